@@ -1,0 +1,3 @@
+//! Committed changes leave for an external system: at least once, in commit order per key.
+
+pub use combine;

@@ -1,0 +1,307 @@
+//! What can go wrong, under FoundationDB's own codes and names.
+//!
+//! A [`Code`] is what a store answered; it is the same number and name on every store. [`Error`]
+//! adds the states that only this library knows. Retry classification looks at codes alone:
+//! [`code_of`] finds the code at the bottom of any error by walking its sources.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// The result of every operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A FoundationDB error code, with FoundationDB's name for it.
+///
+/// ```
+/// use keyspace::Code;
+///
+/// assert_eq!(Code::NOT_COMMITTED.number(), 1020);
+/// assert_eq!(Code::NOT_COMMITTED.name(), "not_committed");
+/// assert!(Code::NOT_COMMITTED.is_retryable());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Code(i32);
+
+macro_rules! codes {
+    ($($constant:ident = $number:literal, $name:literal, $description:literal;)*) => {
+        impl Code {
+            $(
+                #[doc = concat!("`", $name, "` (", $number, "): ", $description, ".")]
+                pub const $constant: Code = Code($number);
+            )*
+
+            fn entry(self) -> Option<(&'static str, &'static str)> {
+                match self.0 {
+                    $($number => Some(($name, $description)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    TRANSACTION_TOO_OLD = 1007, "transaction_too_old", "transaction is too old to perform reads or be committed";
+    FUTURE_VERSION = 1009, "future_version", "request for future version";
+    NOT_COMMITTED = 1020, "not_committed", "transaction not committed due to conflict with another transaction";
+    COMMIT_UNKNOWN_RESULT = 1021, "commit_unknown_result", "transaction may or may not have committed";
+    TRANSACTION_CANCELLED = 1025, "transaction_cancelled", "operation aborted because the transaction was cancelled";
+    TRANSACTION_TIMED_OUT = 1031, "transaction_timed_out", "operation aborted because the transaction timed out";
+    TOO_MANY_WATCHES = 1032, "too_many_watches", "too many watches set";
+    WATCHES_DISABLED = 1034, "watches_disabled", "watches cannot be set if read your writes is disabled";
+    ACCESSED_UNREADABLE = 1036, "accessed_unreadable", "read or wrote an unreadable key";
+    PROCESS_BEHIND = 1037, "process_behind", "storage process does not have recent mutations";
+    DATABASE_LOCKED = 1038, "database_locked", "database is locked";
+    CLUSTER_VERSION_CHANGED = 1039, "cluster_version_changed", "the protocol version of the cluster has changed";
+    COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED = 1042, "commit_proxy_memory_limit_exceeded", "commit queue is over its memory limit";
+    BATCH_TRANSACTION_THROTTLED = 1051, "batch_transaction_throttled", "batch GRV request rate limit exceeded";
+    GRV_PROXY_MEMORY_LIMIT_EXCEEDED = 1078, "grv_proxy_memory_limit_exceeded", "read version queue is over its memory limit";
+    BLOB_GRANULE_REQUEST_FAILED = 1079, "blob_granule_request_failed", "a blob granule request failed";
+    TAG_THROTTLED = 1213, "tag_throttled", "transaction tag is being throttled";
+    PROXY_TAG_THROTTLED = 1223, "proxy_tag_throttled", "transaction tag is being throttled by the proxy";
+    PLATFORM_ERROR = 1500, "platform_error", "platform error";
+    IO_ERROR = 1510, "io_error", "disk i/o operation failed";
+    CLIENT_INVALID_OPERATION = 2000, "client_invalid_operation", "invalid API call";
+    KEY_OUTSIDE_LEGAL_RANGE = 2004, "key_outside_legal_range", "key outside legal range";
+    INVERTED_RANGE = 2005, "inverted_range", "range begin key larger than end key";
+    INVALID_OPTION_VALUE = 2006, "invalid_option_value", "option set with an invalid value";
+    INVALID_OPTION = 2007, "invalid_option", "option not valid in this context";
+    READ_VERSION_ALREADY_SET = 2010, "read_version_already_set", "transaction already has a read version set";
+    VERSION_INVALID = 2011, "version_invalid", "version not valid";
+    USED_DURING_COMMIT = 2017, "used_during_commit", "operation issued while a commit was outstanding";
+    TRANSACTION_INVALID_VERSION = 2020, "transaction_invalid_version", "transaction does not have a valid commit version";
+    NO_COMMIT_VERSION = 2021, "no_commit_version", "transaction is read-only and has no commit version";
+    TRANSACTION_TOO_LARGE = 2101, "transaction_too_large", "transaction exceeds byte limit";
+    KEY_TOO_LARGE = 2102, "key_too_large", "key length exceeds limit";
+    VALUE_TOO_LARGE = 2103, "value_too_large", "value length exceeds limit";
+    UNSUPPORTED_OPERATION = 2108, "unsupported_operation", "operation is not supported";
+    EXACT_MODE_WITHOUT_LIMITS = 2210, "exact_mode_without_limits", "exact mode requires limits, but none were given";
+}
+
+impl Code {
+    /// Wraps a number that FoundationDB answered, known to this crate or not.
+    #[must_use]
+    pub const fn from_number(number: i32) -> Self {
+        Self(number)
+    }
+
+    /// Returns FoundationDB's number for the error.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+
+    /// Returns FoundationDB's name for the error, `unknown_error` for a number this crate has no
+    /// entry for.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.entry().map_or("unknown_error", |(name, _)| name)
+    }
+
+    /// Returns true if the transaction may have committed, as `fdb_error_predicate` with
+    /// `MAYBE_COMMITTED` does: `commit_unknown_result` and `cluster_version_changed`.
+    #[must_use]
+    pub const fn is_maybe_committed(self) -> bool {
+        matches!(
+            self,
+            Self::COMMIT_UNKNOWN_RESULT | Self::CLUSTER_VERSION_CHANGED
+        )
+    }
+
+    /// Returns true if the transaction certainly did not commit and a retry may succeed, as
+    /// `fdb_error_predicate` with `RETRYABLE_NOT_COMMITTED` does.
+    #[must_use]
+    pub const fn is_retryable_not_committed(self) -> bool {
+        matches!(
+            self,
+            Self::TRANSACTION_TOO_OLD
+                | Self::FUTURE_VERSION
+                | Self::NOT_COMMITTED
+                | Self::PROCESS_BEHIND
+                | Self::DATABASE_LOCKED
+                | Self::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED
+                | Self::BATCH_TRANSACTION_THROTTLED
+                | Self::GRV_PROXY_MEMORY_LIMIT_EXCEEDED
+                | Self::BLOB_GRANULE_REQUEST_FAILED
+                | Self::TAG_THROTTLED
+                | Self::PROXY_TAG_THROTTLED
+        )
+    }
+
+    /// Returns true if a retry may succeed, as `fdb_error_predicate` with `RETRYABLE` does.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        self.is_maybe_committed() || self.is_retryable_not_committed()
+    }
+
+    /// Returns true if, raised by a commit, the error leaves open whether the commit happened or
+    /// still will: the maybe-committed codes and `transaction_timed_out`.
+    #[must_use]
+    pub const fn leaves_commit_unknown(self) -> bool {
+        self.is_maybe_committed() || matches!(self, Self::TRANSACTION_TIMED_OUT)
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Code({} {})", self.0, self.name())
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let description = self
+            .entry()
+            .map_or("not known to this library", |(_, text)| text);
+        write!(f, "{description} ({} {})", self.name(), self.0)
+    }
+}
+
+/// A failure of a store, a transaction or a stored record.
+///
+/// Every variant is a state that a caller can act on. [`Error::code`] gives FoundationDB's code
+/// where there is one; the retry loop looks at nothing else.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store answered with a FoundationDB error.
+    #[error("{0}")]
+    Store(Code),
+
+    /// The commit may or may not have happened, and the retry loop could not find out within its
+    /// limits, or the ledger's slot was swept. Nothing was run again. Read the state the
+    /// transaction would have written before deciding to repeat it.
+    #[error("outcome of the transaction is unknown after {attempts} attempts")]
+    OutcomeUnknown {
+        /// How many attempts were made.
+        attempts: u32,
+        /// Why the loop stopped: the last error seen.
+        #[source]
+        cause: Option<Arc<Error>>,
+    },
+
+    /// A clone of the transaction handle outlived the closure it was given to. Nothing was
+    /// committed: move every clone into futures that end before the closure's own.
+    #[error("a transaction handle was kept past the closure it was given to")]
+    HandleKept,
+
+    /// Stored bytes do not decode.
+    #[error("record under key {} is corrupt: {reason}", printable(key))]
+    Corrupt {
+        /// The key of the record.
+        key: Bytes,
+        /// What was expected and what was found.
+        reason: String,
+    },
+
+    /// A value could not be encoded.
+    #[error("value cannot be encoded as {codec}: {reason}")]
+    Encode {
+        /// The codec that refused it.
+        codec: &'static str,
+        /// What the codec reported.
+        reason: String,
+    },
+
+    /// The URL names no store.
+    #[error("`{url}` names no store: {reason}")]
+    Url {
+        /// The URL as given.
+        url: String,
+        /// What was expected.
+        reason: String,
+    },
+
+    /// Another handle, of this process or another, has the store open. One process at a time may
+    /// use an embedded store: share clones of the handle, or close the other one.
+    #[error("store {} is already open, in this process or another", path.display())]
+    StoreInUse {
+        /// The store's file.
+        path: PathBuf,
+    },
+
+    /// The path holds something that is not a store. It was not changed.
+    #[error("{} is not a store: {reason}", path.display())]
+    NotAStore {
+        /// The path as given.
+        path: PathBuf,
+        /// What was found instead.
+        reason: String,
+    },
+
+    /// The store was written by a newer version of this library. It was not changed.
+    #[error(
+        "store {} has format {found}, this version reads up to {supported}: upgrade the library",
+        path.display()
+    )]
+    NewerFormat {
+        /// The store's file.
+        path: PathBuf,
+        /// The format number found.
+        found: u32,
+        /// The newest format this version reads.
+        supported: u32,
+    },
+
+    /// The store's file could not be opened or created.
+    #[error("store {} cannot be opened", path.display())]
+    Open {
+        /// The store's file.
+        path: PathBuf,
+        /// What the operating system or the storage engine reported.
+        #[source]
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// The store met an I/O failure and refuses all further work, so that nothing is built on a
+    /// state that may not be on disk. Acknowledged commits are safe: mend the cause (free the
+    /// disk, check the device) and open the store again. Reported as `io_error` (1510).
+    #[error("store stopped after an i/o failure: mend the cause and open the store again")]
+    Poisoned {
+        /// The failure that stopped the store.
+        #[source]
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// Returns FoundationDB's code for the error, if it has one.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Store(code) => Some(*code),
+            Self::Poisoned { .. } => Some(Code::IO_ERROR),
+            _ => None,
+        }
+    }
+}
+
+impl From<Code> for Error {
+    fn from(code: Code) -> Self {
+        Self::Store(code)
+    }
+}
+
+/// Finds FoundationDB's code in an error or in the errors below it.
+///
+/// The retry loop classifies by this, so an application's error type needs nothing but `source()`.
+#[must_use]
+pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
+    let mut current = Some(error);
+    while let Some(error) = current {
+        if let Some(known) = error.downcast_ref::<Error>() {
+            return known.code();
+        }
+        current = error.source();
+    }
+    None
+}
+
+/// Renders a key the way FoundationDB's tools do: printable ASCII as it is, other bytes as `\xNN`.
+#[must_use]
+pub fn printable(key: &[u8]) -> String {
+    key.escape_ascii().to_string()
+}

@@ -1,0 +1,21 @@
+//! Subspaces, tuples and codecs; one transaction contract with an embedded store and FoundationDB
+//! behind it; commits that happen exactly once.
+
+pub mod env;
+pub mod error;
+pub mod limits;
+pub mod mutation;
+pub mod selector;
+pub mod transaction;
+
+pub use crate::env::Environment;
+pub use crate::error::{Code, Error, Result};
+pub use crate::mutation::{MutationOp, Versionstamp};
+pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
+pub use crate::transaction::{
+    Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,
+    TransactionOption, key_after, read_all,
+};
+pub use bytes::Bytes;
+pub use foundationdb_tuple as tuple;
+pub use foundationdb_tuple::Subspace;

@@ -1,0 +1,42 @@
+//! FoundationDB's limits. Every store of this crate enforces them.
+
+use std::time::Duration;
+
+/// The longest key that can be written or watched, in bytes.
+pub const KEY_BYTES: usize = 10_000;
+
+/// The longest value, and the longest param of an atomic operation, in bytes.
+pub const VALUE_BYTES: usize = 100_000;
+
+/// The largest transaction, in bytes: keys, values and conflict ranges together.
+pub const TRANSACTION_BYTES: usize = 10_000_000;
+
+/// The smallest value that the `size_limit` option takes, in bytes.
+pub const MIN_SIZE_LIMIT: usize = 32;
+
+/// How many versions go by in a second.
+pub const VERSIONS_PER_SECOND: i64 = 1_000_000;
+
+/// How many versions a transaction may live: five seconds.
+pub const TRANSACTION_LIFE_VERSIONS: i64 = 5 * VERSIONS_PER_SECOND;
+
+/// How far versions jump when a store is opened again, as at a recovery of FoundationDB.
+pub const RECOVERY_VERSIONS: i64 = 100_000_000;
+
+/// How many watches a database handle may have outstanding, unless told otherwise.
+pub const DEFAULT_MAX_WATCHES: usize = 10_000;
+
+/// The largest value that the `max_watches` option takes.
+pub const MAX_WATCHES: usize = 1_000_000;
+
+/// The first backoff of a retry.
+pub const INITIAL_BACKOFF: Duration = Duration::from_millis(10);
+
+/// The longest backoff, unless the `max_retry_delay` option says otherwise.
+pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The longest backoff when the store is out of memory for requests.
+pub const RESOURCE_CONSTRAINED_MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// The first key after all user keys.
+pub const END_OF_KEYSPACE: &[u8] = b"\xff";

@@ -1,0 +1,3 @@
+//! Drives the tests, the checks and the recorded traces.
+
+fn main() {}
