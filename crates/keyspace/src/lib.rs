@@ -1,6 +1,9 @@
 //! Subspaces, tuples and codecs; one transaction contract with an embedded store and FoundationDB
 //! behind it; commits that happen exactly once.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod embedded;
 pub mod env;
 pub mod error;
 pub mod limits;

@@ -1,0 +1,12 @@
+//! The conformance suite: what every store must answer.
+
+/// Chooses how often a repeating test repeats: `long` if the environment variable `TEST_RUN` is
+/// `long`, else `short`.
+#[must_use]
+pub fn scale(short: usize, long: usize) -> usize {
+    if std::env::var_os("TEST_RUN").is_some_and(|run| run == "long") {
+        long
+    } else {
+        short
+    }
+}

@@ -1,0 +1,3 @@
+//! The embedded store: FoundationDB's transactions in one process, on one file.
+
+mod atomic;
