@@ -1,6 +1,7 @@
 //! Subspaces, tuples and codecs; one transaction contract with an embedded store and FoundationDB
 //! behind it; commits that happen exactly once.
 
+pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod embedded;
@@ -10,6 +11,7 @@ pub mod limits;
 pub mod mutation;
 pub mod selector;
 pub mod transaction;
+pub mod url;
 
 pub use crate::env::Environment;
 pub use crate::error::{Code, Error, Result};

@@ -1,0 +1,334 @@
+//! Codecs: how a value becomes bytes and back.
+//!
+//! A codec is a type without a value, chosen as a type parameter: `MicroQueue<Job, Json>`. What it
+//! writes is stored for good, so every codec here has golden bytes in its tests, and decoding is
+//! strict: bytes that are left over are an error, not ignored.
+//!
+//! | codec | values | bytes |
+//! |---|---|---|
+//! | [`Bincode`] | serde types | bincode 2, standard configuration: little-endian, variable-length integers |
+//! | [`Raw`] | [`Bytes`], `Vec<u8>` | the bytes themselves |
+//! | [`Tuple`] | tuples | FoundationDB's tuple layer, which every FoundationDB binding reads |
+//! | [`Json`] | serde types | JSON without spaces |
+
+use bytes::Bytes;
+use foundationdb_tuple::{self as tuple, TuplePack, TupleUnpack, VersionstampOffset};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+use crate::limits;
+
+/// Turns values of type `T` into bytes and back.
+///
+/// ```
+/// use keyspace::codec::{Codec, Json};
+///
+/// let mut bytes = Vec::new();
+/// Json::encode(&vec![1, 2, 3], &mut bytes)?;
+/// assert_eq!(bytes, b"[1,2,3]");
+/// # Ok::<(), keyspace::Error>(())
+/// ```
+pub trait Codec<T>: Send + Sync + 'static {
+    /// The codec's name, for errors.
+    const NAME: &'static str;
+
+    /// Appends the bytes of `value` to `buffer`.
+    ///
+    /// # Errors
+    /// [`Error::Encode`]; what `buffer` has gained by then means nothing.
+    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()>;
+
+    /// Returns the value whose bytes these are, all of them.
+    ///
+    /// # Errors
+    /// [`DecodeError`], which its [`at`](DecodeError::at) turns into [`Error::Corrupt`].
+    fn decode(bytes: Bytes) -> Result<T, DecodeError>;
+}
+
+/// Bytes are not what a codec writes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected {codec}: {reason}")]
+pub struct DecodeError {
+    /// The codec that refused them.
+    pub codec: &'static str,
+    /// What the codec reported.
+    pub reason: String,
+}
+
+impl DecodeError {
+    /// Returns the error of the record under `key` that holds the bytes.
+    #[must_use]
+    pub fn at(&self, key: impl Into<Bytes>) -> Error {
+        Error::Corrupt {
+            key: key.into(),
+            reason: self.to_string(),
+        }
+    }
+}
+
+fn unencodable(codec: &'static str, reason: impl ToString) -> Error {
+    Error::Encode {
+        codec,
+        reason: reason.to_string(),
+    }
+}
+
+fn undecodable(codec: &'static str, reason: impl ToString) -> DecodeError {
+    DecodeError {
+        codec,
+        reason: reason.to_string(),
+    }
+}
+
+/// Any serde type as bincode 2 in its standard configuration: compact, and not self-describing.
+///
+/// A field that is added, removed or reordered changes the meaning of stored bytes. Types with
+/// `#[serde(flatten)]`, `untagged`, `tag` or `skip_serializing_if` do not decode: use [`Json`].
+#[derive(Debug, Clone, Copy)]
+pub enum Bincode {}
+
+/// A damaged length must not make the decoder allocate what no record can hold. Bincode counts
+/// each number by its size in memory, and the smallest encoding of the largest, a `u128` of 16
+/// bytes, takes one byte.
+const BINCODE_LIMIT: usize = limits::VALUE_BYTES * size_of::<u128>();
+
+impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
+    const NAME: &'static str = "Bincode";
+
+    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+        bincode::serde::encode_into_std_write(value, buffer, bincode::config::standard())
+            .map_err(|error| unencodable("Bincode", error))?;
+        Ok(())
+    }
+
+    fn decode(bytes: Bytes) -> Result<T, DecodeError> {
+        let config = bincode::config::standard().with_limit::<BINCODE_LIMIT>();
+        let (value, read) = bincode::serde::decode_from_slice(&bytes, config)
+            .map_err(|error| undecodable("Bincode", error))?;
+        if read < bytes.len() {
+            let left = bytes.len() - read;
+            return Err(undecodable("Bincode", format!("{left} bytes left over")));
+        }
+        Ok(value)
+    }
+}
+
+/// Bytes as they are.
+#[derive(Debug, Clone, Copy)]
+pub enum Raw {}
+
+impl Codec<Bytes> for Raw {
+    const NAME: &'static str = "Raw";
+
+    fn encode(value: &Bytes, buffer: &mut Vec<u8>) -> Result<()> {
+        buffer.extend_from_slice(value);
+        Ok(())
+    }
+
+    fn decode(bytes: Bytes) -> Result<Bytes, DecodeError> {
+        Ok(bytes)
+    }
+}
+
+impl Codec<Vec<u8>> for Raw {
+    const NAME: &'static str = "Raw";
+
+    fn encode(value: &Vec<u8>, buffer: &mut Vec<u8>) -> Result<()> {
+        buffer.extend_from_slice(value);
+        Ok(())
+    }
+
+    fn decode(bytes: Bytes) -> Result<Vec<u8>, DecodeError> {
+        Ok(bytes.into())
+    }
+}
+
+/// Tuples, as FoundationDB's tuple layer packs them.
+///
+/// A value that is not a tuple is a tuple of one element: `String` and `(String,)` have the same
+/// bytes.
+#[derive(Debug, Clone, Copy)]
+pub enum Tuple {}
+
+impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
+    const NAME: &'static str = "Tuple";
+
+    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+        match value.pack_into_vec(buffer) {
+            VersionstampOffset::None { .. } => Ok(()),
+            // Nothing would ever complete it: the codec's bytes are stored as they are.
+            VersionstampOffset::OneIncomplete { .. } | VersionstampOffset::MultipleIncomplete => {
+                Err(unencodable("Tuple", "a versionstamp is incomplete"))
+            }
+        }
+    }
+
+    fn decode(bytes: Bytes) -> Result<T, DecodeError> {
+        tuple::unpack(&bytes).map_err(|error| undecodable("Tuple", error))
+    }
+}
+
+/// Any serde type as JSON: self-describing, readable in every tool, several times the size of
+/// [`Bincode`].
+#[derive(Debug, Clone, Copy)]
+pub enum Json {}
+
+impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
+    const NAME: &'static str = "Json";
+
+    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+        serde_json::to_writer(buffer, value).map_err(|error| unencodable("Json", error))
+    }
+
+    fn decode(bytes: Bytes) -> Result<T, DecodeError> {
+        serde_json::from_slice(&bytes).map_err(|error| undecodable("Json", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fmt::Debug;
+
+    use foundationdb_tuple::Versionstamp;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    struct Job {
+        name: String,
+        size: u64,
+        tags: Vec<Option<i32>>,
+    }
+
+    fn job() -> Job {
+        Job {
+            name: "a\0b".to_owned(),
+            size: 300,
+            tags: vec![None, Some(-1)],
+        }
+    }
+
+    #[track_caller]
+    fn golden<T: PartialEq + Debug, C: Codec<T>>(value: &T, expected: &[u8]) {
+        let mut bytes = b"before".to_vec();
+        C::encode(value, &mut bytes).unwrap();
+        let written = bytes.strip_prefix(b"before").unwrap();
+        assert_eq!(
+            written.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+        let decoded = C::decode(Bytes::copy_from_slice(written)).unwrap();
+        assert_eq!(&decoded, value);
+    }
+
+    #[track_caller]
+    fn refused<T: Debug, C: Codec<T>>(bytes: &'static [u8], reason: &str) {
+        let error = C::decode(Bytes::from_static(bytes)).unwrap_err();
+        assert_eq!(error.codec, C::NAME);
+        assert!(error.reason.contains(reason), "{error}");
+    }
+
+    #[test]
+    fn bincode_writes_these_bytes() {
+        golden::<_, Bincode>(&job(), b"\x03a\0b\xfb\x2c\x01\x02\x00\x01\x01");
+        golden::<_, Bincode>(&0_u64, b"\x00");
+        golden::<_, Bincode>(&250_u64, b"\xfa");
+        golden::<_, Bincode>(&-1_i64, b"\x01");
+        golden::<_, Bincode>(&1.5_f64, b"\0\0\0\0\0\0\xf8\x3f");
+        golden::<_, Bincode>(&(), b"");
+    }
+
+    #[test]
+    fn raw_writes_the_bytes_themselves() {
+        golden::<_, Raw>(&Bytes::from_static(b"a\0\xff"), b"a\0\xff");
+        golden::<_, Raw>(&b"a\0\xff".to_vec(), b"a\0\xff");
+        golden::<_, Raw>(&Bytes::new(), b"");
+    }
+
+    #[test]
+    fn tuple_writes_these_bytes() {
+        golden::<_, Tuple>(
+            &(1_i64, "a\0".to_owned(), b"b".to_vec()),
+            b"\x15\x01\x02a\0\xff\0\x01b\0",
+        );
+        golden::<_, Tuple>(&((-300_i64,), true), b"\x05\x12\xfe\xd3\0\x27");
+        golden::<_, Tuple>(&"job".to_owned(), b"\x02job\0");
+        golden::<_, Tuple>(&("job".to_owned(),), b"\x02job\0");
+        golden::<_, Tuple>(
+            &(Versionstamp::complete(*b"0123456789", 7),),
+            b"\x330123456789\0\x07",
+        );
+    }
+
+    #[test]
+    fn json_writes_these_bytes() {
+        golden::<_, Json>(
+            &job(),
+            br#"{"name":"a\u0000b","size":300,"tags":[null,-1]}"#,
+        );
+    }
+
+    #[test]
+    fn bytes_left_over_are_an_error() {
+        refused::<u64, Bincode>(b"\x01\x02", "1 bytes left over");
+        refused::<(), Bincode>(b"\x00", "1 bytes left over");
+        refused::<i64, Tuple>(b"\x15\x01\x15\x02", "trailing bytes");
+        refused::<(i64,), Tuple>(b"\x15\x01\x00", "trailing bytes");
+        refused::<u64, Json>(b"1 2", "trailing characters");
+    }
+
+    #[test]
+    fn missing_and_foreign_bytes_are_an_error() {
+        refused::<Job, Bincode>(b"\x03a", "");
+        refused::<String, Bincode>(b"\x02\xff\xff", "");
+        refused::<(i64, i64), Tuple>(b"\x15\x01", "missing bytes");
+        refused::<i64, Tuple>(b"\x02job\0", "bad code");
+        refused::<Job, Json>(b"{\"name\":\"a\"}", "size");
+        refused::<u64, Json>(b"", "EOF");
+    }
+
+    #[test]
+    fn a_damaged_length_allocates_nothing_that_no_record_can_hold() {
+        refused::<String, Bincode>(b"\xfd\xff\xff\xff\xff\xff\xff\xff\x7f", "LimitExceeded");
+        refused::<Vec<u64>, Bincode>(b"\xfc\xff\xff\xff\x7f", "");
+    }
+
+    #[test]
+    fn the_largest_record_decodes_whatever_its_numbers() {
+        let numbers = vec![1_u128; limits::VALUE_BYTES - 5];
+        let mut bytes = Vec::new();
+        Bincode::encode(&numbers, &mut bytes).unwrap();
+        assert_eq!(bytes.len(), limits::VALUE_BYTES);
+        let decoded: Vec<u128> = Bincode::decode(bytes.into()).unwrap();
+        assert_eq!(decoded, numbers);
+    }
+
+    #[test]
+    fn what_a_codec_cannot_hold_is_refused_by_name() {
+        let mut buffer = Vec::new();
+        let error = Json::encode(&BTreeMap::from([((1, 2), 3)]), &mut buffer).unwrap_err();
+        assert!(matches!(error, Error::Encode { codec: "Json", .. }));
+
+        let incomplete = (Versionstamp::incomplete(0),);
+        let error = Tuple::encode(&incomplete, &mut buffer).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "value cannot be encoded as Tuple: a versionstamp is incomplete"
+        );
+    }
+
+    #[test]
+    fn a_decode_error_becomes_the_corrupt_record_under_its_key() {
+        let error = <Bincode as Codec<u64>>::decode(Bytes::new())
+            .unwrap_err()
+            .at(&b"q\x15"[..]);
+        let Error::Corrupt { key, reason } = error else {
+            panic!("expected a corrupt record, got {error}");
+        };
+        assert_eq!(key, &b"q\x15"[..]);
+        assert!(reason.starts_with("expected Bincode: "), "{reason}");
+    }
+}

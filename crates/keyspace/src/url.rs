@@ -1,0 +1,119 @@
+//! Store URLs: `memory:`, `embedded:<path>`, `fdb:` and `fdb:<cluster file>`.
+//!
+//! What follows the first colon is a path as the operating system knows it, not percent-encoded:
+//! `embedded:queue.redb`, `embedded:/var/lib/app/queue.redb`, `fdb:/etc/foundationdb/fdb.cluster`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// Names a store.
+///
+/// ```
+/// use keyspace::url::StoreUrl;
+///
+/// let url: StoreUrl = "embedded:queue.redb".parse()?;
+/// assert_eq!(url, StoreUrl::Embedded { path: "queue.redb".into() });
+/// assert_eq!(url.to_string(), "embedded:queue.redb");
+/// # Ok::<(), keyspace::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum StoreUrl {
+    /// `memory:`, a new store that is gone with its last handle.
+    Memory,
+    /// `embedded:<path>`, the embedded store in one file.
+    Embedded {
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// `fdb:` or `fdb:<cluster file>`, a FoundationDB cluster.
+    Fdb {
+        /// The cluster file, `None` for the client's default.
+        cluster_file: Option<PathBuf>,
+    },
+}
+
+impl FromStr for StoreUrl {
+    type Err = Error;
+
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// [`Error::Url`], naming what was expected.
+    fn from_str(url: &str) -> Result<Self, Error> {
+        let refused = |reason: &str| Error::Url {
+            url: url.to_owned(),
+            reason: reason.to_owned(),
+        };
+        match url.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("memory", _)) => Err(refused("nothing may follow `memory:`")),
+            Some(("embedded", "")) => Err(refused("`embedded:` needs the path of its file")),
+            Some(("embedded", path)) => Ok(Self::Embedded { path: path.into() }),
+            Some(("fdb", path)) => Ok(Self::Fdb {
+                cluster_file: (!path.is_empty()).then(|| path.into()),
+            }),
+            _ => Err(refused(
+                "expected `memory:`, `embedded:<path>`, `fdb:` or `fdb:<cluster file>`",
+            )),
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Embedded { path } => write!(f, "embedded:{}", path.display()),
+            Self::Fdb { cluster_file: None } => f.write_str("fdb:"),
+            Self::Fdb {
+                cluster_file: Some(path),
+            } => write!(f, "fdb:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_parses_and_prints_as_it_was() {
+        let embedded = |path: &str| StoreUrl::Embedded { path: path.into() };
+        let fdb = |path: Option<&str>| StoreUrl::Fdb {
+            cluster_file: path.map(PathBuf::from),
+        };
+        for (url, expected) in [
+            ("memory:", StoreUrl::Memory),
+            ("embedded:queue.redb", embedded("queue.redb")),
+            ("embedded:/var/a b/q%20", embedded("/var/a b/q%20")),
+            ("embedded:C:\\queue", embedded("C:\\queue")),
+            ("fdb:", fdb(None)),
+            ("fdb:/etc/fdb.cluster", fdb(Some("/etc/fdb.cluster"))),
+        ] {
+            assert_eq!(url.parse::<StoreUrl>().unwrap(), expected, "{url}");
+            assert_eq!(expected.to_string(), url);
+        }
+    }
+
+    #[test]
+    fn what_names_no_store_is_refused_with_what_was_expected() {
+        for (url, expected) in [
+            ("", "expected `memory:`"),
+            ("memory", "expected `memory:`"),
+            ("Memory:", "expected `memory:`"),
+            ("redis://localhost", "expected `memory:`"),
+            ("queue.redb", "expected `memory:`"),
+            ("memory:queue", "nothing may follow"),
+            ("embedded:", "needs the path"),
+        ] {
+            let error = url.parse::<StoreUrl>().unwrap_err();
+            assert!(matches!(&error, Error::Url { url: named, .. } if named == url));
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("`{url}` names no store: ")));
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}
