@@ -1,3 +1,30 @@
-//! Drives the tests, the checks and the recorded traces.
+//! Drives the tests, the checks and the recorded traces: `cargo xtask <command>`.
 
-fn main() {}
+mod ci;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Everything about this workspace that cargo alone cannot do.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+enum Command {
+    /// Checks all that must hold of a change: formatting, tidiness, lints, documentation, tests
+    Ci,
+    /// Runs every test of the workspace and ends with `N passed, N failed, N skipped`
+    Test(test::Options),
+    /// Checks the rules that no compiler and no lint knows
+    Tidy,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    match Command::parse() {
+        Command::Ci => ci::run(),
+        Command::Test(options) => Ok(test::run(&options)?.report()),
+        Command::Tidy => tidy::run().map(|()| ExitCode::SUCCESS),
+    }
+}

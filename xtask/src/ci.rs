@@ -1,0 +1,83 @@
+//! `cargo xtask ci`: all that must hold of a change, the quickest checks first.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, ensure};
+use keyspace::Environment;
+
+use crate::workspace::cargo;
+use crate::{test, tidy};
+
+/// A check that must succeed before the next one starts.
+type Step = fn() -> anyhow::Result<()>;
+
+const STEPS: [(&str, Step); 5] = [
+    ("fmt", fmt),
+    ("tidy", tidy::run),
+    ("clippy", clippy),
+    ("clippy, default features", clippy_default_features),
+    ("doc", doc),
+];
+
+const DENY_WARNINGS: [&str; 2] = ["-D", "warnings"];
+
+/// Runs every step in order, up to the first that fails. The tests come last, so that their count
+/// is the last line of all.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let environment = Environment::system();
+    for (name, step) in STEPS {
+        timed(&environment, name, step)?;
+    }
+    let tally = timed(
+        &environment,
+        "test",
+        || test::run(&test::Options::default()),
+    )?;
+    Ok(tally.report())
+}
+
+fn timed<T>(
+    environment: &Environment,
+    name: &str,
+    step: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    println!("ci: {name}");
+    let start = environment.now();
+    let output = step().with_context(|| format!("step `{name}`"))?;
+    let seconds = (environment.now() - start).as_secs_f64();
+    println!("ci: {name} took {seconds:.1} s");
+    Ok(output)
+}
+
+fn fmt() -> anyhow::Result<()> {
+    succeed(&mut cargo(&["fmt", "--all", "--check"])?)
+}
+
+fn clippy() -> anyhow::Result<()> {
+    let arguments = ["clippy", "--workspace", "--all-targets", "--"];
+    succeed(cargo(&arguments)?.args(DENY_WARNINGS))
+}
+
+/// Checks each crate as a user gets it: beside its tests, and beside crates that ask for more, it
+/// has features on that are off by default.
+fn clippy_default_features() -> anyhow::Result<()> {
+    for layer in tidy::LAYERS {
+        let arguments = ["clippy", "--package", layer, "--"];
+        succeed(cargo(&arguments)?.args(DENY_WARNINGS))?;
+    }
+    Ok(())
+}
+
+fn doc() -> anyhow::Result<()> {
+    let features = "--features=keyspace/conformance";
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", features])?;
+    succeed(command.env("RUSTDOCFLAGS", DENY_WARNINGS.join(" ")))
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed: {status}");
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! `cargo xtask test`: every test of the workspace, counted.
+//!
+//! Runs unit, integration and documentation tests, compiles the examples, streams what they print,
+//! and ends with one line `N passed, N failed, N skipped`.
+//!
+//! A test that needs something absent writes a line `skipped: <test name>: <reason>` and returns.
+//! It writes it straight to the standard error (`writeln!(io::stderr(), ..)`), because the test
+//! harness keeps what the print macros print.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::Context;
+
+use crate::workspace::cargo;
+
+/// How to run the tests.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Options {
+    /// Repeats what is repeated (seeds, crash points, kills) as often as a release deserves
+    #[arg(long)]
+    long: bool,
+}
+
+/// Runs the tests and counts them.
+pub(crate) fn run(options: &Options) -> anyhow::Result<Tally> {
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"])?;
+    if options.long {
+        command.env("TEST_RUN", "long");
+    }
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run cargo")?;
+    let stdout = child.stdout.take().context("no standard output")?;
+    let stderr = child.stderr.take().context("no standard error")?;
+
+    let tally = Mutex::new(Tally::default());
+    let streamed = thread::scope(|scope| {
+        let errors = scope.spawn(|| stream(stderr, io::stderr(), &tally));
+        let output = stream(stdout, io::stdout(), &tally);
+        output.and(errors.join().expect("streaming does not panic"))
+    });
+    streamed.context("cannot stream the output of the tests")?;
+    let status = child.wait().context("cannot wait for cargo")?;
+
+    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    tally.finish(status.success());
+    Ok(tally)
+}
+
+/// Passes every line on and lets the tally read it.
+fn stream(from: impl Read, mut to: impl Write, tally: &Mutex<Tally>) -> io::Result<()> {
+    for line in BufReader::new(from).split(b'\n') {
+        let mut line = line?;
+        tally
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .read(&String::from_utf8_lossy(&line));
+        line.push(b'\n');
+        to.write_all(&line)?;
+    }
+    to.flush()
+}
+
+/// What became of the tests.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    /// The tests that announced that they did not run, with their reasons.
+    announced: BTreeMap<String, String>,
+}
+
+impl Tally {
+    fn read(&mut self, line: &str) {
+        if let Some(announcement) = line.strip_prefix("skipped: ") {
+            let (name, reason) = announcement.split_once(": ").unwrap_or((announcement, ""));
+            self.announced.insert(name.to_owned(), reason.to_owned());
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            for field in result.split([';', '.']) {
+                match field.trim().split_once(' ') {
+                    Some((count, "passed")) => self.passed += count.parse().unwrap_or(0),
+                    Some((count, "failed")) => self.failed += count.parse().unwrap_or(0),
+                    Some((count, "ignored")) => self.ignored += count.parse().unwrap_or(0),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Takes in how cargo ended. What failed without a count, such as a compile error or an abort,
+    /// counts as one failure; a test that announced that it was skipped has not passed.
+    fn finish(&mut self, success: bool) {
+        if !success && self.failed == 0 {
+            self.failed = 1;
+        }
+        self.passed = self.passed.saturating_sub(self.announced.len());
+    }
+
+    /// Prints the skipped tests and the counts. Succeeds if something passed and nothing failed.
+    pub(crate) fn report(&self) -> ExitCode {
+        for (name, reason) in &self.announced {
+            println!("skipped: {name}: {reason}");
+        }
+        println!("{self}");
+        if self.passed > 0 && self.failed == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let skipped = self.announced.len() + self.ignored;
+        write!(
+            f,
+            "{} passed, {} failed, {skipped} skipped",
+            self.passed, self.failed
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally_of(output: &str, success: bool) -> Tally {
+        let tally = Mutex::default();
+        stream(output.as_bytes(), io::sink(), &tally).unwrap();
+        let mut tally = tally.into_inner().unwrap();
+        tally.finish(success);
+        tally
+    }
+
+    #[test]
+    fn result_lines_add_up() {
+        let tally = tally_of(
+            "running 3 tests\n\
+             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n\
+             test result: FAILED. 40 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.25s\n",
+            false,
+        );
+        assert_eq!(tally.to_string(), "43 passed, 2 failed, 1 skipped");
+        assert_eq!(tally.report(), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn an_announced_skip_has_not_passed() {
+        let tally = tally_of(
+            "skipped: queue_on_a_cluster: no cluster file\n\
+             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
+             skipped: queue_on_a_cluster: no cluster file\n",
+            true,
+        );
+        assert_eq!(tally.to_string(), "2 passed, 0 failed, 1 skipped");
+        assert_eq!(tally.announced["queue_on_a_cluster"], "no cluster file");
+        assert_eq!(tally.report(), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn a_failure_without_a_count_is_counted() {
+        let tally = tally_of("test result: ok. 3 passed; 0 failed; 0 ignored\n", false);
+        assert_eq!(tally.to_string(), "3 passed, 1 failed, 0 skipped");
+        assert_eq!(tally.report(), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn a_run_of_nothing_fails() {
+        assert_eq!(tally_of("", true).report(), ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn every_byte_is_passed_on() {
+        let mut passed_on = Vec::new();
+        stream(&b"one\n\xfftwo\n"[..], &mut passed_on, &Mutex::default()).unwrap();
+        assert_eq!(passed_on, b"one\n\xfftwo\n");
+    }
+}

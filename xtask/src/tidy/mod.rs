@@ -1,0 +1,81 @@
+//! `cargo xtask tidy`: the rules that no compiler and no lint knows.
+//!
+//! Every check is a function from the files of the workspace to what they violate, so that a test
+//! can plant a violation in a tree of its own.
+
+mod documents;
+mod layers;
+mod sources;
+mod top_level;
+mod tree;
+
+use std::fmt;
+
+use anyhow::ensure;
+
+pub(crate) use self::layers::LAYERS;
+use self::tree::Tree;
+use crate::workspace;
+
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 5] = [
+    top_level::check,
+    layers::check,
+    sources::check,
+    documents::check_links,
+    documents::check_schema,
+];
+
+/// A place that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Violation {
+    path: String,
+    line: Option<usize>,
+    message: String,
+}
+
+impl Violation {
+    fn new(path: &str, message: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line: None,
+            message: message.into(),
+        }
+    }
+
+    fn at(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self {
+            line: Some(line),
+            ..Self::new(path, message)
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.path)?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.message)
+    }
+}
+
+/// Checks the workspace and prints every violation.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let tree = Tree::read(&workspace::root()?)?;
+    let violations: Vec<_> = CHECKS.iter().flat_map(|check| check(&tree)).collect();
+    for violation in &violations {
+        println!("{violation}");
+    }
+    ensure!(violations.is_empty(), "{} violations", violations.len());
+    println!("tidy: {} files, no violation", tree.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_workspace_is_tidy() {
+        super::run().unwrap();
+    }
+}
