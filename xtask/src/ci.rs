@@ -11,9 +11,10 @@ use crate::{test, tidy};
 /// A check that must succeed before the next one starts.
 type Step = fn() -> anyhow::Result<()>;
 
-const STEPS: [(&str, Step); 5] = [
+const STEPS: [(&str, Step); 6] = [
     ("fmt", fmt),
     ("tidy", tidy::run),
+    ("package", package),
     ("clippy", clippy),
     ("clippy, default features", clippy_default_features),
     ("doc", doc),
@@ -51,6 +52,15 @@ fn timed<T>(
 
 fn fmt() -> anyhow::Result<()> {
     succeed(&mut cargo(&["fmt", "--all", "--check"])?)
+}
+
+/// Packages the layers as a release would. The tests build what is in the packages.
+fn package() -> anyhow::Result<()> {
+    let mut command = cargo(&["package", "--quiet", "--allow-dirty", "--no-verify"])?;
+    for layer in tidy::LAYERS {
+        command.args(["--package", layer]);
+    }
+    succeed(&mut command)
 }
 
 fn clippy() -> anyhow::Result<()> {

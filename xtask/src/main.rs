@@ -13,7 +13,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 enum Command {
-    /// Checks all that must hold of a change: formatting, tidiness, lints, documentation, tests
+    /// Checks all that must hold of a change: formatting, tidiness, packages, lints, docs, tests
     Ci,
     /// Runs every test of the workspace and ends with `N passed, N failed, N skipped`
     Test(test::Options),
