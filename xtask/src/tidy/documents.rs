@@ -11,7 +11,7 @@ use super::tree::Tree;
 /// The page that shows every key layout.
 const SCHEMA: &str = "docs/schema.md";
 
-/// The heading, in the documentation of a module, of its key layout.
+/// The heading of the key layout in the documentation of a module that is about more than keys.
 const SCHEMA_HEADING: &str = "Key schema";
 
 /// What the checks need of a document.
@@ -123,8 +123,8 @@ fn resolve(from: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// Checks that `docs/schema.md` shows exactly the diagrams that modules document under
-/// "Key schema", each below a heading that names the crate, and that every `keys.rs` has one.
+/// Checks that `docs/schema.md` shows exactly the key layouts that modules document, each below a
+/// heading that names the crate, and that every `keys.rs` documents one.
 pub(super) fn check_schema(tree: &Tree) -> Vec<Violation> {
     let schema = Document::parse(tree.text(SCHEMA).unwrap_or_default());
     let mut violations = Vec::new();
@@ -132,12 +132,13 @@ pub(super) fn check_schema(tree: &Tree) -> Vec<Violation> {
     for layer in LAYERS {
         let folder = format!("crates/{layer}/src/");
         for (path, text) in tree.texts().filter(|(path, _)| path.starts_with(&folder)) {
-            let shown_by_module = key_schema(text);
-            if path.ends_with("/keys.rs") && shown_by_module.is_empty() {
-                let message = format!("has no diagram under \"{SCHEMA_HEADING}\"");
+            let only_keys = path.ends_with("/keys.rs");
+            let layouts = key_layouts(text, only_keys);
+            if only_keys && layouts.is_empty() {
+                let message = "shows no key layout in a `text` block on top";
                 violations.push(Violation::new(path, message));
             }
-            for (line, diagram) in shown_by_module {
+            for (line, diagram) in layouts {
                 let shown = schema
                     .diagrams
                     .iter()
@@ -162,15 +163,16 @@ fn names_crate(heading: &str, layer: &str) -> bool {
     heading.split([' ', ':', ',']).any(|word| word == layer)
 }
 
-/// Returns the diagrams, with their lines, of the section "Key schema" of a module.
-fn key_schema(source: &str) -> Vec<(usize, String)> {
+/// Returns the key layouts, with their lines, that a module documents: all its diagrams, or those
+/// under their own heading.
+fn key_layouts(source: &str, only_keys: bool) -> Vec<(usize, String)> {
     let comment = source.lines().map_while(|line| line.strip_prefix("//!"));
     let markdown: String = comment
         .flat_map(|line| [line.strip_prefix(' ').unwrap_or(line), "\n"])
         .collect();
     let diagrams = Document::parse(&markdown).diagrams.into_iter();
     diagrams
-        .filter(|(_, heading, _)| heading == SCHEMA_HEADING)
+        .filter(|(_, heading, _)| only_keys || heading == SCHEMA_HEADING)
         .map(|(line, _, diagram)| (line, diagram))
         .collect()
 }
@@ -220,8 +222,20 @@ mod tests {
         let path = "crates/microqueue/src/keys.rs";
         assert_eq!(
             schema_violations("//! Keys.\n", "# Schema\n"),
-            [Violation::new(path, "has no diagram under \"Key schema\"")]
+            [Violation::new(
+                path,
+                "shows no key layout in a `text` block on top"
+            )]
         );
+    }
+
+    #[test]
+    fn other_modules_show_their_keys_under_a_heading() {
+        let module = "//! A ledger.\n//! ```text\n//! a race\n//! ```\n//! # Key schema\n//! ```text\n//! (ledger, slot)\n//! ```\n";
+        let violations = check_schema(&Tree::of(&[("crates/keyspace/src/ledger.rs", module)]));
+        let message = "docs/schema.md does not show this under `keyspace`";
+        let path = "crates/keyspace/src/ledger.rs";
+        assert_eq!(violations, [Violation::at(path, 6, message)]);
     }
 
     fn link_violations(link: &str) -> Vec<Violation> {
