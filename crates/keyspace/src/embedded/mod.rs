@@ -1,3 +1,196 @@
-//! The embedded store: FoundationDB's transactions in one process, on one file.
+//! The embedded store: FoundationDB's transactions in one process, in a file or in memory.
+//!
+//! # Guarantees
+//!
+//! - Transactions are strictly serializable, with FoundationDB's conflict rules, limits and codes.
+//! - An acknowledged commit survives the end of the process and, unless [`Durability::Relaxed`] was
+//!   chosen, a power loss. A commit is there whole or not at all, and those there are all up to
+//!   some point of the commit order.
+//! - Versionstamps grow with the commit order, also from one opening to the next.
+//! - One opener at a time: a second one, in this process or another, gets [`Error::StoreInUse`].
+//! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
+//!   further work with [`Error::Poisoned`], and opening it again recovers what was acknowledged.
+//!
+//! # Layers
+//!
+//! The transaction keeps its own writes and conflict ranges; the [`engine`] gives versions, judges
+//! commits and keeps the history that conflicts are told by; [redb](https://docs.rs/redb) keeps the
+//! rows. A store in memory is the same store on redb's memory backend.
 
 mod atomic;
+mod committer;
+mod engine;
+mod file;
+mod held;
+mod history;
+mod queue;
+mod snapshot;
+mod store;
+mod timeline;
+mod watch;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use self::engine::Engine;
+use crate::env::Environment;
+use crate::error::{Error, Result};
+
+/// When a commit is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Once it is on disk, after one flush shared by the commits of a batch. Acknowledged commits
+    /// survive a power loss. Opening after a crash takes about two seconds for each GiB.
+    #[default]
+    Immediate,
+    /// Once it is on disk, after two flushes, with what it takes to open at once after a crash.
+    /// Also withstands values made to look like parts of the file.
+    Paranoid,
+    /// Once it is in memory. A flush follows within `interval` or 64 batches. **A crash of the
+    /// process loses what was acknowledged since the last flush**: the latest commits, and never
+    /// one without those after it.
+    Relaxed {
+        /// How long an acknowledged commit may stay unflushed.
+        interval: Duration,
+    },
+}
+
+/// How to open an embedded store.
+///
+/// ```
+/// use keyspace::embedded::Options;
+///
+/// # fn main() -> keyspace::Result<()> {
+/// let db = Options::new().cache_bytes(16 << 20).memory()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    durability: Durability,
+    cache_bytes: usize,
+    history_bytes: usize,
+    queue_bytes: usize,
+    environment: Environment,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Options {
+    /// Begins with [`Durability::Immediate`], 64 MiB each for cache, history and queue, and the
+    /// machine's own environment.
+    #[must_use]
+    pub fn new() -> Self {
+        const DEFAULT_BYTES: usize = 64 << 20;
+        Self {
+            durability: Durability::default(),
+            cache_bytes: DEFAULT_BYTES,
+            history_bytes: DEFAULT_BYTES,
+            queue_bytes: DEFAULT_BYTES,
+            environment: Environment::system(),
+        }
+    }
+
+    /// Chooses when a commit is acknowledged. Makes no difference to a store in memory.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Sets the size of the page cache.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// Sets how much memory the conflict history may take. When five seconds of writes do not fit,
+    /// older transactions fail with `transaction_too_old`.
+    #[must_use]
+    pub fn history_bytes(mut self, bytes: usize) -> Self {
+        self.history_bytes = bytes;
+        self
+    }
+
+    /// Sets how much memory the commits that wait may take. When it is used up, further commits
+    /// fail with `commit_proxy_memory_limit_exceeded`, which the retry loop answers with a backoff.
+    #[must_use]
+    pub fn queue_bytes(mut self, bytes: usize) -> Self {
+        self.queue_bytes = bytes;
+        self
+    }
+
+    /// Sets where time and randomness come from.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = environment;
+        self
+    }
+
+    /// Opens the store in the file at `path`. If there is no file, it is made, readable by its
+    /// owner only; its folder must exist. Blocks while a store that was not closed in good order
+    /// is recovered.
+    ///
+    /// # Errors
+    /// [`Error::StoreInUse`], [`Error::NotAStore`], [`Error::NewerFormat`], [`Error::Corrupt`]: the
+    /// file was not changed. [`Error::Open`] for what the operating system reports.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded> {
+        let path = path.as_ref();
+        let store = file::open(path, self.cache_bytes, &self.environment)?;
+        self.start(store, path)
+    }
+
+    /// Makes a new store in memory. It ends with its last handle.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system cannot start a thread.
+    pub fn memory(&self) -> Result<Embedded> {
+        let store = file::memory(self.cache_bytes, &self.environment)?;
+        self.start(store, Path::new(file::IN_MEMORY))
+    }
+
+    fn start(&self, store: store::Store, path: &Path) -> Result<Embedded> {
+        let engine = Engine::start(store, self).map_err(|cause| file::open_error(path, cause))?;
+        Ok(Embedded {
+            engine: Arc::new(engine),
+        })
+    }
+}
+
+/// An open embedded store. Clones share it.
+///
+/// The store closes when its last handle and its last transaction are dropped: what was sent to it
+/// is committed and acknowledged, the committer's thread ends, and the file may be opened again.
+/// That blocks for the time of a flush.
+#[derive(Clone)]
+pub struct Embedded {
+    engine: Arc<Engine>,
+}
+
+impl Embedded {
+    /// Closes the store for all its handles: waits until what was sent is committed, ends the
+    /// committer's thread and releases the file. Everything later gives `transaction_cancelled`.
+    ///
+    /// Dropping the last handle does the same. This call blocks too; it tells whether the last
+    /// flush succeeded, and does not wait for transactions that somebody still holds.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the store had failed or fails now.
+    pub fn close(&self) -> Result<()> {
+        self.engine.shut_down()
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").finish_non_exhaustive()
+    }
+}

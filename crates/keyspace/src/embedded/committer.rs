@@ -1,0 +1,243 @@
+//! The thread that commits: batches of transactions in, one state of the store after the other out.
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, thread};
+
+use bytes::Bytes;
+
+use super::engine::Shared;
+use super::history::History;
+use super::queue::PendingCommit;
+use super::store::{Flush, Mutation, Store};
+use super::{Durability, Options};
+use crate::error::{Code, Result};
+use crate::mutation::{MutationOp, Versionstamp};
+use crate::transaction::{Commit, key_after};
+
+/// How many batches in a row may stay unflushed: each makes the next flush and the file larger.
+const UNFLUSHED_BATCHES: u32 = 64;
+
+/// Owns the store and the conflict history.
+pub(super) struct Committer {
+    shared: Arc<Shared>,
+    store: Store,
+    history: History,
+    durability: Durability,
+    unflushed: Unflushed,
+}
+
+/// The batches that were acknowledged and not flushed, with [`Durability::Relaxed`].
+#[derive(Default)]
+struct Unflushed {
+    batches: u32,
+    /// When the first of them was applied, on the environment's clock.
+    since: Duration,
+}
+
+impl Committer {
+    pub(super) fn new(shared: Arc<Shared>, store: Store, options: &Options) -> Self {
+        Self {
+            history: History::new(store.last_version(), options.history_bytes),
+            shared,
+            store,
+            durability: options.durability,
+            unflushed: Unflushed::default(),
+        }
+    }
+
+    /// Commits until the queue is closed and empty, or the store fails; then ends the store.
+    pub(super) fn run(mut self) -> Result<()> {
+        let ended = self.serve().and_then(|()| self.shared.timeline().check());
+        let closed = || Code::TRANSACTION_CANCELLED.into();
+        self.shared.end(ended.clone().err().unwrap_or_else(closed));
+        ended
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        while let Some(batch) = self.shared.queue().take_batch(self.patience()) {
+            if batch.is_empty() {
+                self.flush()?;
+            } else {
+                self.commit(batch)?;
+            }
+        }
+        self.flush()
+    }
+
+    /// Commits a batch: the steps that the [engine](super::engine) lists.
+    fn commit(&mut self, mut batch: Vec<PendingCommit>) -> Result<()> {
+        let version = self.shared.timeline().begin_commit();
+        self.history.age(version);
+        let verdicts: Vec<_> = (0..)
+            .zip(&mut batch)
+            .map(|(index, commit)| self.resolve(commit, Versionstamp::new(version, index)))
+            .collect();
+        let mutations = || {
+            let commits = batch.iter().zip(&verdicts);
+            let committed = commits.filter_map(|(commit, verdict)| verdict.is_ok().then_some(commit));
+            committed.flat_map(|commit| &commit.request.mutations)
+        };
+
+        let mut outcome = Ok(());
+        if verdicts.iter().any(Result::is_ok) {
+            outcome = self.apply(version, mutations());
+            if outcome.is_ok() {
+                self.tell_watches(mutations());
+            }
+        } else {
+            self.shared.timeline().abandon_commit();
+        }
+
+        for (commit, verdict) in batch.into_iter().zip(verdicts) {
+            let verdict = match outcome {
+                Err(_) if verdict.is_ok() => Err(Code::COMMIT_UNKNOWN_RESULT),
+                _ => verdict,
+            };
+            // Who has stopped waiting does not hear of it.
+            let _ = commit.verdict.send(verdict.map_err(Into::into));
+        }
+        outcome
+    }
+
+    /// Judges a transaction of a batch. If it may commit, its writes enter the history and its
+    /// versionstamps are filled in.
+    ///
+    /// The batch's version is later than every read version, so the writes of earlier transactions
+    /// of the batch conflict like those of earlier batches.
+    fn resolve(&mut self, commit: &mut PendingCommit, stamp: Versionstamp) -> Result<Commit, Code> {
+        let read_version = commit.read_version;
+        let request = &mut commit.request;
+        if self.history.is_too_old(read_version) {
+            return Err(Code::TRANSACTION_TOO_OLD);
+        }
+        let mut reads = request.read_conflicts.iter();
+        if reads.any(|(begin, end)| self.history.written_after(begin, end, read_version)) {
+            return Err(Code::NOT_COMMITTED);
+        }
+        let version = stamp.commit_version();
+        for (begin, end) in &request.write_conflicts {
+            self.history.add(begin, end, version);
+        }
+        for mutation in &mut request.mutations {
+            if let Some(key) = fill_in(mutation, stamp) {
+                self.history.add(key, &key_after(key), version);
+            }
+        }
+        Ok(Commit {
+            version,
+            versionstamp: Some(stamp),
+        })
+    }
+
+    fn apply<'a>(
+        &mut self,
+        version: i64,
+        mutations: impl Iterator<Item = &'a Mutation>,
+    ) -> Result<()> {
+        let flush = self.next_flush();
+        let applied = self.store.apply(version, mutations, flush);
+        let rows = applied
+            .and_then(|()| self.store.rows())
+            .map_err(|cause| self.shared.poison(cause))?;
+        self.shared.timeline().publish(version, rows);
+        Ok(())
+    }
+
+    fn tell_watches<'a>(&self, mutations: impl Iterator<Item = &'a Mutation>) {
+        let registry = self.shared.registry();
+        for key in registry.watched(mutations) {
+            // After a failure to read, the store has ended and its watches know.
+            if let Ok(value) = self.shared.newest().and_then(|newest| newest.get(&key)) {
+                registry.tell(&key, value.as_ref());
+            }
+        }
+    }
+
+    /// Decides whether the next batch is flushed.
+    fn next_flush(&mut self) -> Flush {
+        match self.durability {
+            Durability::Immediate => Flush::Once,
+            Durability::Paranoid => Flush::Twice,
+            Durability::Relaxed { interval } => {
+                let now = self.shared.timeline().environment().now();
+                if self.unflushed.batches == 0 {
+                    self.unflushed.since = now;
+                }
+                self.unflushed.batches += 1;
+                let is_due = now.saturating_sub(self.unflushed.since) >= interval;
+                if is_due || self.unflushed.batches == UNFLUSHED_BATCHES {
+                    self.unflushed.batches = 0;
+                    Flush::Once
+                } else {
+                    Flush::Later
+                }
+            }
+        }
+    }
+
+    /// Returns how long the batches that are not flushed may wait for another one.
+    fn patience(&self) -> Option<Duration> {
+        match self.durability {
+            Durability::Relaxed { interval } if self.unflushed.batches > 0 => {
+                let now = self.shared.timeline().environment().now();
+                Some(interval.saturating_sub(now.saturating_sub(self.unflushed.since)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Flushes what was acknowledged and not flushed.
+    fn flush(&mut self) -> Result<()> {
+        if self.unflushed.batches > 0 {
+            self.unflushed.batches = 0;
+            let version = self.store.last_version();
+            self.store
+                .apply(version, [], Flush::Once)
+                .map_err(|cause| self.shared.poison(cause))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.poison(io::Error::other("the committer panicked"));
+        }
+    }
+}
+
+/// Puts the versionstamp into a versionstamped operation, which is a plain set then. Returns the
+/// key if the stamp is in it.
+fn fill_in(mutation: &mut Mutation, stamp: Versionstamp) -> Option<&Bytes> {
+    let Mutation::Atomic { op, key, param } = mutation else {
+        return None;
+    };
+    let is_key = match op {
+        MutationOp::SetVersionstampedKey => true,
+        MutationOp::SetVersionstampedValue => false,
+        _ => return None,
+    };
+    let (key, value) = if is_key {
+        (filled(key, stamp), param.clone())
+    } else {
+        (key.clone(), filled(param, stamp))
+    };
+    *mutation = Mutation::Set { key, value };
+    match mutation {
+        Mutation::Set { key, .. } if is_key => Some(key),
+        _ => None,
+    }
+}
+
+/// Replaces ten bytes of a template, which ends in their little-endian offset, by the stamp.
+fn filled(template: &[u8], stamp: Versionstamp) -> Bytes {
+    let (bytes, offset) = template
+        .split_last_chunk()
+        .expect("a template was checked when it was staged");
+    let offset = u32::from_le_bytes(*offset) as usize;
+    let mut bytes = bytes.to_vec();
+    bytes[offset..offset + 10].copy_from_slice(stamp.as_bytes());
+    bytes.into()
+}

@@ -1,0 +1,130 @@
+//! Finding or making the store's file.
+//!
+//! Nothing is written to a file before it is known to be a store: redb opens it behind a
+//! [`HeldBackend`], which keeps redb's writes to itself until the store's own record was read.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use redb::backends::{FileBackend, InMemoryBackend};
+use redb::{Database, StorageBackend};
+
+use super::held::HeldBackend;
+use super::store::{Store, refusal};
+use crate::env::Environment;
+use crate::error::{Error, Result};
+
+/// What errors call a store in memory.
+pub(super) const IN_MEMORY: &str = ":memory:";
+
+/// Opens the store at `path`, which is made if nothing is there.
+pub(super) fn open(path: &Path, cache_bytes: usize, env: &Environment) -> Result<Store> {
+    let open_error = |cause| open_error(path, cause);
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(metadata) => {
+            let kind = metadata.file_type();
+            let found = if kind.is_dir() { "a directory" } else { "no regular file" };
+            return Err(not_a_store(path, found));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, env)?,
+        Err(error) => return Err(open_error(error)),
+    }
+    let file = File::options().read(true).write(true).open(path).map_err(open_error)?;
+    let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
+    open_backend(backend, path, cache_bytes)
+}
+
+/// Opens the store in a backend that holds some database of redb, or anything else.
+pub(super) fn open_backend(
+    backend: impl StorageBackend,
+    path: &Path,
+    cache_bytes: usize,
+) -> Result<Store> {
+    let refused = |error: redb::Error| refusal(path, error);
+    if backend.len().map_err(|error| open_error(path, error))? == 0 {
+        return Err(not_a_store(path, "an empty file"));
+    }
+    let backend = HeldBackend::new(backend);
+    let database = Database::builder()
+        .set_cache_size(cache_bytes)
+        .create_with_backend(backend.clone())
+        .map_err(|error| refused(error.into()))?;
+    let mut store = Store::open(database, path)?;
+    backend.release().map_err(|error| open_error(path, error))?;
+    store.recover().map_err(refused)?;
+    Ok(store)
+}
+
+/// Makes a store in memory.
+pub(super) fn memory(cache_bytes: usize, env: &Environment) -> Result<Store> {
+    let path = Path::new(IN_MEMORY);
+    create_in(InMemoryBackend::new(), path, cache_bytes, env)
+}
+
+/// Makes a store in an empty backend.
+pub(super) fn create_in(
+    backend: impl StorageBackend,
+    path: &Path,
+    cache_bytes: usize,
+    env: &Environment,
+) -> Result<Store> {
+    Database::builder()
+        .set_cache_size(cache_bytes)
+        .create_with_backend(backend)
+        .map_err(redb::Error::from)
+        .and_then(|database| Store::create(database, env.random_bytes()))
+        .map_err(|error| refusal(path, error))
+}
+
+/// Makes a store under a name of its own and moves it to `path`, so that who dies on the way leaves
+/// nothing there. If another opener was first, its store stays.
+fn create(path: &Path, env: &Environment) -> Result<()> {
+    const CACHE_BYTES: usize = 1 << 20;
+    let open_error = |cause| open_error(path, cause);
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let new = tempfile::Builder::new()
+        .prefix(".keyspace-")
+        .tempfile_in(folder)
+        .map_err(open_error)?;
+    let backend = new.reopen().map_err(open_error).and_then(|file| {
+        FileBackend::new(file).map_err(|error| refusal(path, error.into()))
+    })?;
+    // Dropped again, so that what is moved is a store closed in good order.
+    drop(create_in(backend, path, CACHE_BYTES, env)?);
+    match new.persist_noclobber(path) {
+        Ok(_) => sync_folder(folder).map_err(open_error),
+        Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(refused) => Err(open_error(refused.error)),
+    }
+}
+
+/// Makes the new name of a file survive a power loss.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(not(unix))]
+fn sync_folder(_folder: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+pub(super) fn open_error(path: &Path, cause: io::Error) -> Error {
+    Error::Open {
+        path: path.to_owned(),
+        cause: Arc::new(cause),
+    }
+}
+
+fn not_a_store(path: &Path, found: &str) -> Error {
+    Error::NotAStore {
+        path: path.to_owned(),
+        reason: format!("expected a file written by this library, found {found}"),
+    }
+}

@@ -1,0 +1,192 @@
+//! Looking into a file without touching it.
+
+use std::io;
+use std::ops::Bound;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use redb::{BackendError, StorageBackend};
+
+/// A storage backend that keeps what is written to it to itself until it is released.
+///
+/// redb marks a file as in use, and repairs it, before anybody can ask what it holds. Behind this
+/// backend it does so in memory; the file is first written to when it is known to be a store, in
+/// the order in which redb wrote, flushes included.
+#[derive(Debug)]
+pub(super) struct HeldBackend<B>(Arc<Held<B>>);
+
+#[derive(Debug)]
+struct Held<B> {
+    file: B,
+    /// What was not yet written to the file, `None` once it was released.
+    steps: RwLock<Option<Vec<Step>>>,
+}
+
+/// A call of the engine that changes the file.
+#[derive(Debug)]
+enum Step {
+    Write { offset: u64, bytes: Vec<u8> },
+    SetLen(u64),
+    Sync,
+}
+
+impl Step {
+    fn take(&self, file: &impl StorageBackend) -> io::Result<()> {
+        match self {
+            Self::Write { offset, bytes } => file.write(*offset, bytes),
+            Self::SetLen(len) => file.set_len(*len),
+            Self::Sync => file.sync_data(),
+        }
+    }
+
+    /// Does to `buffer`, the bytes of the file from `start` on, what the step will do to the file.
+    fn apply(&self, start: u64, buffer: &mut [u8]) {
+        match self {
+            Self::Write { offset, bytes } => {
+                let skipped = start.saturating_sub(*offset);
+                let into = offset.saturating_sub(start);
+                let from = bytes.iter().skip(as_index(skipped));
+                let into = buffer.iter_mut().skip(as_index(into));
+                into.zip(from).for_each(|(byte, written)| *byte = *written);
+            }
+            Self::SetLen(len) => {
+                let kept = as_index(len.saturating_sub(start));
+                buffer.iter_mut().skip(kept).for_each(|byte| *byte = 0);
+            }
+            Self::Sync => {}
+        }
+    }
+}
+
+/// An offset too large for memory is past the end of any buffer.
+fn as_index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+impl<B> Clone for HeldBackend<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B: StorageBackend> HeldBackend<B> {
+    pub(super) fn new(file: B) -> Self {
+        Self(Arc::new(Held {
+            file,
+            steps: RwLock::new(Some(Vec::new())),
+        }))
+    }
+
+    /// Writes what was held back. From now on the backend is the file.
+    pub(super) fn release(&self) -> io::Result<()> {
+        let mut steps = self.0.steps.write().unwrap_or_else(PoisonError::into_inner);
+        for step in steps.iter().flatten() {
+            step.take(&self.0.file)?;
+        }
+        *steps = None;
+        Ok(())
+    }
+
+    /// Holds a step back, or takes it if the file was released.
+    fn hold(&self, step: Step) -> io::Result<()> {
+        let mut steps = self.0.steps.write().unwrap_or_else(PoisonError::into_inner);
+        match &mut *steps {
+            Some(steps) => steps.push(step),
+            None => step.take(&self.0.file)?,
+        }
+        Ok(())
+    }
+
+    /// Returns the file once it was released; it stays so.
+    fn released(&self) -> Option<&B> {
+        self.steps().is_none().then_some(&self.0.file)
+    }
+
+    fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<Step>>> {
+        self.0.steps.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: StorageBackend> StorageBackend for HeldBackend<B> {
+    fn len(&self) -> io::Result<u64> {
+        let steps = self.steps();
+        let set = steps.iter().flatten().rev().find_map(|step| match step {
+            Step::SetLen(len) => Some(*len),
+            Step::Write { .. } | Step::Sync => None,
+        });
+        set.map_or_else(|| self.0.file.len(), Ok)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if let Some(file) = self.released() {
+            return file.read(offset, out);
+        }
+        let end = offset.saturating_add(out.len() as u64);
+        if end > self.len()? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let in_file = self.0.file.len()?.clamp(offset, end) - offset;
+        let (from_file, grown) = out.split_at_mut(as_index(in_file));
+        self.0.file.read(offset, from_file)?;
+        grown.fill(0);
+        for step in self.steps().iter().flatten() {
+            step.apply(offset, out);
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        match self.released() {
+            Some(file) => file.set_len(len),
+            None => self.hold(Step::SetLen(len)),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        match self.released() {
+            Some(file) => file.sync_data(),
+            None => self.hold(Step::Sync),
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        match self.released() {
+            Some(file) => file.write(offset, data),
+            None => {
+                let bytes = data.to_vec();
+                self.hold(Step::Write { offset, bytes })
+            }
+        }
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.file.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.file.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.0.file.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.file.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.file.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.file.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.file.query_lock_range(start, end)
+    }
+}

@@ -1,0 +1,157 @@
+//! The queue of commits between the transactions and the committer.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::store::Mutation;
+use crate::error::{Code, Result};
+use crate::transaction::Commit;
+
+/// The most transactions in a batch.
+const BATCH_TRANSACTIONS: usize = 1024;
+
+/// The size at which a batch takes no further transaction, in bytes.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// What a transaction asks the engine to commit.
+///
+/// Ranges are half-open, sorted and disjoint. A versionstamped key has no write conflict range
+/// here: the committer adds it, once it knows the key.
+#[derive(Debug, Default)]
+pub(super) struct CommitRequest {
+    /// The version the transaction read at, `None` if it has not read: it gets the version of the
+    /// call of commit.
+    pub(super) read_version: Option<i64>,
+    pub(super) read_conflicts: Vec<(Bytes, Bytes)>,
+    pub(super) write_conflicts: Vec<(Bytes, Bytes)>,
+    /// In the order in which they are applied.
+    pub(super) mutations: Vec<Mutation>,
+}
+
+impl CommitRequest {
+    /// Returns the memory that the request keeps occupied, about.
+    fn bytes(&self) -> usize {
+        let ranges = self.read_conflicts.iter().chain(&self.write_conflicts);
+        let ranges: usize = ranges.map(|(begin, end)| begin.len() + end.len()).sum();
+        let mutation_bytes = |mutation: &Mutation| match mutation {
+            Mutation::Set { key, value } => key.len() + value.len(),
+            Mutation::ClearRange { begin, end } => begin.len() + end.len(),
+            Mutation::Atomic { key, param, .. } => key.len() + param.len(),
+        };
+        let mutations: usize = self.mutations.iter().map(mutation_bytes).sum();
+        let parts = self.read_conflicts.len() + self.write_conflicts.len() + self.mutations.len();
+        ranges + mutations + parts * size_of::<Mutation>()
+    }
+}
+
+/// A commit on its way.
+pub(super) struct PendingCommit {
+    pub(super) request: CommitRequest,
+    pub(super) read_version: i64,
+    pub(super) verdict: oneshot::Sender<Result<Commit>>,
+}
+
+/// The commits that wait for the committer.
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    /// Told when a commit arrives while the committer is idle, and when the queue closes.
+    wake: Condvar,
+    limit_bytes: usize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Each with its size.
+    commits: VecDeque<(PendingCommit, usize)>,
+    bytes: usize,
+    committer_is_idle: bool,
+    is_closed: bool,
+}
+
+impl Queue {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            wake: Condvar::new(),
+            limit_bytes,
+        }
+    }
+
+    /// Takes a commit in, unless the commits that wait take up too much memory already.
+    pub(super) fn push(&self, commit: PendingCommit) -> Result<()> {
+        let bytes = commit.request.bytes();
+        let mut waiting = self.waiting();
+        if waiting.is_closed {
+            return Err(Code::TRANSACTION_CANCELLED.into());
+        }
+        if waiting.bytes >= self.limit_bytes {
+            return Err(Code::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED.into());
+        }
+        waiting.bytes += bytes;
+        waiting.commits.push_back((commit, bytes));
+        let wakes = std::mem::take(&mut waiting.committer_is_idle);
+        drop(waiting);
+        if wakes {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits for commits and takes as many as one batch may hold. Returns an empty batch after
+    /// `patience` without any, and `None` once the queue is closed and empty.
+    pub(super) fn take_batch(&self, patience: Option<Duration>) -> Option<Vec<PendingCommit>> {
+        let mut waiting = self.waiting();
+        while waiting.commits.is_empty() {
+            if waiting.is_closed {
+                return None;
+            }
+            waiting.committer_is_idle = true;
+            let Some(patience) = patience else {
+                waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let (woken, timeout) = self
+                .wake
+                .wait_timeout(waiting, patience)
+                .unwrap_or_else(PoisonError::into_inner);
+            waiting = woken;
+            if timeout.timed_out() {
+                break;
+            }
+        }
+        waiting.committer_is_idle = false;
+        let mut batch = Vec::new();
+        let mut batch_bytes = 0;
+        while batch.len() < BATCH_TRANSACTIONS
+            && batch_bytes < BATCH_BYTES
+            && let Some((commit, bytes)) = waiting.commits.pop_front()
+        {
+            waiting.bytes -= bytes;
+            batch_bytes += bytes;
+            batch.push(commit);
+        }
+        Some(batch)
+    }
+
+    /// Takes no further commits in. Those that wait can still be taken.
+    pub(super) fn close(&self) {
+        self.waiting().is_closed = true;
+        self.wake.notify_one();
+    }
+
+    /// Takes everything that waits.
+    pub(super) fn take_all(&self) -> Vec<PendingCommit> {
+        let mut waiting = self.waiting();
+        waiting.bytes = 0;
+        let commits = std::mem::take(&mut waiting.commits);
+        commits.into_iter().map(|(commit, _)| commit).collect()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

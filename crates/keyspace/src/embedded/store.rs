@@ -1,0 +1,238 @@
+//! The rows on redb: one write transaction per batch of commits, one shared read table per state.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `keyspace.rows` | a key of the keyspace | its value |
+//! | `keyspace.meta` | `store` | [`Meta`]: format (4 bytes), last commit version (8), store id (16), big-endian |
+
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition};
+
+use super::atomic;
+use crate::error::{Error, Result};
+use crate::limits::RECOVERY_VERSIONS;
+use crate::mutation::MutationOp;
+
+const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("keyspace.rows");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.meta");
+const META_KEY: &str = "store";
+
+/// The rows of one state.
+pub(super) type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+/// A write, as a commit carries it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mutation {
+    /// Sets a key.
+    Set { key: Bytes, value: Bytes },
+    /// Clears the keys `begin <= key < end`.
+    ClearRange { begin: Bytes, end: Bytes },
+    /// Applies an atomic operation to the latest value. Of a versionstamped operation, `key` or
+    /// `param` is the template, its offset included.
+    Atomic {
+        op: MutationOp,
+        key: Bytes,
+        param: Bytes,
+    },
+}
+
+/// What a store knows of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Meta {
+    /// The newest commit version, or the version the clock began at when the store was opened.
+    last_version: i64,
+    /// What tells this store from every other.
+    id: [u8; 16],
+}
+
+impl Meta {
+    /// The newest format that this version reads, and the one it writes.
+    const FORMAT: u32 = 1;
+
+    fn encode(&self) -> [u8; 28] {
+        let mut bytes = [0; 28];
+        bytes[..4].copy_from_slice(&Self::FORMAT.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.last_version.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.id);
+        bytes
+    }
+
+    fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
+        let corrupt = |reason: String| Error::Corrupt {
+            key: Bytes::from_static(META_KEY.as_bytes()),
+            reason,
+        };
+        let (format, rest) = bytes
+            .split_first_chunk()
+            .ok_or_else(|| corrupt(format!("expected a format number, found {bytes:02x?}")))?;
+        match u32::from_be_bytes(*format) {
+            Self::FORMAT => {}
+            0 => return Err(corrupt("expected a format number from 1, found 0".to_owned())),
+            found => {
+                return Err(Error::NewerFormat {
+                    path: path.to_owned(),
+                    found,
+                    supported: Self::FORMAT,
+                });
+            }
+        }
+        let (last_version, id) = rest.split_first_chunk().unwrap_or((&[0xff; 8], &[]));
+        let last_version = i64::from_be_bytes(*last_version);
+        match id.try_into() {
+            Ok(id) if last_version >= 0 => Ok(Self { last_version, id }),
+            _ => Err(corrupt(format!(
+                "expected a version and an id in 24 bytes, found {rest:02x?}"
+            ))),
+        }
+    }
+}
+
+/// How far a batch has come when [`Store::apply`] returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flush {
+    /// In memory: the next batch that is flushed takes it along.
+    Later,
+    /// On disk, after one flush that data and commit record share; checksums tell whether both
+    /// arrived.
+    Once,
+    /// On disk, after one flush for the data and one for the commit record, with what a recovery
+    /// needs to be instant.
+    Twice,
+}
+
+/// The tables of a store.
+pub(super) struct Store {
+    database: Database,
+    meta: Meta,
+}
+
+impl Store {
+    /// Makes an empty database a store.
+    pub(super) fn create(database: Database, id: [u8; 16]) -> Result<Self, redb::Error> {
+        let last_version = RECOVERY_VERSIONS;
+        let meta = Meta { last_version, id };
+        let mut store = Self { database, meta };
+        store.apply(last_version, [], Flush::Twice)?;
+        Ok(store)
+    }
+
+    /// Leaves behind every version that an earlier opening of the store may have given, also to
+    /// commits that were acknowledged and lost with [`Durability::Relaxed`](super::Durability).
+    pub(super) fn recover(&mut self) -> Result<(), redb::Error> {
+        self.apply(self.last_version() + RECOVERY_VERSIONS, [], Flush::Once)
+    }
+
+    /// Takes the store that a database holds. Writes nothing.
+    pub(super) fn open(database: Database, path: &Path) -> Result<Self> {
+        let meta = read_meta(&database).map_err(|error| refusal(path, error))?;
+        let meta = Meta::decode(&meta, path)?;
+        Ok(Self { database, meta })
+    }
+
+    /// Returns the version given to the last [`apply`](Self::apply).
+    pub(super) fn last_version(&self) -> i64 {
+        self.meta.last_version
+    }
+
+    /// Applies mutations in order, and makes `version` the newest commit version.
+    pub(super) fn apply<'a>(
+        &mut self,
+        version: i64,
+        mutations: impl IntoIterator<Item = &'a Mutation>,
+        flush: Flush,
+    ) -> Result<(), redb::Error> {
+        let mut transaction = self.database.begin_write()?;
+        match flush {
+            Flush::Later => transaction.set_durability(redb::Durability::None)?,
+            Flush::Once => {}
+            Flush::Twice => transaction.set_quick_repair(true),
+        }
+        let mut rows = transaction.open_table(ROWS)?;
+        for mutation in mutations {
+            write(&mut rows, mutation)?;
+        }
+        drop(rows);
+        self.meta.last_version = version;
+        transaction.open_table(META)?.insert(META_KEY, &self.meta.encode()[..])?;
+        Ok(transaction.commit()?)
+    }
+
+    /// Returns the rows as the last batch left them.
+    pub(super) fn rows(&self) -> Result<Rows, redb::Error> {
+        Ok(self.database.begin_read()?.open_table(ROWS)?)
+    }
+}
+
+fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
+    let table = database.begin_read()?.open_table(META)?;
+    let meta = table.get(META_KEY)?;
+    Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
+}
+
+fn write(rows: &mut Table<'_, &[u8], &[u8]>, mutation: &Mutation) -> Result<(), redb::StorageError> {
+    match mutation {
+        Mutation::Set { key, value } => {
+            rows.insert(&key[..], &value[..])?;
+        }
+        // Removing one row is much cheaper than walking a range that holds one.
+        Mutation::ClearRange { begin, end } if end.strip_prefix(&begin[..]) == Some(b"\0") => {
+            rows.remove(&begin[..])?;
+        }
+        Mutation::ClearRange { begin, end } => {
+            rows.retain_in(&begin[..]..&end[..], |_, _| false)?;
+        }
+        Mutation::Atomic { op, key, param } => {
+            let value = {
+                let old = rows.get(&key[..])?;
+                let old = old.as_ref().map(|old| old.value());
+                atomic::apply(*op, old, param).map(Cow::into_owned)
+            };
+            match value {
+                Some(value) => rows.insert(&key[..], &value[..])?,
+                None => rows.remove(&key[..])?,
+            };
+        }
+    }
+    Ok(())
+}
+
+/// Says why the file at `path` was not opened.
+pub(super) fn refusal(path: &Path, error: redb::Error) -> Error {
+    let path = path.to_owned();
+    match error {
+        redb::Error::DatabaseAlreadyOpen => Error::StoreInUse { path },
+        redb::Error::Corrupted(_)
+        | redb::Error::UpgradeRequired(_)
+        | redb::Error::TableDoesNotExist(_)
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TableIsMultimap(_)
+        | redb::Error::TypeDefinitionChanged { .. } => Error::NotAStore {
+            path,
+            reason: error.to_string(),
+        },
+        redb::Error::Io(cause)
+            if matches!(
+                cause.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ) =>
+        {
+            Error::NotAStore {
+                path,
+                reason: cause.to_string(),
+            }
+        }
+        redb::Error::Io(cause) => Error::Open {
+            path,
+            cause: Arc::new(cause),
+        },
+        cause => Error::Open {
+            path,
+            cause: Arc::new(cause),
+        },
+    }
+}

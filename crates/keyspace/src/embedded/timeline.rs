@@ -1,0 +1,205 @@
+//! The version clock and the published states of the store.
+//!
+//! Versions advance with the environment's monotonic clock, a million a second, whether or not
+//! anything commits: an idle store must not hand out read versions that the resolver would call too
+//! old. Three rules keep the order of versions the order of what can be seen:
+//!
+//! 1. A commit version is greater than every version given before it.
+//! 2. While a commit is in flight, read versions stay below its version: none may claim to see it.
+//! 3. Otherwise a read version is at least the newest commit version.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::snapshot::State;
+use super::store::Rows;
+use crate::env::Environment;
+use crate::error::{Code, Error, Result};
+use crate::limits::{TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
+
+/// How many published states `set_read_version` can reach back to. Each keeps the pages that
+/// later commits freed from being used again.
+const REACHABLE_STATES: usize = 64;
+
+/// [`Timeline::in_flight`] while no commit is.
+const NONE: i64 = i64::MAX;
+
+/// Gives versions, and the state to read at each.
+pub(super) struct Timeline {
+    environment: Environment,
+    /// The version at `origin`.
+    base: i64,
+    /// When the clock began, on the environment's clock.
+    origin: Duration,
+    /// The version being committed. Written under `line`, read also without it.
+    in_flight: AtomicI64,
+    line: Mutex<Line>,
+}
+
+struct Line {
+    last_given: i64,
+    /// The newest published states, oldest first. The last one is what new transactions read.
+    reachable: VecDeque<Arc<State>>,
+    /// Older states that transactions still hold, each with the version of the next state.
+    held: VecDeque<(i64, Weak<State>)>,
+    /// Why the store serves no longer.
+    ended: Option<Error>,
+}
+
+impl Timeline {
+    /// Starts the clock at `base`, a commit version, with the rows as they were left then.
+    pub(super) fn new(environment: Environment, base: i64, rows: Rows) -> Self {
+        let origin = environment.now();
+        Self {
+            environment,
+            base,
+            origin,
+            in_flight: AtomicI64::new(NONE),
+            line: Mutex::new(Line {
+                last_given: base,
+                reachable: VecDeque::from([Arc::new(State::new(base, rows))]),
+                held: VecDeque::new(),
+                ended: None,
+            }),
+        }
+    }
+
+    pub(super) fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// Gives a read version, at least every commit version acknowledged before, and its state.
+    pub(super) fn read_version(&self) -> Result<(i64, Arc<State>)> {
+        let mut line = self.serving()?;
+        Ok((self.give(&mut line), line.newest().clone()))
+    }
+
+    /// Returns the state to read at a version that was given before.
+    pub(super) fn state_at(&self, version: i64) -> Result<Arc<State>> {
+        let mut line = self.serving()?;
+        let newest = self.give(&mut line);
+        if version > newest {
+            return Err(Code::FUTURE_VERSION.into());
+        }
+        let state = line
+            .reachable
+            .iter()
+            .rev()
+            .find(|state| state.version() <= version)
+            .filter(|_| !self.is_too_old(version))
+            .ok_or(Code::TRANSACTION_TOO_OLD)?;
+        Ok(state.clone())
+    }
+
+    /// Returns true once a transaction that reads at `version` has outlived its five seconds.
+    ///
+    /// Time stands still while a commit is in flight, as it does for read versions.
+    pub(super) fn is_too_old(&self, version: i64) -> bool {
+        let now = self.clock().min(self.in_flight.load(Ordering::Relaxed));
+        version < now - TRANSACTION_LIFE_VERSIONS
+    }
+
+    /// Takes the version of the next batch of commits, which is in flight from now on.
+    pub(super) fn begin_commit(&self) -> i64 {
+        let mut line = self.line();
+        let version = self.clock().max(line.last_given + 1);
+        line.last_given = version;
+        self.in_flight.store(version, Ordering::Relaxed);
+        version
+    }
+
+    /// Makes the rows that the commit in flight left what new transactions read.
+    pub(super) fn publish(&self, version: i64, rows: Rows) {
+        let state = Arc::new(State::new(version, rows));
+        let mut line = self.line();
+        self.in_flight.store(NONE, Ordering::Relaxed);
+        if line.ended.is_some() {
+            return;
+        }
+        line.reachable.push_back(state);
+        let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
+        drop(line);
+        // Outside the lock: emptying waits for a read that is under way in that state.
+        expired.iter().for_each(|state| state.empty());
+    }
+
+    /// Ends the commit in flight, of which nothing is to be published.
+    pub(super) fn abandon_commit(&self) {
+        let _line = self.line();
+        self.in_flight.store(NONE, Ordering::Relaxed);
+    }
+
+    /// Answers everything with the error returned from now on, and lets go of all rows. That is
+    /// `error` unless an earlier call gave another.
+    pub(super) fn end(&self, error: Error) -> Error {
+        let mut line = self.line();
+        let error = line.ended.get_or_insert(error).clone();
+        let reachable = std::mem::take(&mut line.reachable);
+        let held = std::mem::take(&mut line.held);
+        drop(line);
+        let held = held.into_iter().filter_map(|(_, state)| state.upgrade());
+        reachable.into_iter().chain(held).for_each(|state| state.empty());
+        error
+    }
+
+    /// Fails if the store serves no longer.
+    pub(super) fn check(&self) -> Result<()> {
+        self.serving().map(drop)
+    }
+
+    fn give(&self, line: &mut Line) -> i64 {
+        let version = match self.in_flight.load(Ordering::Relaxed) {
+            NONE => self.clock().max(line.last_given),
+            in_flight => in_flight - 1,
+        };
+        line.last_given = line.last_given.max(version);
+        version
+    }
+
+    fn clock(&self) -> i64 {
+        const { assert!(VERSIONS_PER_SECOND == 1_000_000) };
+        let elapsed = self.environment.now().saturating_sub(self.origin);
+        let versions = i64::try_from(elapsed.as_micros());
+        self.base + versions.expect("no process runs for 290,000 years")
+    }
+
+    fn serving(&self) -> Result<MutexGuard<'_, Line>> {
+        let line = self.line();
+        match &line.ended {
+            Some(error) => Err(error.clone()),
+            None => Ok(line),
+        }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn newest(&self) -> &Arc<State> {
+        self.reachable.back().expect("a store that serves has published a state")
+    }
+
+    /// Takes away the states that no transaction can read at `oldest` or later, and returns those
+    /// that some transaction holds nevertheless.
+    ///
+    /// A state is read at versions below that of the next state.
+    fn expire(&mut self, oldest: i64) -> Vec<Arc<State>> {
+        while let Some(next) = self.reachable.get(1)
+            && (self.reachable.len() > REACHABLE_STATES || next.version() <= oldest)
+        {
+            let next = next.version();
+            let state = self.reachable.pop_front().expect("there is a second one");
+            // New holders come from `reachable` alone, so a state held by nobody stays so.
+            if Arc::strong_count(&state) > 1 {
+                self.held.push_back((next, Arc::downgrade(&state)));
+            }
+        }
+        let expired = self.held.partition_point(|&(next, _)| next <= oldest);
+        let expired = self.held.drain(..expired);
+        expired.filter_map(|(_, state)| state.upgrade()).collect()
+    }
+}

@@ -1,0 +1,227 @@
+//! Watches: who waits for which key to differ from what it was.
+//!
+//! A watch is armed first and then compared with the newest published value; a commit is published
+//! first and then looks for watches on the keys it wrote. Whichever comes second sees the other, so
+//! no change falls between the two.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::Bound::{Excluded, Included};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::engine::Shared;
+use super::store::Mutation;
+use crate::error::{Code, Error, Result};
+
+/// The watches of a store, to its transactions.
+pub(super) struct Watches(Arc<Shared>);
+
+impl Watches {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// Makes a watch, unless `max` are outstanding. It is armed later, by the transaction's commit.
+    pub(super) fn create(&self, max: usize) -> Result<(WatchSetter, WatchFuture)> {
+        self.0.registry().create(max)
+    }
+
+    /// Makes `setter` fire once the published value of `key` is another than `baseline`: at once,
+    /// if it is already.
+    pub(super) fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
+        let registry = self.0.registry();
+        registry.arm(key.clone(), baseline, setter);
+        match self.0.newest().and_then(|newest| newest.get(&key)) {
+            Ok(value) => registry.tell(&key, value.as_ref()),
+            Err(error) => registry.fail_all(&error),
+        }
+    }
+}
+
+/// The armed watches, and how many watches are outstanding, armed or not.
+#[derive(Default)]
+pub(super) struct Registry {
+    armed: Mutex<BTreeMap<Bytes, Vec<Armed>>>,
+    outstanding: Arc<AtomicUsize>,
+}
+
+struct Armed {
+    baseline: Option<Bytes>,
+    setter: WatchSetter,
+}
+
+impl Registry {
+    fn create(self: &Arc<Self>, max: usize) -> Result<(WatchSetter, WatchFuture)> {
+        let one_more = |count| (count < max).then_some(count + 1);
+        self.outstanding
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .map_err(|_| Code::TOO_MANY_WATCHES)?;
+        let watch = Arc::new(Watch {
+            armed_on: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+            outstanding: self.outstanding.clone(),
+        });
+        let (sender, receiver) = oneshot::channel();
+        let setter = WatchSetter {
+            outcome: sender,
+            side: Side(watch.clone()),
+        };
+        let future = WatchFuture {
+            outcome: receiver,
+            side: Side(watch),
+            registry: self.clone(),
+        };
+        Ok((setter, future))
+    }
+
+    fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
+        let mut armed = self.armed();
+        // A future that is dropped from here on waits for the lock, and then finds the key.
+        if setter.outcome.is_closed() {
+            return;
+        }
+        let armed_on = &setter.side.0.armed_on;
+        armed_on.set(key.clone()).expect("a setter is given away when it is armed");
+        armed.entry(key).or_default().push(Armed { baseline, setter });
+    }
+
+    /// Returns the watched keys among those that `mutations` write.
+    pub(super) fn watched<'a>(
+        &self,
+        mutations: impl IntoIterator<Item = &'a Mutation>,
+    ) -> Vec<Bytes> {
+        let armed = self.armed();
+        let mut watched = Vec::new();
+        if armed.is_empty() {
+            return watched;
+        }
+        for mutation in mutations {
+            match mutation {
+                Mutation::Set { key, .. } | Mutation::Atomic { key, .. } => {
+                    watched.extend(armed.get_key_value(key).map(|(key, _)| key.clone()));
+                }
+                Mutation::ClearRange { begin, end } if begin < end => {
+                    let keys = armed.range::<[u8], _>((Included(&begin[..]), Excluded(&end[..])));
+                    watched.extend(keys.map(|(key, _)| key.clone()));
+                }
+                Mutation::ClearRange { .. } => {}
+            }
+        }
+        watched
+    }
+
+    /// Fires the watches of a key whose baseline is not `value`.
+    pub(super) fn tell(&self, key: &[u8], value: Option<&Bytes>) {
+        let fired: Vec<Armed> = {
+            let mut armed = self.armed();
+            let Some(watches) = armed.get_mut(key) else {
+                return;
+            };
+            let fired = watches
+                .extract_if(.., |watch| watch.baseline.as_ref() != value)
+                .collect();
+            if watches.is_empty() {
+                armed.remove(key);
+            }
+            fired
+        };
+        // Outside the lock: whoever waits may drop its future, which takes it.
+        for watch in fired {
+            watch.setter.fire();
+        }
+    }
+
+    /// Fails all watches: the store has ended.
+    pub(super) fn fail_all(&self, error: &Error) {
+        let armed = std::mem::take(&mut *self.armed());
+        for watch in armed.into_values().flatten() {
+            watch.setter.fail(error.clone());
+        }
+    }
+
+    /// Lets go of the watches on a key that nobody waits for any more.
+    fn forget_dropped(&self, watch: &Watch) {
+        let mut armed = self.armed();
+        let Some(key) = watch.armed_on.get() else {
+            return;
+        };
+        if let Some(watches) = armed.get_mut(key) {
+            watches.retain(|watch| !watch.setter.outcome.is_closed());
+            if watches.is_empty() {
+                armed.remove(key);
+            }
+        }
+    }
+
+    fn armed(&self) -> MutexGuard<'_, BTreeMap<Bytes, Vec<Armed>>> {
+        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What both sides of a watch know.
+struct Watch {
+    /// The key, once the watch is armed. Written under the registry's lock.
+    armed_on: OnceLock<Bytes>,
+    has_ended: AtomicBool,
+    outstanding: Arc<AtomicUsize>,
+}
+
+/// One side of a watch. The watch is outstanding while both sides exist.
+struct Side(Arc<Watch>);
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        if !self.0.has_ended.swap(true, Ordering::Relaxed) {
+            self.0.outstanding.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The side of a watch that resolves it. Dropped unresolved, it gives `transaction_cancelled`.
+pub(super) struct WatchSetter {
+    outcome: oneshot::Sender<Result<()>>,
+    side: Side,
+}
+
+impl WatchSetter {
+    /// Resolves the watch: the value changed.
+    pub(super) fn fire(self) {
+        // Nobody has to wait for a watch.
+        let _ = self.outcome.send(Ok(()));
+    }
+
+    /// Resolves the watch with an error.
+    pub(super) fn fail(self, error: Error) {
+        let _ = self.outcome.send(Err(error));
+    }
+}
+
+/// The side of a watch that waits. Dropping it cancels the watch.
+pub(super) struct WatchFuture {
+    outcome: oneshot::Receiver<Result<()>>,
+    side: Side,
+    registry: Arc<Registry>,
+}
+
+impl Future for WatchFuture {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.outcome)
+            .poll(context)
+            .map(|outcome| outcome.unwrap_or(Err(Code::TRANSACTION_CANCELLED.into())))
+    }
+}
+
+impl Drop for WatchFuture {
+    fn drop(&mut self) {
+        self.outcome.close();
+        self.registry.forget_dropped(&self.side.0);
+    }
+}
