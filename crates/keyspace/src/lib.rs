@@ -13,6 +13,7 @@ pub mod selector;
 pub mod transaction;
 pub mod url;
 
+pub use crate::embedded::{Embedded, open};
 pub use crate::env::Environment;
 pub use crate::error::{Code, Error, Result};
 pub use crate::mutation::{MutationOp, Versionstamp};

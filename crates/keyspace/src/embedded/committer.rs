@@ -75,7 +75,8 @@ impl Committer {
             .collect();
         let mutations = || {
             let commits = batch.iter().zip(&verdicts);
-            let committed = commits.filter_map(|(commit, verdict)| verdict.is_ok().then_some(commit));
+            let committed =
+                commits.filter_map(|(commit, verdict)| verdict.is_ok().then_some(commit));
             committed.flat_map(|commit| &commit.request.mutations)
         };
 
@@ -203,7 +204,8 @@ impl Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.shared.poison(io::Error::other("the committer panicked"));
+            self.shared
+                .poison(io::Error::other("the committer panicked"));
         }
     }
 }

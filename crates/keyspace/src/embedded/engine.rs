@@ -32,7 +32,6 @@ use crate::transaction::Commit;
 
 pub(super) use super::queue::CommitRequest;
 pub(super) use super::snapshot::Snapshot;
-pub(super) use super::store::Mutation;
 
 /// A running store. Dropping it commits what was sent, ends the thread and closes the file.
 pub(super) struct Engine {
@@ -99,7 +98,11 @@ impl Engine {
         request: CommitRequest,
     ) -> impl Future<Output = Result<Commit>> + Send + use<> {
         let sent = self.send(request);
-        async { sent?.await.unwrap_or(Err(Code::COMMIT_UNKNOWN_RESULT.into())) }
+        async {
+            sent?
+                .await
+                .unwrap_or(Err(Code::COMMIT_UNKNOWN_RESULT.into()))
+        }
     }
 
     pub(super) fn watches(&self) -> &Watches {
@@ -113,7 +116,10 @@ impl Engine {
     /// Commits what was sent, ends the thread, closes the file. Blocks until that is done. Fails
     /// if the store had failed, or its last flush does; a second call has nothing left to do.
     pub(super) fn shut_down(&self) -> Result<()> {
-        let mut committer = self.committer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut committer = self
+            .committer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.shared.queue.close();
         match committer.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,

@@ -26,13 +26,21 @@ pub(super) fn open(path: &Path, cache_bytes: usize, env: &Environment) -> Result
         Ok(metadata) if metadata.is_file() => {}
         Ok(metadata) => {
             let kind = metadata.file_type();
-            let found = if kind.is_dir() { "a directory" } else { "no regular file" };
+            let found = if kind.is_dir() {
+                "a directory"
+            } else {
+                "no regular file"
+            };
             return Err(not_a_store(path, found));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, env)?,
         Err(error) => return Err(open_error(error)),
     }
-    let file = File::options().read(true).write(true).open(path).map_err(open_error)?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(open_error)?;
     let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
     open_backend(backend, path, cache_bytes)
 }
@@ -92,9 +100,10 @@ fn create(path: &Path, env: &Environment) -> Result<()> {
         .prefix(".keyspace-")
         .tempfile_in(folder)
         .map_err(open_error)?;
-    let backend = new.reopen().map_err(open_error).and_then(|file| {
-        FileBackend::new(file).map_err(|error| refusal(path, error.into()))
-    })?;
+    let backend = new
+        .reopen()
+        .map_err(open_error)
+        .and_then(|file| FileBackend::new(file).map_err(|error| refusal(path, error.into())))?;
     // Dropped again, so that what is moved is a store closed in good order.
     drop(create_in(backend, path, CACHE_BYTES, env)?);
     match new.persist_noclobber(path) {

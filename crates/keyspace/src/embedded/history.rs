@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
-use bytes::Bytes;
-
 use crate::limits::TRANSACTION_LIFE_VERSIONS;
 
 /// What a boundary costs beside its key: its version, and its share of a tree node.
@@ -113,7 +111,9 @@ impl History {
             }
             predecessor = version;
         }
-        self.sweep_from = rest.next().map_or_else(Box::default, |(boundary, _)| boundary.clone());
+        self.sweep_from = rest
+            .next()
+            .map_or_else(Box::default, |(boundary, _)| boundary.clone());
         for boundary in dropped {
             self.remove(&boundary);
         }

@@ -17,6 +17,11 @@
 //! commits and keeps the history that conflicts are told by; [redb](https://docs.rs/redb) keeps the
 //! rows. A store in memory is the same store on redb's memory backend.
 
+#![expect(
+    dead_code,
+    reason = "the transaction that uses the engine comes with the next change"
+)]
+
 mod atomic;
 mod committer;
 mod engine;
@@ -31,12 +36,37 @@ mod watch;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::engine::Engine;
 use crate::env::Environment;
 use crate::error::{Error, Result};
+use crate::url::StoreUrl;
+
+/// Opens the store that a URL names: `memory:`, a new one, or `embedded:<path>`.
+///
+/// ```
+/// # fn main() -> keyspace::Result<()> {
+/// let db = keyspace::open("memory:")?;
+/// # drop(db);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::Url`] if the URL names no store that this build can open, else those of
+/// [`Options::open`].
+pub fn open(url: &str) -> Result<Embedded> {
+    match url.parse()? {
+        StoreUrl::Memory => Options::new().memory(),
+        StoreUrl::Embedded { path } => Options::new().open(path),
+        StoreUrl::Fdb { .. } => Err(Error::Url {
+            url: url.to_owned(),
+            reason: "this build has no support for FoundationDB".to_owned(),
+        }),
+    }
+}
 
 /// When a commit is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,6 +95,7 @@ pub enum Durability {
 ///
 /// # fn main() -> keyspace::Result<()> {
 /// let db = Options::new().cache_bytes(16 << 20).memory()?;
+/// # drop(db);
 /// # Ok(())
 /// # }
 /// ```

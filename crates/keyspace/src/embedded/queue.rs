@@ -111,7 +111,10 @@ impl Queue {
             }
             waiting.committer_is_idle = true;
             let Some(patience) = patience else {
-                waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                waiting = self
+                    .wake
+                    .wait(waiting)
+                    .unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             let (woken, timeout) = self

@@ -82,7 +82,13 @@ impl Snapshot {
         }
         self.read(|rows| {
             let mut range = rows.range(begin..end)?;
-            let next = || if reverse { range.next_back() } else { range.next() };
+            let next = || {
+                if reverse {
+                    range.next_back()
+                } else {
+                    range.next()
+                }
+            };
             std::iter::from_fn(next)
                 .take(max_rows)
                 .map(|row| {
@@ -101,7 +107,11 @@ impl Snapshot {
             return Err(Code::TRANSACTION_TOO_OLD.into());
         }
         let answer = {
-            let rows = self.state.rows.read().unwrap_or_else(PoisonError::into_inner);
+            let rows = self
+                .state
+                .rows
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
             rows.as_ref().map(read)
         };
         match answer {

@@ -72,7 +72,11 @@ impl Meta {
             .ok_or_else(|| corrupt(format!("expected a format number, found {bytes:02x?}")))?;
         match u32::from_be_bytes(*format) {
             Self::FORMAT => {}
-            0 => return Err(corrupt("expected a format number from 1, found 0".to_owned())),
+            0 => {
+                return Err(corrupt(
+                    "expected a format number from 1, found 0".to_owned(),
+                ));
+            }
             found => {
                 return Err(Error::NewerFormat {
                     path: path.to_owned(),
@@ -158,7 +162,9 @@ impl Store {
         }
         drop(rows);
         self.meta.last_version = version;
-        transaction.open_table(META)?.insert(META_KEY, &self.meta.encode()[..])?;
+        transaction
+            .open_table(META)?
+            .insert(META_KEY, &self.meta.encode()[..])?;
         Ok(transaction.commit()?)
     }
 
@@ -174,7 +180,10 @@ fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
     Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
 }
 
-fn write(rows: &mut Table<'_, &[u8], &[u8]>, mutation: &Mutation) -> Result<(), redb::StorageError> {
+fn write(
+    rows: &mut Table<'_, &[u8], &[u8]>,
+    mutation: &Mutation,
+) -> Result<(), redb::StorageError> {
     match mutation {
         Mutation::Set { key, value } => {
             rows.insert(&key[..], &value[..])?;

@@ -140,7 +140,10 @@ impl Timeline {
         let held = std::mem::take(&mut line.held);
         drop(line);
         let held = held.into_iter().filter_map(|(_, state)| state.upgrade());
-        reachable.into_iter().chain(held).for_each(|state| state.empty());
+        reachable
+            .into_iter()
+            .chain(held)
+            .for_each(|state| state.empty());
         error
     }
 
@@ -180,7 +183,9 @@ impl Timeline {
 
 impl Line {
     fn newest(&self) -> &Arc<State> {
-        self.reachable.back().expect("a store that serves has published a state")
+        self.reachable
+            .back()
+            .expect("a store that serves has published a state")
     }
 
     /// Takes away the states that no transaction can read at `oldest` or later, and returns those

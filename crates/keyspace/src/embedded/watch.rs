@@ -87,8 +87,13 @@ impl Registry {
             return;
         }
         let armed_on = &setter.side.0.armed_on;
-        armed_on.set(key.clone()).expect("a setter is given away when it is armed");
-        armed.entry(key).or_default().push(Armed { baseline, setter });
+        armed_on
+            .set(key.clone())
+            .expect("a setter is given away when it is armed");
+        armed
+            .entry(key)
+            .or_default()
+            .push(Armed { baseline, setter });
     }
 
     /// Returns the watched keys among those that `mutations` write.

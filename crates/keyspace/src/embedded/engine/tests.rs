@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use super::super::store::Mutation;
 use super::*;
 use crate::env::{BoxFuture, Clock};
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS};
@@ -100,7 +101,9 @@ async fn a_read_of_a_key_written_since_conflicts_and_a_write_of_it_does_not() {
     engine.commit(set(None, &["a"], "1")).await.unwrap();
     let write = engine.commit(set(Some(version), &["a"], "2")).await;
     assert!(write.is_ok());
-    let read = engine.commit(reading(set(Some(version), &["b"], "2"), "a")).await;
+    let read = engine
+        .commit(reading(set(Some(version), &["b"], "2"), "a"))
+        .await;
     assert_eq!(read.unwrap_err().code(), Some(Code::NOT_COMMITTED));
     assert_eq!(get(&engine, "b"), None);
 }
@@ -199,7 +202,10 @@ async fn an_explicit_read_version_reads_what_was_visible_then() {
 #[tokio::test]
 async fn a_scan_reads_both_ways_up_to_its_limit() {
     let (engine, _) = engine();
-    engine.commit(set(None, &["a", "b", "c", "d"], "")).await.unwrap();
+    engine
+        .commit(set(None, &["a", "b", "c", "d"], ""))
+        .await
+        .unwrap();
     let (_, snapshot) = engine.read_version().unwrap();
     let keys = |begin: &str, end: &str, reverse, rows| -> Vec<u8> {
         let rows = snapshot.scan(begin.as_bytes(), end.as_bytes(), reverse, rows);
@@ -214,7 +220,10 @@ async fn a_scan_reads_both_ways_up_to_its_limit() {
 #[tokio::test]
 async fn mutations_apply_in_order_to_the_latest_value() {
     let (engine, _) = engine();
-    engine.commit(set(None, &["a", "b", "c"], "\x01")).await.unwrap();
+    engine
+        .commit(set(None, &["a", "b", "c"], "\x01"))
+        .await
+        .unwrap();
     let request = CommitRequest {
         mutations: vec![
             Mutation::Atomic {
@@ -279,7 +288,9 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
     let (_, snapshot) = engine.read_version().unwrap();
     let (setter, watch) = engine.watches().create(1).unwrap();
     engine.watches().arm("w".into(), None, setter);
-    let sent: Vec<_> = (0..10).map(|_| engine.commit(set(None, &["a"], "1"))).collect();
+    let sent: Vec<_> = (0..10)
+        .map(|_| engine.commit(set(None, &["a"], "1")))
+        .collect();
     engine.shut_down().unwrap();
     for commit in sent {
         commit.await.unwrap();
