@@ -64,7 +64,8 @@ pub enum TransactionOption {
     SnapshotRywDisable,
     /// The next set, clear or atomic operation adds no write conflict range.
     NextWriteNoWriteConflictRange,
-    /// Reads of unreadable keys return what was there before instead of `accessed_unreadable`.
+    /// Reads see versionstamped operations as sets whose stamp is not filled in, instead of failing
+    /// with `accessed_unreadable`.
     BypassUnreadable,
     /// Not supported by this library's guarantees: answered with `unsupported_operation`.
     ReadYourWritesDisable,

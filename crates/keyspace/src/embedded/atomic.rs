@@ -86,7 +86,13 @@ mod tests {
     #[test]
     fn results_follow_the_table() {
         use MutationOp::*;
-        let cases: &[(MutationOp, Option<&[u8]>, &[u8], Option<&[u8]>)] = &[
+        type Case = (
+            MutationOp,
+            Option<&'static [u8]>,
+            &'static [u8],
+            Option<&'static [u8]>,
+        );
+        let cases: &[Case] = &[
             (Add, None, b"\x05", Some(b"\x05")),
             (Add, Some(OLD), b"", Some(b"")),
             (Add, Some(b"\xff\xff"), b"\x01\x00", Some(b"\x00\x00")),

@@ -17,11 +17,6 @@
 //! commits and keeps the history that conflicts are told by; [redb](https://docs.rs/redb) keeps the
 //! rows. A store in memory is the same store on redb's memory backend.
 
-#![expect(
-    dead_code,
-    reason = "the transaction that uses the engine comes with the next change"
-)]
-
 mod atomic;
 mod committer;
 mod engine;
@@ -29,19 +24,29 @@ mod file;
 mod held;
 mod history;
 mod queue;
+mod ranges;
+mod read;
 mod snapshot;
 mod store;
 mod timeline;
+mod transaction;
+mod view;
 mod watch;
+mod write_map;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use self::transaction::EmbeddedTransaction;
+
 use self::engine::Engine;
+use self::transaction::Defaults;
 use crate::env::Environment;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
+use crate::limits::MAX_WATCHES;
+use crate::transaction::{Database, DatabaseOption};
 use crate::url::StoreUrl;
 
 /// Opens the store that a URL names: `memory:`, a new one, or `embedded:<path>`.
@@ -192,6 +197,7 @@ impl Options {
         let engine = Engine::start(store, self).map_err(|cause| file::open_error(path, cause))?;
         Ok(Embedded {
             engine: Arc::new(engine),
+            defaults: Arc::default(),
         })
     }
 }
@@ -204,6 +210,7 @@ impl Options {
 #[derive(Clone)]
 pub struct Embedded {
     engine: Arc<Engine>,
+    defaults: Arc<Mutex<Defaults>>,
 }
 
 impl Embedded {
@@ -217,6 +224,40 @@ impl Embedded {
     /// [`Error::Poisoned`] if the store had failed or fails now.
     pub fn close(&self) -> Result<()> {
         self.engine.shut_down()
+    }
+}
+
+impl Database for Embedded {
+    type Transaction = EmbeddedTransaction;
+
+    fn begin(&self) -> Result<Self::Transaction> {
+        let defaults = self
+            .defaults
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        Ok(EmbeddedTransaction::new(self.engine.clone(), defaults))
+    }
+
+    fn set_option(&self, option: DatabaseOption) -> Result<()> {
+        let mut defaults = self.defaults.lock().unwrap_or_else(PoisonError::into_inner);
+        match option {
+            DatabaseOption::TransactionTimeout(timeout) => {
+                defaults.timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            }
+            DatabaseOption::TransactionRetryLimit(limit) => defaults.retry_limit = limit,
+            DatabaseOption::TransactionMaxRetryDelay(delay) => defaults.max_retry_delay = delay,
+            DatabaseOption::TransactionSizeLimit(bytes) if transaction::is_size_limit(bytes) => {
+                defaults.size_limit = bytes;
+            }
+            DatabaseOption::MaxWatches(count) if count <= MAX_WATCHES => {
+                defaults.max_watches = count;
+            }
+            DatabaseOption::TransactionSizeLimit(_) | DatabaseOption::MaxWatches(_) => {
+                return Err(Code::INVALID_OPTION_VALUE.into());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -56,11 +56,6 @@ impl Snapshot {
         }
     }
 
-    /// Returns the read version.
-    pub(super) fn version(&self) -> i64 {
-        self.version
-    }
-
     /// Reads a key.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.read(|rows| {

@@ -1,0 +1,469 @@
+//! What a transaction has written: the overlay that its own reads see and its commit sends.
+//!
+//! Four facts are kept of every key, each as the set of keys it holds for:
+//!
+//! - its *stack*: the operations staged on it since it was last cleared or set;
+//! - *cleared*: whether what the store holds is gone (a stack may lie on top);
+//! - *unreadable*: whether its value depends on the versionstamp of this transaction. A clear makes
+//!   a key readable again, a set does not: its operation joins the stack;
+//! - *conflict*: whether the commit writes it, as other transactions see it. Nothing removes this.
+//!
+//! A versionstamped key is not known before the commit. Everything between the smallest and the
+//! largest key it can become is unreadable, and its operation stands at the smallest: a later clear
+//! that covers that place removes it, one that does not leaves it, even if it covers the key that
+//! the operation will write. Operations staged in that range before are sent to the commit first.
+//!
+//! The commit applies, in this order: what such flushes have sent, all clears in key order, all
+//! stacks in key order. This is the order in which FoundationDB's client sends them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use super::atomic;
+use super::ranges::{RangeSet, key_range};
+use super::store::Mutation;
+use crate::limits::VALUE_BYTES;
+use crate::mutation::{MutationOp, Versionstamp};
+
+/// The bytes at the end of a versionstamp template that hold the offset of the stamp.
+const OFFSET_BYTES: usize = 4;
+const STAMP_BYTES: usize = 10;
+
+/// What an operation counts in a transaction's size beside its operands, in bytes.
+const OPERATION_OVERHEAD_BYTES: usize = 44;
+
+/// A staged operation on one key.
+#[derive(Debug, Clone)]
+struct Op {
+    /// `None` is a plain set.
+    op: Option<MutationOp>,
+    param: Bytes,
+}
+
+impl Op {
+    fn is_independent(&self) -> bool {
+        matches!(
+            self.op,
+            None | Some(MutationOp::SetVersionstampedKey | MutationOp::SetVersionstampedValue)
+        )
+    }
+}
+
+/// The operations on one key, oldest first; never empty.
+#[derive(Debug, Clone)]
+pub(super) struct Stack {
+    /// Whether the first operation was staged on a key that the transaction had cleared.
+    on_cleared: bool,
+    ops: Vec<Op>,
+}
+
+impl Stack {
+    /// Returns whether the value depends on what the store holds.
+    pub(super) fn is_dependent(&self) -> bool {
+        !self.on_cleared && !self.ops.first().is_some_and(Op::is_independent)
+    }
+
+    /// Computes the value from what the store holds.
+    pub(super) fn value(&self, stored: Option<&[u8]>) -> Option<Bytes> {
+        let base = stored.filter(|_| !self.on_cleared).map(Cow::Borrowed);
+        let value = self
+            .ops
+            .iter()
+            .fold(base, |old: Option<Cow<'_, [u8]>>, op| match op.op {
+                None => Some(Cow::Borrowed(&op.param[..])),
+                Some(kind) => {
+                    let new = atomic::apply(kind, old.as_deref(), &op.param);
+                    new.map(|value| Cow::Owned(value.into_owned()))
+                }
+            });
+        value.map(|value| Bytes::from(value.into_owned()))
+    }
+
+    /// Adds an operation. Two appends in a row are one, and the limit on the value is checked
+    /// against what is appended together.
+    fn push(&mut self, op: Op) {
+        if let (Some(last), Some(MutationOp::AppendIfFits)) = (self.ops.last_mut(), op.op)
+            && last.op == op.op
+        {
+            if last.param.len() + op.param.len() <= VALUE_BYTES {
+                last.param = [&last.param[..], &op.param[..]].concat().into();
+            }
+            return;
+        }
+        self.ops.push(op);
+    }
+}
+
+/// What a transaction knows of a key from its own writes.
+pub(super) enum Own<'a> {
+    Unmodified,
+    Unreadable,
+    Cleared,
+    Written(&'a Stack),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct WriteMap {
+    stacks: BTreeMap<Bytes, Stack>,
+    cleared: RangeSet,
+    unreadable: RangeSet,
+    conflicts: RangeSet,
+    /// What was sent ahead of a versionstamped key.
+    flushed: Vec<Mutation>,
+}
+
+impl WriteMap {
+    /// Returns whether no read can differ from the store's answer.
+    pub(super) fn is_transparent(&self) -> bool {
+        self.stacks.is_empty() && self.cleared.is_empty() && self.unreadable.is_empty()
+    }
+
+    /// Returns whether the commit would change or conflict with nothing.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_transparent() && self.conflicts.is_empty() && self.flushed.is_empty()
+    }
+
+    pub(super) fn conflicts(&self) -> &RangeSet {
+        &self.conflicts
+    }
+
+    pub(super) fn unreadable(&self) -> &RangeSet {
+        &self.unreadable
+    }
+
+    pub(super) fn cleared(&self) -> &RangeSet {
+        &self.cleared
+    }
+
+    /// Returns the first written key at or after `key` with its stack.
+    pub(super) fn stack_from(&self, key: &[u8]) -> Option<(&Bytes, &Stack)> {
+        self.stacks
+            .range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
+            .next()
+    }
+
+    /// Returns the last written key before `key` with its stack.
+    pub(super) fn stack_before(&self, key: &[u8]) -> Option<(&Bytes, &Stack)> {
+        self.stacks
+            .range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key)))
+            .next_back()
+    }
+
+    pub(super) fn own(&self, key: &[u8], bypass_unreadable: bool) -> Own<'_> {
+        if !bypass_unreadable && self.unreadable.contains(key) {
+            Own::Unreadable
+        } else if let Some(stack) = self.stacks.get(key) {
+            Own::Written(stack)
+        } else if self.cleared.contains(key) {
+            Own::Cleared
+        } else {
+            Own::Unmodified
+        }
+    }
+
+    pub(super) fn set(&mut self, key: Bytes, value: Bytes, conflict: bool) {
+        self.stage(
+            key,
+            Op {
+                op: None,
+                param: value,
+            },
+            conflict,
+        );
+    }
+
+    /// Stages an atomic operation other than `SetVersionstampedKey`.
+    pub(super) fn atomic(&mut self, op: MutationOp, key: Bytes, param: Bytes, conflict: bool) {
+        if op == MutationOp::SetVersionstampedValue {
+            let (begin, end) = key_range(&key);
+            self.unreadable.insert(begin, end);
+        }
+        self.stage(
+            key,
+            Op {
+                op: Some(op),
+                param,
+            },
+            conflict,
+        );
+    }
+
+    /// Stages `SetVersionstampedKey` with a [valid](stamp_offset) template. The commit writes the
+    /// final key and adds the conflict on it.
+    pub(super) fn set_versionstamped_key(&mut self, template: &[u8], value: Bytes, version: i64) {
+        let offset = stamp_offset(template).expect("the caller has validated the template");
+        let stamp = offset..offset + STAMP_BYTES;
+        let mut smallest = template.to_vec();
+        smallest[stamp.clone()].copy_from_slice(Versionstamp::new(version, 0).as_bytes());
+        let mut largest = template[..template.len() - OFFSET_BYTES].to_vec();
+        largest[stamp].copy_from_slice(Versionstamp::INCOMPLETE.as_bytes());
+        largest.push(0);
+
+        let smallest = Bytes::from(smallest);
+        let begin = smallest.slice(..smallest.len() - OFFSET_BYTES);
+        let end = Bytes::from(largest);
+        self.flush(&begin, &end);
+        self.unreadable.insert(begin, end);
+        let op = Op {
+            op: Some(MutationOp::SetVersionstampedKey),
+            param: value,
+        };
+        self.stage(smallest, op, false);
+    }
+
+    pub(super) fn clear_range(&mut self, begin: Bytes, end: Bytes, conflict: bool) {
+        if begin >= end {
+            return;
+        }
+        self.remove_stacks(&begin, &end);
+        self.unreadable.remove(&begin, &end);
+        if conflict {
+            self.conflicts.insert(begin.clone(), end.clone());
+        }
+        self.cleared.insert(begin, end);
+    }
+
+    pub(super) fn add_conflict(&mut self, begin: Bytes, end: Bytes) {
+        self.conflicts.insert(begin, end);
+    }
+
+    /// Adds the keys of a range that were read from the store, not from the transaction's own
+    /// independent writes, to the read conflicts.
+    pub(super) fn add_read_conflict(&self, begin: Bytes, end: Bytes, reads: &mut RangeSet) {
+        if begin >= end {
+            return;
+        }
+        if self.is_transparent() {
+            reads.insert(begin, end);
+            return;
+        }
+        let bounds = (Bound::Included(&begin[..]), Bound::Excluded(&end[..]));
+        let mut own = RangeSet::default();
+        for (key, stack) in self.stacks.range::<[u8], _>(bounds) {
+            if !stack.is_dependent() {
+                own.insert_key(key);
+            }
+        }
+        let mut from = begin;
+        while from < end {
+            // Of the keys from here on, those up to the next own one were read from the store.
+            let next = [&self.cleared, &own]
+                .into_iter()
+                .filter_map(|set| set.first_from(&from));
+            let Some((own_begin, own_end)) = next.min() else {
+                break;
+            };
+            reads.insert(from.clone(), own_begin.clone().min(end.clone()));
+            from = own_end.clone();
+        }
+        reads.insert(from, end);
+    }
+
+    /// Returns the bytes of the operations as FoundationDB counts them.
+    pub(super) fn operation_bytes(&self) -> usize {
+        let stacked = self.stacks.iter().flat_map(|(key, stack)| {
+            stack
+                .ops
+                .iter()
+                .map(|op| key.len() + op.param.len() + OPERATION_OVERHEAD_BYTES)
+        });
+        let cleared = self
+            .cleared
+            .iter()
+            .map(|(begin, end)| begin.len() + end.len() + OPERATION_OVERHEAD_BYTES);
+        let flushed = self.flushed.iter().map(counted_bytes);
+        stacked.chain(cleared).chain(flushed).sum()
+    }
+
+    /// Returns the operations in the order of the commit, and the write conflict ranges.
+    pub(super) fn into_commit(mut self) -> (Vec<Mutation>, RangeSet) {
+        let clears = std::mem::take(&mut self.cleared);
+        self.flushed
+            .extend(clears.iter().map(|(begin, end)| Mutation::ClearRange {
+                begin: begin.clone(),
+                end: end.clone(),
+            }));
+        for (key, stack) in std::mem::take(&mut self.stacks) {
+            send(&mut self.flushed, &key, stack);
+        }
+        (self.flushed, self.conflicts)
+    }
+
+    fn stage(&mut self, key: Bytes, op: Op, conflict: bool) {
+        if conflict {
+            self.conflicts.insert_key(&key);
+        }
+        let replaces = op.op.is_none() && !self.unreadable.contains(&key);
+        match self.stacks.get_mut(&key) {
+            Some(stack) if replaces => {
+                *stack = Stack {
+                    on_cleared: stack.on_cleared,
+                    ops: vec![op],
+                }
+            }
+            Some(stack) => stack.push(op),
+            None => {
+                let on_cleared = self.cleared.contains(&key);
+                self.stacks.insert(
+                    key,
+                    Stack {
+                        on_cleared,
+                        ops: vec![op],
+                    },
+                );
+            }
+        }
+    }
+
+    /// Sends what is staged in a range to the commit and forgets it.
+    fn flush(&mut self, begin: &Bytes, end: &Bytes) {
+        while let Some((b, e)) = self.cleared.first_from(begin).filter(|(b, _)| *b < end) {
+            let (b, e) = (b.clone().max(begin.clone()), e.clone().min(end.clone()));
+            self.cleared.remove(&b, &e);
+            self.flushed.push(Mutation::ClearRange { begin: b, end: e });
+        }
+        for (key, stack) in self.remove_stacks(begin, end) {
+            send(&mut self.flushed, &key, stack);
+        }
+    }
+
+    fn remove_stacks(&mut self, begin: &Bytes, end: &Bytes) -> BTreeMap<Bytes, Stack> {
+        let bounds = (Bound::Included(&begin[..]), Bound::Excluded(&end[..]));
+        let keys: Vec<Bytes> = self
+            .stacks
+            .range::<[u8], _>(bounds)
+            .map(|(key, _)| key.clone())
+            .collect();
+        keys.into_iter()
+            .filter_map(|key| self.stacks.remove_entry(&key))
+            .collect()
+    }
+}
+
+fn send(mutations: &mut Vec<Mutation>, key: &Bytes, stack: Stack) {
+    mutations.extend(stack.ops.into_iter().map(|Op { op, param }| match op {
+        None => Mutation::Set {
+            key: key.clone(),
+            value: param,
+        },
+        Some(op) => Mutation::Atomic {
+            op,
+            key: key.clone(),
+            param,
+        },
+    }));
+}
+
+fn counted_bytes(mutation: &Mutation) -> usize {
+    let operand_bytes = match mutation {
+        Mutation::Set { key, value } => key.len() + value.len(),
+        Mutation::ClearRange { begin, end } => begin.len() + end.len(),
+        Mutation::Atomic { key, param, .. } => key.len() + param.len(),
+    };
+    operand_bytes + OPERATION_OVERHEAD_BYTES
+}
+
+/// Returns where the ten bytes of the stamp begin in a versionstamp template, `None` if the
+/// template is too short or the stamp would not fit.
+pub(super) fn stamp_offset(template: &[u8]) -> Option<usize> {
+    let (body, offset) = template.split_last_chunk::<OFFSET_BYTES>()?;
+    let offset = usize::try_from(i32::from_le_bytes(*offset)).ok()?;
+    (offset + STAMP_BYTES <= body.len()).then_some(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Bytes {
+        Bytes::copy_from_slice(text.as_bytes())
+    }
+
+    fn template(prefix: &str) -> Vec<u8> {
+        let mut template = prefix.as_bytes().to_vec();
+        template.extend([0xff; STAMP_BYTES]);
+        template.extend(u32::try_from(prefix.len()).unwrap().to_le_bytes());
+        template
+    }
+
+    fn commit_keys(writes: WriteMap) -> Vec<String> {
+        let name = |mutation: &Mutation| match mutation {
+            Mutation::Set { key, .. } => format!("set {}", key.escape_ascii()),
+            Mutation::ClearRange { begin, .. } => format!("clear {}", begin.escape_ascii()),
+            Mutation::Atomic { op, key, .. } => format!("{op:?} {}", key[..1].escape_ascii()),
+        };
+        writes.into_commit().0.iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_commit_sends_clears_before_operations_in_key_order() {
+        let mut writes = WriteMap::default();
+        writes.set(bytes("b"), bytes("1"), true);
+        writes.clear_range(bytes("x"), bytes("y"), true);
+        writes.set(bytes("a"), bytes("1"), true);
+        writes.clear_range(bytes("a"), bytes("a\0"), true);
+        assert_eq!(commit_keys(writes), ["clear a", "clear x", "set b"]);
+    }
+
+    #[test]
+    fn a_versionstamped_key_sends_what_was_staged_in_its_range_first() {
+        let mut writes = WriteMap::default();
+        writes.set(bytes("k5"), bytes("1"), true);
+        writes.set(bytes("a"), bytes("1"), true);
+        writes.set_versionstamped_key(&template("k"), bytes("v"), 0);
+        assert_eq!(
+            commit_keys(writes),
+            ["set k5", "set a", "SetVersionstampedKey k"]
+        );
+    }
+
+    #[test]
+    fn a_clear_of_the_smallest_possible_key_removes_a_versionstamped_key() {
+        for (begin, kept) in [("k", false), ("k\u{1}", true)] {
+            let mut writes = WriteMap::default();
+            writes.set_versionstamped_key(&template("k"), bytes("v"), 0);
+            writes.clear_range(bytes(begin), bytes("l"), true);
+            assert!(matches!(writes.own(b"k5", false), Own::Cleared));
+            let sent = commit_keys(writes).contains(&"SetVersionstampedKey k".to_owned());
+            assert_eq!(sent, kept, "clear from {begin:?}");
+        }
+    }
+
+    #[test]
+    fn a_set_leaves_a_versionstamped_value_unreadable_and_a_clear_does_not() {
+        let mut writes = WriteMap::default();
+        let value = Bytes::from(template(""));
+        writes.atomic(MutationOp::SetVersionstampedValue, bytes("a"), value, true);
+        writes.set(bytes("a"), bytes("1"), true);
+        assert!(matches!(writes.own(b"a", false), Own::Unreadable));
+        writes.clear_range(bytes("a"), bytes("b"), true);
+        assert!(matches!(writes.own(b"a", false), Own::Cleared));
+    }
+
+    #[test]
+    fn read_conflicts_skip_what_the_transaction_wrote_by_itself() {
+        let mut writes = WriteMap::default();
+        writes.set(bytes("c"), bytes("1"), true);
+        writes.atomic(MutationOp::Add, bytes("e"), bytes("1"), true);
+        writes.clear_range(bytes("g"), bytes("i"), true);
+        writes.atomic(MutationOp::Add, bytes("h"), bytes("1"), true);
+        let mut reads = RangeSet::default();
+        writes.add_read_conflict(bytes("b"), bytes("k"), &mut reads);
+        let ranges: Vec<_> = reads.iter().map(|(b, e)| (b.clone(), e.clone())).collect();
+        let expected = [("b", "c"), ("c\0", "g"), ("i", "k")].map(|(b, e)| (bytes(b), bytes(e)));
+        assert_eq!(ranges, expected);
+    }
+
+    #[test]
+    fn templates_are_checked_for_room() {
+        assert_eq!(stamp_offset(&template("ab")), Some(2));
+        assert_eq!(stamp_offset(b"abc"), None);
+        assert_eq!(stamp_offset(&[0xff; 14]), None, "negative offset");
+        let mut past_end = template("ab");
+        past_end[12] = 3;
+        assert_eq!(stamp_offset(&past_end), None);
+    }
+}
