@@ -2,7 +2,7 @@
 //!
 //! Versions advance with the environment's monotonic clock, a million a second, whether or not
 //! anything commits: an idle store must not hand out read versions that the resolver would call too
-//! old. Three rules keep the order of versions the order of what can be seen:
+//! old. Between commits they advance in steps. Three rules keep the order of versions the order of what can be seen:
 //!
 //! 1. A commit version is greater than every version given before it.
 //! 2. While a commit is in flight, read versions stay below its version: none may claim to see it.
@@ -22,6 +22,10 @@ use crate::limits::{TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
 /// How many published states `set_read_version` can reach back to. Each keeps the pages that
 /// later commits freed from being used again.
 const REACHABLE_STATES: usize = 64;
+
+/// How long, in versions, an idle store gives the same read version. FoundationDB's clusters keep
+/// giving the newest commit version too, until an empty commit advances it.
+const IDLE_VERSIONS: i64 = VERSIONS_PER_SECOND / 4;
 
 /// [`Timeline::in_flight`] while no commit is.
 const NONE: i64 = i64::MAX;
@@ -154,7 +158,8 @@ impl Timeline {
 
     fn give(&self, line: &mut Line) -> i64 {
         let version = match self.in_flight.load(Ordering::Relaxed) {
-            NONE => self.clock().max(line.last_given),
+            NONE if self.clock() - line.last_given < IDLE_VERSIONS => line.last_given,
+            NONE => self.clock(),
             in_flight => in_flight - 1,
         };
         line.last_given = line.last_given.max(version);
