@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
+use tokio::sync::watch;
 
 /// A future that can be put behind `dyn`.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -159,4 +160,180 @@ impl Clock for SystemClock {
 )]
 fn system_now() -> Instant {
     Instant::now()
+}
+
+/// A clock that moves only when told to. Clones are the same clock.
+///
+/// It begins at zero, with the wall at the Unix epoch.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use keyspace::Environment;
+/// use keyspace::env::ManualClock;
+///
+/// let clock = ManualClock::new();
+/// let env = Environment::seeded(7, Arc::new(clock.clone()));
+/// clock.advance(Duration::from_secs(3));
+/// assert_eq!(env.now(), Duration::from_secs(3));
+/// ```
+#[derive(Debug, Clone)]
+pub struct ManualClock {
+    time: Arc<watch::Sender<Duration>>,
+    sleepers_advance: bool,
+}
+
+impl ManualClock {
+    /// Returns a clock that only [`advance`](Self::advance) moves: a sleep lasts until it does.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            time: Arc::new(watch::Sender::new(Duration::ZERO)),
+            sleepers_advance: false,
+        }
+    }
+
+    /// Returns a clock that every sleep moves to its own end, giving way once to other tasks.
+    ///
+    /// A seeded simulation never waits on it. Sleeps that overlap do not take turns by their
+    /// length: each one moves the clock when it is first polled.
+    #[must_use]
+    pub fn moved_by_sleepers() -> Self {
+        Self {
+            sleepers_advance: true,
+            ..Self::new()
+        }
+    }
+
+    /// Moves the clock and wakes the sleepers whose time has come.
+    pub fn advance(&self, duration: Duration) {
+        self.time.send_modify(|now| *now += duration);
+    }
+
+    fn advance_to(&self, time: Duration) {
+        self.time.send_modify(|now| *now = time.max(*now));
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Duration {
+        *self.time.borrow()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        let clock = self.clone();
+        let due = self.now().saturating_add(duration);
+        Box::pin(async move {
+            if clock.sleepers_advance {
+                clock.advance_to(due);
+                tokio::task::yield_now().await;
+            }
+            clock
+                .time
+                .subscribe()
+                .wait_for(|now| *now >= due)
+                .await
+                .expect("the sleeper itself holds the sending half");
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn clocks_and_environments_cross_threads() {
+        fn assert_shared<T: Send + Sync + Clone + 'static>() {}
+        assert_shared::<Environment>();
+        assert_shared::<ManualClock>();
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_when_told() {
+        let clock = ManualClock::new();
+        assert_eq!(clock.now(), Duration::ZERO);
+        clock.advance(SECOND);
+        assert_eq!(clock.clone().now(), SECOND);
+        assert_eq!(clock.wall(), SystemTime::UNIX_EPOCH + SECOND);
+    }
+
+    #[test]
+    fn a_sleep_on_a_manual_clock_lasts_until_its_time_has_passed() {
+        let clock = ManualClock::new();
+        let mut long = clock.sleep(2 * SECOND);
+        let mut short = clock.sleep(SECOND);
+        assert!(short.as_mut().now_or_never().is_none());
+        clock.advance(SECOND);
+        assert!(short.as_mut().now_or_never().is_some());
+        assert!(long.as_mut().now_or_never().is_none());
+        clock.advance(SECOND);
+        assert!(long.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_sleeper_is_woken_by_the_advance_that_reaches_its_time() {
+        let clock = ManualClock::new();
+        let sleeper = tokio::spawn(clock.sleep(2 * SECOND));
+        tokio::task::yield_now().await;
+        clock.advance(SECOND);
+        tokio::task::yield_now().await;
+        assert!(!sleeper.is_finished());
+        clock.advance(SECOND);
+        sleeper.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_sleep_moves_the_clock_that_sleepers_move() {
+        let clock = ManualClock::moved_by_sleepers();
+        clock.sleep(3 * SECOND).await;
+        assert_eq!(clock.now(), 3 * SECOND);
+        let (first, second) = (clock.sleep(SECOND), clock.sleep(2 * SECOND));
+        second.await;
+        first.await;
+        assert_eq!(clock.now(), 5 * SECOND);
+    }
+
+    #[test]
+    fn one_seed_gives_one_course_of_randomness_and_call_numbers() {
+        let course = |seed| {
+            let env = Environment::seeded(seed, Arc::new(ManualClock::new()));
+            let first = env.next_calls(3);
+            (env.random_bytes::<16>(), first, env.next_call())
+        };
+        assert_eq!(course(1), course(1));
+        assert_eq!(course(1).1, 0);
+        assert_eq!(course(1).2, 3);
+        assert_ne!(course(1).0, course(2).0);
+    }
+
+    #[test]
+    fn system_environments_share_one_call_counter() {
+        let (one, other) = (Environment::system(), Environment::system());
+        let first = one.next_call();
+        assert!(other.next_call() > first);
+    }
+
+    #[test]
+    fn random_units_lie_in_the_unit_interval() {
+        let env = Environment::seeded(5, Arc::new(ManualClock::new()));
+        let units: Vec<f64> = (0..1000).map(|_| env.random_unit()).collect();
+        assert!(units.iter().all(|unit| (0.0..1.0).contains(unit)));
+        assert!(units.iter().any(|&unit| unit < 0.1) && units.iter().any(|&unit| unit > 0.9));
+    }
 }
