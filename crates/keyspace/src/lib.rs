@@ -12,6 +12,7 @@ pub mod mutation;
 pub mod selector;
 pub mod transaction;
 pub mod url;
+pub mod version_clock;
 
 pub use crate::embedded::{Embedded, open};
 pub use crate::env::Environment;
@@ -22,6 +23,7 @@ pub use crate::transaction::{
     Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,
     TransactionOption, key_after, read_all,
 };
+pub use crate::version_clock::VersionClock;
 pub use bytes::Bytes;
 pub use foundationdb_tuple as tuple;
 pub use foundationdb_tuple::Subspace;
