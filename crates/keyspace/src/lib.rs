@@ -7,8 +7,10 @@ pub mod conformance;
 pub mod embedded;
 pub mod env;
 pub mod error;
+pub mod ledger;
 pub mod limits;
 pub mod mutation;
+pub mod run;
 pub mod selector;
 pub mod transaction;
 pub mod url;
@@ -17,7 +19,9 @@ pub mod version_clock;
 pub use crate::embedded::{Embedded, open};
 pub use crate::env::Environment;
 pub use crate::error::{Code, Error, Result};
+pub use crate::ledger::Receipt;
 pub use crate::mutation::{MutationOp, Versionstamp};
+pub use crate::run::{Attempt, RunOptions, Runner, Tx};
 pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
 pub use crate::transaction::{
     Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,

@@ -1,0 +1,171 @@
+//! The transaction handle that a closure gets.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+
+use crate::error::{Code, Error, Result};
+use crate::mutation::{MutationOp, Versionstamp};
+use crate::selector::{KeySelector, RangeBatch, RangeQuery};
+use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption};
+
+/// The handle of a transaction that [`Runner::run`](crate::Runner::run) will commit.
+///
+/// Clones are the same transaction and may be used by several tasks at once, but must be gone when
+/// the closure's future ends. Otherwise nothing is committed, `run` gives
+/// [`Error::HandleKept`], and from then on the handle answers `transaction_cancelled`. The futures
+/// of its reads and watches are no handles and may be kept.
+#[derive(Debug)]
+pub struct Tx<T>(Arc<Shared<T>>);
+
+#[derive(Debug)]
+struct Shared<T> {
+    tr: T,
+    /// Whether anything was staged that makes the commit more than the end of a read.
+    wrote: AtomicBool,
+    /// Whether the closure has ended with a clone left over.
+    cancelled: AtomicBool,
+}
+
+impl<T> Clone for Tx<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Tx<T> {
+    pub(super) fn new(tr: T) -> Self {
+        Self(Arc::new(Shared {
+            tr,
+            wrote: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+        }))
+    }
+
+    /// Returns the transaction to its owner, or cancels every clone if there are any.
+    pub(super) fn reclaim(&mut self) -> Result<&mut T> {
+        if Arc::get_mut(&mut self.0).is_none() {
+            self.0.cancelled.store(true, Ordering::Release);
+            return Err(Error::HandleKept);
+        }
+        let shared = Arc::get_mut(&mut self.0).expect("there is no other handle to clone from");
+        Ok(&mut shared.tr)
+    }
+
+    pub(super) fn wrote(&self) -> bool {
+        self.0.wrote.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the writes of the attempt before.
+    pub(super) fn begin_attempt(&self) {
+        self.0.wrote.store(false, Ordering::Relaxed);
+    }
+
+    fn live(&self) -> Result<&T> {
+        if self.0.cancelled.load(Ordering::Acquire) {
+            return Err(Code::TRANSACTION_CANCELLED.into());
+        }
+        Ok(&self.0.tr)
+    }
+
+    fn write(&self) -> Result<&T> {
+        self.0.wrote.store(true, Ordering::Relaxed);
+        self.live()
+    }
+}
+
+/// Awaits a read, if it could be issued.
+///
+/// An embedded store answers without ever pending. Each answer therefore uses up a part of the
+/// task's turn, so that a closure with many reads lets other tasks run.
+async fn answer<V>(issued: Result<impl Future<Output = Result<V>>>) -> Result<V> {
+    let answer = issued?.await;
+    tokio::task::coop::consume_budget().await;
+    answer
+}
+
+impl<T: Transaction> Transaction for Tx<T> {
+    fn get(
+        &self,
+        key: &[u8],
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<T> {
+        answer(self.live().map(|tr| tr.get(key, isolation)))
+    }
+
+    fn get_key(
+        &self,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Bytes>> + Send + use<T> {
+        answer(self.live().map(|tr| tr.get_key(selector, isolation)))
+    }
+
+    fn get_range(
+        &self,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<T> {
+        answer(self.live().map(|tr| tr.get_range(query, isolation)))
+    }
+
+    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<T> {
+        answer(self.live().map(T::read_version))
+    }
+
+    fn set_read_version(&self, version: i64) {
+        if let Ok(tr) = self.live() {
+            tr.set_read_version(version);
+        }
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) {
+        if let Ok(tr) = self.write() {
+            tr.set(key, value);
+        }
+    }
+
+    fn clear(&self, key: &[u8]) {
+        if let Ok(tr) = self.write() {
+            tr.clear(key);
+        }
+    }
+
+    fn clear_range(&self, begin: &[u8], end: &[u8]) {
+        if let Ok(tr) = self.write() {
+            tr.clear_range(begin, end);
+        }
+    }
+
+    fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
+        if let Ok(tr) = self.write() {
+            tr.atomic(op, key, param);
+        }
+    }
+
+    fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
+        let tr = match kind {
+            ConflictKind::Read => self.live()?,
+            ConflictKind::Write => self.write()?,
+        };
+        tr.add_conflict_range(kind, begin, end)
+    }
+
+    fn set_option(&self, option: TransactionOption) -> Result<()> {
+        self.live()?.set_option(option)
+    }
+
+    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<T> {
+        answer(self.live().map(|tr| tr.watch(key)))
+    }
+
+    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<T> {
+        answer(self.live().map(T::versionstamp))
+    }
+
+    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<T> {
+        answer(self.live().map(T::approximate_size))
+    }
+}
