@@ -1,6 +1,7 @@
 //! Subspaces, tuples and codecs; one transaction contract with an embedded store and FoundationDB
 //! behind it; commits that happen exactly once.
 
+pub mod chaos;
 pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;

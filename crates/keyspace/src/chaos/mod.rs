@@ -1,0 +1,383 @@
+//! A store that fails as FoundationDB can fail, for tests.
+//!
+//! [`Chaos`] wraps any [`Database`]. It refuses commits and reads with FoundationDB's codes, reports
+//! `commit_unknown_result` for commits that happened, for commits that did not, and for commits that
+//! *still will*, and it lets watches fire early and late. What goes wrong is drawn from the seed of
+//! its [`Environment`], or scripted commit by commit.
+//!
+//! A late landing is what queues lose and duplicate items by: the client has its error and has begun
+//! its next attempt while the old commit is still on its way. Here it lands when a number of later
+//! attempts have begun, on any transaction of the wrapper. Its read version is the one it had when
+//! commit was called; a transaction that had none gets it at the landing.
+//!
+//! Two things differ from the store underneath: [`Transaction::read_version`] is obtained when its
+//! future is polled, because that is where commits land, and the backoff starts anew after a commit
+//! that was applied or is on its way although the client was told that it is unknown.
+//!
+//! [`Transaction::read_version`]: crate::Transaction::read_version
+
+mod transaction;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use self::transaction::ChaosTransaction;
+use crate::env::Environment;
+use crate::error::{Code, Result};
+use crate::transaction::{Database, DatabaseOption, OwnedTransaction};
+
+/// How often what goes wrong: probabilities from 0 to 1, all of them 0 by default.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Faults {
+    /// A commit is refused with `not_committed`.
+    pub not_committed: f64,
+    /// A commit is refused with `transaction_too_old`.
+    pub too_old_at_commit: f64,
+    /// A commit is applied and reported as `commit_unknown_result`.
+    pub unknown_applied: f64,
+    /// A commit is lost and reported as `commit_unknown_result`.
+    pub unknown_lost: f64,
+    /// A commit is reported as `commit_unknown_result` and applied later.
+    pub unknown_late: f64,
+    /// How many later attempts begin, at most, before a late commit lands.
+    pub max_landing_attempts: u32,
+    /// A read fails with `transaction_too_old`.
+    pub too_old_at_read: f64,
+    /// A read fails with `future_version`.
+    pub future_version: f64,
+    /// A watch fires as soon as it is armed.
+    pub early_watch: f64,
+    /// A watch fires later than it should.
+    pub late_watch: f64,
+    /// How much later, at most.
+    pub max_watch_delay: Duration,
+}
+
+impl Faults {
+    /// Everything goes wrong, each with the same probability. More than one fifth of it leaves no
+    /// commit to succeed.
+    #[must_use]
+    pub fn all(probability: f64) -> Self {
+        Self {
+            not_committed: probability,
+            too_old_at_commit: probability,
+            unknown_applied: probability,
+            unknown_lost: probability,
+            unknown_late: probability,
+            max_landing_attempts: 4,
+            too_old_at_read: probability,
+            future_version: probability,
+            early_watch: probability,
+            late_watch: probability,
+            max_watch_delay: Duration::from_millis(10),
+        }
+    }
+}
+
+/// What goes wrong with one commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitFault {
+    /// Nothing.
+    None,
+    /// It is refused with `not_committed`.
+    NotCommitted,
+    /// It is refused with `transaction_too_old`.
+    TooOld,
+    /// It is reported as `commit_unknown_result`.
+    Unknown(Fate),
+    /// It is never answered: its future can only be dropped.
+    Silent(Fate),
+}
+
+/// What becomes of a commit without news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It has happened. If the store refuses it, that is reported instead.
+    Applied,
+    /// It never happens.
+    Lost,
+    /// It happens later, unless the store then refuses it.
+    Late(Landing),
+}
+
+/// When a late commit reaches the store: once so many later attempts have begun, of any transaction,
+/// just before the next [`LandingPoint`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landing {
+    /// How many later attempts begin first. The retry of the same transaction is one.
+    pub attempts: u32,
+    /// Before what it lands.
+    pub before: LandingPoint,
+}
+
+/// A step of a later attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LandingPoint {
+    /// Before its read version or its commit, whichever comes first: the attempt can see it.
+    ReadVersion,
+    /// Before its commit, and after its read version if it got one: the attempt cannot see it.
+    Commit,
+}
+
+/// What has gone wrong so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Reads that failed.
+    pub reads: usize,
+    /// Commits that were refused, reported as unknown, or never answered.
+    pub commits: usize,
+    /// Late commits that landed and took effect.
+    pub landed: usize,
+    /// Late commits that the store refused when they landed.
+    pub refused: usize,
+    /// Watches that fired early or late.
+    pub watches: usize,
+}
+
+/// A database that fails. Clones share the store, the faults and what is outstanding.
+///
+/// # Examples
+///
+/// ```
+/// use keyspace::chaos::{Chaos, CommitFault, Fate, Faults};
+/// use keyspace::{Environment, Error, Runner, Transaction};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let db = keyspace::open("memory:")?;
+/// let chaos = Chaos::new(db, Environment::system(), Faults::default());
+/// let runner = Runner::new(chaos.clone());
+/// runner.run(|_, _| async { Ok::<_, Error>(()) }).await?;
+///
+/// chaos.script([CommitFault::Unknown(Fate::Applied)]);
+/// let attempt = runner
+///     .run(|tr, attempt| async move {
+///         tr.set(b"key", b"value");
+///         Ok::<_, Error>(attempt.number)
+///     })
+///     .await?;
+/// assert_eq!(attempt, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Chaos<D: Database> {
+    db: D,
+    shared: Arc<Shared<D::Transaction>>,
+}
+
+struct Shared<T> {
+    environment: Environment,
+    faults: Faults,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    script: VecDeque<CommitFault>,
+    attempts_begun: u64,
+    outstanding: Vec<Outstanding<T>>,
+    tally: Tally,
+}
+
+/// A commit on its way.
+struct Outstanding<T> {
+    tr: T,
+    /// How many attempts will have begun when it lands.
+    due: u64,
+    before: LandingPoint,
+}
+
+impl<D: Database> Chaos<D> {
+    /// Wraps a database. Which faults happen when follows from the environment's randomness.
+    pub fn new(db: D, environment: Environment, faults: Faults) -> Self {
+        Self {
+            db,
+            shared: Arc::new(Shared {
+                environment,
+                faults,
+                state: Mutex::new(State {
+                    script: VecDeque::new(),
+                    attempts_begun: 0,
+                    outstanding: Vec::new(),
+                    tally: Tally::default(),
+                }),
+            }),
+        }
+    }
+
+    /// Sets what happens to the next commits that write something, one fault each; after the last,
+    /// faults are drawn again. Adds to a script that is not used up yet.
+    pub fn script(&self, faults: impl IntoIterator<Item = CommitFault>) {
+        self.lock().script.extend(faults);
+    }
+
+    /// Lets every commit on its way reach the store.
+    ///
+    /// # Cancel safety
+    /// Dropping it may lose the commit that is landing.
+    pub async fn flush(&self) {
+        while let Some(late) = self.take_outstanding(|_, _| true) {
+            self.land(late).await;
+        }
+    }
+
+    /// Returns what has gone wrong so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.lock().tally
+    }
+
+    /// Lets the commits land that are due before `point`.
+    async fn land_before(&self, point: LandingPoint) {
+        let is_due = |late: &Outstanding<_>, attempts_begun| {
+            late.due <= attempts_begun
+                && (late.before == point || late.before == LandingPoint::ReadVersion)
+        };
+        while let Some(late) = self.take_outstanding(is_due) {
+            self.land(late).await;
+        }
+    }
+
+    fn take_outstanding(
+        &self,
+        choose: impl Fn(&Outstanding<D::Transaction>, u64) -> bool,
+    ) -> Option<D::Transaction> {
+        let mut state = self.lock();
+        let attempts_begun = state.attempts_begun;
+        let index = (state.outstanding.iter()).position(|late| choose(late, attempts_begun))?;
+        Some(state.outstanding.remove(index).tr)
+    }
+
+    async fn land(&self, mut tr: D::Transaction) {
+        let result = tr.commit().await;
+        let mut state = self.lock();
+        match result {
+            Ok(_) => state.tally.landed += 1,
+            Err(_) => state.tally.refused += 1,
+        }
+    }
+
+    fn send_late(&self, tr: D::Transaction, landing: Landing) {
+        let mut state = self.lock();
+        let due = state.attempts_begun + u64::from(landing.attempts);
+        state.outstanding.push(Outstanding {
+            tr,
+            due,
+            before: landing.before,
+        });
+    }
+
+    fn attempt_begins(&self) {
+        self.lock().attempts_begun += 1;
+    }
+
+    fn next_commit_fault(&self) -> CommitFault {
+        let scripted = self.lock().script.pop_front();
+        let fault = scripted.unwrap_or_else(|| self.draw_commit_fault());
+        if fault != CommitFault::None {
+            self.lock().tally.commits += 1;
+        }
+        fault
+    }
+
+    fn draw_commit_fault(&self) -> CommitFault {
+        let faults = &self.shared.faults;
+        let landing = Landing {
+            attempts: (self.random() * f64::from(faults.max_landing_attempts + 1)) as u32,
+            before: if self.random() < 0.5 {
+                LandingPoint::ReadVersion
+            } else {
+                LandingPoint::Commit
+            },
+        };
+        self.draw(&[
+            (faults.not_committed, CommitFault::NotCommitted),
+            (faults.too_old_at_commit, CommitFault::TooOld),
+            (faults.unknown_applied, CommitFault::Unknown(Fate::Applied)),
+            (faults.unknown_lost, CommitFault::Unknown(Fate::Lost)),
+            (
+                faults.unknown_late,
+                CommitFault::Unknown(Fate::Late(landing)),
+            ),
+        ])
+        .unwrap_or(CommitFault::None)
+    }
+
+    fn draw_read_fault(&self) -> Option<Code> {
+        let faults = &self.shared.faults;
+        let code = self.draw(&[
+            (faults.too_old_at_read, Code::TRANSACTION_TOO_OLD),
+            (faults.future_version, Code::FUTURE_VERSION),
+        ])?;
+        self.lock().tally.reads += 1;
+        Some(code)
+    }
+
+    fn draw_watch_fault(&self) -> Option<WatchFault> {
+        let faults = &self.shared.faults;
+        let delay = faults.max_watch_delay.mul_f64(self.random());
+        let fault = self.draw(&[
+            (faults.early_watch, WatchFault::Early),
+            (faults.late_watch, WatchFault::Late(delay)),
+        ])?;
+        self.lock().tally.watches += 1;
+        Some(fault)
+    }
+
+    /// Draws at most one of several things by their probabilities.
+    fn draw<F: Copy>(&self, choices: &[(f64, F)]) -> Option<F> {
+        let mut rest = self.random();
+        choices.iter().find_map(|&(probability, choice)| {
+            rest -= probability;
+            (rest < 0.0).then_some(choice)
+        })
+    }
+
+    fn random(&self) -> f64 {
+        self.shared.environment.random_unit()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<D::Transaction>> {
+        let state = self.shared.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum WatchFault {
+    Early,
+    Late(Duration),
+}
+
+impl<D: Database> Database for Chaos<D> {
+    type Transaction = ChaosTransaction<D>;
+
+    fn begin(&self) -> Result<Self::Transaction> {
+        let tr = self.db.begin()?;
+        self.attempt_begins();
+        Ok(ChaosTransaction::new(self.clone(), tr))
+    }
+
+    fn set_option(&self, option: DatabaseOption) -> Result<()> {
+        self.db.set_option(option)
+    }
+}
+
+impl<D: Database> Clone for Chaos<D> {
+    fn clone(&self) -> Self {
+        Self {
+            db: self.db.clone(),
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+impl<D: Database> fmt::Debug for Chaos<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chaos")
+            .field("faults", &self.shared.faults)
+            .field("tally", &self.tally())
+            .finish_non_exhaustive()
+    }
+}
