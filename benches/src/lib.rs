@@ -1,1 +1,110 @@
-//! Shared pieces of the benchmarks.
+//! What the benchmarks share: stores to run on, and a run of many tasks.
+
+use std::future::Future;
+use std::time::Duration;
+
+use keyspace::embedded::{Embedded, Options};
+use keyspace::{Database, Environment, OwnedTransaction, Transaction};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// An embedded store in a folder of its own, which goes with it.
+pub struct TempStore {
+    /// The store.
+    pub db: Embedded,
+    folder: TempDir,
+}
+
+impl TempStore {
+    /// Opens a new store, durable at each acknowledgement.
+    ///
+    /// # Panics
+    /// If the temporary folder cannot hold a store.
+    #[must_use]
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("the system has a temporary folder");
+        let db = Options::new().open(folder.path().join("store"));
+        Self {
+            db: db.expect("a new store can be made there"),
+            folder,
+        }
+    }
+
+    /// Returns the size of the store's file in bytes.
+    ///
+    /// # Panics
+    /// If the file is gone.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        let file = std::fs::metadata(self.folder.path().join("store"));
+        file.expect("the store has a file").len()
+    }
+}
+
+impl Default for TempStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Returns a runtime with as many workers as the machine has cores.
+///
+/// # Panics
+/// If the system cannot start threads.
+#[must_use]
+pub fn runtime() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_time()
+        .build();
+    runtime.expect("the system can start threads")
+}
+
+/// Commits rows in transactions of one thousand.
+///
+/// # Panics
+/// If a commit fails.
+pub async fn fill(db: &Embedded, rows: impl Iterator<Item = ([u8; 16], [u8; 16])>) {
+    const ROWS_PER_COMMIT: usize = 1_000;
+    let mut tr = db.begin().expect("the store serves");
+    for (number, (key, value)) in rows.enumerate() {
+        tr.set(&key, &value);
+        if (number + 1) % ROWS_PER_COMMIT == 0 {
+            tr.commit().await.expect("nothing conflicts");
+            tr.reset();
+        }
+    }
+    tr.commit().await.expect("nothing conflicts");
+}
+
+/// Runs `count` operations divided among `tasks` tasks; returns the time from first to last.
+///
+/// # Panics
+/// If an operation panics.
+pub async fn run_tasks<F, Fut>(
+    env: &Environment,
+    tasks: usize,
+    count: u64,
+    operation: F,
+) -> Duration
+where
+    F: Fn(u64) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = ()> + Send,
+{
+    let started = env.now();
+    let running: Vec<_> = (0..tasks as u64)
+        .map(|task| {
+            let operation = operation.clone();
+            tokio::spawn(async move {
+                let mut number = task;
+                while number < count {
+                    operation(number).await;
+                    number += tasks as u64;
+                }
+            })
+        })
+        .collect();
+    for task in running {
+        task.await.expect("no operation panics");
+    }
+    env.now() - started
+}
