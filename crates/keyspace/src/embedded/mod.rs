@@ -27,6 +27,7 @@ mod queue;
 mod ranges;
 mod read;
 mod snapshot;
+mod state;
 mod store;
 mod timeline;
 mod transaction;
@@ -42,7 +43,7 @@ use std::time::Duration;
 pub use self::transaction::EmbeddedTransaction;
 
 use self::engine::Engine;
-use self::transaction::Defaults;
+use self::state::Defaults;
 use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits::MAX_WATCHES;
@@ -247,7 +248,7 @@ impl Database for Embedded {
             }
             DatabaseOption::TransactionRetryLimit(limit) => defaults.retry_limit = limit,
             DatabaseOption::TransactionMaxRetryDelay(delay) => defaults.max_retry_delay = delay,
-            DatabaseOption::TransactionSizeLimit(bytes) if transaction::is_size_limit(bytes) => {
+            DatabaseOption::TransactionSizeLimit(bytes) if state::is_size_limit(bytes) => {
                 defaults.size_limit = bytes;
             }
             DatabaseOption::MaxWatches(count) if count <= MAX_WATCHES => {

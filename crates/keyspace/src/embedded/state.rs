@@ -1,0 +1,347 @@
+//! What a transaction holds between its calls: what it has read and staged, its options, its
+//! watches, and the errors that later calls report.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::engine::{CommitRequest, Engine};
+use super::ranges::{RangeSet, key_range};
+use super::read::{Limits, without_or_equal};
+use super::view::{Direction, Stored, View};
+use super::watch::WatchSetter;
+use super::write_map::WriteMap;
+use crate::error::{Code, Error, Result};
+use crate::limits;
+use crate::mutation::Versionstamp;
+use crate::selector::{KeySelector, RangeBatch, RangeQuery, StreamingMode};
+use crate::transaction::{Isolation, TransactionOption, key_after};
+
+/// How much longer than [`limits::KEY_BYTES`] a key may be that is read.
+const READ_KEY_SLACK_BYTES: usize = 8;
+
+/// What a conflict range counts in a transaction's size beside its two keys, in bytes.
+const CONFLICT_OVERHEAD_BYTES: usize = 32;
+
+/// What a database handle gives its transactions to begin with.
+#[derive(Debug, Clone)]
+pub(super) struct Defaults {
+    pub(super) timeout: Option<Duration>,
+    pub(super) retry_limit: Option<u32>,
+    pub(super) max_retry_delay: Duration,
+    pub(super) size_limit: usize,
+    pub(super) max_watches: usize,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            retry_limit: None,
+            max_retry_delay: limits::DEFAULT_MAX_RETRY_DELAY,
+            size_limit: limits::TRANSACTION_BYTES,
+            max_watches: limits::DEFAULT_MAX_WATCHES,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Active,
+    /// A commit was called, whatever came of it.
+    CommitStarted,
+    Cancelled,
+}
+
+/// A watch that the commit will arm.
+pub(super) struct PendingWatch {
+    pub(super) key: Bytes,
+    pub(super) baseline: Option<Bytes>,
+    pub(super) setter: WatchSetter,
+}
+
+/// What survives `on_error`: the clock that runs against the timeout, and the retries so far.
+pub(super) struct Persistent {
+    pub(super) started: Duration,
+    pub(super) timeout: Option<Duration>,
+    pub(super) retry_limit: Option<u32>,
+    pub(super) max_retry_delay: Duration,
+    pub(super) retries: u32,
+    pub(super) backoff: Duration,
+}
+
+pub(super) struct State {
+    pub(super) phase: Phase,
+    pub(super) persistent: Persistent,
+    pub(super) size_limit: usize,
+    pub(super) stored: Stored,
+    pub(super) writes: WriteMap,
+    pub(super) reads: RangeSet,
+    /// The first error of a write or an option: every later read and the commit report it.
+    pub(super) deferred: Option<Code>,
+    /// The first error of a read that the commit reports again.
+    pub(super) failed_read: Option<Error>,
+    /// Snapshot reads see the transaction's own writes while this is positive.
+    pub(super) snapshot_ryw: i32,
+    pub(super) bypass_unreadable: bool,
+    pub(super) next_write_no_conflict: bool,
+    pub(super) watches: Vec<PendingWatch>,
+    pub(super) stamp_waiters: Vec<oneshot::Sender<Result<Versionstamp>>>,
+}
+
+impl State {
+    pub(super) fn new(persistent: Persistent, size_limit: usize) -> Self {
+        Self {
+            phase: Phase::Active,
+            persistent,
+            size_limit,
+            stored: Stored::default(),
+            writes: WriteMap::default(),
+            reads: RangeSet::default(),
+            deferred: None,
+            failed_read: None,
+            snapshot_ryw: 1,
+            bypass_unreadable: false,
+            next_write_no_conflict: false,
+            watches: Vec::new(),
+            stamp_waiters: Vec::new(),
+        }
+    }
+
+    /// Reports what keeps any operation from going on.
+    pub(super) fn check(&self, engine: &Engine) -> Result<()> {
+        match self.phase {
+            Phase::Cancelled => return Err(Code::TRANSACTION_CANCELLED.into()),
+            Phase::CommitStarted => return Err(Code::USED_DURING_COMMIT.into()),
+            Phase::Active => {}
+        }
+        if self
+            .remaining(engine)
+            .is_some_and(|remaining| remaining.is_zero())
+        {
+            return Err(Code::TRANSACTION_TIMED_OUT.into());
+        }
+        self.deferred.map_or(Ok(()), |code| Err(code.into()))
+    }
+
+    /// Returns the time until the timeout, if there is one.
+    pub(super) fn remaining(&self, engine: &Engine) -> Option<Duration> {
+        let timeout = self.persistent.timeout?;
+        let age = engine
+            .environment()
+            .now()
+            .saturating_sub(self.persistent.started);
+        Some(timeout.saturating_sub(age))
+    }
+
+    pub(super) fn defer(&mut self, code: Code) {
+        self.deferred.get_or_insert(code);
+    }
+
+    /// Runs a read of the view at the given isolation.
+    fn read<R>(
+        &mut self,
+        engine: &Engine,
+        isolation: Isolation,
+        read: impl FnOnce(&mut View<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let sees_writes = isolation == Isolation::Serializable || self.snapshot_ryw > 0;
+        let result = read(&mut View {
+            engine,
+            stored: &mut self.stored,
+            writes: sees_writes.then_some(&self.writes),
+            bypass_unreadable: self.bypass_unreadable,
+        });
+        if let Err(error) = &result {
+            self.failed_read.get_or_insert(error.clone());
+        }
+        result
+    }
+
+    pub(super) fn add_read_conflict(&mut self, isolation: Isolation, begin: Bytes, end: Bytes) {
+        if isolation == Isolation::Serializable {
+            self.writes.add_read_conflict(begin, end, &mut self.reads);
+        }
+    }
+
+    pub(super) fn get(
+        &mut self,
+        engine: &Engine,
+        key: &[u8],
+        isolation: Isolation,
+    ) -> Result<Option<Bytes>> {
+        self.check(engine)?;
+        if key >= limits::END_OF_KEYSPACE {
+            return Err(Code::KEY_OUTSIDE_LEGAL_RANGE.into());
+        }
+        if key.len() > limits::KEY_BYTES + READ_KEY_SLACK_BYTES {
+            return Ok(None);
+        }
+        let value = self.read(engine, isolation, |view| view.get(key))?;
+        let (begin, end) = key_range(key);
+        self.add_read_conflict(isolation, begin, end);
+        Ok(value)
+    }
+
+    pub(super) fn get_key(
+        &mut self,
+        engine: &Engine,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> Result<Bytes> {
+        self.check(engine)?;
+        check_selector(selector)?;
+        let found = self.read(engine, isolation, |view| view.get_key(selector))?;
+        let reference = without_or_equal(selector).key;
+        if selector.offset <= 0 {
+            self.add_read_conflict(isolation, found.clone(), reference);
+        } else {
+            self.add_read_conflict(isolation, reference, key_after(&found).into());
+        }
+        Ok(found)
+    }
+
+    pub(super) fn get_range(
+        &mut self,
+        engine: &Engine,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> Result<RangeBatch> {
+        self.check(engine)?;
+        check_selector(&query.begin)?;
+        check_selector(&query.end)?;
+        if query.mode == StreamingMode::Exact && query.limit == 0 {
+            return Err(Code::EXACT_MODE_WITHOUT_LIMITS.into());
+        }
+        if query.mode == StreamingMode::Iterator && query.iteration == 0 {
+            return Err(Code::CLIENT_INVALID_OPERATION.into());
+        }
+        let (begin, end) = (without_or_equal(&query.begin), without_or_equal(&query.end));
+        if begin.offset >= end.offset && begin.key >= end.key {
+            return Ok(RangeBatch::default());
+        }
+        let limits = Limits {
+            rows: if query.limit == 0 {
+                usize::MAX
+            } else {
+                query.limit
+            },
+            bytes: query
+                .mode
+                .batch_bytes(query.iteration)
+                .unwrap_or(usize::MAX),
+        };
+        let direction = if query.reverse {
+            Direction::Backward
+        } else {
+            Direction::Forward
+        };
+        let result = self.read(engine, isolation, |view| {
+            view.range(&begin, &end, limits, direction)
+        })?;
+        let (from, to) = result.conflict_range(&begin, &end, direction);
+        self.add_read_conflict(isolation, from, to);
+        Ok(RangeBatch {
+            rows: result.rows,
+            more: result.more,
+        })
+    }
+
+    /// Fires the pending watches on keys that a write makes different from their baseline;
+    /// `value` is `None` if the new value is not known before the commit.
+    pub(super) fn fire_watches(&mut self, begin: &[u8], end: &[u8], value: Option<Option<&Bytes>>) {
+        let differs = |watch: &mut PendingWatch| {
+            let written = *begin <= watch.key[..] && watch.key[..] < *end;
+            written && value != Some(watch.baseline.as_ref())
+        };
+        for watch in self.watches.extract_if(.., differs) {
+            watch.setter.fire();
+        }
+    }
+
+    /// Takes what the commit sends.
+    pub(super) fn commit_request(&mut self) -> CommitRequest {
+        let owned =
+            |ranges: &RangeSet| ranges.iter().map(|(b, e)| (b.clone(), e.clone())).collect();
+        let read_conflicts = owned(&self.reads);
+        let (mutations, conflicts) = std::mem::take(&mut self.writes).into_commit();
+        CommitRequest {
+            read_version: self.stored.read_version,
+            read_conflicts,
+            write_conflicts: owned(&conflicts),
+            mutations,
+        }
+    }
+
+    pub(super) fn size_bytes(&self) -> usize {
+        let conflicts = self.reads.iter().chain(self.writes.conflicts().iter());
+        let conflict_bytes: usize = conflicts
+            .map(|(b, e)| b.len() + e.len() + CONFLICT_OVERHEAD_BYTES)
+            .sum();
+        self.writes.operation_bytes() + conflict_bytes
+    }
+
+    pub(super) fn settle_stamps(&mut self, stamp: &Result<Versionstamp, Code>) {
+        for waiter in self.stamp_waiters.drain(..) {
+            // A caller that dropped the future does not want the stamp.
+            let _ = waiter.send(stamp.map_err(Error::from));
+        }
+    }
+
+    /// Hands the watches over after a successful commit.
+    pub(super) fn arm_watches(&mut self, engine: &Engine) {
+        for PendingWatch {
+            key,
+            baseline,
+            setter,
+        } in self.watches.drain(..)
+        {
+            engine.watches().arm(key, baseline, setter);
+        }
+    }
+
+    pub(super) fn fail_commit(&mut self, error: &Error) {
+        for watch in self.watches.drain(..) {
+            watch.setter.fail(error.clone());
+        }
+        self.settle_stamps(&Err(Code::TRANSACTION_INVALID_VERSION));
+    }
+
+    pub(super) fn set_option(&mut self, option: TransactionOption) -> Result<()> {
+        match option {
+            TransactionOption::Timeout(timeout) => {
+                self.persistent.timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            }
+            TransactionOption::RetryLimit(limit) => self.persistent.retry_limit = limit,
+            TransactionOption::MaxRetryDelay(delay) => self.persistent.max_retry_delay = delay,
+            TransactionOption::SizeLimit(bytes) => {
+                if is_size_limit(bytes) {
+                    self.size_limit = bytes;
+                } else {
+                    self.defer(Code::INVALID_OPTION_VALUE);
+                }
+            }
+            TransactionOption::SnapshotRywEnable => self.snapshot_ryw += 1,
+            TransactionOption::SnapshotRywDisable => self.snapshot_ryw -= 1,
+            TransactionOption::NextWriteNoWriteConflictRange => self.next_write_no_conflict = true,
+            TransactionOption::BypassUnreadable => self.bypass_unreadable = true,
+            TransactionOption::ReadYourWritesDisable => {
+                return Err(Code::UNSUPPORTED_OPERATION.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether the `size_limit` option takes this value.
+pub(super) fn is_size_limit(bytes: usize) -> bool {
+    (limits::MIN_SIZE_LIMIT..=limits::TRANSACTION_BYTES).contains(&bytes)
+}
+
+fn check_selector(selector: &KeySelector) -> Result<()> {
+    if &selector.key[..] > limits::END_OF_KEYSPACE {
+        return Err(Code::KEY_OUTSIDE_LEGAL_RANGE.into());
+    }
+    Ok(())
+}
