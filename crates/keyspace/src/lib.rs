@@ -1,5 +1,75 @@
 //! Subspaces, tuples and codecs; one transaction contract with an embedded store and FoundationDB
 //! behind it; commits that happen exactly once.
+//!
+//! # Guarantees
+//!
+//! - Transactions are strictly serializable: each one sees every commit acknowledged before it
+//!   began, and commits only if what it read serializably has not changed since.
+//! - A commit happens whole or not at all. On the embedded store an acknowledged one survives a
+//!   power loss, unless its [durability](embedded::Durability) was relaxed.
+//! - What the closure of a [`Runner`] does to the store happens exactly once, also when the outcome
+//!   of a commit was unknown. If that cannot be made certain, the error says so
+//!   ([`Error::OutcomeUnknown`]), and nothing is run again.
+//! - [Versionstamps](Versionstamp) sort like the commits, across restarts too.
+//! - A store answers as FoundationDB does: results, conflicts, limits, codes. The embedded store is
+//!   held to recorded answers of a cluster, program by program.
+//!
+//! # Key schema
+//!
+//! This crate writes one kind of key, the slots of a [ledger], under a subspace that
+//! [`RunOptions::ledger_subspace`] chooses. `docs/schema.md` in the repository has the bytes.
+//!
+//! # Example
+//!
+//! ```
+//! use keyspace::{Error, Isolation, Runner, Subspace, Transaction};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let runner = Runner::new(keyspace::open("memory:")?);
+//! let accounts = &Subspace::from("accounts");
+//! runner
+//!     .run(|tr, _attempt| async move {
+//!         tr.set(&accounts.pack(&"ada"), b"100");
+//!         Ok::<_, Error>(())
+//!     })
+//!     .await?;
+//! let balance = runner
+//!     .run(|tr, _attempt| async move {
+//!         Ok::<_, Error>(tr.get(&accounts.pack(&"ada"), Isolation::Serializable).await?)
+//!     })
+//!     .await?;
+//! assert_eq!(balance.as_deref(), Some(&b"100"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What the caller must do
+//!
+//! - Write closures that may run several times, and make ids outside of them.
+//! - Keep the ledger's subspace free of other keys, and now and then
+//!   [sweep](Runner::sweep) what runners that ended without [`close`](Runner::close) left there.
+//! - Give one process at a time an embedded store, on a local file system.
+//! - Run inside a tokio runtime with time enabled: backoff and timeouts wait there.
+//!
+//! # What it never does
+//!
+//! - It never knows of queues: recipes are built above it, on the [`Transaction`] trait.
+//! - It never commits in a function that takes `&impl Transaction`.
+//! - It never looks at wall time to decide anything, nor takes time or randomness from anywhere but
+//!   an [`Environment`].
+//! - It never uses keys from `\xff` on, FoundationDB's own.
+//!
+//! # Limits
+//!
+//! FoundationDB's, as constants in [`limits`]: keys up to 10,000 bytes, values up to 100,000 bytes,
+//! transactions up to 10,000,000 bytes and five seconds.
+//!
+//! # Further reading
+//!
+//! - [`transaction`] states the contract; [`embedded`] the store; [`run`] the retry loop; [`ledger`]
+//!   why a commit happens once; [`version_clock`] how liveness is judged without clocks that agree.
+//! - [FoundationDB's developer guide](https://apple.github.io/foundationdb/developer-guide.html).
 
 pub mod chaos;
 pub mod codec;

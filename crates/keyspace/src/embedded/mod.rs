@@ -13,7 +13,7 @@
 //!
 //! # Layers
 //!
-//! The transaction keeps its own writes and conflict ranges; the [`engine`] gives versions, judges
+//! The transaction keeps its own writes and conflict ranges; the engine gives versions, judges
 //! commits and keeps the history that conflicts are told by; [redb](https://docs.rs/redb) keeps the
 //! rows. A store in memory is the same store on redb's memory backend.
 
