@@ -25,7 +25,7 @@ use foundationdb_tuple::Subspace;
 use self::operation::Operation;
 pub use self::tx::Tx;
 use crate::env::Environment;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::ledger::Ledger;
 use crate::transaction::{Commit, Database};
 
@@ -137,6 +137,8 @@ pub struct Attempt {
     ///
     /// With the ledger there is nothing to be done about it.
     pub maybe_committed: bool,
+    /// What the attempt before failed with; `None` in the first.
+    pub after: Option<Code>,
 }
 
 impl<D: Database> Runner<D> {

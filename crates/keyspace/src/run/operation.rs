@@ -57,6 +57,7 @@ where
             attempt: Attempt {
                 number: 0,
                 maybe_committed: false,
+                after: None,
             },
             kept: Vec::new(),
             refusal: None,
@@ -189,6 +190,7 @@ where
             return Err(code.into());
         }
         time_left(self.options, self.deadline)?;
+        self.attempt.after = Some(code);
         self.tx.reclaim()?.on_error(code.into()).await
     }
 
