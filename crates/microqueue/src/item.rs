@@ -1,0 +1,100 @@
+//! Items and their ids.
+
+use keyspace::Versionstamp;
+
+/// How many random bytes end a key in [`Order::Index`](crate::Order::Index).
+pub const SUFFIX_BYTES: usize = 20;
+
+/// An item of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item<T> {
+    /// The item's place in the queue.
+    pub id: ItemId,
+    /// What was enqueued.
+    pub value: T,
+}
+
+/// The place of an item: unique in its queue, and ids of one queue sort as the queue does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ItemId {
+    /// The id of an item in [`Order::Commit`](crate::Order::Commit).
+    Commit {
+        /// The commit that enqueued the item.
+        versionstamp: Versionstamp,
+        /// The number of the call that enqueued it, which tells the items of one commit apart.
+        call: u64,
+    },
+    /// The id of an item in [`Order::Index`](crate::Order::Index).
+    Index {
+        /// One more than the last index that the enqueuing transaction saw.
+        index: u64,
+        /// Random bytes, which tell the items of one index apart.
+        suffix: [u8; SUFFIX_BYTES],
+    },
+}
+
+/// The id of an item that is staged: the commit completes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StagedId(pub(crate) ItemId);
+
+impl StagedId {
+    /// Returns the item's id, given the versionstamp of the commit that enqueued it.
+    #[must_use]
+    pub fn at(self, versionstamp: Versionstamp) -> ItemId {
+        match self.0 {
+            ItemId::Commit { call, .. } => ItemId::Commit { versionstamp, call },
+            index @ ItemId::Index { .. } => index,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commit_completes_a_staged_id() {
+        let staged = StagedId(ItemId::Commit {
+            versionstamp: Versionstamp::INCOMPLETE,
+            call: 7,
+        });
+        let versionstamp = Versionstamp::new(5, 1);
+        assert_eq!(
+            staged.at(versionstamp),
+            ItemId::Commit {
+                versionstamp,
+                call: 7
+            }
+        );
+
+        let index = ItemId::Index {
+            index: 3,
+            suffix: [1; SUFFIX_BYTES],
+        };
+        assert_eq!(StagedId(index).at(versionstamp), index);
+    }
+
+    #[test]
+    fn ids_sort_by_commit_then_call_and_by_index_then_suffix() {
+        let commit = |version, batch_index, call| ItemId::Commit {
+            versionstamp: Versionstamp::new(version, batch_index),
+            call,
+        };
+        let index = |index, first| ItemId::Index {
+            index,
+            suffix: [first; SUFFIX_BYTES],
+        };
+        assert!(
+            [
+                commit(1, 0, 900),
+                commit(1, 1, 255),
+                commit(1, 1, 256),
+                commit(256, 0, 0)
+            ]
+            .is_sorted_by(|a, b| a < b)
+        );
+        assert!(
+            [index(1, 2), index(255, 1), index(255, 9), index(256, 0)].is_sorted_by(|a, b| a < b)
+        );
+    }
+}

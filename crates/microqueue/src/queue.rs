@@ -1,0 +1,101 @@
+//! The handle.
+
+use std::fmt;
+
+use keyspace::codec::{Bincode, Codec};
+use keyspace::run::Runner;
+use keyspace::{Database, Environment, Subspace};
+
+use crate::committing::CommittingQueue;
+use crate::keys::Layout;
+
+/// What decides the place of an item. Fixed for the life of a queue: every handle on a subspace
+/// must name the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Order {
+    /// The order of commits, and of calls within a commit. Enqueuing reads nothing.
+    #[default]
+    Commit,
+    /// FoundationDB's *Queues* recipe, byte for byte: items go behind the last one that the
+    /// enqueuing transaction saw, and those that saw the same one are in random order.
+    Index,
+}
+
+/// An ordered queue of `T` in a subspace, stored as the codec `C` writes them.
+///
+/// Every operation takes a transaction, stages its work there and leaves the commit to the
+/// transaction's owner, so that it happens together with whatever else the transaction does.
+/// [`on`](Self::on) gives the operations that commit by themselves.
+///
+/// A handle is two strings' worth of memory and holds nothing of the store: clone it freely.
+pub struct MicroQueue<T, C = Bincode> {
+    pub(crate) layout: Layout<T, C>,
+    pub(crate) env: Environment,
+}
+
+impl<T, C: Codec<T>> MicroQueue<T, C> {
+    /// Returns the queue in `subspace`, in commit order. A queue without items is an empty
+    /// subspace: there is nothing to create.
+    #[must_use]
+    pub fn new(subspace: Subspace) -> Self {
+        Self::with_order(subspace, Order::Commit)
+    }
+
+    /// Returns the queue in `subspace`, in an order of choice.
+    #[must_use]
+    pub fn with_order(subspace: Subspace, order: Order) -> Self {
+        Self {
+            layout: Layout::new(subspace, order),
+            env: Environment::system(),
+        }
+    }
+
+    /// Takes call numbers and random suffixes from `env`.
+    ///
+    /// All handles that write into one queue in one process must share the source of their call
+    /// numbers. The default, [`Environment::system`], does.
+    #[must_use]
+    pub fn environment(mut self, env: Environment) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// Returns the queue's subspace.
+    #[must_use]
+    pub fn subspace(&self) -> &Subspace {
+        &self.layout.subspace
+    }
+
+    /// Returns the queue's order.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.layout.order
+    }
+
+    /// Returns the queue with operations that commit by themselves, through `runner`.
+    #[must_use]
+    pub fn on<D: Database>(&self, runner: &Runner<D>) -> CommittingQueue<T, D, C> {
+        CommittingQueue {
+            queue: self.clone(),
+            runner: runner.clone(),
+        }
+    }
+}
+
+impl<T, C> Clone for MicroQueue<T, C> {
+    fn clone(&self) -> Self {
+        Self {
+            layout: self.layout.clone(),
+            env: self.env.clone(),
+        }
+    }
+}
+
+impl<T, C> fmt::Debug for MicroQueue<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MicroQueue")
+            .field("subspace", &self.layout.subspace.to_string())
+            .field("order", &self.layout.order)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,63 @@
+//! What the tests share.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use microqueue::keyspace::embedded::Embedded;
+use microqueue::keyspace::{
+    self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,
+    Subspace, Transaction, read_all,
+};
+use microqueue::{Error, MicroQueue, Order};
+
+/// Opens a new store in memory.
+pub(crate) fn memory() -> Embedded {
+    keyspace::open("memory:").unwrap()
+}
+
+/// Returns the queue under test.
+pub(crate) fn jobs(order: Order) -> MicroQueue<u64> {
+    MicroQueue::with_order(Subspace::from("jobs"), order)
+}
+
+/// Enqueues in a transaction of its own.
+pub(crate) async fn enqueue_committed(db: &Embedded, queue: &MicroQueue<u64>, values: &[u64]) {
+    let mut tr = db.begin().unwrap();
+    queue.enqueue_all(&tr, values).await.unwrap();
+    tr.commit().await.unwrap();
+}
+
+/// Returns the values in the queue, in its order.
+pub(crate) async fn contents(db: &Embedded, queue: &MicroQueue<u64>) -> Vec<u64> {
+    let tr = db.begin().unwrap();
+    let items = queue.items(&tr, None, usize::MAX).await.unwrap();
+    items.into_iter().map(|item| item.value).collect()
+}
+
+/// Returns every row of the store.
+pub(crate) async fn rows(db: &Embedded) -> Vec<KeyValue> {
+    let tr = db.begin().unwrap();
+    let all = RangeQuery::keys(&b""[..], &b"\xff"[..]);
+    read_all(&tr, all, Isolation::Snapshot).await.unwrap()
+}
+
+/// Sets one key in a transaction of its own.
+pub(crate) async fn set_committed(db: &Embedded, key: &[u8], value: &[u8]) {
+    let mut tr = db.begin().unwrap();
+    tr.set(key, value);
+    tr.commit().await.unwrap();
+}
+
+/// Returns the key of a `Corrupt` error.
+#[track_caller]
+pub(crate) fn corrupt_key(error: Error) -> Bytes {
+    match error {
+        Error::Keyspace(keyspace::Error::Corrupt { key, .. }) => key,
+        other => panic!("expected a corrupt record, got {other:?}"),
+    }
+}
+
+/// Returns the code that a commit failed with.
+#[track_caller]
+pub(crate) fn code(result: keyspace::Result<Commit>) -> Option<Code> {
+    result.unwrap_err().code()
+}

@@ -1,0 +1,185 @@
+//! Many tasks on one queue: what each transaction saw is what it would have seen if all had run
+//! one after the other, in the order of their versionstamps.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{contents, jobs, memory};
+use keyspace::conformance::scale;
+use microqueue::keyspace::embedded::Embedded;
+use microqueue::keyspace::run::Runner;
+use microqueue::keyspace::{
+    Database, Isolation, OwnedTransaction, RangeQuery, Transaction, Versionstamp,
+};
+use microqueue::{ItemId, MicroQueue, Order, Result, StagedId};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+
+/// What a transaction did, in its order.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Took items, and saw the end if there were fewer than wanted.
+    Take {
+        wanted: usize,
+        taken: Vec<(ItemId, u64)>,
+    },
+    /// Enqueued items.
+    Put { staged: Vec<(StagedId, u64)> },
+}
+
+/// Runs the transactions one after the other on a map. Returns what is left.
+fn replay(
+    order: Order,
+    mut transactions: Vec<(Versionstamp, Vec<Step>)>,
+) -> Result<Vec<u64>, String> {
+    transactions.sort_by_key(|(versionstamp, _)| *versionstamp);
+    let mut queue: BTreeMap<ItemId, u64> = BTreeMap::new();
+    for (versionstamp, steps) in transactions {
+        for step in steps {
+            match step {
+                Step::Take { wanted, taken } => {
+                    let mut expected = Vec::new();
+                    while expected.len() < wanted
+                        && let Some(first) = queue.pop_first()
+                    {
+                        expected.push(first);
+                    }
+                    if taken != expected {
+                        return Err(format!(
+                            "at {versionstamp} of {wanted} wanted took {taken:?}, not {expected:?}"
+                        ));
+                    }
+                }
+                Step::Put { staged } => {
+                    for (id, value) in staged {
+                        let id = id.at(versionstamp);
+                        let last = queue.last_key_value();
+                        if order == Order::Commit && last.is_some_and(|(last, _)| *last > id) {
+                            return Err(format!("{id:?} does not go to the end"));
+                        }
+                        if queue.insert(id, value).is_some() {
+                            return Err(format!("{id:?} is there twice"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(queue.into_values().collect())
+}
+
+async fn take(queue: &MicroQueue<u64>, tr: &impl Transaction, wanted: usize) -> Result<Step> {
+    let items = queue.dequeue_batch(tr, wanted).await?;
+    let taken = items
+        .into_iter()
+        .map(|item| (item.id, item.value))
+        .collect();
+    Ok(Step::Take { wanted, taken })
+}
+
+async fn put(queue: &MicroQueue<u64>, tr: &impl Transaction, values: &[u64]) -> Result<Step> {
+    let ids = queue.enqueue_all(tr, values).await?;
+    let staged = ids.into_iter().zip(values.iter().copied()).collect();
+    Ok(Step::Put { staged })
+}
+
+/// Runs random transactions of one task, and returns what they did.
+async fn work(
+    runner: Runner<Embedded>,
+    queue: MicroQueue<u64>,
+    task: u64,
+    seed: u64,
+    rounds: u64,
+) -> Result<Vec<(Versionstamp, Vec<Step>)>> {
+    let mut rng = StdRng::seed_from_u64(seed ^ (task << 32));
+    let mut done = Vec::new();
+    for round in 0..rounds {
+        let wanted = rng.random_range(0..4);
+        let count = rng.random_range(0..4);
+        let first = (task * rounds + round) * 10;
+        let values: Vec<_> = (first..first + count).collect();
+        let (queue, values) = (&queue, &values);
+        let (steps, commit) = runner
+            .run_committed(|tr, _| async move {
+                // A write, so that a transaction which found nothing has its place too.
+                tr.set(b"elsewhere", b"");
+                let taken = take(queue, &tr, wanted).await?;
+                let enqueued = put(queue, &tr, values).await?;
+                Ok::<_, microqueue::Error>(vec![taken, enqueued])
+            })
+            .await?;
+        let versionstamp = commit
+            .versionstamp
+            .expect("a transaction that wrote has one");
+        done.push((versionstamp, steps));
+    }
+    Ok(done)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn transactions_of_many_tasks_replay_in_commit_order() {
+    const TASKS: u64 = 12;
+    let rounds = scale(40, 2_000) as u64;
+    for order in [Order::Commit, Order::Index] {
+        let seed = 0x5eed;
+        let (db, queue) = (memory(), jobs(order));
+        let runner = Runner::new(db.clone());
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS {
+            tasks.spawn(work(runner.clone(), queue.clone(), task, seed, rounds));
+        }
+        let mut transactions = Vec::new();
+        for done in tasks.join_all().await {
+            transactions.extend(done.unwrap());
+        }
+        assert_eq!(transactions.len() as u64, TASKS * rounds);
+        let left = replay(order, transactions).unwrap_or_else(|difference| {
+            panic!("{order:?} order, seed {seed}: {difference}");
+        });
+        assert_eq!(contents(&db, &queue).await, left);
+    }
+}
+
+#[tokio::test]
+async fn the_replay_catches_a_dequeue_that_reads_the_head_by_snapshot() {
+    let (db, queue) = (memory(), jobs(Order::Commit));
+    let mut setup = db.begin().unwrap();
+    let enqueued = put(&queue, &setup, &[1, 2]).await.unwrap();
+    let mut stamps = vec![setup.commit().await.unwrap().versionstamp.unwrap()];
+    let head = queue.peek(&db.begin().unwrap()).await.unwrap().unwrap();
+
+    let (begin, end) = queue.subspace().range();
+    let query = RangeQuery::keys(begin, end).limit(1);
+    let mut careless = [db.begin().unwrap(), db.begin().unwrap()];
+    for tr in &careless {
+        let batch = tr.get_range(&query, Isolation::Snapshot).await.unwrap();
+        tr.clear(&batch.rows[0].key);
+    }
+    for tr in &mut careless {
+        stamps.push(tr.commit().await.unwrap().versionstamp.unwrap());
+    }
+    let take = Step::Take {
+        wanted: 1,
+        taken: vec![(head.id, head.value)],
+    };
+    let steps = [enqueued, take.clone(), take].map(|step| vec![step]);
+    let difference = replay(Order::Commit, stamps.into_iter().zip(steps).collect());
+    assert!(difference.unwrap_err().contains("of 1 wanted took"));
+}
+
+#[tokio::test]
+async fn the_replay_catches_a_key_that_two_enqueues_share() {
+    let (db, queue) = (memory(), jobs(Order::Commit));
+    let mut tr = db.begin().unwrap();
+    let staged = queue.enqueue(&tr, &1).await.unwrap();
+    let versionstamp = tr.commit().await.unwrap().versionstamp.unwrap();
+    let twice = Step::Put {
+        staged: vec![(staged, 1), (staged, 2)],
+    };
+    let difference = replay(Order::Commit, vec![(versionstamp, vec![twice])]);
+    assert!(difference.unwrap_err().contains("is there twice"));
+}
