@@ -1,0 +1,183 @@
+//! Relays every line of every text file under a directory through a queue, and checks that each
+//! arrived exactly once and in order.
+//!
+//! ```text
+//! cargo run --release -p microqueue --example relay -- docs
+//! cargo run --release -p microqueue --example relay -- docs --db embedded:relay.redb
+//! ```
+//!
+//! Producers enqueue, consumers dequeue, all at the same time. A producer's position is written in
+//! the transaction that enqueues, a consumer's record in the one that dequeues. So with an
+//! `embedded:` store a run that was killed continues where it was, and a run on a directory that
+//! has been relayed has nothing to do. The check reads the consumers' records from the store.
+//!
+//! Exit status: 0 if every line arrived exactly once and in order, 1 if not, 2 if the relay could
+//! not run.
+
+mod check;
+mod error;
+mod files;
+mod relay;
+mod store;
+
+use std::error::Error as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use clap::builder::RangedU64ValueParser;
+use microqueue::keyspace;
+use microqueue::keyspace::run::Runner;
+use microqueue::keyspace::{Database, Environment, Isolation, Transaction};
+
+use crate::check::Check;
+use crate::error::{Error, Result};
+use crate::files::Content;
+use crate::relay::{Counts, Relay};
+
+/// Relays every line of every text file under a directory through a queue.
+#[derive(Parser)]
+struct Arguments {
+    /// The directory.
+    directory: PathBuf,
+
+    /// The store: `memory:`, `embedded:<path>`, `fdb:` or `fdb:<cluster file>`.
+    #[arg(long, value_name = "URL", default_value = "memory:")]
+    db: String,
+
+    /// How many producers enqueue. Each file is read by one of them.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024))]
+    producers: u64,
+
+    /// How many consumers dequeue.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024))]
+    consumers: u64,
+
+    /// Print a line for every batch.
+    #[arg(long)]
+    progress: bool,
+}
+
+/// How many entries of a list are printed.
+const SHOWN: usize = 10;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match relay(Arguments::parse()).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprint!("error: {error}");
+            let mut source = error.source();
+            while let Some(cause) = source {
+                eprint!(": {cause}");
+                source = cause.source();
+            }
+            eprintln!();
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Relays, checks and reports. Returns whether the check found everything as it should be.
+async fn relay(arguments: Arguments) -> Result<bool> {
+    let directory = fs::canonicalize(&arguments.directory).map_err(|cause| Error::Read {
+        path: arguments.directory.clone(),
+        cause,
+    })?;
+    if !directory.is_dir() {
+        return Err(Error::NotADirectory { path: directory });
+    }
+    let sources = files::find(&directory)?;
+    let relay = Arc::new(Relay::new(
+        Runner::new(keyspace::open(&arguments.db)?),
+        Environment::system(),
+        sources,
+        arguments.progress,
+    ));
+    relay.claim(&directory).await?;
+    relay.run(arguments.producers, arguments.consumers).await?;
+    let check = check(&relay).await?;
+    report(&relay, &check);
+    Ok(check.problems.is_empty())
+}
+
+/// Holds the consumers' records, as they are in the store, against the files.
+async fn check<D: Database>(relay: &Relay<D>) -> Result<Check> {
+    let mut check = Check::default();
+    let mut next = Some(relay.store.records());
+    while let Some(query) = next {
+        let query = &query;
+        let batch = relay
+            .runner
+            .run(|tr, _| async move {
+                let batch = tr.get_range(query, Isolation::Serializable).await?;
+                Ok::<_, Error>(batch)
+            })
+            .await?;
+        next = query.after(&batch);
+        for row in batch.rows {
+            let (consumer, received) = relay.store.received(row)?;
+            check.receive(consumer, received);
+        }
+    }
+    for source in relay.sources() {
+        match source.read()? {
+            Content::Text(text) => check.compare(&source.name, &text),
+            Content::Skipped(reason) => check.skip(&source.name, &reason),
+        }
+    }
+    Ok(check.finish())
+}
+
+fn report<D: Database>(relay: &Relay<D>, check: &Check) {
+    if !check.skipped.is_empty() {
+        println!("skipped {} files:", check.skipped.len());
+        list(&check.skipped);
+    }
+    let (enqueued, dequeued) = (relay.enqueued.counts(), relay.dequeued.counts());
+    if enqueued.lines == 0 && dequeued.lines == 0 {
+        println!("nothing to do: everything here has been relayed before");
+    } else {
+        println!(
+            "{:<9}{:>12}{:>10}{:>12}{:>11}{:>9}",
+            "", "items", "seconds", "items/s", "conflicts", "retries"
+        );
+        row("enqueued", enqueued);
+        row("dequeued", dequeued);
+    }
+    if check.problems.is_empty() {
+        println!(
+            "checked: {} lines of {} files arrived exactly once and in order",
+            check.lines, check.files
+        );
+        return;
+    }
+    println!(
+        "checked: {} lines of {} files are right, and there are {} problems",
+        check.lines,
+        check.files,
+        check.problems.len()
+    );
+    list(&check.problems);
+}
+
+fn list(entries: &[String]) {
+    for entry in entries.iter().take(SHOWN) {
+        println!("  {entry}");
+    }
+    if entries.len() > SHOWN {
+        println!("  and {} more", entries.len() - SHOWN);
+    }
+}
+
+fn row(name: &str, counts: Counts) {
+    let seconds = counts.elapsed.as_secs_f64();
+    let rate = counts.lines as f64 / seconds;
+    println!(
+        "{name:<9}{:>12}{seconds:>10.2}{rate:>12.0}{:>11}{:>9}",
+        counts.lines, counts.conflicts, counts.retries
+    );
+}

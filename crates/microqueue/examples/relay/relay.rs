@@ -1,0 +1,263 @@
+//! Producers and consumers.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use microqueue::Item;
+use microqueue::keyspace::run::{Attempt, Runner};
+use microqueue::keyspace::{Code, Database, Environment, Transaction};
+use tokio::sync::watch;
+use tokio::task::{JoinSet, block_in_place};
+
+use crate::error::{Error, Result};
+use crate::files::{Content, Source};
+use crate::store::{Line, Received, ReceivedLine, Store};
+
+/// How many lines one transaction moves.
+const BATCH_LINES: usize = 500;
+
+/// How many bytes of text one transaction enqueues, unless a single line has more.
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// What one side of the queue does in a run.
+#[derive(Default)]
+pub(crate) struct Side {
+    counts: Mutex<Counts>,
+}
+
+/// The numbers of a side.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) lines: u64,
+    pub(crate) conflicts: u64,
+    pub(crate) retries: u64,
+    /// From the start of the run to the end of the side's last task.
+    pub(crate) elapsed: Duration,
+}
+
+/// A run from a directory into the consumers' records.
+pub(crate) struct Relay<D: Database> {
+    pub(crate) store: Store,
+    pub(crate) runner: Runner<D>,
+    pub(crate) enqueued: Side,
+    pub(crate) dequeued: Side,
+    env: Environment,
+    sources: Vec<Source>,
+    /// How many of the sources a producer has begun.
+    begun: AtomicUsize,
+    /// Whether to print a line for every batch.
+    progress: bool,
+}
+
+impl<D: Database> Relay<D> {
+    pub(crate) fn new(
+        runner: Runner<D>,
+        env: Environment,
+        sources: Vec<Source>,
+        progress: bool,
+    ) -> Self {
+        Self {
+            store: Store::new(),
+            runner,
+            enqueued: Side::default(),
+            dequeued: Side::default(),
+            env,
+            sources,
+            begun: AtomicUsize::new(0),
+            progress,
+        }
+    }
+
+    pub(crate) fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// Ties the store to a directory: a store relays one directory.
+    pub(crate) async fn claim(&self, directory: &Path) -> Result<()> {
+        let directory = &directory.display().to_string();
+        self.runner
+            .run(|tr, _| async move { self.store.claim(&tr, directory).await })
+            .await
+    }
+
+    /// Runs until every line is enqueued and the queue is empty.
+    pub(crate) async fn run(self: &Arc<Self>, producers: u64, consumers: u64) -> Result<()> {
+        let start = self.env.now();
+        let (produced, seen) = watch::channel(());
+        let mut tasks = JoinSet::new();
+        for _ in 0..producers {
+            let (relay, produced) = (self.clone(), produced.clone());
+            tasks.spawn(async move {
+                relay.produce(&produced).await?;
+                relay.enqueued.ended(relay.env.now() - start);
+                Ok::<_, Error>(())
+            });
+        }
+        // The producers hold the channel open: it closes with the last of them.
+        drop(produced);
+        for consumer in 0..consumers {
+            let (relay, seen) = (self.clone(), seen.clone());
+            tasks.spawn(async move {
+                relay.consume(consumer, seen).await?;
+                relay.dequeued.ended(relay.env.now() - start);
+                Ok(())
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("no task panics or is aborted")?;
+        }
+        Ok(())
+    }
+
+    async fn produce(&self, produced: &watch::Sender<()>) -> Result<()> {
+        while let Some(source) = self.next_source() {
+            let Content::Text(text) = block_in_place(|| source.read())? else {
+                continue;
+            };
+            let (file, lines) = (source.name.as_str(), &text.lines().collect::<Vec<_>>());
+            loop {
+                let enqueued = self
+                    .runner
+                    .run(|tr, attempt| async move {
+                        self.enqueued.attempt(&attempt);
+                        self.enqueue(&tr, file, lines).await
+                    })
+                    .await?;
+                if enqueued == 0 {
+                    break;
+                }
+                self.enqueued.moved(enqueued);
+                self.report(format_args!("enqueued {enqueued} lines of {file}"));
+                produced.send_replace(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues the next lines of a file and moves its position behind them.
+    async fn enqueue(&self, tr: &impl Transaction, file: &str, lines: &[&str]) -> Result<u64> {
+        let position = self.store.position(tr, file).await?;
+        let rest = lines
+            .get(position as usize..)
+            .ok_or_else(|| Error::Shortened {
+                file: file.to_owned(),
+                lines: lines.len() as u64,
+                relayed: position,
+            })?;
+        let batch = batch(file, position, rest);
+        if !batch.is_empty() {
+            self.store.queue.enqueue_all(tr, &batch).await?;
+            let next = position + batch.len() as u64;
+            self.store.set_position(tr, file, next)?;
+        }
+        Ok(batch.len() as u64)
+    }
+
+    async fn consume(&self, consumer: u64, mut produced: watch::Receiver<()>) -> Result<()> {
+        loop {
+            // Asked before the look: a look that began after the last producer had finished, and
+            // found nothing, is the last one.
+            let finished = produced.has_changed().is_err();
+            produced.mark_unchanged();
+            let dequeued = self
+                .runner
+                .run(|tr, attempt| async move {
+                    self.dequeued.attempt(&attempt);
+                    self.dequeue(&tr, consumer).await
+                })
+                .await?;
+            if dequeued > 0 {
+                self.dequeued.moved(dequeued);
+                self.report(format_args!("consumer {consumer} took {dequeued} lines"));
+            } else if finished {
+                return Ok(());
+            } else {
+                // An error says that the last producer has finished: one more look.
+                let _closed = produced.changed().await;
+            }
+        }
+    }
+
+    /// Dequeues lines and records that this consumer has them.
+    async fn dequeue(&self, tr: &impl Transaction, consumer: u64) -> Result<u64> {
+        let lines = self.store.queue.dequeue_batch(tr, BATCH_LINES).await?;
+        self.store.record(tr, consumer, &by_file(&lines))?;
+        Ok(lines.len() as u64)
+    }
+
+    fn next_source(&self) -> Option<&Source> {
+        self.sources.get(self.begun.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn report(&self, what: fmt::Arguments<'_>) {
+        if self.progress {
+            println!("{what}");
+        }
+    }
+}
+
+impl Side {
+    pub(crate) fn counts(&self) -> Counts {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Counts an attempt of a transaction.
+    fn attempt(&self, attempt: &Attempt) {
+        if let Some(code) = attempt.after {
+            self.update(|counts| {
+                counts.retries += 1;
+                counts.conflicts += u64::from(code == Code::NOT_COMMITTED);
+            });
+        }
+    }
+
+    /// Counts lines that were committed.
+    fn moved(&self, lines: u64) {
+        self.update(|counts| counts.lines += lines);
+    }
+
+    /// Notes that one of the side's tasks has ended.
+    fn ended(&self, elapsed: Duration) {
+        self.update(|counts| counts.elapsed = counts.elapsed.max(elapsed));
+    }
+}
+
+/// Returns the items of the lines that one transaction enqueues.
+fn batch(file: &str, position: u64, lines: &[&str]) -> Vec<Line> {
+    let mut bytes = 0;
+    (position + 1..)
+        .zip(lines)
+        .take(BATCH_LINES)
+        .take_while(|(_, text)| {
+            let first = bytes == 0;
+            bytes += file.len() + text.len();
+            first || bytes <= BATCH_BYTES
+        })
+        .map(|(number, text)| Line {
+            file: file.to_owned(),
+            number,
+            text: (*text).to_owned(),
+        })
+        .collect()
+}
+
+/// Groups successive lines of one file.
+fn by_file(items: &[Item<Line>]) -> Vec<Received> {
+    items
+        .chunk_by(|one, next| one.value.file == next.value.file)
+        .map(|run| Received {
+            file: run[0].value.file.clone(),
+            lines: run
+                .iter()
+                .map(|item| ReceivedLine::new(item.value.number, &item.value.text))
+                .collect(),
+        })
+        .collect()
+}

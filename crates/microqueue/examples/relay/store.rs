@@ -1,0 +1,155 @@
+//! What the relay keeps in the store.
+//!
+//! ```text
+//! ("relay", "directory")                              path of the directory
+//! ("relay", "queue", ...)                             the queue of lines
+//! ("relay", "position", file)                         how many lines of the file were enqueued
+//! ("relay", "received", consumer, versionstamp, run)  lines of one file that a consumer took
+//! ```
+//!
+//! A position is written by the transaction that enqueues the lines, a record of received lines by
+//! the one that dequeues them: whatever moment the process dies at, both agree with the queue.
+
+use keyspace::codec::{Bincode, Codec};
+use keyspace::tuple::Versionstamp;
+use keyspace::{Isolation, KeyValue, MutationOp, RangeQuery, StreamingMode, Subspace, Transaction};
+use microqueue::{MicroQueue, keyspace};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// An item: one line of a file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) file: String,
+    pub(crate) number: u64,
+    pub(crate) text: String,
+}
+
+/// Successive lines of one file that a consumer took in one transaction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Received {
+    pub(crate) file: String,
+    pub(crate) lines: Vec<ReceivedLine>,
+}
+
+/// What is kept of a line: enough to tell that it is this one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReceivedLine {
+    pub(crate) number: u64,
+    pub(crate) checksum: u32,
+}
+
+impl ReceivedLine {
+    pub(crate) fn new(number: u64, text: &str) -> Self {
+        Self {
+            number,
+            checksum: crc32fast::hash(text.as_bytes()),
+        }
+    }
+}
+
+/// The keys of the relay.
+#[derive(Clone)]
+pub(crate) struct Store {
+    root: Subspace,
+    pub(crate) queue: MicroQueue<Line>,
+}
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        let root = Subspace::from("relay");
+        Self {
+            queue: MicroQueue::new(root.subspace(&"queue")),
+            root,
+        }
+    }
+
+    /// Ties the store to a directory.
+    pub(crate) async fn claim(&self, tr: &impl Transaction, directory: &str) -> Result<()> {
+        let key = self.root.pack(&"directory");
+        match get::<String>(tr, &key).await? {
+            None => set(tr, &key, &directory.to_owned()),
+            Some(stored) if stored == directory => Ok(()),
+            Some(stored) => Err(Error::OtherDirectory {
+                stored,
+                given: directory.to_owned(),
+            }),
+        }
+    }
+
+    /// Returns how many lines of a file were enqueued.
+    pub(crate) async fn position(&self, tr: &impl Transaction, file: &str) -> Result<u64> {
+        Ok(get(tr, &self.position_key(file)).await?.unwrap_or(0))
+    }
+
+    pub(crate) fn set_position(&self, tr: &impl Transaction, file: &str, lines: u64) -> Result<()> {
+        set(tr, &self.position_key(file), &lines)
+    }
+
+    /// Records what a consumer took in this transaction, in its order.
+    ///
+    /// The versionstamp in the key makes a consumer's records sort as it took them, and keeps the
+    /// write blind: consumers meet at the head of the queue and nowhere else.
+    pub(crate) fn record(
+        &self,
+        tr: &impl Transaction,
+        consumer: u64,
+        received: &[Received],
+    ) -> Result<()> {
+        for (run, received) in (0_u64..).zip(received) {
+            let key = self.root.pack_with_versionstamp(&(
+                "received",
+                consumer,
+                Versionstamp::incomplete(0),
+                run,
+            ));
+            let mut value = Vec::new();
+            Bincode::encode(received, &mut value)?;
+            tr.atomic(MutationOp::SetVersionstampedKey, &key, &value);
+        }
+        Ok(())
+    }
+
+    /// Returns the query for all records, consumer after consumer, each in its order.
+    pub(crate) fn records(&self) -> RangeQuery {
+        let (begin, end) = self.root.subspace(&"received").range();
+        RangeQuery::keys(begin, end).mode(StreamingMode::WantAll)
+    }
+
+    /// Returns the consumer and the content of a record.
+    pub(crate) fn received(&self, row: KeyValue) -> Result<(u64, Received)> {
+        let key: Result<(String, u64, Versionstamp, u64), _> = self.root.unpack(&row.key);
+        let (_, consumer, _, _) = key.map_err(|error| keyspace::Error::Corrupt {
+            key: row.key.clone(),
+            reason: error.to_string(),
+        })?;
+        let received = Bincode::decode(row.value).map_err(|error| error.at(row.key))?;
+        Ok((consumer, received))
+    }
+
+    fn position_key(&self, file: &str) -> Vec<u8> {
+        self.root.pack(&("position", file))
+    }
+}
+
+async fn get<T: Serialize + DeserializeOwned>(
+    tr: &impl Transaction,
+    key: &[u8],
+) -> Result<Option<T>> {
+    let value = tr.get(key, Isolation::Serializable).await?;
+    let value = value.map(|value| Bincode::decode(value).map_err(|error| error.at(key.to_vec())));
+    Ok(value.transpose()?)
+}
+
+fn set<T: Serialize + DeserializeOwned>(
+    tr: &impl Transaction,
+    key: &[u8],
+    value: &T,
+) -> Result<()> {
+    let mut bytes = Vec::new();
+    Bincode::encode(value, &mut bytes)?;
+    tr.set(key, &bytes);
+    Ok(())
+}
