@@ -55,14 +55,19 @@ impl Committer {
     }
 
     fn serve(&mut self) -> Result<()> {
-        while let Some(batch) = self.shared.queue().take_batch(self.patience()) {
-            if batch.is_empty() {
-                self.flush()?;
-            } else {
-                self.commit(batch)?;
-            }
-        }
+        while self.step()? {}
         self.flush()
+    }
+
+    /// Waits for a batch and commits it, or flushes what may not wait longer. Returns false once
+    /// the queue is closed and empty.
+    pub(super) fn step(&mut self) -> Result<bool> {
+        match self.shared.queue().take_batch(self.patience()) {
+            Some(batch) if batch.is_empty() => self.flush()?,
+            Some(batch) => self.commit(batch)?,
+            None => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Commits a batch: the steps that the [engine](super::engine) lists.

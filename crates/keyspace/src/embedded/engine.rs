@@ -37,7 +37,7 @@ pub(super) use super::snapshot::Snapshot;
 pub(super) struct Engine {
     shared: Arc<Shared>,
     watches: Watches,
-    /// Taken by who shuts the engine down.
+    /// The committer's thread. Taken by who shuts the engine down.
     committer: Mutex<Option<JoinHandle<Result<()>>>>,
 }
 
@@ -49,24 +49,34 @@ pub(super) struct Shared {
 }
 
 impl Engine {
-    /// Starts the clock and the committer.
+    /// Starts the clock and the committer's thread.
     pub(super) fn start(store: Store, options: &Options) -> io::Result<Self> {
-        let base = store.last_version();
-        let rows = store.rows().map_err(io::Error::other)?;
+        let (mut engine, committer) = Self::prepare(store, options).map_err(io::Error::other)?;
+        let thread = thread::Builder::new()
+            .name("keyspace-committer".to_owned())
+            .spawn(|| committer.run())?;
+        engine.committer = Mutex::new(Some(thread));
+        Ok(engine)
+    }
+
+    /// Starts the clock, and leaves the commits to whoever drives the committer.
+    pub(super) fn prepare(
+        store: Store,
+        options: &Options,
+    ) -> Result<(Self, Committer), redb::Error> {
+        let rows = store.rows()?;
         let shared = Arc::new(Shared {
-            timeline: Timeline::new(options.environment.clone(), base, rows),
+            timeline: Timeline::new(options.environment.clone(), store.last_version(), rows),
             queue: Queue::new(options.queue_bytes),
             registry: Arc::default(),
         });
         let committer = Committer::new(shared.clone(), store, options);
-        let committer = thread::Builder::new()
-            .name("keyspace-committer".to_owned())
-            .spawn(|| committer.run())?;
-        Ok(Self {
+        let engine = Self {
             watches: Watches::new(shared.clone()),
             shared,
-            committer: Mutex::new(Some(committer)),
-        })
+            committer: Mutex::default(),
+        };
+        Ok((engine, committer))
     }
 
     /// Gives a read version, at least every commit version acknowledged before, and what to read.
@@ -192,6 +202,3 @@ impl Shared {
         error
     }
 }
-
-#[cfg(test)]
-mod tests;

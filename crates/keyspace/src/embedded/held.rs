@@ -126,7 +126,9 @@ impl<B: StorageBackend> StorageBackend for HeldBackend<B> {
         }
         let in_file = self.0.file.len()?.clamp(offset, end) - offset;
         let (from_file, grown) = out.split_at_mut(as_index(in_file));
-        self.0.file.read(offset, from_file)?;
+        if !from_file.is_empty() {
+            self.0.file.read(offset, from_file)?;
+        }
         grown.fill(0);
         for step in self.steps().iter().flatten() {
             step.apply(offset, out);
@@ -188,5 +190,64 @@ impl<B: StorageBackend> StorageBackend for HeldBackend<B> {
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         self.0.file.query_lock_range(start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+
+    fn contents(backend: &impl StorageBackend) -> Vec<u8> {
+        let mut bytes = vec![0; backend.len().unwrap() as usize];
+        backend.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn file() -> InMemoryBackend {
+        let file = InMemoryBackend::new();
+        file.set_len(100).unwrap();
+        file.write(0, &[7; 100]).unwrap();
+        file
+    }
+
+    #[test]
+    fn reads_see_what_is_held_back_and_the_file_does_not_until_the_release() {
+        for seed in 0..200 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let plain = file();
+            let held = HeldBackend::new(file());
+            for _ in 0..rng.random_range(1..20) {
+                if rng.random_bool(0.2) {
+                    let len = rng.random_range(0..200);
+                    plain.set_len(len).unwrap();
+                    held.set_len(len).unwrap();
+                } else {
+                    let len = plain.len().unwrap();
+                    let from = rng.random_range(0..=len);
+                    let bytes =
+                        vec![rng.random(); rng.random_range(from..=len) as usize - from as usize];
+                    plain.write(from, &bytes).unwrap();
+                    held.write(from, &bytes).unwrap();
+                }
+                let len = plain.len().unwrap();
+                let from = rng.random_range(0..=len);
+                let mut expected = vec![0; rng.random_range(from..=len) as usize - from as usize];
+                let mut found = expected.clone();
+                plain.read(from, &mut expected).unwrap();
+                held.read(from, &mut found).unwrap();
+                assert_eq!(found, expected, "seed {seed}");
+                assert!(held.read(len, &mut [0]).is_err());
+            }
+            assert_eq!(contents(&held.0.file), vec![7; 100], "seed {seed}");
+            held.release().unwrap();
+            assert_eq!(contents(&held.0.file), contents(&plain), "seed {seed}");
+            held.set_len(1).unwrap();
+            held.write(0, &[9]).unwrap();
+            assert_eq!(contents(&held.0.file), [9]);
+        }
     }
 }

@@ -138,3 +138,115 @@ impl History {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    const LIFE: i64 = TRANSACTION_LIFE_VERSIONS;
+
+    /// The history as a plain list of writes.
+    #[derive(Default)]
+    struct Model(Vec<(Vec<u8>, Vec<u8>, i64)>);
+
+    impl Model {
+        fn written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
+            self.0.iter().any(|(b, e, version)| {
+                *version > read_version && b.as_slice() < end && begin < e.as_slice()
+            })
+        }
+    }
+
+    fn random_range(rng: &mut StdRng) -> (Vec<u8>, Vec<u8>) {
+        let mut key = || {
+            let len = rng.random_range(0..3);
+            (0..len)
+                .map(|_| rng.random_range(b'a'..b'd'))
+                .collect::<Vec<u8>>()
+        };
+        let (a, b) = (key(), key());
+        if a < b {
+            (a, b)
+        } else {
+            (b, [&a[..], b"\0"].concat())
+        }
+    }
+
+    #[test]
+    fn conflicts_are_those_of_a_list_of_all_writes() {
+        for seed in 0..200 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut history = History::new(0, 2_000);
+            let mut model = Model::default();
+            let mut version = 0;
+            for _ in 0..100 {
+                version += rng.random_range(1..LIFE / 4);
+                history.age(version);
+                for _ in 0..rng.random_range(0..4) {
+                    let (begin, end) = random_range(&mut rng);
+                    history.add(&begin, &end, version);
+                    model.0.push((begin, end, version));
+                }
+                for _ in 0..10 {
+                    let read_version = rng.random_range(version - LIFE..=version);
+                    if history.is_too_old(read_version) {
+                        continue;
+                    }
+                    let (begin, end) = random_range(&mut rng);
+                    assert_eq!(
+                        history.written_after(&begin, &end, read_version),
+                        model.written_after(&begin, &end, read_version),
+                        "seed {seed}: {begin:?}..{end:?} after {read_version} at {version}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn five_seconds_can_be_judged_and_no_more() {
+        let mut history = History::new(0, usize::MAX);
+        history.age(LIFE + 10);
+        assert!(!history.is_too_old(10));
+        assert!(history.is_too_old(9));
+    }
+
+    #[test]
+    fn what_is_out_of_date_is_forgotten_while_other_keys_are_written() {
+        let mut history = History::new(0, usize::MAX);
+        for step in 0..50_000_i64 {
+            let version = step * LIFE / 100;
+            history.age(version);
+            let key = step.to_be_bytes();
+            history.add(&key, &[&key[..], b"\0"].concat(), version);
+        }
+        assert!(
+            history.boundaries.len() < 1_000,
+            "{}",
+            history.boundaries.len()
+        );
+    }
+
+    #[test]
+    fn short_memory_makes_transactions_too_old_early_and_stays_within_its_limit() {
+        const LIMIT: usize = 100_000;
+        let mut history = History::new(0, LIMIT);
+        for version in 1..100_000_i64 {
+            history.age(version);
+            assert!(history.bytes <= LIMIT);
+            let key = version.to_be_bytes();
+            history.add(&key, &[&key[..], b"\0"].concat(), version);
+        }
+        assert!(history.is_too_old(1));
+        assert!(!history.is_too_old(99_999));
+        let counted: usize = history
+            .boundaries
+            .keys()
+            .map(|key| key.len() + BOUNDARY_BYTES)
+            .sum();
+        assert_eq!(history.bytes, counted);
+    }
+}

@@ -29,6 +29,8 @@ mod read;
 mod snapshot;
 mod state;
 mod store;
+#[cfg(test)]
+mod tests;
 mod timeline;
 mod transaction;
 mod view;

@@ -158,3 +158,69 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commit(value_bytes: usize) -> PendingCommit {
+        let set = Mutation::Set {
+            key: "k".into(),
+            value: vec![0; value_bytes].into(),
+        };
+        let (verdict, _) = oneshot::channel();
+        PendingCommit {
+            request: CommitRequest {
+                mutations: vec![set],
+                ..CommitRequest::default()
+            },
+            read_version: 0,
+            verdict,
+        }
+    }
+
+    fn code(result: Result<()>) -> i32 {
+        result.unwrap_err().code().unwrap().number()
+    }
+
+    #[test]
+    fn a_batch_ends_at_its_number_of_transactions_or_at_its_size() {
+        let queue = Queue::new(usize::MAX);
+        for _ in 0..BATCH_TRANSACTIONS + 1 {
+            queue.push(commit(0)).unwrap();
+        }
+        assert_eq!(queue.take_batch(None).unwrap().len(), BATCH_TRANSACTIONS);
+        assert_eq!(queue.take_batch(None).unwrap().len(), 1);
+        for _ in 0..3 {
+            queue.push(commit(BATCH_BYTES / 2)).unwrap();
+        }
+        assert_eq!(queue.take_batch(None).unwrap().len(), 2);
+        assert_eq!(queue.take_batch(None).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_queue_over_its_limit_refuses_commits_until_the_committer_has_taken_some() {
+        let queue = Queue::new(1000);
+        queue.push(commit(600)).unwrap();
+        queue.push(commit(600)).unwrap();
+        assert_eq!(code(queue.push(commit(0))), 1042);
+        queue.take_batch(None).unwrap();
+        queue.push(commit(0)).unwrap();
+    }
+
+    #[test]
+    fn a_closed_queue_gives_what_it_holds_and_takes_nothing() {
+        let queue = Queue::new(1000);
+        queue.push(commit(0)).unwrap();
+        queue.close();
+        assert_eq!(code(queue.push(commit(0))), 1025);
+        assert_eq!(queue.take_batch(None).unwrap().len(), 1);
+        assert!(queue.take_batch(None).is_none());
+    }
+
+    #[test]
+    fn patience_ends_in_an_empty_batch() {
+        let queue = Queue::new(1000);
+        assert!(queue.take_batch(Some(Duration::ZERO)).unwrap().is_empty());
+    }
+}

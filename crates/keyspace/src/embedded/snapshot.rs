@@ -37,6 +37,16 @@ impl State {
     }
 }
 
+#[cfg(test)]
+impl State {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_none()
+    }
+}
+
 /// What a transaction reads: a state, at the transaction's read version.
 ///
 /// Answers `transaction_too_old` five seconds after the version was given.

@@ -245,3 +245,50 @@ pub(super) fn refusal(path: &Path, error: redb::Error) -> Error {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const META: Meta = Meta {
+        last_version: 0x0102,
+        id: [0xee; 16],
+    };
+
+    fn decode(bytes: &[u8]) -> Result<Meta> {
+        Meta::decode(bytes, Path::new("queue.redb"))
+    }
+
+    #[test]
+    fn the_record_of_a_store_has_these_bytes() {
+        let golden = [&[0, 0, 0, 1][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0xee; 16]].concat();
+        assert_eq!(META.encode()[..], golden);
+        assert_eq!(decode(&golden).unwrap(), META);
+    }
+
+    #[test]
+    fn a_record_of_any_other_shape_is_corrupt() {
+        let good = META.encode();
+        let mut negative = good;
+        negative[4] = 0x80;
+        let mut no_format = good;
+        no_format[3] = 0;
+        let too_long = [&good[..], &[0]].concat();
+        let mut bad: Vec<&[u8]> = vec![&negative, &no_format, &too_long];
+        bad.extend((0..good.len()).map(|len| &good[..len]));
+        for bytes in bad {
+            let error = decode(bytes).unwrap_err();
+            assert!(
+                matches!(&error, Error::Corrupt { reason, .. } if reason.starts_with("expected")),
+                "{bytes:02x?}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_named_whatever_follows_it() {
+        let error = decode(&[0, 0, 0, 2, 99]).unwrap_err();
+        let text = "store queue.redb has format 2, this version reads up to 1: upgrade the library";
+        assert_eq!(error.to_string(), text);
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! Versions advance with the environment's monotonic clock, a million a second, whether or not
 //! anything commits: an idle store must not hand out read versions that the resolver would call too
-//! old. Between commits they advance in steps. Three rules keep the order of versions the order of what can be seen:
+//! old. Between commits they advance in steps. Three rules keep the order of versions the order of
+//! what can be seen:
 //!
 //! 1. A commit version is greater than every version given before it.
 //! 2. While a commit is in flight, read versions stay below its version: none may claim to see it.
@@ -211,5 +212,146 @@ impl Line {
         let expired = self.held.partition_point(|&(next, _)| next <= oldest);
         let expired = self.held.drain(..expired);
         expired.filter_map(|(_, state)| state.upgrade()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::backends::InMemoryBackend;
+
+    use super::super::file;
+    use super::super::store::{Flush, Store};
+    use super::*;
+    use crate::env::ManualClock;
+
+    const LIFE: i64 = TRANSACTION_LIFE_VERSIONS;
+
+    struct Fixture {
+        clock: ManualClock,
+        timeline: Timeline,
+        store: Store,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let clock = ManualClock::new();
+            let environment = Environment::seeded(0, Arc::new(clock.clone()));
+            let path = "test".as_ref();
+            let store = file::create_in(InMemoryBackend::new(), path, 1 << 20, &environment);
+            let mut store = store.unwrap();
+            store.apply(LIFE, [], Flush::Once).unwrap();
+            let rows = store.rows().unwrap();
+            let timeline = Timeline::new(environment, store.last_version(), rows);
+            Self {
+                clock,
+                timeline,
+                store,
+            }
+        }
+
+        fn advance(&self, versions: i64) {
+            self.clock
+                .advance(Duration::from_micros(versions.unsigned_abs()));
+        }
+
+        fn commit(&self) -> i64 {
+            let version = self.timeline.begin_commit();
+            self.timeline.publish(version, self.store.rows().unwrap());
+            version
+        }
+
+        fn read_version(&self) -> i64 {
+            self.timeline.read_version().unwrap().0
+        }
+    }
+
+    #[test]
+    fn versions_advance_with_the_clock_in_steps_and_commits_pass_every_version_given() {
+        let it = Fixture::new();
+        assert_eq!(it.read_version(), LIFE);
+        assert_eq!(it.read_version(), LIFE);
+        assert_eq!(it.commit(), LIFE + 1);
+        assert_eq!(it.commit(), LIFE + 2);
+        assert_eq!(it.read_version(), LIFE + 2);
+        it.advance(IDLE_VERSIONS);
+        assert_eq!(it.read_version(), LIFE + 2);
+        it.advance(2);
+        assert_eq!(it.read_version(), LIFE + 2 + IDLE_VERSIONS);
+        assert_eq!(it.commit(), LIFE + 3 + IDLE_VERSIONS);
+    }
+
+    #[test]
+    fn read_versions_stay_below_a_commit_in_flight() {
+        let it = Fixture::new();
+        it.advance(IDLE_VERSIONS);
+        let version = it.timeline.begin_commit();
+        it.advance(IDLE_VERSIONS);
+        let (read_version, state) = it.timeline.read_version().unwrap();
+        assert_eq!(read_version, version - 1);
+        assert_eq!(state.version(), LIFE);
+        it.timeline.abandon_commit();
+        assert_eq!(it.read_version(), LIFE + 2 * IDLE_VERSIONS);
+    }
+
+    #[test]
+    fn time_stands_still_for_transactions_while_a_commit_is_in_flight() {
+        let it = Fixture::new();
+        let read_version = it.read_version();
+        let version = it.timeline.begin_commit();
+        it.advance(2 * LIFE);
+        assert!(!it.timeline.is_too_old(read_version));
+        it.timeline.publish(version, it.store.rows().unwrap());
+        assert!(it.timeline.is_too_old(read_version));
+    }
+
+    #[test]
+    fn a_state_is_emptied_once_no_transaction_may_read_it_though_one_holds_it() {
+        let it = Fixture::new();
+        let (_, forgotten) = it.timeline.read_version().unwrap();
+        let replaced = it.commit();
+        for _ in 0..REACHABLE_STATES {
+            it.commit();
+        }
+        it.advance(LIFE - 1);
+        it.commit();
+        assert!(!forgotten.is_empty());
+        it.advance(replaced);
+        it.commit();
+        assert!(forgotten.is_empty());
+    }
+
+    #[test]
+    fn states_that_nobody_holds_do_not_pile_up() {
+        let it = Fixture::new();
+        for _ in 0..10 * REACHABLE_STATES {
+            it.commit();
+        }
+        let line = it.timeline.line();
+        assert_eq!(line.reachable.len(), REACHABLE_STATES);
+        assert!(line.held.is_empty());
+    }
+
+    #[test]
+    fn versions_that_nothing_reaches_back_to_are_too_old_before_their_time() {
+        let it = Fixture::new();
+        let version = it.read_version();
+        for _ in 0..REACHABLE_STATES {
+            it.commit();
+        }
+        let error = it.timeline.state_at(version).err().unwrap();
+        assert_eq!(error.code(), Some(Code::TRANSACTION_TOO_OLD));
+    }
+
+    #[test]
+    fn the_first_end_is_the_reason_given_ever_after() {
+        let it = Fixture::new();
+        let (_, state) = it.timeline.read_version().unwrap();
+        let cancelled = it.timeline.end(Code::TRANSACTION_CANCELLED.into());
+        let error = it.timeline.end(Code::IO_ERROR.into());
+        assert_eq!(cancelled.code(), error.code());
+        assert_eq!(it.timeline.check().unwrap_err().code(), error.code());
+        assert!(state.is_empty());
+        it.commit();
+        assert!(it.timeline.read_version().is_err());
     }
 }

@@ -230,3 +230,136 @@ impl Drop for WatchFuture {
         self.registry.forget_dropped(&self.side.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn registry() -> Arc<Registry> {
+        Arc::default()
+    }
+
+    fn code(error: &Error) -> i32 {
+        error.code().unwrap().number()
+    }
+
+    /// Resolves to "pending", "fired" or the code of an error.
+    fn state(watch: &mut WatchFuture) -> String {
+        match Pin::new(watch).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => "pending".to_owned(),
+            Poll::Ready(Ok(())) => "fired".to_owned(),
+            Poll::Ready(Err(error)) => code(&error).to_string(),
+        }
+    }
+
+    fn can_create(registry: &Arc<Registry>, max: usize) -> bool {
+        match registry.create(max) {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(code(&error), 1032);
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn a_watch_is_outstanding_until_it_is_resolved_or_dropped() {
+        let registry = registry();
+        let (setter, future) = registry.create(1).unwrap();
+        assert!(!can_create(&registry, 1));
+        drop(future);
+        assert!(can_create(&registry, 1));
+        drop(setter);
+        assert_eq!(registry.outstanding.load(Ordering::Relaxed), 0);
+
+        let (setter, mut future) = registry.create(1).unwrap();
+        registry.arm("k".into(), None, setter);
+        assert!(!can_create(&registry, 1));
+        registry.tell(b"k", Some(&"v".into()));
+        assert!(can_create(&registry, 1));
+        assert_eq!(state(&mut future), "fired");
+    }
+
+    #[test]
+    fn only_watches_whose_baseline_differs_fire() {
+        let registry = registry();
+        let (setter, mut absent) = registry.create(9).unwrap();
+        registry.arm("k".into(), None, setter);
+        let (setter, mut present) = registry.create(9).unwrap();
+        registry.arm("k".into(), Some("v".into()), setter);
+        registry.tell(b"k", Some(&"v".into()));
+        registry.tell(b"l", None);
+        assert_eq!(state(&mut absent), "fired");
+        assert_eq!(state(&mut present), "pending");
+        registry.tell(b"k", None);
+        assert_eq!(state(&mut present), "fired");
+        assert!(registry.armed().is_empty());
+    }
+
+    #[test]
+    fn a_watch_whose_setter_is_dropped_is_cancelled() {
+        let (setter, mut watch) = registry().create(1).unwrap();
+        drop(setter);
+        assert_eq!(state(&mut watch), "1025");
+    }
+
+    #[test]
+    fn a_dropped_future_leaves_nothing_armed() {
+        let registry = registry();
+        let (setter, future) = registry.create(9).unwrap();
+        registry.arm("k".into(), None, setter);
+        let (setter, other) = registry.create(9).unwrap();
+        registry.arm("k".into(), None, setter);
+        drop(future);
+        assert_eq!(registry.armed()[&b"k"[..]].len(), 1);
+        drop(other);
+        assert!(registry.armed().is_empty());
+
+        let (setter, dropped_before) = registry.create(9).unwrap();
+        drop(dropped_before);
+        registry.arm("k".into(), None, setter);
+        assert!(registry.armed().is_empty());
+    }
+
+    #[test]
+    fn every_kind_of_mutation_finds_the_watches_it_may_concern() {
+        let registry = registry();
+        let _watches: Vec<_> = ["a", "b", "c"]
+            .map(|key| {
+                let (setter, future) = registry.create(9).unwrap();
+                registry.arm(key.into(), None, setter);
+                future
+            })
+            .into();
+        let watched = |mutation| registry.watched([&mutation]);
+        let set = |key: &'static str| Mutation::Set {
+            key: key.into(),
+            value: Bytes::new(),
+        };
+        let add = Mutation::Atomic {
+            op: crate::MutationOp::Add,
+            key: "b".into(),
+            param: Bytes::new(),
+        };
+        let clear = |begin: &'static str, end: &'static str| Mutation::ClearRange {
+            begin: begin.into(),
+            end: end.into(),
+        };
+        assert_eq!(watched(set("a")), ["a"]);
+        assert!(watched(set("aa")).is_empty());
+        assert_eq!(watched(add), ["b"]);
+        assert_eq!(watched(clear("a", "c")), ["a", "b"]);
+        assert!(watched(clear("c", "a")).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_the_store_fails_what_is_armed() {
+        let registry = registry();
+        let (setter, mut watch) = registry.create(1).unwrap();
+        registry.arm("k".into(), None, setter);
+        registry.fail_all(&Code::IO_ERROR.into());
+        assert_eq!(state(&mut watch), "1510");
+    }
+}

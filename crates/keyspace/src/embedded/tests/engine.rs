@@ -1,49 +1,34 @@
+//! What transactions get from the engine, its thread included.
+
+use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::super::engine::{CommitRequest, Engine};
 use super::super::store::Mutation;
-use super::*;
-use crate::env::{BoxFuture, Clock};
+use super::super::{Options, file};
+use crate::env::{Environment, ManualClock};
+use crate::error::Code;
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::key_after;
 
-/// A clock that stands still until it is told to go on.
-#[derive(Default)]
-struct ManualClock(AtomicU64);
-
-impl ManualClock {
-    fn advance(&self, versions: i64) {
-        self.0.fetch_add(versions.unsigned_abs(), Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
-    }
-
-    fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH
-    }
-
-    fn sleep(&self, _duration: Duration) -> BoxFuture<()> {
-        Box::pin(std::future::pending())
-    }
-}
-
-fn engine() -> (Engine, Arc<ManualClock>) {
-    let clock = Arc::new(ManualClock::default());
-    let options = Options::new().environment(Environment::seeded(0, clock.clone()));
+fn engine() -> (Engine, ManualClock) {
+    let clock = ManualClock::new();
+    let options = Options::new().environment(Environment::seeded(0, Arc::new(clock.clone())));
     (engine_with(&options), clock)
 }
 
+fn advance(clock: &ManualClock, versions: i64) {
+    clock.advance(Duration::from_micros(versions.unsigned_abs()));
+}
+
 fn engine_with(options: &Options) -> Engine {
-    let store = super::super::file::memory(1 << 20, &options.environment).unwrap();
+    let store = file::memory(1 << 20, &options.environment).unwrap();
     Engine::start(store, options).unwrap()
 }
 
@@ -168,9 +153,9 @@ async fn a_versionstamped_key_conflicts_with_a_read_of_the_range_it_lands_in() {
 async fn five_seconds_after_its_read_version_a_transaction_is_too_old() {
     let (engine, clock) = engine();
     let (version, snapshot) = engine.read_version().unwrap();
-    clock.advance(TRANSACTION_LIFE_VERSIONS);
+    advance(&clock, TRANSACTION_LIFE_VERSIONS);
     assert!(snapshot.get(b"a").is_ok());
-    clock.advance(1);
+    advance(&clock, 1);
     let too_old = Some(Code::TRANSACTION_TOO_OLD);
     assert_eq!(snapshot.get(b"a").unwrap_err().code(), too_old);
     assert_eq!(engine.snapshot_at(version).err().unwrap().code(), too_old);
@@ -184,7 +169,7 @@ async fn an_explicit_read_version_reads_what_was_visible_then() {
     let mut versions = Vec::new();
     for value in ["1", "2", "3"] {
         engine.commit(set(None, &["a"], value)).await.unwrap();
-        clock.advance(10);
+        advance(&clock, 10);
         versions.push((engine.read_version().unwrap().0, value));
     }
     for (version, value) in versions {

@@ -1,0 +1,136 @@
+//! Failures of the disk: what is in flight is unknown, everything later is refused, and opening
+//! the store again, once the disk is mended, recovers what was acknowledged.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::super::Options;
+use super::super::engine::{CommitRequest, Engine, Snapshot};
+use super::super::file::open_backend;
+use super::super::store::{Flush, Mutation};
+use super::super::watch::WatchFuture;
+use super::disk::{Disk, Fault};
+use super::workload::Workload;
+use super::{CACHE_BYTES, new_store, path, seeds};
+use crate::conformance::scale;
+use crate::env::{Environment, ManualClock};
+use crate::error::{Code, Error};
+
+const FAULTS: [Fault; 3] = [Fault::Error, Fault::Full, Fault::ShortWrite];
+
+fn options() -> Options {
+    Options::new().environment(Environment::seeded(0, Arc::new(ManualClock::new())))
+}
+
+/// Asserts that an error says that the store has failed, and why.
+fn assert_poisoned(error: &Error) {
+    assert!(matches!(error, Error::Poisoned { .. }), "{error:?}");
+    assert_eq!(error.code(), Some(Code::IO_ERROR));
+    assert!(std::error::Error::source(error).is_some());
+}
+
+/// Asserts that a store that has failed refuses everything.
+fn assert_refuses_all(engine: &Engine, (version, snapshot): (i64, Snapshot), watch: WatchFuture) {
+    assert_poisoned(&engine.read_version().err().unwrap());
+    assert_poisoned(&engine.snapshot_at(version).err().unwrap());
+    assert_poisoned(&snapshot.get(b"newest").unwrap_err());
+    assert_poisoned(&watch.now_or_never().unwrap().unwrap_err());
+    let commit = engine.commit(CommitRequest::default());
+    assert_poisoned(&commit.now_or_never().unwrap().unwrap_err());
+    let (setter, late) = engine.watches().create(9).unwrap();
+    engine.watches().arm("key".into(), None, setter);
+    assert_poisoned(&late.now_or_never().unwrap().unwrap_err());
+}
+
+/// Opens the store, commits until the disk fails, and opens it again on what is left.
+fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut workload = Workload::default();
+    let disk = Disk::new(new_store());
+    let store = open_backend(disk.clone(), path(), CACHE_BYTES).unwrap();
+    let (engine, mut committer) = Engine::prepare(store, &options()).unwrap();
+    let snapshot = engine.read_version().unwrap();
+    let (setter, watch) = engine.watches().create(9).unwrap();
+    engine.watches().arm("never written".into(), None, setter);
+    disk.fail_after(rng.random_range(1..200), fault);
+    let failed = loop {
+        let (number, request) = workload.next(&mut rng);
+        let commit = engine.commit(request);
+        let stepped = committer.step();
+        match commit.now_or_never().unwrap() {
+            Ok(commit) => workload.acknowledge(number, commit, true)?,
+            Err(error) => {
+                assert_eq!(error.code(), Some(Code::COMMIT_UNKNOWN_RESULT));
+                break stepped.unwrap_err();
+            }
+        }
+    };
+    assert!(disk.has_failed());
+    assert_poisoned(&failed);
+    assert_refuses_all(&engine, snapshot, watch);
+    drop(committer);
+
+    let left = if rng.random() {
+        disk.contents()
+    } else {
+        disk.after_power_loss(&mut rng)
+    };
+    let store = open_backend(Disk::new(left), path(), CACHE_BYTES);
+    let store = store.map_err(|error| format!("does not open: {error}"))?;
+    workload.check(&store.rows().unwrap())
+}
+
+#[test]
+fn a_disk_that_fails_stops_the_store_and_loses_nothing_that_was_acknowledged() {
+    for fault in FAULTS {
+        for seed in seeds(scale(100, 1_000)) {
+            let recovered = fail_and_recover(fault, seed);
+            assert_eq!(recovered, Ok(()), "{fault:?}; to repeat: TEST_SEED={seed}");
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fails_while_the_store_is_opened_leaves_it_to_be_opened_again() {
+    for fault in FAULTS {
+        for calls in 1..20 {
+            let disk = Disk::new(new_store());
+            disk.fail_after(calls, fault);
+            if let Err(error) = open_backend(disk.clone(), path(), CACHE_BYTES) {
+                assert!(
+                    matches!(error, Error::Open { .. }),
+                    "{fault:?} {calls}: {error:?}"
+                );
+            }
+            let again = open_backend(Disk::new(disk.contents()), path(), CACHE_BYTES);
+            assert!(again.is_ok(), "{fault:?} {calls}: {:?}", again.err());
+        }
+    }
+}
+
+#[test]
+fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
+    let disk = Disk::new(new_store());
+    // Many rows and no cache: a read of one of them reads the disk.
+    let mut store = open_backend(disk.clone(), path(), 0).unwrap();
+    let rows: Vec<_> = (0..1000_u32)
+        .map(|number| Mutation::Set {
+            key: number.to_be_bytes().to_vec().into(),
+            value: vec![0; 100].into(),
+        })
+        .collect();
+    store
+        .apply(store.last_version(), &rows, Flush::Once)
+        .unwrap();
+    let engine = Engine::start(store, &options()).unwrap();
+    let snapshot = engine.read_version().unwrap();
+    let (setter, watch) = engine.watches().create(9).unwrap();
+    engine.watches().arm("key".into(), None, setter);
+    disk.lose_power();
+    assert_poisoned(&snapshot.1.get(&[0, 0, 1, 0]).unwrap_err());
+    assert_refuses_all(&engine, snapshot, watch);
+    assert_poisoned(&engine.shut_down().unwrap_err());
+}

@@ -1,0 +1,169 @@
+//! Power losses at every step: nothing acknowledged is lost, commits are whole, those that survive
+//! are the first ones, and new versionstamps are newer than all before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::super::engine::Engine;
+use super::super::file::open_backend;
+use super::super::store::{Flush, Mutation, Store};
+use super::super::{Durability, Options};
+use super::disk::{Disk, Fault};
+use super::workload::{Workload, stamp_key};
+use super::{CACHE_BYTES, new_store, path, seeds};
+use crate::conformance::scale;
+use crate::env::{Environment, ManualClock};
+use crate::error::Code;
+use crate::limits::RECOVERY_VERSIONS;
+
+/// How often power is lost in the life of one store.
+const LOSSES: usize = 8;
+
+/// A store that is opened again and again, on what is left of its disk.
+struct Life {
+    rng: StdRng,
+    durability: Durability,
+    image: Vec<u8>,
+    workload: Workload,
+}
+
+impl Life {
+    fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let durability = match rng.random_range(0..4) {
+            0 => Durability::Paranoid,
+            1 => Durability::Relaxed {
+                interval: Duration::from_secs(1),
+            },
+            _ => Durability::Immediate,
+        };
+        Self {
+            rng,
+            durability,
+            image: new_store(),
+            workload: Workload::default(),
+        }
+    }
+
+    /// Opens the store and commits until the power goes, each time on what the last loss left,
+    /// and then once more without a loss. `plant` is done to each store before the commits.
+    fn run(mut self, plant: impl Fn(&Disk, &mut Store)) -> Result<(), String> {
+        for _ in 0..LOSSES {
+            let disk = Disk::new(self.image.clone());
+            // Few calls end in the recovery, more in the commits, many in the clean shutdown.
+            let most = 1 << self.rng.random_range(0..10);
+            disk.fail_after(self.rng.random_range(1..=most), Fault::PowerLoss);
+            self.open_and_commit(&disk, &plant)?;
+            self.image = disk.after_power_loss(&mut self.rng);
+        }
+        self.open_and_commit(&Disk::new(self.image.clone()), &plant)
+    }
+
+    fn open_and_commit(
+        &mut self,
+        disk: &Disk,
+        plant: &impl Fn(&Disk, &mut Store),
+    ) -> Result<(), String> {
+        let mut store = match open_backend(disk.clone(), path(), CACHE_BYTES) {
+            Ok(store) => store,
+            Err(_) if disk.has_failed() => return Ok(()),
+            Err(error) => return Err(format!("does not open: {error}")),
+        };
+        let rows = store.rows().map_err(|error| error.to_string())?;
+        self.workload.check(&rows)?;
+        drop(rows);
+        plant(disk, &mut store);
+        self.commit(store)
+    }
+
+    fn commit(&mut self, store: Store) -> Result<(), String> {
+        const ROUNDS: usize = 30;
+        let clock = ManualClock::new();
+        let environment = Environment::seeded(0, Arc::new(clock.clone()));
+        let options = Options::new()
+            .durability(self.durability)
+            .environment(environment);
+        let is_durable = !matches!(self.durability, Durability::Relaxed { .. });
+        let (engine, mut committer) = Engine::prepare(store, &options).expect("the disk has power");
+        for _ in 0..ROUNDS {
+            clock.advance(Duration::from_millis(self.rng.random_range(0..1000)));
+            let sent: Vec<_> = (0..self.rng.random_range(1..4))
+                .map(|_| {
+                    let (number, request) = self.workload.next(&mut self.rng);
+                    (number, engine.commit(request))
+                })
+                .collect();
+            let stepped = committer.step();
+            for (number, commit) in sent {
+                match commit.now_or_never().expect("the batch was judged") {
+                    Ok(commit) => self.workload.acknowledge(number, commit, is_durable)?,
+                    Err(error) => assert_eq!(error.code(), Some(Code::COMMIT_UNKNOWN_RESULT)),
+                }
+            }
+            if stepped.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns what the first life that goes wrong reports.
+fn first_failure(plant: impl Fn(&Disk, &mut Store)) -> Option<String> {
+    seeds(scale(200, 2_000).div_ceil(LOSSES)).find_map(|seed| {
+        let failure = Life::new(seed).run(&plant).err()?;
+        Some(format!(
+            "the store {failure}; to repeat: TEST_SEED={seed} cargo test -p keyspace power_loss"
+        ))
+    })
+}
+
+#[test]
+fn a_power_loss_takes_nothing_that_was_acknowledged_and_leaves_commits_whole_and_in_order() {
+    assert_eq!(first_failure(|_, _| {}), None);
+}
+
+#[test]
+fn the_check_finds_commits_acknowledged_before_they_are_flushed() {
+    let failure = first_failure(|disk, _| disk.ignore_flushes()).unwrap();
+    assert!(
+        failure.contains("was acknowledged") || failure.contains("does not open"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn the_check_finds_versionstamps_from_a_clock_that_went_back() {
+    let failure = first_failure(|_, store| {
+        store.apply(RECOVERY_VERSIONS, [], Flush::Once).ok();
+    });
+    assert!(failure.unwrap().contains("is not newer than all before"));
+}
+
+#[test]
+fn the_check_finds_half_a_commit() {
+    let failure = first_failure(|_, store| {
+        let half = Mutation::Set {
+            key: "row/00".into(),
+            value: "half".into(),
+        };
+        store.apply(store.last_version(), [&half], Flush::Once).ok();
+    });
+    assert!(failure.unwrap().contains("is not the state after commit"));
+}
+
+#[test]
+fn the_check_finds_a_commit_lost_from_the_middle() {
+    let failure = first_failure(|_, store| {
+        let lost = Mutation::ClearRange {
+            begin: stamp_key(2).into(),
+            end: stamp_key(3).into(),
+        };
+        store.apply(store.last_version(), [&lost], Flush::Once).ok();
+    });
+    assert!(failure.unwrap().contains("commit 2 has no stamp"));
+}
