@@ -127,3 +127,8 @@ pub use crate::error::{Error, Result};
 pub use crate::item::{Item, ItemId, SUFFIX_BYTES, StagedId};
 pub use crate::queue::{MicroQueue, Order};
 pub use keyspace;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
