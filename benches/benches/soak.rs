@@ -1,0 +1,141 @@
+//! A queue that never rests: does memory or the file grow with what went through?
+//!
+//! `cargo bench -p benches --bench soak [-- <cycles>]`, 10,000,000 unless told otherwise. 64 tasks
+//! put items in and take them out again on one durable store, with a backlog of 10,000. The table
+//! has a line for each tenth of the way.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use benches::{TempStore, runtime};
+use keyspace::codec::Raw;
+use keyspace::embedded::Embedded;
+use keyspace::{Bytes, Environment, Runner, Subspace};
+use microqueue::{CommittingQueue, MicroQueue};
+use tokio::sync::Semaphore;
+
+const CYCLES: u64 = 10_000_000;
+const BACKLOG: usize = 10_000;
+const PRODUCERS: usize = 62;
+/// Consumers conflict at the head of the queue, so a few take large batches.
+const CONSUMERS: usize = 2;
+const ENQUEUE_BATCH: usize = 100;
+const DEQUEUE_BATCH: usize = 1_000;
+const VALUE: Bytes = Bytes::from_static(&[7; 100]);
+
+type Queue = CommittingQueue<Bytes, Embedded, Raw>;
+
+/// What the tasks share.
+struct Soak {
+    queue: Queue,
+    env: Environment,
+    store: TempStore,
+    cycles: u64,
+    /// Items that producers have claimed to enqueue, the backlog included.
+    claimed: AtomicU64,
+    taken: AtomicU64,
+    /// When the current tenth began.
+    tenth_began: Mutex<Duration>,
+    /// Room in the queue, in items: keeps the backlog where it is.
+    room: Semaphore,
+}
+
+fn main() -> io::Result<()> {
+    // Cargo passes a flag of its own to every benchmark.
+    let cycles = std::env::args()
+        .skip(1)
+        .find_map(|argument| argument.parse().ok());
+    let cycles = cycles.unwrap_or(CYCLES);
+    let (store, env) = (TempStore::new(), Environment::system());
+    let queue = MicroQueue::new(Subspace::from("soak"));
+    let soak = Arc::new(Soak {
+        queue: queue.on(&Runner::new(store.db.clone())),
+        tenth_began: Mutex::new(env.now()),
+        env,
+        store,
+        cycles,
+        claimed: AtomicU64::new(0),
+        taken: AtomicU64::new(0),
+        room: Semaphore::new(BACKLOG),
+    });
+    let mut out = io::stdout();
+    writeln!(
+        out,
+        "{:>12} {:>10} {:>12} {:>12}",
+        "cycles", "items/s", "resident MiB", "file MiB"
+    )?;
+    runtime().block_on(async {
+        let producers = (0..PRODUCERS).map(|_| tokio::spawn(produce(soak.clone())));
+        let consumers = (0..CONSUMERS).map(|_| tokio::spawn(consume(soak.clone())));
+        for task in producers.chain(consumers).collect::<Vec<_>>() {
+            task.await.expect("no task panics");
+        }
+    });
+    Ok(())
+}
+
+async fn produce(soak: Arc<Soak>) {
+    let values = vec![VALUE; ENQUEUE_BATCH];
+    let total = soak.cycles + BACKLOG as u64;
+    while soak
+        .claimed
+        .fetch_add(ENQUEUE_BATCH as u64, Ordering::Relaxed)
+        < total
+    {
+        let room = soak.room.acquire_many(ENQUEUE_BATCH as u32).await;
+        room.expect("the semaphore stays open").forget();
+        soak.queue
+            .enqueue_all(&values)
+            .await
+            .expect("nothing conflicts");
+    }
+}
+
+async fn consume(soak: Arc<Soak>) {
+    let tenth = (soak.cycles / 10).max(1);
+    loop {
+        let items = soak
+            .queue
+            .dequeue_batch(DEQUEUE_BATCH)
+            .await
+            .expect("conflicts are retried");
+        let count = items.len() as u64;
+        soak.room.add_permits(items.len());
+        let before = soak.taken.fetch_add(count, Ordering::Relaxed);
+        if before / tenth != (before + count) / tenth {
+            report(&soak, before + count, tenth).expect("standard output is there");
+        }
+        if before + count >= soak.cycles {
+            return;
+        }
+    }
+}
+
+fn report(soak: &Soak, cycles: u64, tenth: u64) -> io::Result<()> {
+    const MIB: f64 = (1 << 20) as f64;
+    let now = soak.env.now();
+    let began = {
+        let mut began = soak.tenth_began.lock().expect("nobody panics with it");
+        std::mem::replace(&mut *began, now)
+    };
+    let rate = tenth as f64 / (now - began).as_secs_f64();
+    let resident = resident_bytes().map_or_else(
+        || "unknown".to_owned(),
+        |bytes| format!("{:.1}", bytes as f64 / MIB),
+    );
+    let file = soak.store.file_bytes() as f64 / MIB;
+    let line = format!("{cycles:>12} {rate:>10.0} {resident:>12} {file:>12.1}");
+    writeln!(io::stdout(), "{line}")
+}
+
+/// Returns the resident memory of this process, where the system tells it in `/proc`.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
