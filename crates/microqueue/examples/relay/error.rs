@@ -36,6 +36,9 @@ pub(crate) enum Error {
         relayed: u64,
     },
 
+    #[error("cannot open the store")]
+    Open(#[source] keyspace::Error),
+
     #[error("the store failed")]
     Keyspace(#[from] keyspace::Error),
 

@@ -30,7 +30,7 @@ use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use microqueue::keyspace;
 use microqueue::keyspace::run::Runner;
-use microqueue::keyspace::{Database, Environment, Isolation, Transaction};
+use microqueue::keyspace::{Database, Isolation, Transaction};
 
 use crate::check::Check;
 use crate::error::{Error, Result};
@@ -91,15 +91,12 @@ async fn relay(arguments: Arguments) -> Result<bool> {
         return Err(Error::NotADirectory { path: directory });
     }
     let sources = files::find(&directory)?;
-    let relay = Arc::new(Relay::new(
-        Runner::new(keyspace::open(&arguments.db)?),
-        Environment::system(),
-        sources,
-        arguments.progress,
-    ));
+    let db = keyspace::open(&arguments.db).map_err(Error::Open)?;
+    let relay = Arc::new(Relay::new(Runner::new(db), sources, arguments.progress));
     relay.claim(&directory).await?;
     relay.run(arguments.producers, arguments.consumers).await?;
     let check = check(&relay).await?;
+    relay.runner.close().await?;
     report(&relay, &check);
     Ok(check.problems.is_empty())
 }
@@ -113,8 +110,8 @@ async fn check<D: Database>(relay: &Relay<D>) -> Result<Check> {
         let batch = relay
             .runner
             .run(|tr, _| async move {
-                let batch = tr.get_range(query, Isolation::Serializable).await?;
-                Ok::<_, Error>(batch)
+                let batch = tr.get_range(query, Isolation::Serializable).await;
+                batch.map_err(Error::from)
             })
             .await?;
         next = query.after(&batch);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use microqueue::Item;
 use microqueue::keyspace::run::{Attempt, Runner};
-use microqueue::keyspace::{Code, Database, Environment, Transaction};
+use microqueue::keyspace::{Code, Database, Transaction};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, block_in_place};
 
@@ -44,7 +44,6 @@ pub(crate) struct Relay<D: Database> {
     pub(crate) runner: Runner<D>,
     pub(crate) enqueued: Side,
     pub(crate) dequeued: Side,
-    env: Environment,
     sources: Vec<Source>,
     /// How many of the sources a producer has begun.
     begun: AtomicUsize,
@@ -53,18 +52,12 @@ pub(crate) struct Relay<D: Database> {
 }
 
 impl<D: Database> Relay<D> {
-    pub(crate) fn new(
-        runner: Runner<D>,
-        env: Environment,
-        sources: Vec<Source>,
-        progress: bool,
-    ) -> Self {
+    pub(crate) fn new(runner: Runner<D>, sources: Vec<Source>, progress: bool) -> Self {
         Self {
             store: Store::new(),
             runner,
             enqueued: Side::default(),
             dequeued: Side::default(),
-            env,
             sources,
             begun: AtomicUsize::new(0),
             progress,
@@ -85,14 +78,16 @@ impl<D: Database> Relay<D> {
 
     /// Runs until every line is enqueued and the queue is empty.
     pub(crate) async fn run(self: &Arc<Self>, producers: u64, consumers: u64) -> Result<()> {
-        let start = self.env.now();
+        let start = self.runner.environment().now();
         let (produced, seen) = watch::channel(());
         let mut tasks = JoinSet::new();
         for _ in 0..producers {
             let (relay, produced) = (self.clone(), produced.clone());
             tasks.spawn(async move {
                 relay.produce(&produced).await?;
-                relay.enqueued.ended(relay.env.now() - start);
+                relay
+                    .enqueued
+                    .ended(relay.runner.environment().now() - start);
                 Ok::<_, Error>(())
             });
         }
@@ -102,7 +97,9 @@ impl<D: Database> Relay<D> {
             let (relay, seen) = (self.clone(), seen.clone());
             tasks.spawn(async move {
                 relay.consume(consumer, seen).await?;
-                relay.dequeued.ended(relay.env.now() - start);
+                relay
+                    .dequeued
+                    .ended(relay.runner.environment().now() - start);
                 Ok(())
             });
         }
