@@ -27,7 +27,7 @@ pub enum Order {
 /// transaction's owner, so that it happens together with whatever else the transaction does.
 /// [`on`](Self::on) gives the operations that commit by themselves.
 ///
-/// A handle is two strings' worth of memory and holds nothing of the store: clone it freely.
+/// A handle holds nothing of the store: clone it freely.
 pub struct MicroQueue<T, C = Bincode> {
     pub(crate) layout: Layout<T, C>,
     pub(crate) env: Environment,

@@ -6,13 +6,14 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use common::{contents, jobs, memory};
+use common::{jobs, memory};
 use keyspace::conformance::scale;
-use microqueue::keyspace::embedded::Embedded;
-use microqueue::keyspace::run::Runner;
+use microqueue::keyspace::chaos::{Chaos, Faults};
+use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{
-    Database, Isolation, OwnedTransaction, RangeQuery, Transaction, Versionstamp,
+    Database, Environment, Isolation, OwnedTransaction, RangeQuery, Transaction, Versionstamp,
 };
 use microqueue::{ItemId, MicroQueue, Order, Result, StagedId};
 use rand::rngs::StdRng;
@@ -88,8 +89,8 @@ async fn put(queue: &MicroQueue<u64>, tr: &impl Transaction, values: &[u64]) -> 
 }
 
 /// Runs random transactions of one task, and returns what they did.
-async fn work(
-    runner: Runner<Embedded>,
+async fn work<D: Database>(
+    runner: Runner<D>,
     queue: MicroQueue<u64>,
     task: u64,
     seed: u64,
@@ -120,27 +121,44 @@ async fn work(
     Ok(done)
 }
 
+/// Runs many tasks at once and replays what they did.
+async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, rounds: u64) {
+    const TASKS: u64 = 12;
+    let seed = 0x5eed;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        tasks.spawn(work(runner.clone(), queue.clone(), task, seed, rounds));
+    }
+    let mut transactions = Vec::new();
+    for done in tasks.join_all().await {
+        transactions.extend(done.unwrap());
+    }
+    assert_eq!(transactions.len() as u64, TASKS * rounds);
+    let order = queue.order();
+    let left = replay(order, transactions).unwrap_or_else(|difference| {
+        panic!("in {order:?} order, seed {seed}: {difference}");
+    });
+    let items = queue.on(&runner).items(None, usize::MAX).await.unwrap();
+    let items: Vec<_> = items.into_iter().map(|item| item.value).collect();
+    assert_eq!(items, left);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn transactions_of_many_tasks_replay_in_commit_order() {
-    const TASKS: u64 = 12;
-    let rounds = scale(40, 2_000) as u64;
     for order in [Order::Commit, Order::Index] {
-        let seed = 0x5eed;
-        let (db, queue) = (memory(), jobs(order));
-        let runner = Runner::new(db.clone());
-        let mut tasks = JoinSet::new();
-        for task in 0..TASKS {
-            tasks.spawn(work(runner.clone(), queue.clone(), task, seed, rounds));
-        }
-        let mut transactions = Vec::new();
-        for done in tasks.join_all().await {
-            transactions.extend(done.unwrap());
-        }
-        assert_eq!(transactions.len() as u64, TASKS * rounds);
-        let left = replay(order, transactions).unwrap_or_else(|difference| {
-            panic!("{order:?} order, seed {seed}: {difference}");
-        });
-        assert_eq!(contents(&db, &queue).await, left);
+        let runner = Runner::new(memory());
+        run_and_replay(runner, jobs(order), scale(40, 2_000) as u64).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn they_do_so_when_commits_fail_and_land_late() {
+    for order in [Order::Commit, Order::Index] {
+        let chaos = Chaos::new(memory(), Environment::system(), Faults::all(0.05));
+        let options = RunOptions::default().max_retry_delay(Duration::from_millis(5));
+        let runner = Runner::with_options(chaos.clone(), options);
+        run_and_replay(runner, jobs(order), scale(25, 1_000) as u64).await;
+        assert!(chaos.tally().landed > 0 && chaos.tally().refused > 0);
     }
 }
 

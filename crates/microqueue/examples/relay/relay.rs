@@ -85,9 +85,8 @@ impl<D: Database> Relay<D> {
             let (relay, produced) = (self.clone(), produced.clone());
             tasks.spawn(async move {
                 relay.produce(&produced).await?;
-                relay
-                    .enqueued
-                    .ended(relay.runner.environment().now() - start);
+                let elapsed = relay.runner.environment().now() - start;
+                relay.enqueued.ended(elapsed);
                 Ok::<_, Error>(())
             });
         }
@@ -97,9 +96,8 @@ impl<D: Database> Relay<D> {
             let (relay, seen) = (self.clone(), seen.clone());
             tasks.spawn(async move {
                 relay.consume(consumer, seen).await?;
-                relay
-                    .dequeued
-                    .ended(relay.runner.environment().now() - start);
+                let elapsed = relay.runner.environment().now() - start;
+                relay.dequeued.ended(elapsed);
                 Ok(())
             });
         }
