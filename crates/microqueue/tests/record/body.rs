@@ -1,0 +1,43 @@
+//! The body of the fuzz target, which a plain test drives too.
+
+use futures::executor::block_on;
+use microqueue::keyspace::codec::{Bincode, Codec, Json, Tuple};
+use microqueue::keyspace::embedded::Embedded;
+use microqueue::keyspace::{self, Database, Subspace, Transaction};
+use microqueue::{Error, MicroQueue, Order};
+
+thread_local! {
+    static STORE: Embedded = keyspace::open("memory:").expect("a store in memory opens");
+}
+
+/// Puts a row into a queue's subspace and looks at the queue. The first byte of the input is the
+/// length of the rest of the key.
+pub(crate) fn record(input: &[u8]) {
+    let Some((&key_bytes, row)) = input.split_first() else {
+        return;
+    };
+    let (key, value) = row.split_at(row.len().min(key_bytes.into()));
+    for order in [Order::Commit, Order::Index] {
+        look::<Vec<String>, Bincode>(order, key, value);
+        look::<(String, Vec<u8>, i64), Tuple>(order, key, value);
+        look::<Vec<Option<f64>>, Json>(order, key, value);
+    }
+}
+
+fn look<T, C: Codec<T>>(order: Order, key: &[u8], value: &[u8]) {
+    let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
+    let key = [queue.subspace().bytes(), key].concat();
+    let (begin, end) = queue.subspace().range();
+    if !(begin..end).contains(&key) {
+        return;
+    }
+    let tr = STORE
+        .with(Database::begin)
+        .expect("a store in memory serves");
+    tr.set(&key, value);
+    match block_on(queue.peek(&tr)) {
+        Ok(item) => assert!(item.is_some()),
+        Err(Error::Keyspace(keyspace::Error::Corrupt { key: named, .. })) => assert_eq!(named, key),
+        Err(error) => panic!("{error:?}"),
+    }
+}

@@ -1,0 +1,63 @@
+//! Damaged rows: the body of the fuzz target `record`, driven by seeded damage to whole rows.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod body;
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::{memory, rows};
+use keyspace::conformance::scale;
+use microqueue::keyspace::codec::{Bincode, Codec, Json, Tuple};
+use microqueue::keyspace::{self, Database, KeyValue, OwnedTransaction, Subspace};
+use microqueue::{MicroQueue, Order};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Returns the row of a queue that holds one value.
+async fn row<T, C: Codec<T>>(order: Order, value: T) -> KeyValue {
+    let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
+    let db = memory();
+    let mut tr = db.begin().unwrap();
+    queue.enqueue(&tr, &value).await.unwrap();
+    tr.commit().await.unwrap();
+    rows(&db).await.remove(0)
+}
+
+/// Changes, inserts and removes a few bytes, or none.
+fn damage(bytes: &[u8], rng: &mut StdRng) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..rng.random_range(0..4) {
+        let at = rng.random_range(0..=bytes.len());
+        match rng.random_range(0..4) {
+            0 => bytes.insert(at, rng.random()),
+            1 => bytes.truncate(at),
+            2 if at < bytes.len() => drop(bytes.remove(at)),
+            _ if at < bytes.len() => bytes[at] = rng.random(),
+            _ => bytes.push(rng.random()),
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn damaged_rows_are_items_or_corrupt_and_never_a_panic() {
+    let mut rng = StdRng::seed_from_u64(0x5eed);
+    let mut whole = Vec::new();
+    for order in [Order::Commit, Order::Index] {
+        whole.extend([
+            row::<_, Bincode>(order, vec!["a".repeat(300), "b".to_owned()]).await,
+            row::<_, Tuple>(order, ("a\0".to_owned(), vec![0_u8, 1], -5_i64)).await,
+            row::<_, Json>(order, vec![None, Some(1.5_f64)]).await,
+        ]);
+    }
+    let prefix_bytes = Subspace::from("q").bytes().len();
+    for _ in 0..scale(2_000, 200_000) {
+        for KeyValue { key, value } in &whole {
+            let key = damage(&key[prefix_bytes..], &mut rng);
+            let value = damage(value, &mut rng);
+            let input = [&[key.len() as u8], key.as_slice(), value.as_slice()].concat();
+            body::record(&input);
+        }
+    }
+}
