@@ -101,6 +101,13 @@ impl Code {
         self.entry().map_or("unknown_error", |(name, _)| name)
     }
 
+    /// Returns what the error means, in one clause.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        self.entry()
+            .map_or("error not known to this library", |(_, text)| text)
+    }
+
     /// Returns true if the transaction may have committed, as `fdb_error_predicate` with
     /// `MAYBE_COMMITTED` does: `commit_unknown_result` and `cluster_version_changed`.
     #[must_use]
@@ -151,14 +158,14 @@ impl fmt::Debug for Code {
     }
 }
 
+/// FoundationDB's name and number: `not_committed 1020`.
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let description = self
-            .entry()
-            .map_or("not known to this library", |(_, text)| text);
-        write!(f, "{description} ({} {})", self.name(), self.0)
+        write!(f, "{} {}", self.name(), self.0)
     }
 }
+
+impl std::error::Error for Code {}
 
 /// A failure of a store, a transaction or a stored record.
 ///
@@ -168,18 +175,21 @@ impl fmt::Display for Code {
 #[non_exhaustive]
 pub enum Error {
     /// The store answered with a FoundationDB error.
-    #[error("{0}")]
-    Store(Code),
+    #[error("{} ({})", .0.description(), .0)]
+    Store(#[source] Code),
 
     /// The commit may or may not have happened, and the retry loop could not find out within its
     /// limits, or the ledger's slot was swept. Nothing was run again. Read the state the
     /// transaction would have written before deciding to repeat it.
-    #[error("outcome of the transaction is unknown after {attempts} attempts")]
+    #[error(
+        "outcome of the transaction is unknown after {attempts} attempts{}",
+        because(cause)
+    )]
     OutcomeUnknown {
         /// How many attempts were made.
         attempts: u32,
-        /// Why the loop stopped: the last error seen.
-        #[source]
+        /// Why the loop stopped: the last error seen. It is not the `source()`, below which whoever
+        /// classifies errors would find a code that asks for a retry.
         cause: Option<Arc<Error>>,
     },
 
@@ -295,13 +305,81 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
         if let Some(known) = error.downcast_ref::<Error>() {
             return known.code();
         }
+        // A transparent wrapper has the source of what it wraps, and so passes over the `Error`.
+        if let Some(code) = error.downcast_ref::<Code>() {
+            return Some(*code);
+        }
         current = error.source();
     }
     None
+}
+
+fn because(cause: &Option<Arc<Error>>) -> String {
+    cause
+        .as_ref()
+        .map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
 /// Renders a key the way FoundationDB's tools do: printable ASCII as it is, other bytes as `\xNN`.
 #[must_use]
 pub fn printable(key: &[u8]) -> String {
     key.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Application {
+        #[error("wrapped")]
+        Wrapped(#[source] Error),
+        #[error(transparent)]
+        Transparent(Error),
+        #[error("boxed")]
+        Boxed(#[source] Box<dyn std::error::Error + Send + Sync>),
+        #[error("alone")]
+        Alone,
+    }
+
+    #[test]
+    fn a_code_is_found_however_an_application_wraps_the_error() {
+        let store = || Error::Store(Code::NOT_COMMITTED);
+        let boxed = |error: Application| Application::Boxed(Box::new(error));
+        for error in [
+            Application::Wrapped(store()),
+            Application::Transparent(store()),
+            boxed(Application::Wrapped(store())),
+            boxed(Application::Transparent(store())),
+        ] {
+            assert_eq!(code_of(&error), Some(Code::NOT_COMMITTED), "{error:?}");
+        }
+        assert_eq!(code_of(&Application::Alone), None);
+        assert_eq!(code_of(&boxed(Application::Alone)), None);
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_not_retried_for_the_sake_of_its_cause() {
+        let unknown = Error::OutcomeUnknown {
+            attempts: 1,
+            cause: Some(Arc::new(Error::Store(Code::NOT_COMMITTED))),
+        };
+        assert_eq!(code_of(&unknown), None);
+        assert_eq!(code_of(&Application::Wrapped(unknown.clone())), None);
+        assert_eq!(code_of(&Application::Transparent(unknown)), None);
+    }
+
+    #[test]
+    fn a_store_error_says_what_it_means_and_keeps_name_and_number() {
+        let error = Error::Store(Code::FUTURE_VERSION);
+        assert_eq!(
+            error.to_string(),
+            "request for future version (future_version 1009)"
+        );
+        let unknown = Error::Store(Code::from_number(4242));
+        assert_eq!(
+            unknown.to_string(),
+            "error not known to this library (unknown_error 4242)"
+        );
+    }
 }
