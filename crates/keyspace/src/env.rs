@@ -197,7 +197,8 @@ impl ManualClock {
     /// Returns a clock that every sleep moves to its own end, giving way once to other tasks.
     ///
     /// A seeded simulation never waits on it. Sleeps that overlap do not take turns by their
-    /// length: each one moves the clock when it is first polled.
+    /// length: each one moves the clock when it is first polled. That includes the sleeps of
+    /// timeouts, so what has a time limit runs into it here.
     #[must_use]
     pub fn moved_by_sleepers() -> Self {
         Self {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::{Attempt, RunOptions, Tx};
 use crate::error::{Code, Error, Result, code_of};
 use crate::ledger::{EarlierCommit, Receipt};
+use crate::limits;
 use crate::transaction::{Commit, Database, OwnedTransaction, Transaction, TransactionOption};
 
 pub(super) struct Operation<'a, D: Database, R, E> {
@@ -191,6 +192,15 @@ where
         }
         time_left(self.options, self.deadline)?;
         self.attempt.after = Some(code);
+        if code == Code::CLUSTER_VERSION_CHANGED {
+            // Retryable, and yet no transaction survives it: `on_error` gives it back.
+            self.options
+                .environment
+                .sleep(limits::INITIAL_BACKOFF)
+                .await;
+            self.tx = begin_transaction(self.db, self.options, self.deadline)?;
+            return Ok(());
+        }
         self.tx.reclaim()?.on_error(code.into()).await
     }
 
