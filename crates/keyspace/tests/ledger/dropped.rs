@@ -1,0 +1,183 @@
+//! Operations whose future is dropped at the commit, and operations that gave up: the next operation
+//! on the runner makes the outcome final.
+
+use std::future::{self, Future};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::FutureExt;
+use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
+use keyspace::{Code, Error, Runner, Transaction, TransactionOption};
+
+use crate::log;
+use crate::saboteur::Plant;
+use crate::world::{TestDatabase, World};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Append,
+    ChangeNothing,
+    Fail,
+}
+
+/// What the next operation fails with: whether it saw the item of the one before.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the closure refused, seen {seen}")]
+    Refused { seen: bool },
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+fn fates() -> Vec<Fate> {
+    let mut fates = vec![Fate::Applied, Fate::Lost];
+    for attempts in 0..=3 {
+        for before in [LandingPoint::ReadVersion, LandingPoint::Commit] {
+            fates.push(Fate::Late(Landing { attempts, before }));
+        }
+    }
+    fates
+}
+
+async fn append(runner: &Runner<TestDatabase>) -> Result<(), Error> {
+    let append = runner.run(|tr, attempt| async move {
+        log::append(&tr, 1, attempt.number);
+        Ok::<_, Error>(())
+    });
+    append.await
+}
+
+async fn is_stored(world: &World) -> bool {
+    let items = log::stored_items(&world.db).await;
+    let count = items.iter().filter(|item| item.operation == 1).count();
+    assert!(count <= 1, "appended twice: {items:?}");
+    count == 1
+}
+
+/// Polls a future that will never be ready until something else has happened.
+async fn poll_until<C: Future<Output = bool>>(future: impl Future, condition: impl Fn() -> C) {
+    let mut future = Box::pin(future);
+    while !condition().await {
+        assert!(future.as_mut().now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Drops operation 1 at its commit.
+async fn drop_at_commit(world: &World, runner: &Runner<TestDatabase>, fate: Fate) {
+    world.chaos.script([CommitFault::Silent(fate)]);
+    poll_until(append(runner), async || {
+        world.chaos.tally().commits == 1 && (fate != Fate::Applied || is_stored(world).await)
+    })
+    .await;
+}
+
+/// Runs the next operation, and says what is wrong with it: what it saw of operation 1 is not what
+/// is so for ever after.
+async fn violation_after(
+    world: &World,
+    runner: &Runner<TestDatabase>,
+    next: Next,
+) -> Option<String> {
+    let answer = runner
+        .run(|tr, attempt| async move {
+            let items = log::items(&tr).await?;
+            let seen = items.iter().any(|item| item.operation == 1);
+            match next {
+                Next::Append => log::append(&tr, 2, attempt.number),
+                Next::ChangeNothing => {}
+                Next::Fail => return Err(Failure::Refused { seen }),
+            }
+            Ok(seen)
+        })
+        .await;
+    let at_return = is_stored(world).await;
+    world.chaos.flush().await;
+    let finally = is_stored(world).await;
+    let right = match answer {
+        Ok(seen) => seen == finally,
+        // It may have landed after the closure looked and before its answer counted.
+        Err(Failure::Refused { seen }) => !seen || finally,
+        Err(Failure::Store(_)) => false,
+    };
+    (!right || at_return != finally)
+        .then(|| format!("{next:?}: {answer:?}, stored {at_return}, then {finally}"))
+}
+
+async fn violations(plant: Plant) -> Vec<String> {
+    let mut violations = Vec::new();
+    for fate in fates() {
+        for next in [Next::Append, Next::ChangeNothing, Next::Fail] {
+            let world = World::new(0, Faults::default(), plant);
+            let runner = world.runner().await;
+            drop_at_commit(&world, &runner, fate).await;
+            let violation = violation_after(&world, &runner, next).await;
+            violations.extend(violation.map(|text| format!("{fate:?}, {text}")));
+        }
+    }
+    violations
+}
+
+#[tokio::test]
+async fn the_next_operation_makes_a_dropped_commit_final() {
+    assert_eq!(violations(Plant::Nothing).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn each_planted_bug_lets_a_dropped_commit_land_later() {
+    for (plant, next) in [
+        (Plant::AnswerWithoutSlot, "ChangeNothing"),
+        (Plant::AnswerWithoutSlot, "Fail"),
+        (Plant::ConflictAfterWrite, "Append"),
+        (Plant::NoReadVersion, "Append"),
+    ] {
+        let violations = violations(plant).await;
+        let caught = violations.iter().any(|text| text.contains(next));
+        assert!(caught, "{plant:?} is not caught by {next}: {violations:#?}");
+    }
+}
+
+#[tokio::test]
+async fn the_next_operation_makes_an_unknown_outcome_final() {
+    for fate in fates() {
+        for next in [Next::Append, Next::ChangeNothing, Next::Fail] {
+            let world = World::calm();
+            let runner = world.runner().await;
+            world.chaos.script([CommitFault::Unknown(fate)]);
+            let answer = runner
+                .run(|tr, attempt| async move {
+                    tr.set_option(TransactionOption::RetryLimit(Some(0)))?;
+                    log::append(&tr, 1, attempt.number);
+                    Ok::<_, Error>(())
+                })
+                .await;
+            match answer {
+                Err(Error::OutcomeUnknown { attempts, cause }) => {
+                    assert_eq!(attempts, 1);
+                    let code = cause.and_then(|cause| cause.code());
+                    assert_eq!(code, Some(Code::COMMIT_UNKNOWN_RESULT));
+                }
+                other => panic!("expected an unknown outcome, found {other:?}"),
+            }
+            assert_eq!(
+                violation_after(&world, &runner, next).await,
+                None,
+                "{fate:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_future_dropped_before_its_commit_leaves_nothing() {
+    let world = World::calm();
+    let runner = world.runner().await;
+    let began = &AtomicBool::new(false);
+    let operation = runner.run(|tr, attempt| async move {
+        log::append(&tr, 1, attempt.number);
+        began.store(true, Ordering::Relaxed);
+        future::pending::<Result<(), Error>>().await
+    });
+    poll_until(operation, async || began.load(Ordering::Relaxed)).await;
+    assert_eq!(violation_after(&world, &runner, Next::Append).await, None);
+    assert!(!is_stored(&world).await);
+}
