@@ -147,10 +147,14 @@ impl Engine {
             None => self.shared.timeline.read_version()?.0,
         };
         let (verdict, receiver) = oneshot::channel();
-        self.shared.queue.push(PendingCommit {
+        let commit = PendingCommit {
             request,
             read_version,
             verdict,
+        };
+        self.shared.queue.push(commit).or_else(|refusal| {
+            self.shared.timeline.check()?;
+            Err(refusal)
         })?;
         Ok(receiver)
     }
@@ -192,8 +196,9 @@ impl Shared {
     /// Ends the store: everything that waits, and everything later, gets the error returned. That
     /// is `error` unless the store had ended before.
     pub(super) fn end(&self, error: Error) -> Error {
-        self.queue.close();
+        // The reason comes first: closing the queue ends the committer, which gives its own.
         let error = self.timeline.end(error);
+        self.queue.close();
         for commit in self.queue.take_all() {
             // Who has stopped waiting does not hear of it.
             let _ = commit.verdict.send(Err(error.clone()));

@@ -6,15 +6,15 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
+use redb::StorageBackend;
 use redb::backends::{FileBackend, InMemoryBackend};
-use redb::{Database, StorageBackend};
 
 use super::held::HeldBackend;
-use super::store::{Store, refusal};
+use super::refusal::{not_a_store, open_error, refusal};
+use super::store::Store;
 use crate::env::Environment;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// What errors call a store in memory.
 pub(super) const IN_MEMORY: &str = ":memory:";
@@ -51,18 +51,12 @@ pub(super) fn open_backend(
     path: &Path,
     cache_bytes: usize,
 ) -> Result<Store> {
-    let refused = |error: redb::Error| refusal(path, error);
     if backend.len().map_err(|error| open_error(path, error))? == 0 {
         return Err(not_a_store(path, "an empty file"));
     }
     let backend = HeldBackend::new(backend);
-    let database = Database::builder()
-        .set_cache_size(cache_bytes)
-        .create_with_backend(backend.clone())
-        .map_err(|error| refused(error.into()))?;
-    let mut store = Store::open(database, path)?;
+    let store = Store::open(backend.clone(), cache_bytes, path)?;
     backend.release().map_err(|error| open_error(path, error))?;
-    store.recover().map_err(refused)?;
     Ok(store)
 }
 
@@ -79,12 +73,7 @@ pub(super) fn create_in(
     cache_bytes: usize,
     env: &Environment,
 ) -> Result<Store> {
-    Database::builder()
-        .set_cache_size(cache_bytes)
-        .create_with_backend(backend)
-        .map_err(redb::Error::from)
-        .and_then(|database| Store::create(database, env.random_bytes()))
-        .map_err(|error| refusal(path, error))
+    Store::create(backend, cache_bytes, env.random_bytes()).map_err(|error| refusal(path, error))
 }
 
 /// Makes a store under a name of its own and moves it to `path`, so that who dies on the way leaves
@@ -122,18 +111,4 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn sync_folder(_folder: &Path) -> io::Result<()> {
     Ok(())
-}
-
-pub(super) fn open_error(path: &Path, cause: io::Error) -> Error {
-    Error::Open {
-        path: path.to_owned(),
-        cause: Arc::new(cause),
-    }
-}
-
-fn not_a_store(path: &Path, found: &str) -> Error {
-    Error::NotAStore {
-        path: path.to_owned(),
-        reason: format!("expected a file written by this library, found {found}"),
-    }
 }

@@ -26,6 +26,7 @@ mod history;
 mod queue;
 mod ranges;
 mod read;
+mod refusal;
 mod snapshot;
 mod state;
 mod store;
@@ -197,7 +198,8 @@ impl Options {
     }
 
     fn start(&self, store: store::Store, path: &Path) -> Result<Embedded> {
-        let engine = Engine::start(store, self).map_err(|cause| file::open_error(path, cause))?;
+        let engine =
+            Engine::start(store, self).map_err(|cause| refusal::open_error(path, cause))?;
         Ok(Embedded {
             engine: Arc::new(engine),
             defaults: Arc::default(),

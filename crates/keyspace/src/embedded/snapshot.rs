@@ -6,7 +6,7 @@ use bytes::Bytes;
 use redb::StorageError;
 
 use super::engine::Shared;
-use super::store::Rows;
+use super::store::{Rows, guarded};
 use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 
@@ -117,7 +117,7 @@ impl Snapshot {
                 .rows
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
-            rows.as_ref().map(read)
+            rows.as_ref().map(|rows| guarded(|| Ok(read(rows)?)))
         };
         match answer {
             Some(Ok(answer)) => Ok(answer),

@@ -6,14 +6,14 @@
 //! | `keyspace.meta` | `store` | [`Meta`]: format (4 bytes), last commit version (8), store id (16), big-endian |
 
 use std::borrow::Cow;
-use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition};
 
 use super::atomic;
+use super::refusal::refusal;
 use crate::error::{Error, Result};
 use crate::limits::RECOVERY_VERSIONS;
 use crate::mutation::MutationOp;
@@ -109,6 +109,20 @@ pub(super) enum Flush {
     Twice,
 }
 
+/// Calls redb, which panics on some pages that do not hold what it wrote. That is a damaged file,
+/// and no reason to take the process down.
+///
+/// What the panic leaves behind is not used again: a file that was being opened is closed, a store
+/// that was open ends.
+pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("a page does not hold what was written");
+        Err(redb::Error::Corrupted(text.to_owned()))
+    })
+}
+
 /// The tables of a store.
 pub(super) struct Store {
     database: Database,
@@ -116,26 +130,40 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Makes an empty database a store.
-    pub(super) fn create(database: Database, id: [u8; 16]) -> Result<Self, redb::Error> {
+    /// Makes a store in an empty backend.
+    pub(super) fn create(
+        backend: impl StorageBackend,
+        cache_bytes: usize,
+        id: [u8; 16],
+    ) -> Result<Self, redb::Error> {
         let last_version = RECOVERY_VERSIONS;
-        let meta = Meta { last_version, id };
-        let mut store = Self { database, meta };
+        let mut store = Self {
+            database: open_database(backend, cache_bytes)?,
+            meta: Meta { last_version, id },
+        };
         store.apply(last_version, [], Flush::Twice)?;
         Ok(store)
     }
 
-    /// Leaves behind every version that an earlier opening of the store may have given, also to
-    /// commits that were acknowledged and lost with [`Durability::Relaxed`](super::Durability).
-    pub(super) fn recover(&mut self) -> Result<(), redb::Error> {
-        self.apply(self.last_version() + RECOVERY_VERSIONS, [], Flush::Once)
-    }
-
-    /// Takes the store that a database holds. Writes nothing.
-    pub(super) fn open(database: Database, path: &Path) -> Result<Self> {
-        let meta = read_meta(&database).map_err(|error| refusal(path, error))?;
+    /// Opens the store in a backend, and leaves behind every version that an earlier opening may
+    /// have given, also to commits that were acknowledged and then lost for want of a flush.
+    pub(super) fn open(
+        backend: impl StorageBackend,
+        cache_bytes: usize,
+        path: &Path,
+    ) -> Result<Self> {
+        let refused = |error| refusal(path, error);
+        let opened = guarded(|| {
+            let database = open_database(backend, cache_bytes)?;
+            let meta = read_meta(&database)?;
+            Ok((database, meta))
+        });
+        let (database, meta) = opened.map_err(refused)?;
         let meta = Meta::decode(&meta, path)?;
-        Ok(Self { database, meta })
+        let mut store = Self { database, meta };
+        let base = meta.last_version + RECOVERY_VERSIONS;
+        store.apply(base, [], Flush::Once).map_err(refused)?;
+        Ok(store)
     }
 
     /// Returns the version given to the last [`apply`](Self::apply).
@@ -150,28 +178,38 @@ impl Store {
         mutations: impl IntoIterator<Item = &'a Mutation>,
         flush: Flush,
     ) -> Result<(), redb::Error> {
-        let mut transaction = self.database.begin_write()?;
-        match flush {
-            Flush::Later => transaction.set_durability(redb::Durability::None)?,
-            Flush::Once => {}
-            Flush::Twice => transaction.set_quick_repair(true),
-        }
-        let mut rows = transaction.open_table(ROWS)?;
-        for mutation in mutations {
-            write(&mut rows, mutation)?;
-        }
-        drop(rows);
         self.meta.last_version = version;
-        transaction
-            .open_table(META)?
-            .insert(META_KEY, &self.meta.encode()[..])?;
-        Ok(transaction.commit()?)
+        guarded(|| {
+            let mut transaction = self.database.begin_write()?;
+            match flush {
+                Flush::Later => transaction.set_durability(redb::Durability::None)?,
+                Flush::Once => {}
+                Flush::Twice => transaction.set_quick_repair(true),
+            }
+            let mut rows = transaction.open_table(ROWS)?;
+            for mutation in mutations {
+                write(&mut rows, mutation)?;
+            }
+            drop(rows);
+            let meta = self.meta.encode();
+            transaction.open_table(META)?.insert(META_KEY, &meta[..])?;
+            Ok(transaction.commit()?)
+        })
     }
 
     /// Returns the rows as the last batch left them.
     pub(super) fn rows(&self) -> Result<Rows, redb::Error> {
         Ok(self.database.begin_read()?.open_table(ROWS)?)
     }
+}
+
+fn open_database(
+    backend: impl StorageBackend,
+    cache_bytes: usize,
+) -> Result<Database, redb::Error> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(cache_bytes);
+    Ok(builder.create_with_backend(backend)?)
 }
 
 fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
@@ -208,42 +246,6 @@ fn write(
         }
     }
     Ok(())
-}
-
-/// Says why the file at `path` was not opened.
-pub(super) fn refusal(path: &Path, error: redb::Error) -> Error {
-    let path = path.to_owned();
-    match error {
-        redb::Error::DatabaseAlreadyOpen => Error::StoreInUse { path },
-        redb::Error::Corrupted(_)
-        | redb::Error::UpgradeRequired(_)
-        | redb::Error::TableDoesNotExist(_)
-        | redb::Error::TableTypeMismatch { .. }
-        | redb::Error::TableIsMultimap(_)
-        | redb::Error::TypeDefinitionChanged { .. } => Error::NotAStore {
-            path,
-            reason: error.to_string(),
-        },
-        redb::Error::Io(cause)
-            if matches!(
-                cause.kind(),
-                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-            ) =>
-        {
-            Error::NotAStore {
-                path,
-                reason: cause.to_string(),
-            }
-        }
-        redb::Error::Io(cause) => Error::Open {
-            path,
-            cause: Arc::new(cause),
-        },
-        cause => Error::Open {
-            path,
-            cause: Arc::new(cause),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,51 @@
+//! Why a file was not opened as a store.
+
+use std::error::Error as StdError;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::Error;
+
+/// The path holds something else than a store.
+pub(super) fn not_a_store(path: &Path, found: &str) -> Error {
+    Error::NotAStore {
+        path: path.to_owned(),
+        reason: format!("expected a file written by this library, found {found}"),
+    }
+}
+
+/// The operating system or redb does not open the file.
+pub(super) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'static) -> Error {
+    Error::Open {
+        path: path.to_owned(),
+        cause: Arc::new(cause),
+    }
+}
+
+/// redb refuses the file.
+pub(super) fn refusal(path: &Path, error: redb::Error) -> Error {
+    let is_foreign = match &error {
+        redb::Error::DatabaseAlreadyOpen => {
+            return Error::StoreInUse {
+                path: path.to_owned(),
+            };
+        }
+        redb::Error::Corrupted(_)
+        | redb::Error::UpgradeRequired(_)
+        | redb::Error::TableDoesNotExist(_)
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TableIsMultimap(_)
+        | redb::Error::TypeDefinitionChanged { .. } => true,
+        redb::Error::Io(cause) => matches!(
+            cause.kind(),
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+        ),
+        _ => false,
+    };
+    match error {
+        error if is_foreign => not_a_store(path, &format!("another one: {error}")),
+        redb::Error::Io(cause) => open_error(path, cause),
+        error => open_error(path, error),
+    }
+}
