@@ -21,8 +21,8 @@ use crate::env::Environment;
 /// A gap between observations longer than this part of the age makes the observer cold.
 const GAPS_PER_AGE: u32 = 4;
 
-/// Samples closer to each other than this part of the age are not kept: a judgment may come late
-/// by as much, and memory is bounded by as many samples.
+/// Samples closer to each other than this part of the age are not kept: it bounds memory by as many
+/// samples. A judgment may come late by as much and by the time to the next observation.
 const SAMPLES_PER_AGE: u32 = 64;
 
 /// Tells which versions are older than one fixed age. See the [module documentation](self).
@@ -236,6 +236,10 @@ mod tests {
         observer.observe_for(2 * AGE, SECOND);
         let before = observer.current();
         observer.recoveries = 3;
+        // Counting versions would take what was written a moment ago for old.
+        let by_counting = observer.current() - AGE.as_secs() as i64 * VERSIONS_PER_SECOND;
+        assert!(by_counting > before);
+        assert!(observer.clock.version_ago().unwrap() < before);
         let heartbeat = observer.current();
         assert!(heartbeat - before >= 300_000_000);
         observer.observe_for(AGE - SECOND, SECOND);

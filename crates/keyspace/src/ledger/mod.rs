@@ -68,9 +68,13 @@
 //! A sweep whose clear is itself in doubt cannot wipe out newer records: it has read the slots
 //! serializably. A ledger that has been idle for half of [`MIN_SWEEP_AGE`] takes a new id by itself.
 //!
-//! *The future is dropped at the commit.* The receipt gives its slot back marked as in doubt, and
-//! slots in doubt are taken first. The next operation on it writes the slot in any case, which
-//! refuses the old commit if it has not happened by then.
+//! *Nobody asks any more.* The future is dropped at the commit, or the limits run out while an
+//! attempt is in doubt. The slot goes back to the pool marked as in doubt, and slots in doubt are
+//! taken first. The next operation on it writes the slot in any case, which refuses the old commit
+//! if it has not happened by then. A new id would leave it free to land:
+//! 1. An operation gives up; its commit is on its way.
+//! 2. The caller reads what it would have written, finds nothing, and repeats the work.
+//! 3. The commit arrives, and no slot refuses it.
 //!
 //! # Without a ledger
 //!

@@ -131,7 +131,8 @@ impl RunOptions {
 /// Which attempt a closure runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// The number of the attempt, from 1.
+    /// The number of the attempt, from 1. An attempt that fails before the closure would run counts
+    /// too.
     pub number: u32,
     /// Whether any earlier attempt may have committed or still may. Once true it stays true.
     ///
@@ -178,7 +179,8 @@ impl<D: Database> Runner<D> {
     ///
     /// # Retries
     /// As the [module documentation](self) states. The closure's own [`Timeout`] and [`RetryLimit`]
-    /// hold too; it cannot set the read version, which is there when it begins.
+    /// hold too; it cannot set the read version, which is there when it begins. A watch that it
+    /// returns fails with the commit's error if that left the outcome unknown.
     ///
     /// # Errors
     /// - The closure's own error: nothing was committed.
@@ -227,7 +229,10 @@ impl<D: Database> Runner<D> {
     }
 
     /// Runs a closure as [`run`](Self::run) does and also returns what the commit left behind: the
-    /// versionstamp, for whoever made stamped keys in it.
+    /// versionstamp, for whoever made stamped keys in it. [`Transaction::versionstamp`] fails where
+    /// the commit's outcome was unknown at first; this does not.
+    ///
+    /// [`Transaction::versionstamp`]: crate::Transaction::versionstamp
     ///
     /// # Errors
     /// As [`run`](Self::run).
