@@ -1,18 +1,24 @@
 //! Dequeuing: read the head serializably, clear what was read.
+//!
+//! A serializable read that stops at its limit conflicts up to the last row; one that runs into the
+//! end conflicts with everything that is enqueued behind it. A batch that asks for more items than
+//! there are would meet that conflict whenever consumers keep up with producers. So a batch is read
+//! in two steps: by snapshot, to see where it ends, and serializably up to there.
 
 use keyspace::codec::Codec;
-use keyspace::{Transaction, key_after};
+use keyspace::{Isolation, KeyValue, Transaction, key_after, read_all};
 
 use crate::error::Result;
 use crate::item::Item;
 use crate::queue::MicroQueue;
+use crate::read::page;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Takes the first item, or returns `None` if the queue is empty.
     ///
     /// # Conflicts
     /// Reads as [`peek`](Self::peek), writes the item's key. So of transactions that dequeue at
-    /// the same time one commits, and enqueues make a dequeue fail only if it found the queue
+    /// the same time one commits, and enqueues make a transaction fail only if it found the queue
     /// empty and writes something else. (In index order also if an item ties with the head.)
     ///
     /// # Errors
@@ -25,13 +31,13 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(self.dequeue_batch(tr, 1).await?.pop())
     }
 
-    /// Takes the first items, up to `limit` of them, in order. Fewer are the whole queue; a limit
-    /// of zero reads nothing.
+    /// Takes the first items, up to `limit` of them, in order. None means that the queue is empty;
+    /// fewer than `limit` do not, since others may enqueue meanwhile. A limit of zero reads nothing.
     ///
     /// # Conflicts
-    /// Reads from the queue's begin to the last item taken, to the queue's end if there were
-    /// fewer than `limit`, and in commit order a key that only [`clear`](Self::clear) writes.
-    /// Writes from the first item to the last.
+    /// Reads from the queue's begin to the last item taken; if the queue is empty, all of it. In
+    /// commit order also a key that only [`clear`](Self::clear) writes. Writes from the first item
+    /// taken to the last.
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue); if one item does not decode, none is taken.
@@ -39,7 +45,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Cancel safety
     /// Dropping the future before it is ready takes nothing.
     pub async fn dequeue_batch(&self, tr: &impl Transaction, limit: usize) -> Result<Vec<Item<T>>> {
-        let rows = self.rows(tr, None, limit).await?;
+        let rows = self.head(tr, limit).await?;
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
             return Ok(Vec::new());
         };
@@ -52,6 +58,28 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             .collect::<Result<_>>()?;
         tr.clear_range(&begin, &end);
         Ok(items)
+    }
+
+    /// Reads up to `limit` of the first rows, and conflicts no further than the last of them.
+    async fn head(&self, tr: &impl Transaction, limit: usize) -> Result<Vec<KeyValue>> {
+        let (begin, end) = self.layout.subspace.range();
+        if limit > 1 {
+            // Safe as a snapshot read: it only says how far to read.
+            let query = page(begin.clone(), end.clone(), limit);
+            let batch = read_all(tr, query, Isolation::Snapshot)
+                .await
+                .map_err(|error| self.read_error(error))?;
+            if let Some(last) = batch.last() {
+                let rows = self
+                    .rows(tr, begin.clone(), key_after(&last.key), limit)
+                    .await?;
+                // A snapshot read can be set to see what its own transaction has taken.
+                if !rows.is_empty() {
+                    return Ok(rows);
+                }
+            }
+        }
+        self.rows(tr, begin, end, limit).await
     }
 
     /// Removes every item, those that this transaction has enqueued included.

@@ -84,8 +84,8 @@
 //! | operation | reads | writes | fails with a conflict if, since its read version, |
 //! |---|---|---|---|
 //! | `enqueue`, `enqueue_all` | nothing; in index order the last item, by snapshot | the new keys | never |
-//! | `dequeue`, `dequeue_batch` | from the begin to the last item taken | from the first item taken to the last | another took an item of these |
-//! | the same, on a queue with fewer items than wanted | the whole queue | the same | or enqueued |
+//! | `dequeue`, `dequeue_batch` | from the begin to the last item taken | from the first item taken to the last | another took one of these items |
+//! | the same, on an empty queue | the whole queue | nothing | another enqueued, if the transaction writes anything |
 //! | `peek`, `is_empty` | as `dequeue` | nothing | as `dequeue`, if the transaction writes anything |
 //! | `items` | from `after` to the last item returned, or to the end | nothing | the same, for the page |
 //! | `clear` | nothing | the whole queue | never |

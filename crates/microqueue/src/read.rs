@@ -42,7 +42,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Cancel safety
     /// Reads only: dropping the future leaves conflict ranges at most.
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
-        let row = self.rows(tr, None, 1).await?.pop();
+        let (begin, end) = self.layout.subspace.range();
+        let row = self.rows(tr, begin, end, 1).await?.pop();
         row.map(|row| self.layout.decode(row)).transpose()
     }
 
@@ -57,7 +58,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Cancel safety
     /// Reads only: dropping the future leaves conflict ranges at most.
     pub async fn is_empty(&self, tr: &impl Transaction) -> Result<bool> {
-        Ok(self.rows(tr, None, 1).await?.is_empty())
+        let (begin, end) = self.layout.subspace.range();
+        Ok(self.rows(tr, begin, end, 1).await?.is_empty())
     }
 
     /// Returns a page of the queue: up to `limit` items behind the item `after`, or from the
@@ -97,36 +99,34 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         after: Option<ItemId>,
         limit: usize,
     ) -> Result<Vec<Item<T>>> {
-        let rows = self.rows(tr, after, limit).await?;
-        rows.into_iter()
-            .map(|row| self.layout.decode(row))
-            .collect()
-    }
-
-    /// Reads up to `limit` rows serializably, unless the transaction has enqueued.
-    pub(crate) async fn rows(
-        &self,
-        tr: &impl Transaction,
-        after: Option<ItemId>,
-        limit: usize,
-    ) -> Result<Vec<KeyValue>> {
         let (mut begin, end) = self.layout.subspace.range();
         if let Some(after) = after {
             self.check_order(after)?;
             begin = key_after(&self.layout.key(&after));
         }
+        let rows = self.rows(tr, begin, end, limit).await?;
+        rows.into_iter()
+            .map(|row| self.layout.decode(row))
+            .collect()
+    }
+
+    /// Reads up to `limit` rows serializably, and refuses to if the transaction has enqueued.
+    pub(crate) async fn rows(
+        &self,
+        tr: &impl Transaction,
+        begin: Vec<u8>,
+        end: Vec<u8>,
+        limit: usize,
+    ) -> Result<Vec<KeyValue>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let query = RangeQuery::keys(begin, end)
-            .limit(limit)
-            .mode(StreamingMode::WantAll);
         // Reads are issued at the call: the probe is under way while the rows are read.
         let probe = match self.layout.order {
             Order::Commit => Some(tr.get(&self.layout.probe(), Isolation::Serializable)),
             Order::Index => None,
         };
-        let rows = read_all(tr, query, Isolation::Serializable)
+        let rows = read_all(tr, page(begin, end, limit), Isolation::Serializable)
             .await
             .map_err(|error| self.read_error(error))?;
         if let Some(probe) = probe {
@@ -145,7 +145,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         }
     }
 
-    fn read_error(&self, error: keyspace::Error) -> Error {
+    pub(crate) fn read_error(&self, error: keyspace::Error) -> Error {
         if error.code() == Some(Code::ACCESSED_UNREADABLE) {
             return Error::ReadAfterWrite {
                 queue: self.layout.subspace.clone(),
@@ -153,4 +153,11 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         }
         error.into()
     }
+}
+
+/// Returns the query for up to `limit` rows from `begin` on.
+pub(crate) fn page(begin: Vec<u8>, end: Vec<u8>, limit: usize) -> RangeQuery {
+    RangeQuery::keys(begin, end)
+        .limit(limit)
+        .mode(StreamingMode::WantAll)
 }

@@ -226,6 +226,23 @@ async fn a_clear_makes_the_queue_readable_again_and_takes_what_was_enqueued() {
 }
 
 #[tokio::test]
+async fn batches_of_one_transaction_follow_each_other_whatever_snapshot_reads_see() {
+    for order in [Order::Commit, Order::Index] {
+        for before in BEFORE {
+            let (db, one, other) = queue_with(order, 7).await;
+            let tr = db.begin().unwrap();
+            prepare(before, &one, &tr).await;
+            let batches: [&[u64]; 4] = [&[0, 1, 2], &[3, 4, 5], &[6], &[]];
+            for (queue, expected) in [&one, &other, &one, &other].into_iter().zip(batches) {
+                let batch = queue.dequeue_batch(&tr, 3).await.unwrap();
+                let values: Vec<_> = batch.into_iter().map(|item| item.value).collect();
+                assert_eq!(values, expected, "{order:?} order, {before:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_enqueue_after_a_read_goes_behind_what_is_left() {
     for order in [Order::Commit, Order::Index] {
         for op in [Op::Dequeue, Op::DequeueBatch, Op::Peek, Op::Items] {
