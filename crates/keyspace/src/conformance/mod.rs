@@ -1,5 +1,7 @@
 //! The conformance suite: what every store must answer.
 
+pub mod model;
+
 /// Chooses how often a repeating test repeats: `long` if the environment variable `TEST_RUN` is
 /// `long`, else `short`.
 #[must_use]
