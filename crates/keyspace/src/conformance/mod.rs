@@ -1,6 +1,9 @@
 //! The conformance suite: what every store must answer.
 
 pub mod model;
+pub mod program;
+pub mod replay;
+pub mod trace;
 
 /// Chooses how often a repeating test repeats: `long` if the environment variable `TEST_RUN` is
 /// `long`, else `short`.

@@ -1,0 +1,89 @@
+//! Every store, and the model, against what FoundationDB answered.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use keyspace::conformance::model::Model;
+use keyspace::conformance::program::Outcome;
+use keyspace::conformance::replay::{Difference, Replay};
+use keyspace::conformance::trace::Trace;
+use keyspace::{Database, Environment, embedded};
+
+/// The files of recorded traces, with the number of programs in each.
+const FILES: [(&str, usize); 5] = [
+    ("general.jsonl.gz", 400),
+    ("queue.jsonl.gz", 400),
+    ("atomic.jsonl.gz", 400),
+    ("known.jsonl.gz", 50),
+    ("limits.jsonl", 71),
+];
+
+fn traces(file: &str) -> Vec<Trace> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
+    Trace::read_file(&folder.join(file)).unwrap()
+}
+
+async fn differences(db: impl Database) -> Vec<Difference> {
+    // A store in this process fires its watches before it acknowledges a commit.
+    let replay = Replay::new(db, Environment::system()).patience(Duration::from_millis(20));
+    let mut differences = Vec::new();
+    for (file, programs) in FILES {
+        let traces = traces(file);
+        assert_eq!(traces.len(), programs, "{file}");
+        for trace in &traces {
+            differences.extend(replay.check(trace).await.unwrap());
+        }
+    }
+    differences
+}
+
+fn assert_none(differences: &[Difference]) {
+    let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+#[tokio::test]
+async fn the_model_answers_as_foundationdb_did() {
+    let model = Model::new(Environment::system());
+    assert_none(&differences(model).await);
+}
+
+#[tokio::test]
+async fn a_store_in_memory_answers_as_foundationdb_did() {
+    let db = keyspace::open("memory:").unwrap();
+    assert_none(&differences(db).await);
+}
+
+#[tokio::test]
+async fn a_store_in_a_file_answers_as_foundationdb_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = embedded::Options::new().open(folder.path().join("store"));
+    assert_none(&differences(db.unwrap()).await);
+}
+
+#[tokio::test]
+async fn an_answer_that_differs_is_reported_with_its_step() {
+    let mut trace = traces("limits.jsonl").remove(0);
+    trace.answers.outcomes[1] = Outcome::Failed(keyspace::Code::NOT_COMMITTED);
+    trace.answers.last.clear();
+    let replay = Replay::new(Model::new(Environment::system()), Environment::system());
+    let found = replay.check(&trace).await.unwrap();
+    let steps: Vec<_> = found.iter().map(|difference| difference.step).collect();
+    assert_eq!(steps, [Some(1), None]);
+    assert!(
+        found
+            .iter()
+            .all(|difference| difference.program == trace.id)
+    );
+}
+
+#[test]
+fn a_trace_that_was_written_reads_as_the_same_trace() {
+    for (file, _) in FILES {
+        for trace in traces(file) {
+            assert_eq!(Trace::parse(&trace.to_line(), 1).unwrap(), trace);
+        }
+    }
+}
