@@ -1,6 +1,7 @@
 //! Drives the tests, the checks and the recorded traces: `cargo xtask <command>`.
 
 mod ci;
+mod replay;
 mod test;
 mod tidy;
 mod workspace;
@@ -15,6 +16,8 @@ use clap::Parser;
 enum Command {
     /// Checks all that must hold of a change: formatting, tidiness, packages, lints, docs, tests
     Ci,
+    /// Replays recorded traces on a store, prints each difference and `N passed, N failed`
+    Replay(replay::Options),
     /// Runs every test of the workspace and ends with `N passed, N failed, N skipped`
     Test(test::Options),
     /// Checks the rules that no compiler and no lint knows
@@ -24,6 +27,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Command::parse() {
         Command::Ci => ci::run(),
+        Command::Replay(options) => replay::run(&options),
         Command::Test(options) => Ok(test::run(&options)?.report()),
         Command::Tidy => tidy::run().map(|()| ExitCode::SUCCESS),
     }
