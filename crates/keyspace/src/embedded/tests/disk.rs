@@ -39,6 +39,7 @@ struct State {
     fault: Fault,
     keeps_failing: bool,
     ignores_flushes: bool,
+    flushes: usize,
 }
 
 enum Change {
@@ -57,6 +58,7 @@ impl Disk {
             fault: Fault::Error,
             keeps_failing: false,
             ignores_flushes: false,
+            flushes: 0,
         })))
     }
 
@@ -82,6 +84,16 @@ impl Disk {
     /// Makes flushes do nothing and report success.
     pub(super) fn ignore_flushes(&self) {
         self.state().ignores_flushes = true;
+    }
+
+    /// Returns how often the disk was flushed.
+    pub(super) fn flushes(&self) -> usize {
+        self.state().flushes
+    }
+
+    /// Returns what survives a power loss for certain.
+    pub(super) fn flushed(&self) -> Vec<u8> {
+        self.state().durable.clone()
     }
 
     /// Returns what reads see.
@@ -202,6 +214,7 @@ impl StorageBackend for Disk {
             _ => {
                 state.durable = state.current.clone();
                 state.cached.clear();
+                state.flushes += 1;
             }
         }
         Ok(())

@@ -2,25 +2,24 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::super::engine::{CommitRequest, Engine};
+use super::super::ranges::key_range;
 use super::super::store::Mutation;
 use super::super::{Options, file};
-use crate::env::{Environment, ManualClock};
+use super::{set, still};
+use crate::env::ManualClock;
 use crate::error::Code;
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS};
 use crate::mutation::{MutationOp, Versionstamp};
-use crate::transaction::key_after;
 
 fn engine() -> (Engine, ManualClock) {
-    let clock = ManualClock::new();
-    let options = Options::new().environment(Environment::seeded(0, Arc::new(clock.clone())));
-    (engine_with(&options), clock)
+    let (environment, clock) = still();
+    (engine_with(&Options::new().environment(environment)), clock)
 }
 
 fn advance(clock: &ManualClock, versions: i64) {
@@ -32,28 +31,8 @@ fn engine_with(options: &Options) -> Engine {
     Engine::start(store, options).unwrap()
 }
 
-fn key_range(key: &'static str) -> (Bytes, Bytes) {
-    (key.into(), key_after(key.as_bytes()).into())
-}
-
-/// A transaction that sets keys to a value, having read at a version.
-fn set(read_version: Option<i64>, keys: &[&'static str], value: &'static str) -> CommitRequest {
-    CommitRequest {
-        read_version,
-        read_conflicts: Vec::new(),
-        write_conflicts: keys.iter().map(|key| key_range(key)).collect(),
-        mutations: keys
-            .iter()
-            .map(|&key| Mutation::Set {
-                key: key.into(),
-                value: value.into(),
-            })
-            .collect(),
-    }
-}
-
 fn reading(mut request: CommitRequest, key: &'static str) -> CommitRequest {
-    request.read_conflicts.push(key_range(key));
+    request.read_conflicts.push(key_range(key.as_bytes()));
     request
 }
 
@@ -285,4 +264,28 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
     assert_eq!(engine.read_version().err().unwrap().code(), cancelled);
     let commit = engine.commit(set(None, &["a"], "2")).await;
     assert_eq!(commit.unwrap_err().code(), cancelled);
+}
+
+#[test]
+fn no_change_falls_between_arming_a_watch_and_a_commit() {
+    let (engine, _) = engine();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    for round in 0..500_u32 {
+        let baseline = get(&engine, "a");
+        let (setter, mut watch) = engine.watches().create(9).unwrap();
+        let change = CommitRequest {
+            mutations: vec![Mutation::Set {
+                key: "a".into(),
+                value: round.to_be_bytes().to_vec().into(),
+            }],
+            ..CommitRequest::default()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| engine.watches().arm("a".into(), baseline, setter));
+            runtime.block_on(engine.commit(change)).unwrap();
+        });
+        assert!(poll(&mut watch).is_ready(), "round {round}");
+    }
 }

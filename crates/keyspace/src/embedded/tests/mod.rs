@@ -1,5 +1,6 @@
 //! Tests of the engine as a whole.
 
+mod batch;
 mod disk;
 mod engine;
 mod io_failure;
@@ -7,17 +8,42 @@ mod power_loss;
 mod workload;
 
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use self::disk::Disk;
+use super::engine::CommitRequest;
 use super::file::create_in;
-use crate::env::Environment;
+use super::ranges::key_range;
+use super::store::Mutation;
+use crate::env::{Environment, ManualClock};
 
 const CACHE_BYTES: usize = 1 << 20;
 
 /// What errors call the store under test.
 fn path() -> &'static Path {
     Path::new("test.redb")
+}
+
+/// Returns an environment whose time stands still until its clock is advanced.
+fn still() -> (Environment, ManualClock) {
+    let clock = ManualClock::new();
+    (Environment::seeded(0, Arc::new(clock.clone())), clock)
+}
+
+/// A transaction that sets keys to a value, having read at a version.
+fn set(read_version: Option<i64>, keys: &[&'static str], value: &'static str) -> CommitRequest {
+    CommitRequest {
+        read_version,
+        read_conflicts: Vec::new(),
+        write_conflicts: keys.iter().map(|key| key_range(key.as_bytes())).collect(),
+        mutations: keys
+            .iter()
+            .map(|&key| Mutation::Set {
+                key: key.into(),
+                value: value.into(),
+            })
+            .collect(),
+    }
 }
 
 /// Returns what the disk of a new store holds.

@@ -1,0 +1,191 @@
+//! What the committer does with a batch, step by step.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+
+use super::super::committer::Committer;
+use super::super::engine::{CommitRequest, Engine};
+use super::super::file::{memory, open_backend};
+use super::super::ranges::key_range;
+use super::super::store::Mutation;
+use super::super::{Durability, Options};
+use super::disk::Disk;
+use super::{CACHE_BYTES, new_store, path, set, still};
+use crate::error::{Code, Result};
+use crate::mutation::MutationOp;
+use crate::transaction::Commit;
+
+fn prepare() -> (Engine, Committer) {
+    let (environment, _) = still();
+    let store = memory(CACHE_BYTES, &environment).unwrap();
+    Engine::prepare(store, &Options::new().environment(environment)).unwrap()
+}
+
+/// Commits requests as one batch.
+fn commit_together<const N: usize>(
+    (engine, committer): &mut (Engine, Committer),
+    requests: [CommitRequest; N],
+) -> [Result<Commit>; N] {
+    let sent = requests.map(|request| engine.commit(request));
+    committer.step().ok();
+    sent.map(|commit| commit.now_or_never().expect("the batch was judged"))
+}
+
+fn reading(mut request: CommitRequest, key: &'static str) -> CommitRequest {
+    request.read_conflicts.push(key_range(key.as_bytes()));
+    request
+}
+
+#[test]
+fn a_read_of_what_an_earlier_transaction_of_the_batch_writes_conflicts() {
+    let mut store = prepare();
+    let [first, second, third] = commit_together(
+        &mut store,
+        [
+            set(None, &["a"], "1"),
+            reading(set(None, &["b"], "2"), "a"),
+            // What it reads was to be written by a transaction that was rejected.
+            reading(set(None, &["c"], "3"), "b"),
+        ],
+    );
+    assert!(first.is_ok());
+    assert_eq!(second.unwrap_err().code(), Some(Code::NOT_COMMITTED));
+    assert!(third.is_ok());
+    let (_, snapshot) = store.0.read_version().unwrap();
+    assert_eq!(snapshot.get(b"b").unwrap(), None);
+    assert_eq!(snapshot.get(b"c").unwrap(), Some("3".into()));
+}
+
+#[test]
+fn a_batch_has_one_version_and_its_index_counts_rejected_transactions_too() {
+    let mut store = prepare();
+    let [first, rejected, third] = commit_together(
+        &mut store,
+        [
+            set(None, &["a"], "1"),
+            reading(set(None, &["b"], "2"), "a"),
+            set(None, &["c"], "3"),
+        ],
+    );
+    assert!(rejected.is_err());
+    let (first, third) = (first.unwrap(), third.unwrap());
+    assert_eq!(first.version, third.version);
+    let index = |commit: Commit| commit.versionstamp.unwrap().batch_index();
+    assert_eq!((index(first), index(third)), (0, 2));
+}
+
+#[test]
+fn a_write_conflict_range_alone_is_a_commit_that_others_conflict_with() {
+    let mut store = prepare();
+    let (version, _) = store.0.read_version().unwrap();
+    let range = CommitRequest {
+        write_conflicts: vec![("a".into(), "c".into())],
+        ..CommitRequest::default()
+    };
+    let [range] = commit_together(&mut store, [range]);
+    assert!(range.unwrap().version > version);
+    let [reader] = commit_together(&mut store, [reading(set(Some(version), &["x"], ""), "b")]);
+    assert_eq!(reader.unwrap_err().code(), Some(Code::NOT_COMMITTED));
+}
+
+#[test]
+fn a_blind_commit_reads_at_the_version_of_its_call() {
+    let mut store = prepare();
+    let blind = store.0.commit(reading(set(None, &["b"], ""), "a"));
+    let [other] = commit_together(&mut store, [set(None, &["a"], "1")]);
+    assert!(other.is_ok());
+    assert!(
+        blind.now_or_never().unwrap().is_ok(),
+        "it was called first, and is first in the batch"
+    );
+
+    let late = store.0.commit(set(None, &["a"], "2"));
+    let early = store.0.commit(reading(set(None, &["b"], ""), "a"));
+    store.1.step().unwrap();
+    assert!(late.now_or_never().unwrap().is_ok());
+    let code = early.now_or_never().unwrap().unwrap_err().code();
+    assert_eq!(code, Some(Code::NOT_COMMITTED));
+}
+
+#[test]
+fn a_dropped_commit_future_does_not_stop_the_commit() {
+    let (engine, mut committer) = prepare();
+    drop(engine.commit(set(None, &["a"], "1")));
+    committer.step().unwrap();
+    let (_, snapshot) = engine.read_version().unwrap();
+    assert_eq!(snapshot.get(b"a").unwrap(), Some("1".into()));
+}
+
+#[test]
+fn each_durability_flushes_as_often_as_it_says() {
+    let interval = Duration::from_secs(10);
+    // redb flushes once more when it grows the file.
+    for (durability, expected) in [
+        (Durability::Immediate, 64..70),
+        (Durability::Paranoid, 128..134),
+        (Durability::Relaxed { interval }, 1..7),
+    ] {
+        let (environment, _) = still();
+        let disk = Disk::new(new_store());
+        let store = open_backend(disk.clone(), path(), CACHE_BYTES).unwrap();
+        let options = Options::new()
+            .durability(durability)
+            .environment(environment);
+        let (engine, mut committer) = Engine::prepare(store, &options).unwrap();
+        let before = disk.flushes();
+        for _ in 0..64 {
+            drop(engine.commit(set(None, &["a"], "1")));
+            committer.step().unwrap();
+        }
+        let flushes = disk.flushes() - before;
+        assert!(expected.contains(&flushes), "{durability:?}: {flushes}");
+    }
+}
+
+#[test]
+fn a_relaxed_commit_is_flushed_when_its_interval_is_over() {
+    let interval = Duration::from_secs(10);
+    let (environment, clock) = still();
+    let disk = Disk::new(new_store());
+    let store = open_backend(disk.clone(), path(), CACHE_BYTES).unwrap();
+    let options = Options::new().durability(Durability::Relaxed { interval });
+    let (engine, mut committer) =
+        Engine::prepare(store, &options.environment(environment)).unwrap();
+    let survives = |disk: &Disk| {
+        let store = open_backend(Disk::new(disk.flushed()), path(), CACHE_BYTES).unwrap();
+        store.rows().unwrap().get(&b"a"[..]).unwrap().is_some()
+    };
+    drop(engine.commit(set(None, &["a"], "1")));
+    committer.step().unwrap();
+    assert!(!survives(&disk));
+    clock.advance(interval);
+    committer.step().unwrap();
+    assert!(survives(&disk));
+}
+
+#[test]
+fn a_panic_of_the_committer_ends_the_store() {
+    let (environment, _) = still();
+    let store = memory(CACHE_BYTES, &environment).unwrap();
+    let engine = Engine::start(store, &Options::new().environment(environment)).unwrap();
+    // No transaction sends a template without an offset: it is checked when it is staged.
+    let bad = Mutation::Atomic {
+        op: MutationOp::SetVersionstampedKey,
+        key: Bytes::new(),
+        param: Bytes::new(),
+    };
+    let commit = engine.commit(CommitRequest {
+        mutations: vec![bad],
+        ..CommitRequest::default()
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let code = runtime.block_on(commit).unwrap_err().code();
+    assert_eq!(code, Some(Code::COMMIT_UNKNOWN_RESULT));
+    let ended = engine.shut_down().unwrap_err();
+    assert_eq!(ended.code(), Some(Code::IO_ERROR));
+    assert!(engine.read_version().is_err());
+}
