@@ -10,7 +10,7 @@ use keyspace::{Code, Error, Runner, Transaction, TransactionOption};
 
 use crate::log;
 use crate::saboteur::Plant;
-use crate::world::{TestDatabase, World};
+use crate::world::{TestDatabase, World, clear_ledgers};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -180,4 +180,36 @@ async fn a_future_dropped_before_its_commit_leaves_nothing() {
     poll_until(operation, async || began.load(Ordering::Relaxed)).await;
     assert_eq!(violation_after(&world, &runner, Next::Append).await, None);
     assert!(!is_stored(&world).await);
+}
+
+#[tokio::test]
+async fn a_slot_in_doubt_is_taken_before_a_clean_one() {
+    let world = World::calm();
+    let runner = world.runner().await;
+    let (clean, free) = (runner.receipt().await, runner.receipt().await);
+    free.unwrap().complete();
+    let landing = Landing {
+        attempts: 100,
+        before: LandingPoint::ReadVersion,
+    };
+    drop_at_commit(&world, &runner, Fate::Late(landing)).await;
+    clean.unwrap().complete();
+    assert_eq!(
+        violation_after(&world, &runner, Next::ChangeNothing).await,
+        None
+    );
+    assert_eq!(world.chaos.tally().refused, 1);
+}
+
+#[tokio::test]
+async fn the_doubt_of_a_dropped_operation_is_not_that_of_the_next() {
+    for fate in [Fate::Applied, Fate::Lost] {
+        let world = World::calm();
+        let runner = world.runner().await;
+        drop_at_commit(&world, &runner, fate).await;
+        clear_ledgers(&world.db).await;
+        // Nothing of this operation is in doubt, so a missing slot leaves nothing unknown.
+        world.chaos.script([CommitFault::NotCommitted]);
+        assert_eq!(violation_after(&world, &runner, Next::Append).await, None);
+    }
 }

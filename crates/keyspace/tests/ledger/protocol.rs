@@ -276,6 +276,27 @@ async fn the_answer_is_that_of_the_attempt_that_committed() {
     }
 }
 
+#[tokio::test]
+async fn a_refused_commit_leaves_no_doubt() {
+    let mut world = World::calm();
+    let db = world.db.clone();
+    world.between_attempts(move || {
+        let db = db.clone();
+        async move { clear_ledgers(&db).await }
+    });
+    let runner = world.runner().await;
+    world
+        .chaos
+        .script([CommitFault::NotCommitted, CommitFault::TooOld]);
+    let number = runner
+        .run(|tr, attempt| async move {
+            log::append(&tr, 1, attempt.number);
+            Ok::<_, Error>(attempt.number)
+        })
+        .await;
+    assert_eq!(number.unwrap(), 3);
+}
+
 /// The first record of the slot is late, and operation 1 commits without news.
 async fn play_late_first_record(plant: Plant, landing: Landing) -> Option<String> {
     let world = World::new(0, Faults::default(), plant);

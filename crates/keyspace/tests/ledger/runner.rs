@@ -102,6 +102,24 @@ async fn a_reading_operation_leaves_its_slot_alone() {
 }
 
 #[tokio::test]
+async fn an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle() {
+    let world = World::calm();
+    let runner = world.runner().await;
+    for fate in [Fate::Applied, Fate::Lost] {
+        world.chaos.script([CommitFault::Unknown(fate)]);
+        let write = runner.run(|tr, _| async move {
+            tr.set(b"key", b"value");
+            Ok::<_, Error>(())
+        });
+        write.await.unwrap();
+        let before = ledger_rows(&world.db).await;
+        let read = runner.run(|_, _| async { Ok::<_, Error>(()) });
+        read.await.unwrap();
+        assert_eq!(ledger_rows(&world.db).await, before);
+    }
+}
+
+#[tokio::test]
 async fn every_kind_of_write_is_recorded() {
     let writes: [fn(&TestTx); 5] = [
         |tr| tr.set(b"key", b"value"),
