@@ -100,9 +100,15 @@ async fn a_refused_commit_changes_nothing_and_can_be_retried() {
         assert_eq!(stored(&db, b"key").await, None);
 
         tr.on_error(error).await.unwrap();
+        let versionstamp = tr.versionstamp();
+        let mut watch = Box::pin(tr.watch(b"watched"));
+        assert!(watch.as_mut().now_or_never().is_none());
         tr.set(b"key", b"value");
-        tr.commit().await.unwrap();
+        let commit = tr.commit().await.unwrap();
+        assert_eq!(Some(versionstamp.await.unwrap()), commit.versionstamp);
         assert_eq!(stored(&db, b"key").await.unwrap(), b"value");
+        set(&db, b"watched", b"value").await.unwrap();
+        watch.await.unwrap();
     }
 }
 
@@ -353,17 +359,23 @@ async fn what_survives_a_retry_survives_a_commit_that_was_taken_away() {
 }
 
 #[tokio::test]
-async fn a_reset_brings_back_a_transaction_whose_commit_was_taken_away() {
+async fn a_reset_makes_a_transaction_new_whose_commit_was_taken_away() {
     let World { db, chaos, .. } = calm();
-    chaos.script([CommitFault::Unknown(Fate::Applied)]);
+    chaos.script([
+        CommitFault::Unknown(Fate::Applied),
+        CommitFault::Unknown(Fate::Applied),
+    ]);
     let mut tr = chaos.begin().unwrap();
+    tr.set_option(TransactionOption::RetryLimit(Some(0)))
+        .unwrap();
     tr.set(b"key", b"value");
     tr.commit().await.unwrap_err();
     tr.reset();
     tr.set(b"other", b"value");
-    tr.commit().await.unwrap();
+    let error = tr.commit().await.unwrap_err();
     assert_eq!(stored(&db, b"other").await.unwrap(), b"value");
-    tr.reset();
+    // The limit is forgotten.
+    tr.on_error(error).await.unwrap();
     tr.cancel();
     assert_eq!(code(tr.commit().await), Some(Code::TRANSACTION_CANCELLED));
 }

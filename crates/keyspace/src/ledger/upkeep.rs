@@ -81,8 +81,8 @@ impl<D: Database> Runner<D> {
     /// its own.
     ///
     /// # Conflicts
-    /// Reads the ledger subspace, ledger by ledger; writes the slots of those it clears, which
-    /// aborts attempts in flight. An operation in doubt whose ledger was cleared ends with
+    /// Reads and writes the slots of the ledgers it clears, each ledger by itself, which aborts
+    /// attempts in flight. An operation in doubt whose ledger was cleared ends with
     /// [`Error::OutcomeUnknown`]: choose an age beyond the longest time any operation may take.
     ///
     /// # Errors
@@ -119,8 +119,8 @@ struct Swept {
 
 /// Clears the first ledger of the range if it is old, `None` if there is no ledger.
 ///
-/// The reads are serializable: should the clear's outcome be unknown and should it arrive after its
-/// ledger has come back to life, the new record refuses it.
+/// The slots are read serializably: should the clear's outcome be unknown and should it arrive after
+/// its ledger has come back to life, the new record refuses it.
 async fn sweep_next<T: Transaction>(
     tr: T,
     ledger: &Ledger,
@@ -130,7 +130,8 @@ async fn sweep_next<T: Transaction>(
 ) -> Result<Option<Swept>> {
     clock.observe(tr.read_version().await?);
     let first = RangeQuery::keys(begin.to_vec(), end.to_vec()).limit(1);
-    let batch = tr.get_range(&first, Isolation::Serializable).await?;
+    // By snapshot: it only finds where to look. What is cleared is read again.
+    let batch = tr.get_range(&first, Isolation::Snapshot).await?;
     let Some(row) = batch.rows.first() else {
         return Ok(None);
     };

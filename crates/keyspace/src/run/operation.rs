@@ -151,7 +151,6 @@ where
         {
             receipt.stage(&self.tx)?;
         }
-        let wrote = self.tx.wrote();
         let result = self.tx.reclaim()?.commit().await;
         match &result {
             Ok(_) => {
@@ -159,7 +158,7 @@ where
                     receipt.complete();
                 }
             }
-            Err(error) if leaves_commit_unknown(error) => self.attempt.maybe_committed |= wrote,
+            Err(error) if leaves_commit_unknown(error) => self.attempt.maybe_committed = true,
             Err(_) => {
                 if let Some(receipt) = &self.receipt {
                     receipt.not_committed();

@@ -120,6 +120,25 @@ async fn an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle() {
 }
 
 #[tokio::test]
+async fn what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write() {
+    let world = World::calm();
+    let runner = world.runner().await;
+    let before = ledger_rows(&world.db).await;
+    world.chaos.script([CommitFault::NotCommitted]);
+    let ((), commit) = runner
+        .run_committed(|tr, attempt| async move {
+            if attempt.number == 1 {
+                tr.set(b"key", b"value");
+            }
+            Ok::<_, Error>(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(commit, Commit::READ_ONLY);
+    assert_eq!(ledger_rows(&world.db).await, before);
+}
+
+#[tokio::test]
 async fn every_kind_of_write_is_recorded() {
     let writes: [fn(&TestTx); 5] = [
         |tr| tr.set(b"key", b"value"),
@@ -393,17 +412,69 @@ async fn the_attempt_limit_ends_in_the_last_error() {
 }
 
 #[tokio::test]
+async fn the_last_error_is_the_closures_own() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("attempt {number}")]
+    struct Wrapped {
+        number: u32,
+        source: Error,
+    }
+    impl From<Error> for Wrapped {
+        fn from(source: Error) -> Self {
+            Self { number: 0, source }
+        }
+    }
+
+    let world = World::calm();
+    let runner = world.runner_with(world.options().attempt_limit(3)).await;
+    let answer = runner
+        .run(|_, attempt| async move {
+            Err::<(), _>(Wrapped {
+                number: attempt.number,
+                source: Code::NOT_COMMITTED.into(),
+            })
+        })
+        .await;
+    assert_eq!(answer.unwrap_err().number, 3);
+}
+
+#[tokio::test]
 async fn the_time_limit_ends_in_a_timeout() {
+    for own_timeout in [None, Some(Duration::ZERO)] {
+        let world = World::still();
+        let limit = Duration::from_secs(3);
+        let runner = world.runner_with(world.options().time_limit(limit)).await;
+        let operation = runner.run(|tr, _| async move {
+            if let Some(timeout) = own_timeout {
+                tr.set_option(TransactionOption::Timeout(timeout))?;
+            }
+            Err::<(), Error>(Code::NOT_COMMITTED.into())
+        });
+        let answer = world.let_time_pass(operation).await;
+        assert_eq!(
+            answer.unwrap_err().code(),
+            Some(Code::TRANSACTION_TIMED_OUT)
+        );
+        assert!(world.env.now() >= limit);
+    }
+}
+
+#[tokio::test]
+async fn the_time_limit_is_that_of_each_step_too() {
     let world = World::still();
     let limit = Duration::from_secs(3);
     let runner = world.runner_with(world.options().time_limit(limit)).await;
-    let operation = runner.run(|_, _| async { Err::<(), Error>(Code::NOT_COMMITTED.into()) });
-    let answer = world.let_time_pass(operation).await;
+    let clock = &world.clock;
+    let answer = runner
+        .run(|tr, _| async move {
+            clock.advance(limit);
+            tr.get(b"key", Isolation::Snapshot).await
+        })
+        .await;
     assert_eq!(
         answer.unwrap_err().code(),
         Some(Code::TRANSACTION_TIMED_OUT)
     );
-    assert!(world.env.now() >= limit);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use keyspace::{
 
 use crate::log;
 use crate::saboteur::ledgers;
-use crate::world::{TestDatabase, World};
+use crate::world::{TestDatabase, World, clear_ledgers};
 
 const AGE: Duration = MIN_SWEEP_AGE;
 const STEP: Duration = Duration::from_secs(10 * 60);
@@ -72,10 +72,15 @@ async fn closing_clears_the_ledger_of_the_handle_alone() {
     append(&one, 1).await.unwrap();
     append(&other, 2).await.unwrap();
     assert_eq!(ledger_count(&world).await, 2);
+    let before = ids(&world).await;
     one.close().await.unwrap();
-    assert_eq!(ledger_count(&world).await, 1);
+    let left = ids(&world).await;
+    assert_eq!(left.len(), 1);
+    assert!(before.contains(&left[0]));
     append(&one, 3).await.unwrap();
-    assert_eq!(ledger_count(&world).await, 2);
+    let after = ids(&world).await;
+    assert_eq!(after.iter().filter(|id| before.contains(id)).count(), 1);
+    assert_eq!(after.len(), 2);
     assert_eq!(log::stored_items(&world.db).await.len(), 3);
 }
 
@@ -189,7 +194,6 @@ async fn an_operation_in_doubt_whose_ledger_was_swept_ends_unknown() {
             }
         });
         let runner = world.runner().await;
-        let swept = ids(&world).await;
         world.chaos.script([CommitFault::Unknown(fate)]);
         let answer = append(&runner, 1).await;
         assert!(
@@ -198,11 +202,23 @@ async fn an_operation_in_doubt_whose_ledger_was_swept_ends_unknown() {
         );
         assert_eq!(log::stored_items(&world.db).await.len(), item_count);
         assert_eq!(slots(&world).await, []);
-
-        // The next operation has a new ledger.
-        append(&runner, 2).await.unwrap();
-        assert_ne!(ids(&world).await, swept);
     }
+}
+
+#[tokio::test]
+async fn a_ledger_that_was_swept_takes_a_new_id() {
+    let mut world = World::calm();
+    let db = world.db.clone();
+    world.between_attempts(move || {
+        let db = db.clone();
+        async move { clear_ledgers(&db).await }
+    });
+    let runner = world.runner().await;
+    let swept = ids(&world).await;
+    world.chaos.script([CommitFault::Unknown(Fate::Lost)]);
+    append(&runner, 1).await.unwrap_err();
+    append(&runner, 2).await.unwrap();
+    assert_ne!(ids(&world).await, swept);
 }
 
 #[tokio::test]
