@@ -129,7 +129,7 @@ struct Pool {
 #[derive(Debug)]
 struct Slot {
     ledger: LedgerId,
-    number: u64,
+    key: Vec<u8>,
     /// The number of the last operation on it, 0 if there was none.
     operation: u64,
     /// Whether a commit of that operation may still land.
@@ -166,11 +166,11 @@ impl Ledger {
         }
         let free = pool.in_doubt.pop().or_else(|| pool.clean.pop());
         free.unwrap_or_else(|| {
-            let number = pool.slot_count;
+            let key = self.keys.slot(pool.id, pool.slot_count);
             pool.slot_count += 1;
             Slot {
                 ledger: pool.id,
-                number,
+                key,
                 operation: 0,
                 in_doubt: false,
             }

@@ -1,5 +1,6 @@
 //! One operation's entry in the ledger.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -55,7 +56,6 @@ use crate::transaction::{ConflictKind, Isolation, Transaction};
 pub struct Receipt {
     ledger: Arc<Ledger>,
     slot: Slot,
-    key: Vec<u8>,
     progress: Mutex<Progress>,
 }
 
@@ -99,7 +99,6 @@ impl Receipt {
             Doubt::Nothing
         };
         Self {
-            key: ledger.keys.slot(slot.ledger, slot.number),
             ledger,
             slot,
             progress: Mutex::new(Progress {
@@ -133,7 +132,7 @@ impl Receipt {
         } else {
             None
         };
-        tr.add_conflict_key(ConflictKind::Read, &self.key)?;
+        tr.add_conflict_key(ConflictKind::Read, &self.slot.key)?;
         Ok(earlier)
     }
 
@@ -148,10 +147,10 @@ impl Receipt {
         let mut progress = self.progress();
         // The set alone would do, but for a closure that ended with the option that takes the
         // write conflict from the next write: then it would refuse nothing.
-        tr.add_conflict_key(ConflictKind::Write, &self.key)?;
+        tr.add_conflict_key(ConflictKind::Write, &self.slot.key)?;
         tr.atomic(
             MutationOp::SetVersionstampedValue,
-            &self.key,
+            &self.slot.key,
             &SlotRecord::template(self.slot.operation, progress.attempt),
         );
         progress.staged = Some(self.ledger.environment.now());
@@ -198,14 +197,14 @@ impl Receipt {
 
     /// Reads from the slot which attempt has committed.
     async fn find_commit<T: Transaction>(&self, tr: &T) -> Result<Option<EarlierCommit>> {
-        let Some(value) = tr.get(&self.key, Isolation::Serializable).await? else {
+        let Some(value) = tr.get(&self.slot.key, Isolation::Serializable).await? else {
             self.ledger.renew(self.slot.ledger);
             return Err(Error::OutcomeUnknown {
                 attempts: self.progress().attempt - 1,
                 cause: None,
             });
         };
-        let record = SlotRecord::decode(&self.key, &value)?;
+        let record = SlotRecord::decode(&self.slot.key, &value)?;
         if record.operation != self.slot.operation {
             return Ok(None);
         }
@@ -224,10 +223,11 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        let in_doubt = self.is_in_doubt();
         self.ledger.give_back(Slot {
-            in_doubt,
-            ..self.slot
+            ledger: self.slot.ledger,
+            key: mem::take(&mut self.slot.key),
+            operation: self.slot.operation,
+            in_doubt: self.is_in_doubt(),
         });
     }
 }

@@ -35,7 +35,7 @@ impl<D: Database> Runner<D> {
     async fn write_first_record(&self, slot: &Slot) -> Result<()> {
         let ledger = self.ledger();
         let time = self.environment().now();
-        let key = &ledger.keys.slot(slot.ledger, slot.number);
+        let key = &slot.key;
         self.run_idempotent(|tr, _| async move {
             if tr.get(key, Isolation::Serializable).await?.is_none() {
                 let template = SlotRecord::template(0, 0);
