@@ -4,7 +4,11 @@ use crate::limits::VALUE_BYTES;
 use crate::{MutationOp, Versionstamp};
 
 /// Applies an operation without a versionstamp.
-pub(super) fn apply(op: MutationOp, old: Option<&[u8]>, param: &[u8]) -> Option<Vec<u8>> {
+pub(in crate::conformance) fn apply(
+    op: MutationOp,
+    old: Option<&[u8]>,
+    param: &[u8],
+) -> Option<Vec<u8>> {
     let stored = old.unwrap_or_default();
     // The old value as long as the param: missing bytes are zero, further bytes do not count.
     let padded = |index: usize| stored.get(index).copied().unwrap_or(0);
@@ -47,14 +51,14 @@ fn add(old: &[u8], param: &[u8]) -> Vec<u8> {
 }
 
 /// Returns where a template has its versionstamp, `None` if it has no place for one.
-pub(super) fn stamp_offset(template: &[u8]) -> Option<usize> {
+pub(in crate::conformance) fn stamp_offset(template: &[u8]) -> Option<usize> {
     let (body, offset) = template.split_last_chunk::<4>()?;
     let offset = usize::try_from(i32::from_le_bytes(*offset)).ok()?;
     (offset + 10 <= body.len()).then_some(offset)
 }
 
 /// Completes a template: puts the versionstamp in its place and drops the four offset bytes.
-pub(super) fn complete(template: &[u8], stamp: Versionstamp) -> Vec<u8> {
+pub(in crate::conformance) fn complete(template: &[u8], stamp: Versionstamp) -> Vec<u8> {
     let offset = stamp_offset(template).expect("templates are checked when they are staged");
     let mut bytes = template[..template.len() - 4].to_vec();
     bytes[offset..offset + 10].copy_from_slice(stamp.as_bytes());

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
 use crate::{Code, Database, DatabaseOption, Environment, Result, Versionstamp};
 
-mod atomic;
+pub(in crate::conformance) mod atomic;
 mod attempt;
 mod known;
 mod read;
