@@ -1,45 +1,62 @@
 //! Which keys were written at which version: what the resolver decides conflicts by.
 //!
-//! The history is a step function over the keyspace, as in FoundationDB's resolver: each boundary
-//! says when the keys from it to the next boundary were last written. Point and short ranges cost
-//! O(log n); only a wide range over many recent writes takes longer, and mostly conflicts early.
+//! The history is cut into slices by version. A slice is a step function over the keyspace, as
+//! FoundationDB's resolver keeps one over all versions: each boundary says when the keys from it to
+//! the next boundary were last written within the slice.
+//!
+//! A transaction asks the slices that are newer than its read version. In a slice that is newer as
+//! a whole, the first write found in a range decides, so the cost is a look-up however wide the
+//! range is and however much was written in it: a read of the head of a queue covers everything
+//! that was dequeued before. Only the slice that its read version falls into is searched, and
+//! slices are small. Forgetting is dropping the oldest slice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use crate::limits::TRANSACTION_LIFE_VERSIONS;
 
+/// How many boundaries a slice may have before the next one begins.
+const SLICE_BOUNDARIES: usize = 1024;
+
+/// How many versions a slice may span before the next one begins.
+const SLICE_VERSIONS: i64 = TRANSACTION_LIFE_VERSIONS / 16;
+
 /// What a boundary costs beside its key: its version, and its share of a tree node.
 const BOUNDARY_BYTES: usize = 48;
 
+/// The version of keys that were not written within a slice.
+const NEVER: i64 = 0;
+
 /// The write versions of the last five seconds, or of less when memory is short.
 pub(super) struct History {
-    /// The version from which each boundary's keys were last written. A key below the first
-    /// boundary was last written before `oldest`.
-    boundaries: BTreeMap<Box<[u8]>, i64>,
+    /// The slices, oldest first.
+    slices: VecDeque<Slice>,
     /// Transactions that read below this version are too old: what they would conflict with may
     /// be forgotten.
     oldest: i64,
-    /// The memory that `boundaries` take, about.
+    /// The memory that the slices take, about.
     bytes: usize,
-    /// The most that `bytes` may be after a batch.
+    /// The most that `bytes` may be when a batch begins.
     limit_bytes: usize,
-    /// Where the next sweep goes on.
-    sweep_from: Box<[u8]>,
-    /// How many ranges were added since the last sweep.
-    added: usize,
+}
+
+/// The writes between two versions.
+struct Slice {
+    /// The version at which the keys from each boundary to the next one were written last.
+    boundaries: BTreeMap<Box<[u8]>, i64>,
+    oldest: i64,
+    newest: i64,
+    bytes: usize,
 }
 
 impl History {
     /// Begins with nothing known before `oldest`.
     pub(super) fn new(oldest: i64, limit_bytes: usize) -> Self {
         Self {
-            boundaries: BTreeMap::new(),
+            slices: VecDeque::new(),
             oldest,
             bytes: 0,
             limit_bytes,
-            sweep_from: Box::default(),
-            added: 0,
         }
     }
 
@@ -50,11 +67,10 @@ impl History {
 
     /// Returns true if a key `begin <= key < end` was written after `read_version`.
     pub(super) fn written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
-        self.version_at(begin) > read_version
-            || self
-                .boundaries
-                .range::<[u8], _>((Excluded(begin), Excluded(end)))
-                .any(|(_, &version)| version > read_version)
+        let slices = self.slices.iter().rev();
+        slices
+            .take_while(|slice| slice.newest > read_version)
+            .any(|slice| slice.written_after(begin, end, read_version))
     }
 
     /// Records that the keys `begin <= key < end` were written at `version`, the newest so far.
@@ -62,6 +78,55 @@ impl History {
         if begin >= end {
             return;
         }
+        if self
+            .slices
+            .back()
+            .is_none_or(|slice| slice.is_full(version))
+        {
+            self.slices.push_back(Slice::new(version));
+        }
+        let slice = self.slices.back_mut().expect("there is one now");
+        self.bytes -= slice.bytes;
+        slice.add(begin, end, version);
+        self.bytes += slice.bytes;
+    }
+
+    /// Forgets what no transaction can conflict with any more once `version` is being committed,
+    /// and more than that if the history takes too much memory.
+    pub(super) fn age(&mut self, version: i64) {
+        self.oldest = self.oldest.max(version - TRANSACTION_LIFE_VERSIONS);
+        while let Some(slice) = self.slices.front()
+            && (slice.newest <= self.oldest || self.bytes > self.limit_bytes)
+        {
+            self.oldest = self.oldest.max(slice.newest);
+            self.bytes -= slice.bytes;
+            self.slices.pop_front();
+        }
+    }
+}
+
+impl Slice {
+    fn new(version: i64) -> Self {
+        Self {
+            boundaries: BTreeMap::new(),
+            oldest: version,
+            newest: version,
+            bytes: 0,
+        }
+    }
+
+    fn is_full(&self, version: i64) -> bool {
+        self.boundaries.len() >= SLICE_BOUNDARIES || version - self.oldest >= SLICE_VERSIONS
+    }
+
+    fn written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
+        let mut inside = self
+            .boundaries
+            .range::<[u8], _>((Excluded(begin), Excluded(end)));
+        self.version_at(begin) > read_version || inside.any(|(_, &version)| version > read_version)
+    }
+
+    fn add(&mut self, begin: &[u8], end: &[u8], version: i64) {
         let version_at_end = self.version_at(end);
         while let Some((boundary, _)) = self
             .boundaries
@@ -69,72 +134,28 @@ impl History {
             .next()
         {
             let boundary = boundary.clone();
-            self.remove(&boundary);
+            self.boundaries.remove(&boundary);
+            self.bytes -= boundary.len() + BOUNDARY_BYTES;
         }
         if self.version_at(begin) != version {
             self.insert(begin, version);
         }
-        self.insert(end, version_at_end);
-        self.added += 1;
-    }
-
-    /// Forgets what no transaction can conflict with any more once `version` is being committed,
-    /// and more than that if the history takes too much memory.
-    pub(super) fn age(&mut self, version: i64) {
-        self.oldest = self.oldest.max(version - TRANSACTION_LIFE_VERSIONS);
-        // Three visits for each range added outrun the two boundaries that a range adds.
-        let visits = 3 * self.added + 10;
-        self.added = 0;
-        self.sweep(visits);
-        while self.bytes > self.limit_bytes && self.oldest < version {
-            self.oldest += (version - self.oldest + 1) / 2;
-            self.sweep_from = Box::default();
-            self.sweep(usize::MAX);
+        if version_at_end != version {
+            self.insert(end, version_at_end);
         }
-    }
-
-    /// Visits boundaries from where the last sweep stopped and drops those that separate nothing:
-    /// a boundary older than `oldest` whose predecessor is older too.
-    fn sweep(&mut self, visits: usize) {
-        let mut predecessor = self
-            .boundaries
-            .range::<[u8], _>((Unbounded, Excluded(&*self.sweep_from)))
-            .next_back()
-            .map_or(self.oldest, |(_, &version)| version);
-        let mut dropped = Vec::new();
-        let mut rest = self
-            .boundaries
-            .range::<[u8], _>((Included(&*self.sweep_from), Unbounded));
-        for (boundary, &version) in rest.by_ref().take(visits) {
-            if version <= self.oldest && predecessor <= self.oldest {
-                dropped.push(boundary.clone());
-            }
-            predecessor = version;
-        }
-        self.sweep_from = rest
-            .next()
-            .map_or_else(Box::default, |(boundary, _)| boundary.clone());
-        for boundary in dropped {
-            self.remove(&boundary);
-        }
+        self.newest = version;
     }
 
     fn version_at(&self, key: &[u8]) -> i64 {
         self.boundaries
             .range::<[u8], _>((Unbounded, Included(key)))
             .next_back()
-            .map_or(self.oldest, |(_, &version)| version)
+            .map_or(NEVER, |(_, &version)| version)
     }
 
     fn insert(&mut self, key: &[u8], version: i64) {
         if self.boundaries.insert(key.into(), version).is_none() {
             self.bytes += key.len() + BOUNDARY_BYTES;
-        }
-    }
-
-    fn remove(&mut self, key: &[u8]) {
-        if self.boundaries.remove(key).is_some() {
-            self.bytes -= key.len() + BOUNDARY_BYTES;
         }
     }
 }
@@ -158,6 +179,12 @@ mod tests {
                 *version > read_version && b.as_slice() < end && begin < e.as_slice()
             })
         }
+    }
+
+    fn counted_bytes(history: &History) -> usize {
+        let slices = history.slices.iter();
+        let keys = slices.flat_map(|slice| slice.boundaries.keys());
+        keys.map(|key| key.len() + BOUNDARY_BYTES).sum()
     }
 
     fn random_range(rng: &mut StdRng) -> (Vec<u8>, Vec<u8>) {
@@ -190,6 +217,7 @@ mod tests {
                     history.add(&begin, &end, version);
                     model.0.push((begin, end, version));
                 }
+                assert_eq!(history.bytes, counted_bytes(&history), "seed {seed}");
                 for _ in 0..10 {
                     let read_version = rng.random_range(version - LIFE..=version);
                     if history.is_too_old(read_version) {
@@ -223,11 +251,22 @@ mod tests {
             let key = step.to_be_bytes();
             history.add(&key, &[&key[..], b"\0"].concat(), version);
         }
-        assert!(
-            history.boundaries.len() < 1_000,
-            "{}",
-            history.boundaries.len()
-        );
+        let boundaries: usize = history
+            .slices
+            .iter()
+            .map(|slice| slice.boundaries.len())
+            .sum();
+        assert!(boundaries < 250, "{boundaries}");
+    }
+
+    #[test]
+    fn a_key_that_is_written_again_and_again_takes_little_room() {
+        let mut history = History::new(0, usize::MAX);
+        for step in 1..10_000 {
+            history.add(b"k", b"k\0", step * LIFE / 10_000);
+        }
+        assert!(history.slices.len() <= 17);
+        assert!(history.bytes < 17 * 2 * (BOUNDARY_BYTES + 2));
     }
 
     #[test]
@@ -242,11 +281,6 @@ mod tests {
         }
         assert!(history.is_too_old(1));
         assert!(!history.is_too_old(99_999));
-        let counted: usize = history
-            .boundaries
-            .keys()
-            .map(|key| key.len() + BOUNDARY_BYTES)
-            .sum();
-        assert_eq!(history.bytes, counted);
+        assert_eq!(history.bytes, counted_bytes(&history));
     }
 }

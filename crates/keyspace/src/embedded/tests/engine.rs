@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Barrier;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -268,23 +269,30 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
 
 #[test]
 fn no_change_falls_between_arming_a_watch_and_a_commit() {
-    let (engine, _) = engine();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    for round in 0..500_u32 {
+    let (environment, _) = still();
+    let store = file::memory(1 << 20, &environment).unwrap();
+    let (engine, mut committer) =
+        Engine::prepare(store, &Options::new().environment(environment)).unwrap();
+    let start = Barrier::new(2);
+    for round in 0..1000_u32 {
         let baseline = get(&engine, "a");
         let (setter, mut watch) = engine.watches().create(9).unwrap();
-        let change = CommitRequest {
+        drop(engine.commit(CommitRequest {
             mutations: vec![Mutation::Set {
                 key: "a".into(),
                 value: round.to_be_bytes().to_vec().into(),
             }],
             ..CommitRequest::default()
-        };
+        }));
         std::thread::scope(|scope| {
-            scope.spawn(|| engine.watches().arm("a".into(), baseline, setter));
-            runtime.block_on(engine.commit(change)).unwrap();
+            scope.spawn(|| {
+                start.wait();
+                // Meets the commit at another step in every round.
+                (0..round % 400 * 20).for_each(|_| std::hint::spin_loop());
+                engine.watches().arm("a".into(), baseline, setter);
+            });
+            start.wait();
+            committer.step().unwrap();
         });
         assert!(poll(&mut watch).is_ready(), "round {round}");
     }
