@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::{jobs, memory};
+use keyspace::conformance::history::Recorded;
 use keyspace::conformance::scale;
 use microqueue::keyspace::chaos::{Chaos, Faults};
 use microqueue::keyspace::run::{RunOptions, Runner};
@@ -141,18 +142,23 @@ async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn transactions_of_many_tasks_replay_in_commit_order() {
     for order in [Order::Commit, Order::Index] {
-        let runner = Runner::new(memory());
+        let db = Recorded::new(memory()).await.unwrap();
+        let runner = Runner::new(db.clone());
         run_and_replay(runner, jobs(order), scale(40, 2_000) as u64).await;
+        db.check().await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn they_do_so_when_commits_fail_and_land_late() {
     for order in [Order::Commit, Order::Index] {
-        let chaos = Chaos::new(memory(), Environment::system(), Faults::all(0.05));
+        let db = Recorded::new(memory()).await.unwrap();
+        let chaos = Chaos::new(db.clone(), Environment::system(), Faults::all(0.05));
         let options = RunOptions::default().max_retry_delay(Duration::from_millis(5));
         let runner = Runner::with_options(chaos.clone(), options);
         run_and_replay(runner, jobs(order), scale(25, 1_000) as u64).await;
+        chaos.flush().await;
+        db.check().await.unwrap();
         assert!(chaos.tally().landed > 0 && chaos.tally().refused > 0);
     }
 }

@@ -135,6 +135,8 @@ async fn play(seed: u64, plant: Plant, swept: bool) -> Course {
         ended.unwrap();
     }
     world.chaos.flush().await;
+    let history = world.db.check().await;
+    history.unwrap_or_else(|error| panic!("seed {seed}, {plant:?}: {error}"));
     let ends = Arc::into_inner(ends).unwrap().into_inner().unwrap();
     judge(&world, ends, swept).await
 }

@@ -538,7 +538,7 @@ async fn a_closure_that_reads_much_lets_other_tasks_run() {
 async fn a_store_that_is_closed_is_an_answer() {
     let world = World::calm();
     let runner = world.runner().await;
-    world.db.close().unwrap();
+    world.store.close().unwrap();
     let answer = runner.run(|_, _| async { Ok::<_, Error>(()) }).await;
     assert_eq!(
         answer.unwrap_err().code(),

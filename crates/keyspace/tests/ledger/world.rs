@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use keyspace::chaos::{Chaos, Faults};
+use keyspace::conformance::history::Recorded;
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{
@@ -12,12 +14,13 @@ use keyspace::{
 
 use crate::saboteur::{Plant, Saboteur, ledgers};
 
-pub(crate) type TestDatabase = Saboteur<Chaos<Embedded>>;
+pub(crate) type TestDatabase = Saboteur<Chaos<Recorded<Embedded>>>;
 
 pub(crate) struct World {
-    /// The store itself, where nothing fails.
-    pub(crate) db: Embedded,
-    pub(crate) chaos: Chaos<Embedded>,
+    pub(crate) store: Embedded,
+    /// The store, where nothing fails, with a record of its transactions.
+    pub(crate) db: Recorded<Embedded>,
+    pub(crate) chaos: Chaos<Recorded<Embedded>>,
     pub(crate) clock: ManualClock,
     pub(crate) env: Environment,
     pub(crate) saboteur: TestDatabase,
@@ -39,7 +42,9 @@ impl World {
 
     fn with_clock(clock: ManualClock, seed: u64, faults: Faults, plant: Plant) -> Self {
         let env = Environment::seeded(seed, Arc::new(clock.clone()));
-        let db = Options::new().environment(env.clone()).memory().unwrap();
+        let store = Options::new().environment(env.clone()).memory().unwrap();
+        let db = Recorded::new(store.clone()).now_or_never();
+        let db = db.expect("a store in memory answers at once").unwrap();
         let chaos = Chaos::new(db.clone(), env.clone(), faults);
         let saboteur = Saboteur {
             db: chaos.clone(),
@@ -48,6 +53,7 @@ impl World {
             no_news: Code::COMMIT_UNKNOWN_RESULT,
         };
         Self {
+            store,
             db,
             chaos,
             clock,
