@@ -189,6 +189,7 @@ impl Shared {
     /// Ends the store for a failure of its storage, and returns the error that everything gets
     /// from now on.
     pub(super) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
+        tracing::error!(%cause, "the store stops: its storage failed");
         let cause = Arc::new(cause);
         self.end(Error::Poisoned { cause })
     }

@@ -11,6 +11,15 @@
 //! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
 //!   further work with [`Error::Poisoned`], and opening it again recovers what was acknowledged.
 //!
+//! # What the caller must do
+//!
+//! - Keep the file on a local disk that does not acknowledge a flush it has not done.
+//! - Restart the machine after a flush has failed for a device error, before opening the store again:
+//!   the operating system may go on serving pages that never reached the disk.
+//! - Keep backups: a row damaged on the disk is noticed where the file no longer makes sense, and
+//!   the store stops then, but values are not checked at each read.
+//! - Clear millions of rows in steps: a clear of a range takes time per row, and other commits wait.
+//!
 //! # Layers
 //!
 //! The transaction keeps its own writes and conflict ranges; the engine gives versions, judges
@@ -177,7 +186,8 @@ impl Options {
 
     /// Opens the store in the file at `path`. If there is no file, it is made, readable by its
     /// owner only; its folder must exist. Blocks while a store that was not closed in good order
-    /// is recovered.
+    /// is recovered. A process that is killed while it makes a store may leave a file
+    /// `.keyspace-*` behind, which nobody needs.
     ///
     /// # Errors
     /// [`Error::StoreInUse`], [`Error::NotAStore`], [`Error::NewerFormat`], [`Error::Corrupt`]: the
