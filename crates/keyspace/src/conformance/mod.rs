@@ -1,5 +1,6 @@
 //! The conformance suite: what every store must answer.
 
+pub mod fuzz;
 pub mod history;
 pub mod model;
 pub mod program;

@@ -32,12 +32,12 @@ impl LedgerId {
 
 /// The keys of all ledgers in one subspace.
 #[derive(Debug)]
-pub(super) struct LedgerKeys {
+pub(crate) struct LedgerKeys {
     ledgers: Subspace,
 }
 
 impl LedgerKeys {
-    pub(super) fn new(ledgers: Subspace) -> Self {
+    pub(crate) fn new(ledgers: Subspace) -> Self {
         Self { ledgers }
     }
 
@@ -47,7 +47,7 @@ impl LedgerKeys {
     }
 
     /// Returns the range that holds the slots of a ledger and nothing else.
-    pub(super) fn slots(&self, id: LedgerId) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn slots(&self, id: LedgerId) -> (Vec<u8>, Vec<u8>) {
         self.ledger(id).range()
     }
 
@@ -57,7 +57,7 @@ impl LedgerKeys {
     }
 
     /// Returns the ledger that the key of a slot belongs to.
-    pub(super) fn ledger_of(&self, key: &[u8]) -> Result<LedgerId> {
+    pub(crate) fn ledger_of(&self, key: &[u8]) -> Result<LedgerId> {
         let unpacked = self.ledgers.unpack::<(ByteString<'_>, u64)>(key);
         let id = unpacked
             .ok()

@@ -93,8 +93,8 @@ use std::time::Duration;
 
 use foundationdb_tuple::Subspace;
 
-pub(crate) use self::keys::SlotRecord;
-use self::keys::{LedgerId, LedgerKeys};
+use self::keys::LedgerId;
+pub(crate) use self::keys::{LedgerKeys, SlotRecord};
 pub use self::receipt::{EarlierCommit, Receipt};
 use crate::env::Environment;
 

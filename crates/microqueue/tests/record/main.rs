@@ -7,12 +7,13 @@ mod body;
 mod common;
 
 use common::{memory, rows};
+use keyspace::conformance::fuzz::damage;
 use keyspace::conformance::scale;
 use microqueue::keyspace::codec::{Bincode, Codec, Json, Tuple};
 use microqueue::keyspace::{self, Database, KeyValue, OwnedTransaction, Subspace};
 use microqueue::{MicroQueue, Order};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 
 /// Returns the row of a queue that holds one value.
 async fn row<T, C: Codec<T>>(order: Order, value: T) -> KeyValue {
@@ -22,22 +23,6 @@ async fn row<T, C: Codec<T>>(order: Order, value: T) -> KeyValue {
     queue.enqueue(&tr, &value).await.unwrap();
     tr.commit().await.unwrap();
     rows(&db).await.remove(0)
-}
-
-/// Changes, inserts and removes a few bytes, or none.
-fn damage(bytes: &[u8], rng: &mut StdRng) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    for _ in 0..rng.random_range(0..4) {
-        let at = rng.random_range(0..=bytes.len());
-        match rng.random_range(0..4) {
-            0 => bytes.insert(at, rng.random()),
-            1 => bytes.truncate(at),
-            2 if at < bytes.len() => drop(bytes.remove(at)),
-            _ if at < bytes.len() => bytes[at] = rng.random(),
-            _ => bytes.push(rng.random()),
-        }
-    }
-    bytes
 }
 
 #[tokio::test]

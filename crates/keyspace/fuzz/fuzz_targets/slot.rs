@@ -1,0 +1,5 @@
+//! `cargo +nightly fuzz run slot`: any row among the ledgers is a slot's or corrupt.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| keyspace::conformance::fuzz::slot(input));

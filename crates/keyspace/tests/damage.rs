@@ -1,0 +1,91 @@
+//! Damaged bytes: the bodies of the fuzz targets, driven by seeded damage to whole inputs.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use keyspace::codec::{Bincode, Codec, Json, Tuple};
+use keyspace::conformance::fuzz::{self, Choice, Elements, Everything};
+use keyspace::conformance::scale;
+use keyspace::tuple::Versionstamp;
+use keyspace::{Database, Error, Isolation, RangeQuery, Runner, Subspace, Transaction, read_all};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Drives a body with whole inputs, damaged ones, and noise.
+fn drive(body: fn(&[u8]), whole: &[Vec<u8>]) {
+    let mut rng = StdRng::seed_from_u64(0x5eed);
+    whole.iter().for_each(|input| body(input));
+    for _ in 0..scale(2_000, 100_000) {
+        let input = &whole[rng.random_range(0..whole.len())];
+        body(&fuzz::damage(input, &mut rng));
+        let mut noise = vec![0; rng.random_range(0..64)];
+        rng.fill(noise.as_mut_slice());
+        body(&noise);
+    }
+}
+
+#[test]
+fn damaged_traces_are_traces_or_an_error() {
+    let lines = include_str!("traces/limits.jsonl").lines();
+    let whole: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
+    assert!(!whole.is_empty());
+    drive(fuzz::trace, &whole);
+}
+
+#[test]
+fn damaged_values_are_values_or_an_error() {
+    fn encode<T, C: Codec<T>>(value: &T) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        C::encode(value, &mut bytes).unwrap();
+        bytes
+    }
+    let nested = Choice::Pair(true, Box::new(Choice::Nothing));
+    let bytes = Choice::Named {
+        bytes: vec![0, 255],
+    };
+    let everything = Everything {
+        text: "a\0\u{1f600}".to_owned(),
+        numbers: (1, -300, 1 << 20, i64::MIN, u128::MAX, 1.5, -1e300),
+        list: vec![None, Some('\u{e9}')],
+        map: BTreeMap::from([("x".to_owned(), nested), ("y".to_owned(), bytes)]),
+    };
+    let elements: Elements = (
+        vec![0, 255],
+        "a\0".to_owned(),
+        (i64::MIN, u64::MAX, None),
+        (1.5, -1e300),
+        Versionstamp::complete([7; 10], 1),
+    );
+    let whole = [
+        encode::<_, Bincode>(&everything),
+        encode::<_, Json>(&everything),
+        encode::<_, Tuple>(&elements),
+    ];
+    drive(fuzz::codec, &whole);
+}
+
+#[tokio::test]
+async fn damaged_slots_are_slots_or_corrupt() {
+    let db = keyspace::open("memory:").unwrap();
+    let runner = Runner::new(db.clone());
+    for _ in 0..3 {
+        let set = |tr, _| async move {
+            Transaction::set(&tr, b"key", b"");
+            Ok::<_, Error>(())
+        };
+        runner.run(set).await.unwrap();
+    }
+    let ledgers = Subspace::from("keyspace.ledger");
+    let (begin, end) = ledgers.range();
+    let tr = db.begin().unwrap();
+    let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
+    let prefix_bytes = ledgers.bytes().len();
+    let inputs = rows.await.unwrap().into_iter().map(|row| {
+        let key = &row.key[prefix_bytes..];
+        [&[key.len() as u8], key, &row.value].concat()
+    });
+    let whole: Vec<_> = inputs.collect();
+    assert!(!whole.is_empty());
+    drive(fuzz::slot, &whole);
+}
