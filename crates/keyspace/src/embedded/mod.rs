@@ -39,6 +39,7 @@ mod refusal;
 mod snapshot;
 mod state;
 mod store;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod timeline;

@@ -76,21 +76,6 @@ impl RangeSet {
             .is_some_and(|(_, end)| key < &end[..])
     }
 
-    /// Returns the ranges that have a key at or after `key`, in key order.
-    pub(super) fn iter_from(&self, key: &[u8]) -> impl Iterator<Item = (&Bytes, &Bytes)> {
-        let first = self.first_from(key).map(|(begin, _)| begin.clone());
-        first
-            .into_iter()
-            .flat_map(|first| self.ranges.range(first..))
-    }
-
-    /// Returns the ranges that have a key before `key`, in reverse key order.
-    pub(super) fn iter_before(&self, key: &[u8]) -> impl Iterator<Item = (&Bytes, &Bytes)> {
-        self.ranges
-            .range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key)))
-            .rev()
-    }
-
     /// Returns the first range that has a key at or after `key`.
     pub(super) fn first_from(&self, key: &[u8]) -> Option<(&Bytes, &Bytes)> {
         match self.last_at_or_before(key) {

@@ -1,61 +1,37 @@
-//! Selectors and range reads, as walks of the [`View`].
+//! Selectors and range reads.
 //!
-//! They reproduce the decisions of FoundationDB's client, not just its rows, because both of these
-//! can be observed:
+//! A read that no own write can touch is the store's answer. All others reproduce how FoundationDB's
+//! client finds it, because more than the rows can be observed:
 //!
 //! - the conflict range of a read depends on where its walk ended;
-//! - a read fails with `accessed_unreadable` only if its walk gets as far as an unreadable key. How
-//!   far it has to go depends on what is known: the far end of a range is found from what the
-//!   transaction has read before. If that does not suffice, the walk goes on beyond its limit until
-//!   it has seen enough rows to be sure that the far end lies behind;
+//! - a read fails with `accessed_unreadable` only if its walk gets as far as an unreadable key;
+//! - a read that own writes answer obtains no read version;
 //! - an own operation that leaves no value (`CompareAndClear`) counts as a row to a selector.
+//!
+//! The client walks over what it knows, from the *near* selector to the *far* one. Where it comes to
+//! keys that it does not know it asks the store for more, and resolves both selectors anew. While the
+//! far one is *stuck*, because keys on its way are unknown or unreadable, the walk may not stop at its
+//! limit before it has seen so many rows more that the far end cannot lie among those it returns.
 
 use bytes::Bytes;
 
-use super::view::{Cursor, Direction, FIRST_CHUNK_ROWS, Step, View};
+use super::stored::{Direction, Limits};
+use super::view::{Cursor, Step, View};
 use crate::error::{Code, Result};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
 use crate::transaction::key_after;
-
-/// How many bytes a row counts beside its key and value.
-const ROW_OVERHEAD_BYTES: usize = 8;
 
 /// The rows of a range read, and what its conflict range depends on.
 #[derive(Debug, Default)]
 pub(super) struct RangeResult {
     pub(super) rows: Vec<KeyValue>,
     pub(super) more: bool,
-    pub(super) read_to_begin: bool,
-    pub(super) read_through_end: bool,
+    read_to_begin: bool,
+    read_through_end: bool,
 }
 
 impl RangeResult {
-    /// Returns whether the ends of a range alone tell that it is empty, and notes which of them
-    /// ran off the keyspace.
-    fn is_settled(&mut self, begin: &Resolved, end: &Resolved) -> bool {
-        if begin.key >= end.key && begin.walked_offset >= end.walked_offset {
-            *self = Self::default();
-            return true;
-        }
-        self.read_to_begin |= begin.read_to_begin || end.read_to_begin;
-        self.read_through_end |= begin.read_through_end || end.read_through_end;
-        if begin.key >= end.key && begin.offset >= end.offset {
-            return true;
-        }
-        let begins_at_end = begin.is_resolved() && begin.key == END_OF_KEYSPACE;
-        let ends_at_begin = end.is_resolved() && end.key.is_empty();
-        begins_at_end || ends_at_begin
-    }
-
-    /// [`is_settled`](Self::is_settled) of the ends in the order of the walk.
-    fn is_settled_by(&mut self, near: &Resolved, far: &Resolved, direction: Direction) -> bool {
-        match direction {
-            Direction::Forward => self.is_settled(near, far),
-            Direction::Backward => self.is_settled(far, near),
-        }
-    }
-
     /// Returns the range that a serializable read between these selectors conflicts with.
     pub(super) fn conflict_range(
         &self,
@@ -95,67 +71,22 @@ impl RangeResult {
     }
 }
 
-/// How much a range read may return.
-#[derive(Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) rows: usize,
-    pub(super) bytes: usize,
-}
-
-impl Limits {
-    const ONE_ROW: Self = Self {
-        rows: 1,
-        bytes: usize::MAX,
-    };
-
-    fn is_reached(self) -> bool {
-        self.rows == 0 || self.bytes == 0
-    }
-
-    fn take(&mut self, row: &KeyValue) {
-        self.rows -= 1;
-        let row_bytes = row.key.len() + row.value.len() + ROW_OVERHEAD_BYTES;
-        self.bytes = self.bytes.saturating_sub(row_bytes);
-    }
-}
-
 /// A selector after the walk that tried to resolve it.
 struct Resolved {
-    /// The key found, or where the walk stopped.
-    key: Bytes,
-    /// 1 if the selector is resolved, else how far it still has to go from `key`.
-    offset: i32,
-    /// What was left of the offset when the walk ended, also if it ran off an end of the keyspace.
-    walked_offset: i32,
-    read_to_begin: bool,
-    read_through_end: bool,
+    /// Where it points, or where it is stuck.
+    selector: KeySelector,
+    /// What was left of the offset when the walk ended: 1 if it came to its key, anything else if
+    /// it is stuck or ran off an end of the keyspace.
+    left: i32,
 }
 
 impl Resolved {
-    fn selector(&self) -> KeySelector {
-        KeySelector {
-            key: self.key.clone(),
-            or_equal: false,
-            offset: self.offset,
-        }
+    fn key(&self) -> &Bytes {
+        &self.selector.key
     }
 
-    /// Returns in which direction the selector has to go on.
-    fn direction(&self) -> Direction {
-        if self.offset > 1 {
-            Direction::Forward
-        } else {
-            Direction::Backward
-        }
-    }
-
-    /// As the far end of a walk: returns how many rows before `key` the end lies.
-    fn rows_before(&self, walk: Direction) -> usize {
-        rows_toward(walk.reversed(), self.offset)
-    }
-
-    fn is_resolved(&self) -> bool {
-        self.offset == 1
+    fn is_stuck(&self) -> bool {
+        self.selector.offset != 1
     }
 }
 
@@ -190,48 +121,6 @@ impl View<'_> {
         Ok(if found.read_through_end { end } else { key })
     }
 
-    /// Walks from a selector's key to the key it names, as far as the walk can go.
-    fn resolve(&mut self, selector: &KeySelector, known_only: bool) -> Result<Resolved> {
-        let mut resolved = Resolved {
-            key: selector.key.clone(),
-            offset: selector.offset,
-            walked_offset: selector.offset,
-            read_to_begin: false,
-            read_through_end: false,
-        };
-        let forward = selector.offset > 1;
-        let direction = if forward {
-            Direction::Forward
-        } else {
-            Direction::Backward
-        };
-        let rows = selector.offset.abs_diff(1) as usize;
-        let mut cursor = Cursor::new(direction, selector.key.clone()).expecting(rows);
-        cursor.known_only = known_only;
-        while resolved.offset != 1 {
-            match cursor.next(self)? {
-                Step::Row(KeyValue { key, .. }) | Step::Missing(key) => {
-                    resolved.offset += if forward { -1 } else { 1 };
-                    resolved.key = if forward { key_after(&key).into() } else { key };
-                }
-                Step::Unreadable | Step::Unknown => {
-                    resolved.key = cursor.position;
-                    break;
-                }
-                Step::End => {
-                    resolved.walked_offset = resolved.offset;
-                    resolved.offset = 1;
-                    resolved.read_through_end = forward;
-                    resolved.read_to_begin = !forward;
-                    resolved.key = cursor.bound;
-                    return Ok(resolved);
-                }
-            }
-        }
-        resolved.walked_offset = resolved.offset;
-        Ok(resolved)
-    }
-
     /// Reads rows between two selectors without `or_equal`, in the given direction.
     pub(super) fn range(
         &mut self,
@@ -240,192 +129,373 @@ impl View<'_> {
         limits: Limits,
         direction: Direction,
     ) -> Result<RangeResult> {
-        let mut result = RangeResult::default();
-        let known = (self.resolve(begin, true)?, self.resolve(end, true)?);
-        if result.is_settled(&known.0, &known.1)
-            || self.is_inverted(&mut result, (begin, end), (&known.0, &known.1), direction)?
-        {
-            return Ok(result);
+        if self.is_transparent() && begin.offset == 1 && end.offset == 1 {
+            let range = (begin, end);
+            let (rows, more) = self.stored.load(self.engine, range, limits, direction)?;
+            return Ok(RangeResult {
+                rows,
+                more,
+                ..RangeResult::default()
+            });
         }
-        let selectors = match direction {
-            Direction::Forward => (begin, end),
-            Direction::Backward => (end, begin),
-        };
-        let walk = Walk {
+        let read = RangeRead {
             direction,
-            // Where no key is unreadable, how far the walk goes makes no difference.
-            careful: self.has_unreadable(),
             limits,
-            rows: Vec::new(),
+            begin: begin.clone(),
+            end: end.clone(),
+            left: (begin.offset, end.offset),
+            result: RangeResult::default(),
             rows_beyond: 0,
         };
-        walk.run(self, selectors, result)
+        read.run(self)
     }
 
-    /// Finds the far end of a range first where its ends, as far as they are known, may be
-    /// inverted. Returns whether the range is empty for that.
-    fn is_inverted(
-        &mut self,
-        result: &mut RangeResult,
-        (begin, end): (&KeySelector, &KeySelector),
-        (known_begin, known_end): (&Resolved, &Resolved),
-        direction: Direction,
-    ) -> Result<bool> {
-        let (selector, known_far) = match direction {
-            Direction::Forward => (end, known_end),
-            Direction::Backward => (begin, known_begin),
+    /// Walks from a selector's key to the key it names, as far as what is known allows.
+    fn resolve(&mut self, selector: &KeySelector) -> Result<Resolved> {
+        let forward = selector.offset >= 1;
+        let direction = if forward {
+            Direction::Forward
+        } else {
+            Direction::Backward
         };
-        if known_far.is_resolved() || known_begin.key <= known_end.key {
-            return Ok(false);
+        let mut cursor = Cursor::new(direction, selector.key.clone());
+        let (mut key, mut offset) = (selector.key.clone(), selector.offset);
+        loop {
+            let step = cursor.next(self)?;
+            match step {
+                // It has arrived, and goes on over empty keys to the next stretch.
+                Step::Row(KeyValue { key: next, .. }) | Step::Missing(next) if offset == 1 => {
+                    key = next;
+                    break;
+                }
+                Step::Row(KeyValue { key: next, .. }) | Step::Missing(next) => {
+                    offset += if forward { -1 } else { 1 };
+                    key = if forward {
+                        key_after(&next).into()
+                    } else {
+                        next
+                    };
+                    if offset == 1 && !forward {
+                        break;
+                    }
+                }
+                Step::Unreadable | Step::Unknown(_) => {
+                    key = cursor.position;
+                    break;
+                }
+                Step::End if offset == 1 => break,
+                Step::End => {
+                    let selector = KeySelector::first_greater_or_equal(cursor.bound);
+                    return Ok(Resolved {
+                        selector,
+                        left: offset,
+                    });
+                }
+            }
         }
-        let far = self.get_key(selector)?;
-        let ends_cross = match direction {
-            Direction::Forward => known_begin.key >= far && known_begin.offset > 0,
-            Direction::Backward => far >= known_end.key && known_end.offset <= 1,
-        };
-        if ends_cross {
-            *result = RangeResult::default();
-            return Ok(true);
-        }
-        result.read_to_begin |= far.is_empty();
-        result.read_through_end |= far == END_OF_KEYSPACE;
-        Ok(match direction {
-            Direction::Forward => far.is_empty(),
-            Direction::Backward => far == END_OF_KEYSPACE,
+        Ok(Resolved {
+            selector: KeySelector {
+                key,
+                or_equal: false,
+                offset,
+            },
+            left: offset,
         })
+    }
+
+    /// Returns where a request to the store that begins at `position`, before unknown keys, ends:
+    /// behind the last unknown keys before unreadable ones, or before two or more keys in a row that
+    /// are known to be empty. Looks no further than `far`.
+    fn request_end(
+        &mut self,
+        position: &Bytes,
+        far: &Bytes,
+        direction: Direction,
+    ) -> Result<Bytes> {
+        let mut cursor = Cursor::new(direction, position.clone());
+        let mut end = position.clone();
+        loop {
+            let from = cursor.position.clone();
+            let is_first = end == *position;
+            let step = cursor.next(self)?;
+            let stretch = match (&step, direction) {
+                (Step::Row(KeyValue { key, .. }) | Step::Missing(key), Direction::Forward) => {
+                    key.clone()
+                }
+                (Step::Row(KeyValue { key, .. }) | Step::Missing(key), Direction::Backward) => {
+                    key_after(key).into()
+                }
+                _ => cursor.position.clone(),
+            };
+            let (low, high) = match direction {
+                Direction::Forward => (&from, &stretch),
+                Direction::Backward => (&stretch, &from),
+            };
+            let is_wide = low < high && *high != key_after(low);
+            if is_wide && !is_first {
+                return Ok(end);
+            }
+            match step {
+                Step::Unreadable | Step::End => return Ok(end),
+                Step::Row(_) | Step::Missing(_) => {}
+                Step::Unknown(edge) => {
+                    end = edge.clone();
+                    cursor.position = edge;
+                    if direction.passes(far, &end) {
+                        return Ok(end);
+                    }
+                }
+            }
+        }
     }
 }
 
-/// The walk of a range read, from its near end to its far end.
-struct Walk {
+/// A range read on its way. The selectors move as the walk does.
+struct RangeRead {
     direction: Direction,
-    /// Whether to ask the store only for what FoundationDB's client would, and to know no more.
-    careful: bool,
     limits: Limits,
-    rows: Vec<KeyValue>,
+    begin: KeySelector,
+    end: KeySelector,
+    /// What was left of each selector's offset when it was last resolved. One that has come to its
+    /// key, or ran off an end, stays what it was then.
+    left: (i32, i32),
+    result: RangeResult,
     /// The rows seen after the limit was reached.
     rows_beyond: usize,
 }
 
-impl Walk {
-    fn run(
-        mut self,
-        view: &mut View<'_>,
-        (near, far): (&KeySelector, &KeySelector),
-        mut result: RangeResult,
-    ) -> Result<RangeResult> {
-        let start = loop {
-            let start = view.resolve(near, self.careful)?;
-            let end = view.resolve(far, self.careful)?;
-            if result.is_settled_by(&start, &end, self.direction) {
-                return Ok(result);
+/// How a walk goes on.
+enum Next {
+    /// It has all rows there are before the far selector.
+    Done,
+    /// There can be no rows.
+    Nothing,
+    /// It has come to keys that the store must be asked for.
+    Ask(Bytes),
+}
+
+impl RangeRead {
+    fn run(mut self, view: &mut View<'_>) -> Result<RangeResult> {
+        let mut is_first = true;
+        loop {
+            let (begin, end) = self.resolve(view)?;
+            let crossed = begin.key() >= end.key();
+            if self.result.rows.is_empty() && crossed && self.left.0 >= self.left.1 {
+                return Ok(RangeResult::default());
             }
-            if start.is_resolved() {
-                break start;
+            let begins_at_end = begin.key() == END_OF_KEYSPACE && !begin.is_stuck();
+            let ends_at_begin = end.key().is_empty() && !end.is_stuck();
+            let (far, beyond_far, beyond_near) = match self.direction {
+                Direction::Forward => (&end, ends_at_begin, begins_at_end),
+                Direction::Backward => (&begin, begins_at_end, ends_at_begin),
+            };
+            if beyond_far || is_first && beyond_near {
+                return Ok(self.nothing());
             }
-            if view.is_unreadable(&start.key, start.direction()) {
-                return Err(Code::ACCESSED_UNREADABLE.into());
+            if std::mem::take(&mut is_first) && far.is_stuck() && begin.key() > end.key() {
+                match self.find_crossed(view, &begin, &end)? {
+                    Some(result) => return Ok(result),
+                    None => continue,
+                }
             }
-            self.ask(view, (&start.key, start.offset), &end)?;
-        };
-        let far = self.walk(view, &start, far, &mut result)?;
-        result.more = self.limits.is_reached();
-        if far.is_resolved() {
-            // What was taken beyond the far end, before that was known, does not belong.
-            let taken = self.rows.len();
-            self.rows
-                .retain(|row| !self.direction.passes(&far.key, &row.key));
-            result.more &= self.rows.len() == taken;
+            if beyond_near || crossed && begin.selector.offset >= end.selector.offset {
+                let far = match far.is_stuck() {
+                    true if self.result.rows.is_empty() => None,
+                    true => Some(self.find(view, far)?),
+                    false => Some(far.key().clone()),
+                };
+                return Ok(self.done(far.as_ref()));
+            }
+            match self.walk(view, &begin, &end)? {
+                Next::Done => {
+                    let far = Some(far).filter(|far| !far.is_stuck());
+                    return Ok(self.done(far.map(Resolved::key)));
+                }
+                Next::Nothing => return Ok(self.nothing()),
+                Next::Ask(position) => self.ask(view, begin, end, &position)?,
+            }
         }
-        result.rows = self.rows;
-        match self.direction {
-            Direction::Forward => result.read_through_end &= !result.more,
-            Direction::Backward => result.read_to_begin &= !result.more,
-        }
-        Ok(result)
     }
 
-    /// Takes rows until a limit or the far end is reached; returns the far end as known by then.
-    fn walk(
+    fn resolve(&mut self, view: &mut View<'_>) -> Result<(Resolved, Resolved)> {
+        let (begin, end) = (view.resolve(&self.begin)?, view.resolve(&self.end)?);
+        for resolved in [&begin, &end] {
+            let ran_off = !resolved.is_stuck() && resolved.left != 1;
+            self.result.read_to_begin |= ran_off && resolved.left < 1;
+            self.result.read_through_end |= ran_off && resolved.left > 1;
+        }
+        if self.begin.offset != 1 {
+            self.left.0 = begin.left;
+        }
+        if self.end.offset != 1 {
+            self.left.1 = end.left;
+        }
+        Ok((begin, end))
+    }
+
+    /// Finds the far end of a range whose ends, as far as they are known, have crossed. Returns the
+    /// empty result if they have indeed.
+    fn find_crossed(
         &mut self,
         view: &mut View<'_>,
-        start: &Resolved,
-        far_selector: &KeySelector,
-        result: &mut RangeResult,
-    ) -> Result<Resolved> {
-        let rows = self.limits.rows.min(FIRST_CHUNK_ROWS);
-        let mut cursor = Cursor::new(self.direction, start.key.clone()).expecting(rows);
-        cursor.known_only = self.careful;
-        let mut far = view.resolve(far_selector, self.careful)?;
-        loop {
-            if far.is_resolved() {
-                cursor.bound = far.key.clone();
+        begin: &Resolved,
+        end: &Resolved,
+    ) -> Result<Option<RangeResult>> {
+        let (far, have_crossed) = match self.direction {
+            Direction::Forward => {
+                let far = self.find(view, end)?;
+                let have_crossed = *begin.key() >= far && begin.selector.offset >= 1;
+                (far, have_crossed)
             }
-            if self.limits.is_reached() && self.rows_beyond >= far.rows_before(self.direction) {
-                return Ok(far);
+            Direction::Backward => {
+                let far = self.find(view, begin)?;
+                let have_crossed = far >= *end.key() && end.selector.offset <= 1;
+                (far, have_crossed)
+            }
+        };
+        let is_nothing = match self.direction {
+            Direction::Forward => far.is_empty(),
+            Direction::Backward => far == END_OF_KEYSPACE,
+        };
+        Ok(match (have_crossed, is_nothing) {
+            (true, _) => Some(RangeResult::default()),
+            (false, true) => Some(std::mem::take(&mut self.result)),
+            (false, false) => None,
+        })
+    }
+
+    /// Reads the key of a far selector by itself.
+    fn find(&mut self, view: &mut View<'_>, far: &Resolved) -> Result<Bytes> {
+        let found = view.get_key(&far.selector)?;
+        self.result.read_to_begin |= found.is_empty();
+        self.result.read_through_end |= found == END_OF_KEYSPACE;
+        Ok(found)
+    }
+
+    /// Takes rows until a limit or the far end is reached, or something is not known.
+    fn walk(&mut self, view: &mut View<'_>, begin: &Resolved, end: &Resolved) -> Result<Next> {
+        let (near, far) = match self.direction {
+            Direction::Forward => (begin, end),
+            Direction::Backward => (end, begin),
+        };
+        // A near selector that is stuck stands before what it is stuck at, in its own direction.
+        let direction = match near.selector.offset {
+            1 => self.direction,
+            2.. => Direction::Forward,
+            _ => Direction::Backward,
+        };
+        let mut cursor = Cursor::new(direction, near.key().clone());
+        if !far.is_stuck() && !near.is_stuck() {
+            cursor.bound = far.key().clone();
+        }
+        let rows_to_see = rows_toward(self.direction.reversed(), far.selector.offset);
+        loop {
+            let enough = self.rows_beyond >= rows_to_see;
+            if self.limits.is_reached() && enough {
+                return Ok(Next::Done);
             }
             match cursor.next(view)? {
                 Step::Row(_) if self.limits.is_reached() => self.rows_beyond += 1,
                 Step::Row(row) => {
                     self.limits.take(&row);
-                    self.rows.push(row);
+                    self.result.rows.push(row);
                 }
                 Step::Missing(_) => {}
                 Step::Unreadable => return Err(Code::ACCESSED_UNREADABLE.into()),
-                Step::Unknown => {
-                    self.ask(view, (&cursor.position, 1), &far)?;
-                    far = view.resolve(far_selector, true)?;
-                    if result.is_settled_by(start, &far, self.direction) {
-                        return view.resolve(far_selector, self.rows.is_empty());
-                    }
+                Step::Unknown(_)
+                    if self.limits.bytes != usize::MAX && self.has_rows() && enough =>
+                {
+                    self.result.more = true;
+                    return Ok(Next::Done);
                 }
-                Step::End => return Ok(far),
+                Step::Unknown(_) => return Ok(Next::Ask(cursor.position)),
+                Step::End if far.is_stuck() => return Ok(Next::Nothing),
+                Step::End => return Ok(Next::Done),
             }
         }
     }
 
-    /// Asks the store for what FoundationDB's client would ask next: the rows from a position on,
-    /// up to the far end or to own writes that make the store's rows useless.
+    /// Asks the store for the rows from a position on, up to the far selector or to where its rows
+    /// would be of no use. The walk goes on at the position.
+    ///
+    /// A selector that still has to move towards the other one is asked for by its key, one that has
+    /// to move away by itself.
     fn ask(
-        &self,
+        &mut self,
         view: &mut View<'_>,
-        (position, offset): (&Bytes, i32),
-        far: &Resolved,
+        begin: Resolved,
+        end: Resolved,
+        position: &Bytes,
     ) -> Result<()> {
-        let near_extra = rows_toward(self.direction, offset);
-        let mut extra = near_extra + far.rows_before(self.direction);
-        let near_offset = if near_extra > 0 { 1 } else { offset };
-        let mut far_selector = far.selector();
-        if far.rows_before(self.direction) > 0 {
-            far_selector.offset = 1;
+        (self.begin, self.end) = (begin.selector, end.selector);
+        match self.direction {
+            Direction::Forward if self.begin.offset == 1 => self.begin.key = position.clone(),
+            Direction::Backward if self.end.offset == 1 => self.end.key = position.clone(),
+            _ => {}
         }
-        if let Some(obstacle) = view.obstacle(position, self.direction)
-            && self.direction.passes(&obstacle, &far.key)
-        {
-            far_selector = KeySelector::first_greater_or_equal(obstacle);
+        let (mut from, mut to) = (self.begin.clone(), self.end.clone());
+        let extra = rows_toward(Direction::Forward, from.offset)
+            + rows_toward(Direction::Backward, to.offset);
+        from.offset = from.offset.min(1);
+        to.offset = to.offset.max(1);
+        match self.direction {
+            Direction::Forward => {
+                let useful = view.request_end(position, &to.key, self.direction)?;
+                if useful < to.key {
+                    to = KeySelector::first_greater_or_equal(useful);
+                }
+                to.key = to.key.max(from.key.clone());
+            }
+            Direction::Backward => {
+                let useful = view.request_end(position, &from.key, self.direction)?;
+                if from.key < useful {
+                    from = KeySelector::first_greater_or_equal(useful);
+                }
+                from.key = from.key.min(to.key.clone());
+            }
         }
-        extra += rows_toward(self.direction.reversed(), near_offset);
-        let near_selector = KeySelector {
-            key: position.clone(),
-            or_equal: false,
-            offset: near_offset,
-        };
-        let (begin, end) = match self.direction {
-            Direction::Forward => (near_selector, far_selector),
-            Direction::Backward => (far_selector, near_selector),
-        };
         let limits = Limits {
             rows: self.limits.rows.max(1).saturating_add(extra),
             bytes: self.limits.bytes.max(1),
         };
-        let mut stored = view.without_writes();
-        stored.range(&begin, &end, limits, self.direction)?;
-        // An answer that says nothing of the next key must not be asked for again.
-        stored.learn(position, self.direction)
+        let range = (&from, &to);
+        view.stored
+            .load(view.engine, range, limits, self.direction)?;
+        Ok(())
+    }
+
+    fn has_rows(&self) -> bool {
+        !self.result.rows.is_empty()
+    }
+
+    fn nothing(self) -> RangeResult {
+        RangeResult {
+            rows: Vec::new(),
+            more: false,
+            ..self.result
+        }
+    }
+
+    /// Returns the answer, without the rows behind the far end if that is known.
+    fn done(mut self, far: Option<&Bytes>) -> RangeResult {
+        let mut result = std::mem::take(&mut self.result);
+        result.more |= self.limits.is_reached();
+        if let Some(far) = far {
+            let taken = result.rows.len();
+            result
+                .rows
+                .retain(|row| !self.direction.passes(far, &row.key));
+            result.more &= result.rows.len() == taken;
+        }
+        match self.direction {
+            Direction::Forward => result.read_through_end &= !result.more,
+            Direction::Backward => result.read_to_begin &= !result.more,
+        }
+        result
     }
 }
 
-/// Returns how many rows a selector with this offset lies ahead, in the given direction.
+/// Returns how many rows a selector with this offset points ahead, in the given direction.
 fn rows_toward(direction: Direction, offset: i32) -> usize {
     let ahead = match direction {
         Direction::Forward => offset.saturating_sub(1),

@@ -8,8 +8,9 @@ use tokio::sync::oneshot;
 
 use super::engine::{CommitRequest, Engine};
 use super::ranges::{RangeSet, key_range};
-use super::read::{Limits, without_or_equal};
-use super::view::{Direction, Stored, View};
+use super::read::without_or_equal;
+use super::stored::{Direction, Limits, Stored};
+use super::view::View;
 use super::watch::WatchSetter;
 use super::write_map::WriteMap;
 use crate::error::{Code, Error, Result};

@@ -1,89 +1,22 @@
-//! What a transaction sees: the store at the read version under the transaction's own writes.
+//! What a transaction sees: what it knows of the store under its own writes.
 //!
-//! [`Cursor`] walks the rows of the view in either direction and stops at what is unreadable.
-//!
-//! FoundationDB's client obtains the read version with the first read that has to ask the store
-//! (one that own writes answer does not), and remembers which keys it knows from earlier reads of
-//! the transaction. Both can be observed, so both are reproduced: a cursor asks the store only for
-//! keys that the own writes say nothing about, and can be told to stop at keys not known yet.
+//! The keyspace falls into *stretches* that look alike: a row, an own operation that left no value,
+//! keys whose values are not known before the commit, keys that the store has to be asked for. All
+//! else is empty. [`Cursor`] walks from stretch to stretch in either direction.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::engine::{Engine, Snapshot};
+use super::engine::Engine;
 use super::ranges::{RangeSet, key_range};
+use super::stored::{Direction, Stored};
 use super::write_map::{Own, Stack, WriteMap};
 use crate::error::{Code, Result};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::KeyValue;
 use crate::transaction::key_after;
-
-/// The rows that a cursor takes from the store at once: at first, and at most.
-pub(super) const FIRST_CHUNK_ROWS: usize = 32;
-const LARGEST_CHUNK_ROWS: usize = 256;
-
-/// What a transaction has read of the store.
-#[derive(Default)]
-pub(super) struct Stored {
-    /// Obtained from the store or set by `set_read_version`.
-    pub(super) read_version: Option<i64>,
-    /// What the store held at the read version, from the first read on.
-    snapshot: Option<Snapshot>,
-    /// The keys whose stored values FoundationDB's client would know by now.
-    known: RangeSet,
-}
-
-impl Stored {
-    /// Returns the read version, obtaining it if need be.
-    pub(super) fn read_version(&mut self, engine: &Engine) -> Result<i64> {
-        if let Some(version) = self.read_version {
-            return Ok(version);
-        }
-        let (version, snapshot) = engine.read_version()?;
-        self.snapshot = Some(snapshot);
-        Ok(*self.read_version.insert(version))
-    }
-
-    fn snapshot(&mut self, engine: &Engine) -> Result<&Snapshot> {
-        let version = self.read_version(engine)?;
-        match &mut self.snapshot {
-            Some(snapshot) => Ok(snapshot),
-            none => Ok(none.insert(engine.snapshot_at(version)?)),
-        }
-    }
-
-    fn get(&mut self, engine: &Engine, key: &[u8]) -> Result<Option<Bytes>> {
-        let value = self.snapshot(engine)?.get(key)?;
-        self.known.insert_key(key);
-        Ok(value)
-    }
-
-    /// Reads up to `max_rows` rows from one end of `begin <= key < end`.
-    fn scan(
-        &mut self,
-        engine: &Engine,
-        (begin, end): (&Bytes, &Bytes),
-        direction: Direction,
-        max_rows: usize,
-    ) -> Result<Vec<KeyValue>> {
-        let backward = direction == Direction::Backward;
-        let rows = self
-            .snapshot(engine)?
-            .scan(begin, end, backward, max_rows)?;
-        let cut = rows.last().filter(|_| rows.len() == max_rows);
-        match (cut, direction) {
-            (None, _) => self.known.insert(begin.clone(), end.clone()),
-            (Some(last), Direction::Forward) => {
-                self.known
-                    .insert(begin.clone(), key_after(&last.key).into());
-            }
-            (Some(last), Direction::Backward) => self.known.insert(last.key.clone(), end.clone()),
-        }
-        Ok(rows)
-    }
-}
 
 /// What a read sees.
 pub(super) struct View<'a> {
@@ -96,87 +29,9 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Returns the view of the store alone.
-    pub(super) fn without_writes(&mut self) -> View<'_> {
-        View {
-            engine: self.engine,
-            stored: self.stored,
-            writes: None,
-            bypass_unreadable: false,
-        }
-    }
-
-    fn unreadable(&self) -> Option<&RangeSet> {
-        self.writes
-            .filter(|_| !self.bypass_unreadable)
-            .map(WriteMap::unreadable)
-    }
-
-    /// Returns whether a walk could meet an unreadable key.
-    pub(super) fn has_unreadable(&self) -> bool {
-        self.unreadable().is_some_and(|keys| !keys.is_empty())
-    }
-
-    /// Returns whether a walk that stands at `position` stands before an unreadable key.
-    pub(super) fn is_unreadable(&self, position: &Bytes, direction: Direction) -> bool {
-        let Some(unreadable) = self.unreadable() else {
-            return false;
-        };
-        match direction {
-            Direction::Forward => unreadable.contains(position),
-            Direction::Backward => unreadable
-                .last_before(position)
-                .is_some_and(|(_, end)| end >= position),
-        }
-    }
-
-    /// Returns where, walking from `position`, the first keys lie for which the store's rows are of
-    /// no use: unreadable ones, or a cleared range of more than one key.
-    pub(super) fn obstacle(&self, position: &Bytes, direction: Direction) -> Option<Bytes> {
-        let writes = self.writes?;
-        let is_wide = |begin: &Bytes, end: &Bytes| *end != key_range(begin).1;
-        match direction {
-            Direction::Forward => {
-                let unreadable = writes
-                    .unreadable()
-                    .first_from(position)
-                    .map(|(begin, _)| begin);
-                let mut cleared = writes.cleared().iter_from(position);
-                let cleared = cleared
-                    .find(|(begin, end)| is_wide(begin, end))
-                    .map(|(begin, _)| begin);
-                unreadable.into_iter().chain(cleared).min().cloned()
-            }
-            Direction::Backward => {
-                let unreadable = writes
-                    .unreadable()
-                    .last_before(position)
-                    .map(|(_, end)| end);
-                let mut cleared = writes.cleared().iter_before(position);
-                let cleared = cleared
-                    .find(|(begin, end)| is_wide(begin, end))
-                    .map(|(_, end)| end);
-                unreadable.into_iter().chain(cleared).max().cloned()
-            }
-        }
-    }
-
-    /// Makes the store's next row from `position` on known, unless the keys there are already.
-    pub(super) fn learn(&mut self, position: &Bytes, direction: Direction) -> Result<()> {
-        let known = match direction {
-            Direction::Forward => self.stored.known.first_from(position),
-            Direction::Backward => self.stored.known.last_before(position),
-        };
-        let is_known = known.is_some_and(|(begin, end)| match direction {
-            Direction::Forward => begin <= position,
-            Direction::Backward => end >= position,
-        });
-        if !is_known {
-            Cursor::new(direction, position.clone())
-                .expecting(1)
-                .next(self)?;
-        }
-        Ok(())
+    /// Returns whether the store's answer is the answer.
+    pub(super) fn is_transparent(&self) -> bool {
+        self.writes.is_none_or(WriteMap::is_transparent)
     }
 
     /// Reads a key.
@@ -202,53 +57,27 @@ impl View<'_> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
-    Forward,
-    Backward,
-}
-
-impl Direction {
-    pub(super) fn reversed(self) -> Self {
-        match self {
-            Self::Forward => Self::Backward,
-            Self::Backward => Self::Forward,
-        }
-    }
-
-    /// Returns whether a walk that ends at `far` leaves `key` out.
-    pub(super) fn passes(self, far: &Bytes, key: &Bytes) -> bool {
-        match self {
-            Self::Forward => key >= far,
-            Self::Backward => key < far,
-        }
-    }
-}
-
-/// One step of a walk.
+/// A stretch of the keyspace that a walk has come to.
 pub(super) enum Step {
     Row(KeyValue),
     /// An own operation has left no value under the key.
     Missing(Bytes),
     /// The walk stands before keys whose values are not known before the commit.
     Unreadable,
-    /// The walk stands before keys that it would have to ask the store for, and may not.
-    Unknown,
+    /// The walk stands before keys that the store has to be asked for, up to this one.
+    Unknown(Bytes),
     End,
 }
 
-/// Walks the rows of a view from a key on, or backward from before a key.
+/// Walks from stretch to stretch, from a key on or backward from before a key.
 pub(super) struct Cursor {
     direction: Direction,
-    /// Forward: where the walk goes on, inclusive. Backward: exclusive.
+    /// Where the walk goes on. Forward: inclusive. Backward: exclusive.
     pub(super) position: Bytes,
     /// Where the walk ends. Forward: exclusive. Backward: inclusive.
     pub(super) bound: Bytes,
-    /// Whether the walk may ask the store for what the transaction does not know.
-    pub(super) known_only: bool,
-    /// Rows of the store next to the position, in the direction of the walk.
-    chunk: VecDeque<KeyValue>,
-    chunk_rows: usize,
+    /// Known rows of the store next to the position, in the direction of the walk.
+    rows: VecDeque<KeyValue>,
 }
 
 impl Cursor {
@@ -257,32 +86,22 @@ impl Cursor {
             Direction::Forward => Bytes::from_static(END_OF_KEYSPACE),
             Direction::Backward => Bytes::new(),
         };
-        let (chunk, chunk_rows) = (VecDeque::new(), FIRST_CHUNK_ROWS);
         Self {
             direction,
             position,
             bound,
-            known_only: false,
-            chunk,
-            chunk_rows,
+            rows: VecDeque::new(),
         }
     }
 
-    /// Sets how many rows the walk is expected to need.
-    pub(super) fn expecting(mut self, rows: usize) -> Self {
-        self.chunk_rows = rows.clamp(1, LARGEST_CHUNK_ROWS);
-        self
-    }
-
+    /// Takes the next step. The walk passes rows and missing values, and stays before the rest.
     pub(super) fn next(&mut self, view: &mut View<'_>) -> Result<Step> {
-        loop {
-            if self.is_at_bound() {
-                return Ok(Step::End);
-            }
+        while !self.is_at_bound() {
             if let ControlFlow::Break(step) = self.advance(view)? {
                 return Ok(step);
             }
         }
+        Ok(Step::End)
     }
 
     fn is_at_bound(&self) -> bool {
@@ -294,25 +113,14 @@ impl Cursor {
 
     /// Takes the next step, or goes on past a stretch without rows.
     fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Step>> {
-        // The stretch of keys next to the position that the own writes say nothing about ends here.
+        // The keys next to the position that the own writes say nothing about end here.
         let mut edge = self.bound.clone();
-        if let Some(writes) = view.writes.filter(|writes| !writes.is_transparent()) {
+        if let Some(writes) = view.writes {
             if !view.bypass_unreadable && self.neighbor(writes.unreadable(), &mut edge).is_some() {
                 return Ok(ControlFlow::Break(Step::Unreadable));
             }
             if let Some((key, stack)) = self.neighbor_stack(writes, &mut edge) {
-                if stack.is_dependent() && self.known_only && !view.stored.known.contains(&key) {
-                    return Ok(ControlFlow::Break(Step::Unknown));
-                }
-                let value = view.written(&key, stack)?;
-                self.pass(&key);
-                let step = value.map_or(Step::Missing(key.clone()), |value| {
-                    Step::Row(KeyValue {
-                        key: key.clone(),
-                        value,
-                    })
-                });
-                return Ok(ControlFlow::Break(step));
+                return self.take_written(view, key, stack).map(ControlFlow::Break);
             }
             if let Some((begin, end)) = self.neighbor(writes.cleared(), &mut edge) {
                 self.position = match self.direction {
@@ -325,43 +133,52 @@ impl Cursor {
         self.advance_stored(view, edge)
     }
 
+    fn take_written(&mut self, view: &mut View<'_>, key: Bytes, stack: &Stack) -> Result<Step> {
+        if stack.is_dependent() && !view.stored.known().contains(&key) {
+            return Ok(Step::Unknown(match self.direction {
+                Direction::Forward => key_after(&key).into(),
+                Direction::Backward => key,
+            }));
+        }
+        let value = view.written(&key, stack)?;
+        self.pass(&key);
+        Ok(match value {
+            Some(value) => Step::Row(KeyValue { key, value }),
+            None => Step::Missing(key),
+        })
+    }
+
     /// Takes the next row of the store before `edge`, or goes on there.
-    fn advance_stored(
-        &mut self,
-        view: &mut View<'_>,
-        mut edge: Bytes,
-    ) -> Result<ControlFlow<Step>> {
-        if self.known_only {
-            let mut unknown_edge = edge.clone();
-            let Some((begin, end)) = self.neighbor(&view.stored.known, &mut unknown_edge) else {
-                return Ok(ControlFlow::Break(Step::Unknown));
-            };
-            edge = match self.direction {
-                Direction::Forward => edge.min(end),
-                Direction::Backward => edge.max(begin),
-            };
+    fn advance_stored(&mut self, view: &mut View<'_>, edge: Bytes) -> Result<ControlFlow<Step>> {
+        let mut unknown_edge = edge.clone();
+        let Some((begin, end)) = self.neighbor(view.stored.known(), &mut unknown_edge) else {
+            return Ok(ControlFlow::Break(Step::Unknown(unknown_edge)));
+        };
+        let (edge, range) = match self.direction {
+            Direction::Forward => {
+                let edge = edge.min(end);
+                (edge.clone(), (self.position.clone(), edge))
+            }
+            Direction::Backward => {
+                let edge = edge.max(begin);
+                (edge.clone(), (edge, self.position.clone()))
+            }
+        };
+        if self.rows.is_empty() {
+            let range = (&range.0, &range.1);
+            let rows = view.stored.known_rows(view.engine, range, self.direction)?;
+            self.rows = rows.into();
         }
-        if self.chunk.is_empty() {
-            let range = match self.direction {
-                Direction::Forward => (&self.position, &edge),
-                Direction::Backward => (&edge, &self.position),
-            };
-            self.chunk = view
-                .stored
-                .scan(view.engine, range, self.direction, self.chunk_rows)?
-                .into();
-            self.chunk_rows = (self.chunk_rows * 2).min(LARGEST_CHUNK_ROWS);
-        }
-        match self.chunk.pop_front() {
+        Ok(match self.rows.pop_front() {
             Some(row) => {
                 self.pass(&row.key);
-                Ok(ControlFlow::Break(Step::Row(row)))
+                ControlFlow::Break(Step::Row(row))
             }
             None => {
                 self.position = edge;
-                Ok(ControlFlow::Continue(()))
+                ControlFlow::Continue(())
             }
-        }
+        })
     }
 
     /// Returns the range of `set` that the position stands in; if it stands in none, moves `edge`

@@ -1,0 +1,252 @@
+//! What a transaction has read of the store: the read version, the snapshot, and which keys it
+//! knows from its reads.
+//!
+//! FoundationDB's client obtains the read version with the first read that has to ask the store,
+//! and remembers what it was told. Both can be observed: see [`read`](super::read).
+
+use bytes::Bytes;
+
+use super::engine::{Engine, Snapshot};
+use super::ranges::RangeSet;
+use crate::error::Result;
+use crate::limits::END_OF_KEYSPACE;
+use crate::selector::{KeySelector, KeyValue};
+use crate::transaction::key_after;
+
+/// How many bytes a row counts beside its key and value.
+const ROW_OVERHEAD_BYTES: usize = 8;
+
+/// The rows taken from the snapshot at once: at first, and at most.
+const FIRST_CHUNK_ROWS: usize = 32;
+const LARGEST_CHUNK_ROWS: usize = 256;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Forward,
+    Backward,
+}
+
+impl Direction {
+    pub(super) fn reversed(self) -> Self {
+        match self {
+            Self::Forward => Self::Backward,
+            Self::Backward => Self::Forward,
+        }
+    }
+
+    /// Returns whether a walk that ends at `far` leaves `key` out.
+    pub(super) fn passes(self, far: &Bytes, key: &Bytes) -> bool {
+        match self {
+            Self::Forward => key >= far,
+            Self::Backward => key < far,
+        }
+    }
+}
+
+/// How much a range read may return.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) rows: usize,
+    /// `usize::MAX` for no limit.
+    pub(super) bytes: usize,
+}
+
+impl Limits {
+    pub(super) const ONE_ROW: Self = Self {
+        rows: 1,
+        bytes: usize::MAX,
+    };
+
+    pub(super) fn is_reached(self) -> bool {
+        self.rows == 0 || self.bytes == 0
+    }
+
+    pub(super) fn take(&mut self, row: &KeyValue) {
+        self.rows -= 1;
+        if self.bytes != usize::MAX {
+            let row_bytes = row.key.len() + row.value.len() + ROW_OVERHEAD_BYTES;
+            self.bytes = self.bytes.saturating_sub(row_bytes);
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Stored {
+    /// Obtained from the store or set by `set_read_version`.
+    pub(super) read_version: Option<i64>,
+    /// What the store held at the read version, from the first read on.
+    snapshot: Option<Snapshot>,
+    /// The keys whose stored values FoundationDB's client would know by now.
+    known: RangeSet,
+}
+
+/// Where a selector points among the rows of the store.
+enum Located {
+    Key(Bytes),
+    BeforeFirst,
+    AfterLast,
+}
+
+impl Stored {
+    /// Returns the read version, obtaining it if need be.
+    pub(super) fn read_version(&mut self, engine: &Engine) -> Result<i64> {
+        if let Some(version) = self.read_version {
+            return Ok(version);
+        }
+        let (version, snapshot) = engine.read_version()?;
+        self.snapshot = Some(snapshot);
+        Ok(*self.read_version.insert(version))
+    }
+
+    pub(super) fn known(&self) -> &RangeSet {
+        &self.known
+    }
+
+    /// Reads a key.
+    pub(super) fn get(&mut self, engine: &Engine, key: &[u8]) -> Result<Option<Bytes>> {
+        let value = self.snapshot(engine)?.get(key)?;
+        self.known.insert_key(key);
+        Ok(value)
+    }
+
+    /// Reads some rows from one end of a range that is known already.
+    pub(super) fn known_rows(
+        &mut self,
+        engine: &Engine,
+        (begin, end): (&Bytes, &Bytes),
+        direction: Direction,
+    ) -> Result<Vec<KeyValue>> {
+        let backward = direction == Direction::Backward;
+        let snapshot = self.snapshot(engine)?;
+        snapshot.scan(begin, end, backward, FIRST_CHUNK_ROWS)
+    }
+
+    /// Reads rows between two selectors without `or_equal`; returns whether a limit ended that.
+    ///
+    /// At least so many rows are read as it takes to come back from a selector to its key.
+    pub(super) fn load(
+        &mut self,
+        engine: &Engine,
+        (begin, end): (&KeySelector, &KeySelector),
+        mut limits: Limits,
+        direction: Direction,
+    ) -> Result<(Vec<KeyValue>, bool)> {
+        let (from, to) = (self.locate(engine, begin)?, self.locate(engine, end)?);
+        let back = match direction {
+            Direction::Forward => 2i32.saturating_sub(begin.offset),
+            Direction::Backward => end.offset,
+        };
+        limits.rows = limits.rows.max(usize::try_from(back).unwrap_or(1));
+        let rows = self.rows(engine, (from.key(), to.key()), &mut limits, direction)?;
+        let more = limits.is_reached();
+
+        let mut low = match from {
+            Located::BeforeFirst => Bytes::new(),
+            _ => begin.key.clone(),
+        };
+        let mut high = match to {
+            Located::AfterLast => Bytes::from_static(END_OF_KEYSPACE),
+            _ => end.key.clone(),
+        };
+        if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
+            let (lowest, highest) = match direction {
+                Direction::Forward => (&first.key, &last.key),
+                Direction::Backward => (&last.key, &first.key),
+            };
+            let after = Bytes::from(key_after(highest));
+            low = match direction {
+                Direction::Backward if more => lowest.clone(),
+                _ => low.min(lowest.clone()),
+            };
+            high = match direction {
+                Direction::Forward if more => after,
+                _ => high.max(after),
+            };
+        }
+        self.known.insert(low, high);
+        Ok((rows, more))
+    }
+
+    fn snapshot(&mut self, engine: &Engine) -> Result<&Snapshot> {
+        let version = self.read_version(engine)?;
+        match &mut self.snapshot {
+            Some(snapshot) => Ok(snapshot),
+            none => Ok(none.insert(engine.snapshot_at(version)?)),
+        }
+    }
+
+    /// Finds the place of a selector: everything from there on is at or after the key it names.
+    fn locate(&mut self, engine: &Engine, selector: &KeySelector) -> Result<Located> {
+        let rows = selector.offset.abs_diff(1) as usize;
+        if rows == 0 {
+            return Ok(Located::Key(selector.key.clone()));
+        }
+        let (start, finish) = (Bytes::new(), Bytes::from_static(END_OF_KEYSPACE));
+        let forward = selector.offset > 1;
+        let (range, direction) = if forward {
+            ((&selector.key, &finish), Direction::Forward)
+        } else {
+            ((&start, &selector.key), Direction::Backward)
+        };
+        let mut limits = Limits {
+            rows,
+            bytes: usize::MAX,
+        };
+        let passed = self.rows(engine, range, &mut limits, direction)?;
+        Ok(match passed.last() {
+            Some(last) if limits.is_reached() && forward => {
+                Located::Key(key_after(&last.key).into())
+            }
+            Some(last) if limits.is_reached() => Located::Key(last.key.clone()),
+            _ if forward => Located::AfterLast,
+            _ => Located::BeforeFirst,
+        })
+    }
+
+    /// Takes rows from one end of a range, up to the limits.
+    fn rows(
+        &mut self,
+        engine: &Engine,
+        (begin, end): (&Bytes, &Bytes),
+        limits: &mut Limits,
+        direction: Direction,
+    ) -> Result<Vec<KeyValue>> {
+        let snapshot = self.snapshot(engine)?;
+        let (mut begin, mut end) = (begin.clone(), end.clone());
+        let mut rows: Vec<KeyValue> = Vec::new();
+        let mut chunk_rows = FIRST_CHUNK_ROWS;
+        while !limits.is_reached() {
+            let wanted = chunk_rows.min(limits.rows);
+            let backward = direction == Direction::Backward;
+            let chunk = snapshot.scan(&begin, &end, backward, wanted)?;
+            let is_last = chunk.len() < wanted;
+            for row in chunk {
+                if limits.is_reached() {
+                    break;
+                }
+                limits.take(&row);
+                rows.push(row);
+            }
+            match (rows.last(), direction) {
+                _ if is_last => break,
+                (Some(last), Direction::Forward) => begin = key_after(&last.key).into(),
+                (Some(last), Direction::Backward) => end = last.key.clone(),
+                (None, _) => break,
+            }
+            chunk_rows = (chunk_rows * 2).min(LARGEST_CHUNK_ROWS);
+        }
+        Ok(rows)
+    }
+}
+
+impl Located {
+    fn key(&self) -> &Bytes {
+        static START: Bytes = Bytes::new();
+        static FINISH: Bytes = Bytes::from_static(END_OF_KEYSPACE);
+        match self {
+            Self::Key(key) => key,
+            Self::BeforeFirst => &START,
+            Self::AfterLast => &FINISH,
+        }
+    }
+}
