@@ -203,9 +203,9 @@ impl View<'_> {
         })
     }
 
-    /// Returns where a request to the store that begins at `position`, before unknown keys, ends:
-    /// behind the last unknown keys before unreadable ones, or before two or more keys in a row that
-    /// are known to be empty. Looks no further than `far`.
+    /// Returns where a request to the store for the keys at `position` ends: behind the last unknown
+    /// keys before unreadable ones, or before two or more keys in a row that are known to be empty.
+    /// Looks no further than `far`.
     fn request_end(
         &mut self,
         position: &Bytes,
@@ -216,7 +216,6 @@ impl View<'_> {
         let mut end = position.clone();
         loop {
             let from = cursor.position.clone();
-            let is_first = end == *position;
             let step = cursor.next(self)?;
             let stretch = match (&step, direction) {
                 (Step::Row(KeyValue { key, .. }) | Step::Missing(key), Direction::Forward) => {
@@ -232,7 +231,7 @@ impl View<'_> {
                 Direction::Backward => (&stretch, &from),
             };
             let is_wide = low < high && *high != key_after(low);
-            if is_wide && !is_first {
+            if is_wide {
                 return Ok(end);
             }
             match step {

@@ -177,18 +177,16 @@ impl WriteMap {
 
     /// Stages an atomic operation other than `SetVersionstampedKey`.
     pub(super) fn atomic(&mut self, op: MutationOp, key: Bytes, param: Bytes, conflict: bool) {
-        if op == MutationOp::SetVersionstampedValue {
-            let (begin, end) = key_range(&key);
+        let op = Op {
+            op: Some(op),
+            param,
+        };
+        let (begin, end) = key_range(&key);
+        let is_stamped = op.is_independent();
+        self.stage(key, op, conflict);
+        if is_stamped {
             self.unreadable.insert(begin, end);
         }
-        self.stage(
-            key,
-            Op {
-                op: Some(op),
-                param,
-            },
-            conflict,
-        );
     }
 
     /// Stages `SetVersionstampedKey` with a [valid](stamp_offset) template. The commit writes the
@@ -296,7 +294,7 @@ impl WriteMap {
         if conflict {
             self.conflicts.insert_key(&key);
         }
-        let replaces = op.op.is_none() && !self.unreadable.contains(&key);
+        let replaces = op.is_independent() && !self.unreadable.contains(&key);
         match self.stacks.get_mut(&key) {
             Some(stack) if replaces => {
                 *stack = Stack {
