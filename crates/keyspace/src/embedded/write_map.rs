@@ -82,9 +82,9 @@ impl Stack {
         value.map(|value| Bytes::from(value.into_owned()))
     }
 
-    /// Adds an operation. Two appends in a row are one, and the limit on the value is checked
-    /// against what is appended together.
-    fn push(&mut self, op: Op) {
+    /// Adds an operation to a readable key. Two appends in a row are one, and the limit on the value
+    /// is checked against what is appended together.
+    fn merge(&mut self, op: Op) {
         if let (Some(last), Some(MutationOp::AppendIfFits)) = (self.ops.last_mut(), op.op)
             && last.op == op.op
         {
@@ -294,15 +294,16 @@ impl WriteMap {
         if conflict {
             self.conflicts.insert_key(&key);
         }
-        let replaces = op.is_independent() && !self.unreadable.contains(&key);
+        let is_readable = !self.unreadable.contains(&key);
         match self.stacks.get_mut(&key) {
-            Some(stack) if replaces => {
+            Some(stack) if is_readable && op.is_independent() => {
                 *stack = Stack {
                     on_cleared: stack.on_cleared,
                     ops: vec![op],
                 }
             }
-            Some(stack) => stack.push(op),
+            Some(stack) if is_readable => stack.merge(op),
+            Some(stack) => stack.ops.push(op),
             None => {
                 let on_cleared = self.cleared.contains(&key);
                 self.stacks.insert(
