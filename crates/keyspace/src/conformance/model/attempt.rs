@@ -4,7 +4,8 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::known::Known;
-use super::read::{Reader, Rows, plain};
+use super::range::Rows;
+use super::read::{Reader, plain};
 use super::writes::{KeyOp, Writes};
 use super::{Model, Ranges, Request, Watch, atomic};
 use crate::limits::{END_OF_KEYSPACE, KEY_BYTES, VALUE_BYTES};

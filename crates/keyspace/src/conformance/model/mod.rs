@@ -18,6 +18,7 @@ use crate::{Code, Database, DatabaseOption, Environment, Result, Versionstamp};
 pub(in crate::conformance) mod atomic;
 mod attempt;
 mod known;
+mod range;
 mod read;
 mod transaction;
 mod view;
@@ -97,8 +98,8 @@ impl Model {
     }
 
     fn clock(&self) -> i64 {
-        let scaled = self.env.now().as_secs_f64() * VERSIONS_PER_SECOND as f64;
-        RECOVERY_VERSIONS + scaled as i64
+        let microseconds = i64::try_from(self.env.now().as_micros());
+        RECOVERY_VERSIONS + microseconds.expect("a clock counts fewer than 200,000 years")
     }
 
     /// Returns the version of the last commit, as long as that is young: an idle store does not
@@ -132,6 +133,8 @@ impl Model {
         let now = self.clock();
         let mut state = self.lock();
         let version = now.max(state.last_version + 1);
+        // A commit that is refused takes a version too.
+        state.last_version = version;
         if request.read_version < version - TRANSACTION_LIFE_VERSIONS {
             return Err(Code::TRANSACTION_TOO_OLD);
         }
@@ -154,7 +157,6 @@ impl Model {
         ranges.extend(writes::stamped_keys(&request.mutations, stamp));
         state.versions.push((version, Arc::new(rows)));
         state.commits.push((version, ranges));
-        state.last_version = version;
         state.fire();
         Ok(stamp)
     }

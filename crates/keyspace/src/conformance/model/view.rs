@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::limits::END_OF_KEYSPACE;
-use crate::{Code, KeySelector, KeyValue, RangeQuery};
+use crate::{KeySelector, key_after};
 
 /// The whole keyspace, in the order of the keys. Between two stretches there is nothing.
 pub(super) struct View(pub(super) Vec<Stretch>);
@@ -36,7 +36,7 @@ pub(super) struct Resolved {
     /// The key it has come to: its own if it did not move.
     pub(super) key: Bytes,
     /// The offset that is left: 1 unless it ran off an end or is stuck.
-    left: i32,
+    pub(super) left: i32,
     /// The number of the stretch that stopped the walk.
     stuck: Option<usize>,
 }
@@ -52,14 +52,6 @@ pub(super) enum Place {
     End,
 }
 
-/// Why a walk cannot go on.
-pub(super) enum Stop {
-    /// It failed.
-    Failed(Code),
-    /// It came to the stretch `at`, which is not known, and still wants so many rows.
-    Unknown { at: usize, wanted: Option<usize> },
-}
-
 impl Resolved {
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck.is_some()
@@ -72,11 +64,6 @@ impl Resolved {
             or_equal: false,
             offset: if self.is_stuck() { self.left } else { 1 },
         }
-    }
-
-    /// Whether a range that begins here and ends there is empty, as far as both have come.
-    pub(super) fn is_inverted(&self, end: &Self) -> bool {
-        self.key >= end.key && self.left >= end.left
     }
 }
 
@@ -118,61 +105,18 @@ impl View {
         }
     }
 
-    /// Collects rows from one selector to the other, and says whether the limit was reached.
-    ///
-    /// A far selector that is stuck may still come to lie among the rows: the walk goes on past the
-    /// limit by as many rows as that selector has left to go towards it.
-    pub(super) fn walk(
-        &self,
-        query: &RangeQuery,
-        begin: &Resolved,
-        end: &Resolved,
-    ) -> Result<(Vec<KeyValue>, bool), Stop> {
-        let (near, far) = if query.reverse {
-            (end, begin)
-        } else {
-            (begin, end)
-        };
-        let mut rows = Vec::new();
-        if let Some(at) = near.stuck {
-            return Err(self.stop(at, query, rows.len()));
-        }
-        let margin = match far.stuck {
-            Some(_) if query.reverse => far.left - 1,
-            Some(_) => 1 - far.left,
-            None => 0,
-        };
-        let mut past = 0;
-        for at in self.between(query, near, far) {
-            let reached = rows.len() == query.limit && query.limit > 0;
-            if reached && past >= margin {
-                break;
-            }
-            match &self.0[at].seen {
-                Seen::Unknown | Seen::Unreadable => {
-                    return Err(self.stop(at, query, rows.len()));
-                }
-                Seen::Row(_) if reached => past += 1,
-                Seen::Row(value) => rows.push(KeyValue {
-                    key: self.0[at].begin.clone(),
-                    value: value.clone(),
-                }),
-                Seen::Ghost => {}
-            }
-        }
-        let reached = rows.len() == query.limit && query.limit > 0;
-        Ok((rows, reached))
-    }
-
     /// The numbers of the stretches that a walk goes over: all there are, if the far selector has
     /// not come to its place.
-    fn between(&self, query: &RangeQuery, near: &Resolved, far: &Resolved) -> Vec<usize> {
+    pub(super) fn path(&self, reverse: bool, near: &Resolved, far: &Resolved) -> Vec<usize> {
+        if let Some(at) = near.stuck {
+            return vec![at];
+        }
         let index = |selector: &Resolved| match selector.place {
             Place::Begin => 0,
             Place::Before(at) => at,
             Place::End => self.0.len(),
         };
-        match (query.reverse, far.stuck) {
+        match (reverse, far.stuck) {
             (false, None) => (index(near)..index(far)).collect(),
             (false, Some(_)) => (index(near)..self.0.len()).collect(),
             (true, None) => (index(far)..index(near)).rev().collect(),
@@ -180,58 +124,77 @@ impl View {
         }
     }
 
-    fn stop(&self, at: usize, query: &RangeQuery, rows: usize) -> Stop {
-        match self.0[at].seen {
-            Seen::Unreadable => Stop::Failed(Code::ACCESSED_UNREADABLE),
-            _ => Stop::Unknown {
-                at,
-                wanted: (query.limit > 0).then(|| query.limit - rows),
-            },
-        }
-    }
-
     /// What the client asks the store for when a walk comes to the unknown stretch `at`: everything
-    /// from there to the far selector, or to the keys that nobody may read.
+    /// from there to the far selector, or to where the store's rows would be of no use, and how
+    /// many rows more than the walk wants.
     ///
     /// A selector that still has to move towards the other one is asked for by its key, one that
     /// has to move away by itself.
     pub(super) fn request(
         &self,
         reverse: bool,
-        begin: &Resolved,
-        end: &Resolved,
+        begin: &KeySelector,
+        end: &KeySelector,
         at: usize,
-    ) -> (KeySelector, KeySelector) {
+    ) -> (KeySelector, KeySelector, usize) {
         let first = |key: &Bytes| KeySelector::first_greater_or_equal(key.clone());
-        let unreadable = |stretch: &&Stretch| stretch.seen == Seen::Unreadable;
-        let (mut from, mut to) = (begin.rest(), end.rest());
+        let (mut from, mut to) = (begin.clone(), end.clone());
+        let mut extra = 0;
         if from.offset > 1 {
-            from = first(&begin.key);
+            extra += from.offset.abs_diff(1) as usize;
+            from = first(&from.key);
         }
         if to.offset < 1 {
-            to = first(&end.key);
+            extra += to.offset.abs_diff(1) as usize;
+            to = first(&to.key);
         }
         if reverse {
-            if !end.is_stuck() {
-                to.key = to.key.min(self.0[at].end.clone());
-            }
-            if let Some(wall) = self.0[..at].iter().rfind(unreadable)
-                && from.key < wall.end
-            {
-                from = first(&wall.end);
+            let useful = self.useful_from(at);
+            if from.key < *useful {
+                from = first(useful);
             }
             from.key = from.key.min(to.key.clone());
         } else {
-            if !begin.is_stuck() {
-                from.key = from.key.max(self.0[at].begin.clone());
-            }
-            if let Some(wall) = self.0[at..].iter().find(unreadable)
-                && wall.begin < to.key
-            {
-                to = first(&wall.begin);
+            let useful = self.useful_to(at);
+            if *useful < to.key {
+                to = first(useful);
             }
             to.key = to.key.max(from.key.clone());
         }
-        (from, to)
+        (from, to, extra)
     }
+
+    /// Where a request that begins at the stretch `at` ends: after the last unknown stretch before
+    /// keys that nobody may read, or before two or more keys next to each other that are not there.
+    fn useful_to(&self, at: usize) -> &Bytes {
+        let mut end = &self.0[at].end;
+        for pair in self.0[at..].windows(2) {
+            if pair[1].seen == Seen::Unreadable || is_wide(&pair[0], &pair[1]) {
+                break;
+            }
+            if pair[1].seen == Seen::Unknown {
+                end = &pair[1].end;
+            }
+        }
+        end
+    }
+
+    /// [`useful_to`](Self::useful_to), backward.
+    fn useful_from(&self, at: usize) -> &Bytes {
+        let mut begin = &self.0[at].begin;
+        for pair in self.0[..=at].windows(2).rev() {
+            if pair[0].seen == Seen::Unreadable || is_wide(&pair[0], &pair[1]) {
+                break;
+            }
+            if pair[0].seen == Seen::Unknown {
+                begin = &pair[0].begin;
+            }
+        }
+        begin
+    }
+}
+
+/// Whether more than one key lies between two stretches.
+fn is_wide(one: &Stretch, next: &Stretch) -> bool {
+    one.end < next.begin && next.begin != key_after(&one.end)
 }
