@@ -1,6 +1,8 @@
 //! The conformance suite: what every store must answer.
 
+pub mod compare;
 pub mod fuzz;
+pub mod generate;
 pub mod history;
 pub mod model;
 pub mod program;
