@@ -126,3 +126,46 @@ fn reads_are_shown_with_their_selectors_and_rows() {
     };
     assert_eq!(read.to_string(), "(<= k)+0 = j");
 }
+
+/// A blind commit between two events.
+fn blind(number: u64, versionstamp: Versionstamp, asked: Event, acknowledged: Event) -> Record {
+    Record {
+        number,
+        steps: Vec::new(),
+        read_version: None,
+        versionstamp: Some(versionstamp),
+        version_asked: None,
+        commit_asked: asked,
+        acknowledged,
+    }
+}
+
+fn judge(records: &[Record]) -> Result<Checked, HistoryError> {
+    replay::check(&Rows::new(), records, &Rows::new())
+}
+
+#[test]
+fn a_commit_after_an_acknowledgement_has_a_larger_versionstamp() {
+    let (small, large) = (Versionstamp::new(7, 1), Versionstamp::new(7, 2));
+    judge(&[blind(0, small, 0, 1), blind(1, large, 2, 3)]).unwrap();
+    // The two overlap: either may come first.
+    judge(&[blind(0, large, 0, 2), blind(1, small, 1, 3)]).unwrap();
+    let error = judge(&[blind(0, large, 0, 1), blind(1, small, 2, 3)]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "transaction 1 is at commit 00000000000000070001, and not after 00000000000000070002 \
+         of transaction 0, which was acknowledged before"
+    );
+}
+
+#[test]
+fn two_commits_do_not_share_a_versionstamp() {
+    let stamp = Versionstamp::new(7, 1);
+    let error = judge(&[blind(0, stamp, 0, 2), blind(1, stamp, 1, 3)]).unwrap_err();
+    let shared = HistoryError::SharedVersionstamp {
+        first: 0,
+        second: 1,
+        versionstamp: stamp,
+    };
+    assert_eq!(error.to_string(), shared.to_string());
+}
