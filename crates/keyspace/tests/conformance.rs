@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use keyspace::conformance::model::Model;
+use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::program::Outcome;
 use keyspace::conformance::replay::{Difference, Replay};
 use keyspace::conformance::trace::Trace;
@@ -86,4 +87,15 @@ fn a_trace_that_was_written_reads_as_the_same_trace() {
             assert_eq!(Trace::parse(&trace.to_line(), 1).unwrap(), trace);
         }
     }
+}
+
+#[tokio::test]
+async fn a_store_that_takes_old_versions_for_new_does_not_answer_as_foundationdb_did() {
+    let db = keyspace::open("memory:").unwrap();
+    let found = differences(Planted::new(db, Plant::OldVersionsAsNew)).await;
+    let mut programs: Vec<_> = found.into_iter().map(|found| found.program).collect();
+    programs.dedup();
+    let aged = |program: &String| program.starts_with("limits-read-version-");
+    assert!(programs.iter().all(aged), "{programs:?}");
+    assert!(programs.contains(&"limits-read-version-old-write-only".to_owned()));
 }

@@ -4,7 +4,8 @@
 
 use std::env;
 
-use keyspace::conformance::compare;
+use keyspace::conformance::compare::{self, Counterexample};
+use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::replay::Replay;
 use keyspace::conformance::scale;
 use keyspace::{Database, Environment, embedded};
@@ -34,4 +35,31 @@ async fn a_store_in_a_file_agrees_with_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let db = embedded::Options::new().open(folder.path().join("store"));
     assert_agrees(db.unwrap(), scale(500, 20_000)).await;
+}
+
+/// Compares a store with a planted bug with the model until they differ.
+async fn counterexample(plant: Plant) -> Counterexample {
+    let db = Planted::new(keyspace::open("memory:").unwrap(), plant);
+    let store = Replay::new(db, Environment::system());
+    for seed in 0..3_000 {
+        if let Some(found) = compare::check(&store, seed).await.unwrap() {
+            return found;
+        }
+    }
+    panic!("{plant:?} was not caught");
+}
+
+#[tokio::test]
+async fn each_planted_bug_shows_on_a_small_program() {
+    for plant in [
+        Plant::ReadsWithoutConflicts,
+        Plant::WritesWithoutConflicts,
+        Plant::LimitsWithoutEffect,
+        Plant::SnapshotsWithoutOwnWrites,
+    ] {
+        let found = counterexample(plant).await;
+        let steps = found.trace.program.steps.len();
+        assert!(steps <= 8, "{plant:?} shows after {steps} steps: {found}");
+        assert!(!found.differences.is_empty());
+    }
 }

@@ -5,6 +5,7 @@ pub mod fuzz;
 pub mod generate;
 pub mod history;
 pub mod model;
+pub mod plant;
 pub mod program;
 pub mod replay;
 pub mod trace;

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod plant;
 mod workload;
 
 use std::path::Path;
@@ -11,12 +10,12 @@ use std::sync::Arc;
 
 use keyspace::chaos::{Chaos, Faults, Tally};
 use keyspace::conformance::history::{Checked, HistoryError, Recorded};
+use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::scale;
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{Database, Embedded, Environment};
 
-use crate::plant::{Plant, Planted};
 use crate::workload::Workload;
 
 const FAULT_PROBABILITY: f64 = 0.05;

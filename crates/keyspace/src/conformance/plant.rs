@@ -1,11 +1,11 @@
-//! A store that breaks one of its promises.
+//! A store that breaks one of its promises, to prove that a test sees it.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use keyspace::{
+use crate::{
     Bytes, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector,
     MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption,
     Versionstamp,
@@ -13,15 +13,21 @@ use keyspace::{
 
 /// A broken promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Plant {
+pub enum Plant {
     /// Serializable reads add no conflict range.
     ReadsWithoutConflicts,
     /// Writes add no conflict range.
     WritesWithoutConflicts,
-    /// A transaction commits unchecked if it began [`REMEMBERED`] commits ago, as if the store had
-    /// forgotten what has been written since, and how old a transaction may be.
+    /// A read that stopped at its limit conflicts with the whole range.
+    LimitsWithoutEffect,
+    /// Snapshot reads do not see the transaction's own writes.
+    SnapshotsWithoutOwnWrites,
+    /// A transaction commits unchecked if it began four commits ago, as if the store had forgotten
+    /// what has been written since, and how old a transaction may be.
     OldTransactionsUnchecked,
-    /// Transactions read at the version of [`REMEMBERED`] commits ago.
+    /// A read version that is set is taken for a new one, however old it is.
+    OldVersionsAsNew,
+    /// Transactions read at the version of four commits ago.
     OldVersions,
     /// Now and then a commit is acknowledged and nothing of it is stored.
     LostCommits,
@@ -35,8 +41,9 @@ const REMEMBERED: usize = 4;
 /// How often "now and then" is: at one commit of so many.
 const RARELY: u64 = 16;
 
+/// A store with a [`Plant`] in front of it. Clones share both.
 #[derive(Clone)]
-pub(crate) struct Planted<D> {
+pub struct Planted<D> {
     db: D,
     plant: Plant,
     commits: Arc<Mutex<Commits>>,
@@ -50,13 +57,14 @@ struct Commits {
 }
 
 impl<D: Database> Planted<D> {
-    pub(crate) fn new(db: D, plant: Plant) -> Self {
+    /// Breaks a promise of `db`.
+    pub fn new(db: D, plant: Plant) -> Self {
         let commits = Arc::default();
         Self { db, plant, commits }
     }
 
-    fn commit_count(&self) -> u64 {
-        self.commits.lock().unwrap().count
+    fn commits(&self) -> MutexGuard<'_, Commits> {
+        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,7 +88,8 @@ impl<D: Database> Database for Planted<D> {
 
 type Write<T> = Box<dyn Fn(&T) + Send>;
 
-pub(crate) struct PlantedTransaction<D: Database> {
+/// A transaction of a [`Planted`] store.
+pub struct PlantedTransaction<D: Database> {
     tr: D::Transaction,
     store: Planted<D>,
     /// How many commits there were when it began.
@@ -95,12 +104,25 @@ impl<D: Database> PlantedTransaction<D> {
     }
 
     fn begin_attempt(&mut self) {
-        self.writes = Mutex::default();
-        self.began = self.store.commit_count();
-        let oldest = self.store.commits.lock().unwrap().versions.front().copied();
-        if let (Plant::OldVersions, Some(version)) = (self.store.plant, oldest) {
-            self.tr.set_read_version(version);
+        self.staged().clear();
+        self.began = self.store.commits().count;
+        let oldest = self.store.commits().versions.front().copied();
+        match (self.store.plant, oldest) {
+            (Plant::OldVersions, Some(version)) => self.tr.set_read_version(version),
+            (Plant::SnapshotsWithoutOwnWrites, _) => {
+                self.set_plain_option(TransactionOption::SnapshotRywDisable);
+            }
+            _ => {}
         }
+    }
+
+    fn set_plain_option(&self, option: TransactionOption) {
+        let set = self.tr.set_option(option);
+        set.expect("every store supports this option");
+    }
+
+    fn staged(&self) -> MutexGuard<'_, Vec<Write<D::Transaction>>> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn isolation(&self, isolation: Isolation) -> Isolation {
@@ -112,28 +134,23 @@ impl<D: Database> PlantedTransaction<D> {
 
     fn write(&self, stage: impl Fn(&D::Transaction) + Send + 'static) {
         if self.store.plant == Plant::WritesWithoutConflicts {
-            let option = TransactionOption::NextWriteNoWriteConflictRange;
-            self.tr.set_option(option).unwrap();
+            self.set_plain_option(TransactionOption::NextWriteNoWriteConflictRange);
         }
         stage(&self.tr);
-        self.writes.lock().unwrap().push(Box::new(stage));
+        self.staged().push(Box::new(stage));
     }
 
     /// A transaction with the same writes that has read nothing.
     fn unchecked(&self) -> Result<D::Transaction> {
         let tr = self.store.db.begin()?;
-        self.writes
-            .lock()
-            .unwrap()
-            .iter()
-            .for_each(|stage| stage(&tr));
+        self.staged().iter().for_each(|stage| stage(&tr));
         Ok(tr)
     }
 
     async fn commit_as_planted(&mut self) -> Result<Commit> {
-        let commit_count = self.store.commit_count();
+        let commit_count = self.store.commits().count;
         let now_and_then = commit_count % RARELY == RARELY - 1;
-        let read_only = self.writes.lock().unwrap().is_empty();
+        let read_only = self.staged().is_empty();
         match self.store.plant {
             _ if read_only => self.tr.commit().await,
             Plant::OldTransactionsUnchecked if commit_count - self.began >= REMEMBERED as u64 => {
@@ -177,15 +194,29 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<D> {
-        self.tr.get_range(query, self.isolation(isolation))
+        let read = self.tr.get_range(query, self.isolation(isolation));
+        let widens = self.store.plant == Plant::LimitsWithoutEffect;
+        if widens && isolation == Isolation::Serializable && query.begin.key < query.end.key {
+            let (begin, end) = (&query.begin.key, &query.end.key);
+            let kind = ConflictKind::Read;
+            let added = self.tr.add_conflict_range(kind, begin, end);
+            added.expect("the range is not inverted");
+        }
+        read
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<D> {
         self.tr.read_version()
     }
 
-    fn set_read_version(&self, _: i64) {
-        // The transaction may have one already.
+    fn set_read_version(&self, version: i64) {
+        // With old versions the transaction may have one already.
+        if !matches!(
+            self.store.plant,
+            Plant::OldVersions | Plant::OldVersionsAsNew
+        ) {
+            self.tr.set_read_version(version);
+        }
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
@@ -233,7 +264,7 @@ impl<D: Database> OwnedTransaction for PlantedTransaction<D> {
     async fn commit(&mut self) -> Result<Commit> {
         let commit = self.commit_as_planted().await?;
         if commit.versionstamp.is_some() {
-            let mut commits = self.store.commits.lock().unwrap();
+            let mut commits = self.store.commits();
             commits.count += 1;
             commits.versions.push_back(commit.version);
             if commits.versions.len() > REMEMBERED {
