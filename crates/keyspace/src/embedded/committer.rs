@@ -146,6 +146,9 @@ impl Committer {
         let rows = applied
             .and_then(|()| self.store.rows())
             .map_err(|cause| self.shared.poison(cause))?;
+        if flush != Flush::Later {
+            self.shared.timeline().flushed(version);
+        }
         self.shared.timeline().publish(version, rows);
         Ok(())
     }
@@ -201,6 +204,7 @@ impl Committer {
             self.store
                 .apply(version, [], Flush::Once)
                 .map_err(|cause| self.shared.poison(cause))?;
+            self.shared.timeline().flushed(version);
         }
         Ok(())
     }

@@ -8,6 +8,12 @@
 //! 1. A commit version is greater than every version given before it.
 //! 2. While a commit is in flight, read versions stay below its version: none may claim to see it.
 //! 3. Otherwise a read version is at least the newest commit version.
+//!
+//! A fourth keeps them in order from one opening to the next, which begins
+//! [`RECOVERY_VERSIONS`] after the newest version on disk:
+//!
+//! 4. The clock stands still [`LEAD_VERSIONS`] after the newest version on disk, until a commit is
+//!    flushed. The time it stood still is not made up for.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,7 +24,7 @@ use super::snapshot::State;
 use super::store::Rows;
 use crate::env::Environment;
 use crate::error::{Code, Error, Result};
-use crate::limits::{TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
+use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
 
 /// How many published states `set_read_version` can reach back to. Each keeps the pages that
 /// later commits freed from being used again.
@@ -28,16 +34,23 @@ const REACHABLE_STATES: usize = 64;
 /// giving the newest commit version too, until an empty commit advances it.
 const IDLE_VERSIONS: i64 = VERSIONS_PER_SECOND / 4;
 
+/// How far the clock runs ahead of the newest version on disk. What remains of the recovery's jump
+/// is for the commits that get the next version while it stands still, one each.
+const LEAD_VERSIONS: i64 = RECOVERY_VERSIONS / 2;
+
 /// [`Timeline::in_flight`] while no commit is.
 const NONE: i64 = i64::MAX;
 
 /// Gives versions, and the state to read at each.
 pub(super) struct Timeline {
     environment: Environment,
-    /// The version at `origin`.
-    base: i64,
     /// When the clock began, on the environment's clock.
     origin: Duration,
+    /// The version at `origin`, less the time that the clock has stood still. Written under `line`,
+    /// before `horizon`, read also without it.
+    base: AtomicI64,
+    /// Where the clock stands still. Written under `line`, read also without it.
+    horizon: AtomicI64,
     /// The version being committed. Written under `line`, read also without it.
     in_flight: AtomicI64,
     line: Mutex<Line>,
@@ -54,13 +67,14 @@ struct Line {
 }
 
 impl Timeline {
-    /// Starts the clock at `base`, a commit version, with the rows as they were left then.
+    /// Starts the clock at `base`, a commit version on disk, with the rows as they were left then.
     pub(super) fn new(environment: Environment, base: i64, rows: Rows) -> Self {
         let origin = environment.now();
         Self {
             environment,
-            base,
             origin,
+            base: AtomicI64::new(base),
+            horizon: AtomicI64::new(base + LEAD_VERSIONS),
             in_flight: AtomicI64::new(NONE),
             line: Mutex::new(Line {
                 last_given: base,
@@ -113,6 +127,16 @@ impl Timeline {
         line.last_given = version;
         self.in_flight.store(version, Ordering::Relaxed);
         version
+    }
+
+    /// Takes note that `version` is on disk, and with it everything before.
+    pub(super) fn flushed(&self, version: i64) {
+        let _line = self.line();
+        let horizon = self.horizon.load(Ordering::Relaxed);
+        let stood_still = (self.running() - horizon).max(0);
+        self.base.fetch_sub(stood_still, Ordering::Relaxed);
+        self.horizon
+            .store(version + LEAD_VERSIONS, Ordering::Release);
     }
 
     /// Makes the rows that the commit in flight left what new transactions read.
@@ -168,10 +192,17 @@ impl Timeline {
     }
 
     fn clock(&self) -> i64 {
+        // In this order: whoever sees a new horizon sees the base that belongs to it.
+        let horizon = self.horizon.load(Ordering::Acquire);
+        self.running().min(horizon)
+    }
+
+    /// Returns what the clock would show if it did not stand still now.
+    fn running(&self) -> i64 {
         const { assert!(VERSIONS_PER_SECOND == 1_000_000) };
         let elapsed = self.environment.now().saturating_sub(self.origin);
-        let versions = i64::try_from(elapsed.as_micros());
-        self.base + versions.expect("no process runs for 290,000 years")
+        let versions = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
+        self.base.load(Ordering::Relaxed).saturating_add(versions)
     }
 
     fn serving(&self) -> Result<MutexGuard<'_, Line>> {
