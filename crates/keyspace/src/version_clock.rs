@@ -105,7 +105,7 @@ impl VersionClock {
                 read_version,
             });
         }
-        while (observations.samples.get(1)).is_some_and(|next| next.arrival + self.age <= now) {
+        while (observations.samples.get(1)).is_some_and(|next| self.is_old(next, now)) {
             observations.samples.pop_front();
         }
     }
@@ -121,10 +121,13 @@ impl VersionClock {
         if observations.silent_for(now) > self.age / GAPS_PER_AGE {
             return None;
         }
-        let old_enough = |sample: &&Sample| sample.arrival + self.age <= now;
         (observations.samples.iter().rev())
-            .find(old_enough)
+            .find(|sample| self.is_old(sample, now))
             .map(|sample| sample.read_version)
+    }
+
+    fn is_old(&self, sample: &Sample, now: Duration) -> bool {
+        now.saturating_sub(sample.arrival) >= self.age
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
@@ -196,6 +199,15 @@ mod tests {
         let observer = Observer::new();
         observer.watch.advance(100 * AGE);
         assert_eq!(observer.clock.version_ago(), None);
+    }
+
+    #[test]
+    fn nothing_reaches_the_greatest_age() {
+        let observer = Observer::new();
+        let clock = VersionClock::new(observer.clock.environment.clone(), Duration::MAX);
+        observer.watch.advance(SECOND);
+        clock.observe(1);
+        assert_eq!(clock.version_ago(), None);
     }
 
     #[test]
