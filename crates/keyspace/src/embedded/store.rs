@@ -54,6 +54,9 @@ impl Meta {
     /// The newest format that this version reads, and the one it writes.
     const FORMAT: u32 = 1;
 
+    /// The last version from which a store can go on: no clock gets that far.
+    const MAX_VERSION: i64 = i64::MAX / 2;
+
     fn encode(&self) -> [u8; 28] {
         let mut bytes = [0; 28];
         bytes[..4].copy_from_slice(&Self::FORMAT.to_be_bytes());
@@ -88,7 +91,9 @@ impl Meta {
         let (last_version, id) = rest.split_first_chunk().unwrap_or((&[0xff; 8], &[]));
         let last_version = i64::from_be_bytes(*last_version);
         match id.try_into() {
-            Ok(id) if last_version >= 0 => Ok(Self { last_version, id }),
+            Ok(id) if (0..=Self::MAX_VERSION).contains(&last_version) => {
+                Ok(Self { last_version, id })
+            }
             _ => Err(corrupt(format!(
                 "expected a version and an id in 24 bytes, found {rest:02x?}"
             ))),
@@ -273,10 +278,12 @@ mod tests {
         let good = META.encode();
         let mut negative = good;
         negative[4] = 0x80;
+        let mut no_version_left = good;
+        no_version_left[4] = 0x7f;
         let mut no_format = good;
         no_format[3] = 0;
         let too_long = [&good[..], &[0]].concat();
-        let mut bad: Vec<&[u8]> = vec![&negative, &no_format, &too_long];
+        let mut bad: Vec<&[u8]> = vec![&negative, &no_version_left, &no_format, &too_long];
         bad.extend((0..good.len()).map(|len| &good[..len]));
         for bytes in bad {
             let error = decode(bytes).unwrap_err();
