@@ -81,14 +81,14 @@ impl Queue {
         }
     }
 
-    /// Takes a commit in, unless the commits that wait take up too much memory already.
+    /// Takes a commit in, unless there are commits that wait and take up too much memory already.
     pub(super) fn push(&self, commit: PendingCommit) -> Result<()> {
         let bytes = commit.request.bytes();
         let mut waiting = self.waiting();
         if waiting.is_closed {
             return Err(Code::TRANSACTION_CANCELLED.into());
         }
-        if waiting.bytes >= self.limit_bytes {
+        if waiting.bytes >= self.limit_bytes && !waiting.commits.is_empty() {
             return Err(Code::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED.into());
         }
         waiting.bytes += bytes;
@@ -206,6 +206,13 @@ mod tests {
         assert_eq!(code(queue.push(commit(0))), 1042);
         queue.take_batch(None).unwrap();
         queue.push(commit(0)).unwrap();
+    }
+
+    #[test]
+    fn a_queue_takes_one_commit_whatever_its_limit() {
+        let queue = Queue::new(0);
+        queue.push(commit(0)).unwrap();
+        assert_eq!(code(queue.push(commit(0))), 1042);
     }
 
     #[test]
