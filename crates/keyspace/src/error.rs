@@ -314,10 +314,16 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
     None
 }
 
+/// Renders why an outcome stayed unknown, down to the first cause: no `source()` leads there. The
+/// code of a store's error is in its own text.
 fn because(cause: &Option<Arc<Error>>) -> String {
-    cause
-        .as_ref()
-        .map_or_else(String::new, |cause| format!(": {cause}"))
+    let first = cause
+        .as_deref()
+        .map(|cause| cause as &dyn std::error::Error);
+    std::iter::successors(first, |error| error.source())
+        .filter(|error| !error.is::<Code>())
+        .map(|error| format!(": {error}"))
+        .collect()
 }
 
 /// Renders a key the way FoundationDB's tools do: printable ASCII as it is, other bytes as `\xNN`.
@@ -367,6 +373,22 @@ mod tests {
         assert_eq!(code_of(&unknown), None);
         assert_eq!(code_of(&Application::Wrapped(unknown.clone())), None);
         assert_eq!(code_of(&Application::Transparent(unknown)), None);
+    }
+
+    #[test]
+    fn an_unknown_outcome_says_why_down_to_the_first_cause() {
+        let unknown = |cause| Error::OutcomeUnknown {
+            attempts: 2,
+            cause: Some(Arc::new(cause)),
+        };
+        let cause = Arc::new(std::io::Error::other("no space left"));
+        let poisoned = unknown(Error::Poisoned { cause }).to_string();
+        assert!(
+            poisoned.ends_with("open the store again: no space left"),
+            "{poisoned}"
+        );
+        let store = unknown(Error::Store(Code::IO_ERROR)).to_string();
+        assert!(store.ends_with("failed (io_error 1510)"), "{store}");
     }
 
     #[test]
