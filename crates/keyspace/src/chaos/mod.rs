@@ -284,7 +284,7 @@ impl<D: Database> Chaos<D> {
     fn draw_commit_fault(&self) -> CommitFault {
         let faults = &self.shared.faults;
         let landing = Landing {
-            attempts: (self.random() * f64::from(faults.max_landing_attempts + 1)) as u32,
+            attempts: (self.random() * (f64::from(faults.max_landing_attempts) + 1.0)) as u32,
             before: if self.random() < 0.5 {
                 LandingPoint::ReadVersion
             } else {
