@@ -131,7 +131,10 @@ impl Engine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         self.shared.queue.close();
-        match committer.take().map(JoinHandle::join) {
+        let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
+        // Who is woken by the committer may drop the last handle there. The thread ends by itself.
+        let elsewhere = committer.take().filter(|thread| !is_here(thread));
+        match elsewhere.map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
             Some(Err(_panic)) => self.shared.timeline.check(),
             None => Ok(()),

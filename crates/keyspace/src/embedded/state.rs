@@ -261,6 +261,13 @@ impl State {
         }
     }
 
+    /// Ends the transaction, and with it what was to come of its commit.
+    pub(super) fn cancel(&mut self) {
+        self.phase = Phase::Cancelled;
+        self.watches.clear();
+        self.stamp_waiters.clear();
+    }
+
     /// Takes what the commit sends.
     pub(super) fn commit_request(&mut self) -> CommitRequest {
         let owned =

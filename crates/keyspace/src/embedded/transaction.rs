@@ -86,7 +86,7 @@ impl EmbeddedTransaction {
             .is_none_or(|limit| persistent.retries < limit);
         let retried = error.code().filter(|code| allowed && is_retried(*code));
         let Some(code) = retried else {
-            state.phase = Phase::Cancelled;
+            state.cancel();
             return Err(error);
         };
         persistent.retries += 1;
@@ -102,7 +102,7 @@ impl EmbeddedTransaction {
         let wait = persistent
             .backoff
             .mul_f64(self.engine.environment().random_unit());
-        persistent.backoff = (persistent.backoff * 2).min(longest);
+        persistent.backoff = persistent.backoff.saturating_mul(2).min(longest);
         Ok(wait)
     }
 
@@ -383,8 +383,6 @@ impl OwnedTransaction for EmbeddedTransaction {
 
     fn cancel(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.phase = Phase::Cancelled;
-        state.watches.clear();
-        state.stamp_waiters.clear();
+        state.cancel();
     }
 }

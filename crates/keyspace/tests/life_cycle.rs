@@ -1,0 +1,66 @@
+//! The ends of transactions and of stores.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+
+use futures::FutureExt;
+use keyspace::{Code, Database, OwnedTransaction, Transaction};
+
+#[tokio::test]
+async fn an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps() {
+    let db = keyspace::open("memory:").unwrap();
+    let mut tr = db.begin().unwrap();
+    let (watch, versionstamp) = (tr.watch(b"key"), tr.versionstamp());
+    let error = tr.on_error(Code::KEY_TOO_LARGE.into()).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::KEY_TOO_LARGE));
+    let watched = watch.now_or_never().unwrap().map(drop);
+    let stamped = versionstamp.now_or_never().unwrap().map(drop);
+    for end in [watched, stamped] {
+        let code = end.unwrap_err().code();
+        assert_eq!(code, Some(Code::TRANSACTION_CANCELLED));
+    }
+}
+
+/// Drops what it holds as soon as it is woken, then says whether that went well.
+struct DropWhenWoken {
+    held: Mutex<Vec<Box<dyn Any + Send>>>,
+    dropped: mpsc::Sender<thread::Result<()>>,
+}
+
+impl Wake for DropWhenWoken {
+    fn wake(self: Arc<Self>) {
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        let dropped = panic::catch_unwind(AssertUnwindSafe(|| drop(held)));
+        self.dropped.send(dropped).unwrap();
+    }
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_by_who_is_woken_by_a_commit() {
+    let db = keyspace::open("memory:").unwrap();
+    let mut tr = db.begin().unwrap();
+    tr.set(b"key", b"value");
+    let mut commit = async move { tr.commit().await.map(drop) }.boxed();
+    let (dropped, when_dropped) = mpsc::channel();
+    let sleeper = Arc::new(DropWhenWoken {
+        held: Mutex::default(),
+        dropped,
+    });
+    let waker = Waker::from(sleeper.clone());
+
+    let mut held = sleeper.held.lock().unwrap();
+    assert!(
+        commit
+            .poll_unpin(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    held.push(Box::new(commit));
+    held.push(Box::new(db));
+    drop(held);
+    assert!(when_dropped.recv().unwrap().is_ok());
+}
