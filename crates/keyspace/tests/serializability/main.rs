@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use keyspace::chaos::{Chaos, Faults, Tally};
 use keyspace::conformance::history::{Checked, HistoryError, Recorded};
+use keyspace::conformance::model::Model;
 use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::scale;
 use keyspace::embedded::Options;
@@ -117,6 +118,14 @@ async fn transactions_of_a_file_that_fails_replay_in_commit_order() {
         let (checked, tally) = run_and_replay_chaos(db, seed).await;
         assert_right(seed, checked);
         assert!(tally.landed > 0 && tally.reads > 0, "{tally:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn transactions_of_the_reference_model_replay_in_commit_order() {
+    for seed in seeds(5, 300) {
+        let model = Model::new(environment(seed));
+        assert_right(seed, run_and_replay(model, seed).await);
     }
 }
 
