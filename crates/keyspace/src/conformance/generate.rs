@@ -58,10 +58,7 @@ impl Kind {
 /// Makes the program of a seed.
 #[must_use]
 pub fn program(seed: u64) -> Program {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let keys = keys(&mut rng);
-    let kinds = kinds(&mut rng);
-    let mut generator = Generator { rng, keys, kinds };
+    let mut generator = Generator::new(seed);
     let init = generator.init();
     let steps = generator.steps();
     Program { init, steps }
@@ -107,14 +104,22 @@ fn kinds(rng: &mut StdRng) -> Vec<Kind> {
     kinds
 }
 
-struct Generator {
-    rng: StdRng,
+/// Draws the parts of programs from a seed.
+pub(super) struct Generator {
+    pub(super) rng: StdRng,
     keys: Vec<Bytes>,
     kinds: Vec<Kind>,
 }
 
 impl Generator {
-    fn init(&mut self) -> Vec<(Bytes, Bytes)> {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let keys = keys(&mut rng);
+        let kinds = kinds(&mut rng);
+        Self { rng, keys, kinds }
+    }
+
+    pub(super) fn init(&mut self) -> Vec<(Bytes, Bytes)> {
         let mut keys = self.keys.clone();
         keys.sort();
         keys.dedup();
@@ -238,7 +243,7 @@ impl Generator {
         Op::AddConflict { kind, begin, end }
     }
 
-    fn key(&mut self) -> Bytes {
+    pub(super) fn key(&mut self) -> Bytes {
         self.keys
             .choose(&mut self.rng)
             .expect("a program has keys")
@@ -246,7 +251,7 @@ impl Generator {
     }
 
     /// Two bounds, one in ten times in the wrong order.
-    fn range(&mut self) -> (Bytes, Bytes) {
+    pub(super) fn range(&mut self) -> (Bytes, Bytes) {
         let (one, other) = (self.key(), self.bound());
         match self.rng.random_bool(0.9) {
             true => (one.clone().min(other.clone()), one.max(other)),
@@ -261,7 +266,7 @@ impl Generator {
         }
     }
 
-    fn query(&mut self) -> RangeQuery {
+    pub(super) fn query(&mut self) -> RangeQuery {
         let mut query = if self.rng.random_bool(0.5) {
             let (begin, end) = self.range();
             RangeQuery::keys(begin, end)
@@ -273,7 +278,7 @@ impl Generator {
         query
     }
 
-    fn selector(&mut self) -> KeySelector {
+    pub(super) fn selector(&mut self) -> KeySelector {
         KeySelector {
             key: self.bound(),
             or_equal: self.rng.random_bool(0.5),
@@ -288,7 +293,7 @@ impl Generator {
         }
     }
 
-    fn value(&mut self) -> Bytes {
+    pub(super) fn value(&mut self) -> Bytes {
         const COMMON: [&[u8]; 6] = [b"", b"x", b"\x01", b"\x01\x00", b"\xff", b"\xff\xff\xff"];
         if self.rng.random_bool(0.7) {
             Bytes::from_static(COMMON.choose(&mut self.rng).expect("there are values"))

@@ -5,6 +5,7 @@ pub mod fuzz;
 pub mod generate;
 pub mod history;
 pub mod model;
+pub mod oracle;
 pub mod plant;
 pub mod program;
 pub mod replay;

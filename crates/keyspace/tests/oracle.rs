@@ -1,0 +1,76 @@
+//! Each verdict of a store against what the judged transaction would read now.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::env;
+
+use keyspace::conformance::model::Model;
+use keyspace::conformance::oracle::{self, Fault, Misjudged, Tally};
+use keyspace::conformance::plant::{Plant, Planted};
+use keyspace::conformance::replay::Replay;
+use keyspace::conformance::scale;
+use keyspace::{Database, Environment, embedded};
+
+/// The seeds of a run: as many as given, or the one in the environment variable `SEED`.
+fn seeds(short: usize, long: usize) -> Vec<u64> {
+    match env::var("SEED") {
+        Ok(seed) => vec![seed.parse().unwrap()],
+        Err(_) => (0..scale(short, long) as u64).collect(),
+    }
+}
+
+/// Judges the verdicts of seeds up to the first that is wrong.
+async fn misjudged(db: impl Database, seeds: Vec<u64>) -> Option<Misjudged> {
+    let store = Replay::new(db, Environment::system());
+    let mut tally = Tally::default();
+    for &seed in &seeds {
+        let found = oracle::check(&store, seed, &mut tally).await.unwrap();
+        if found.is_some() {
+            return found;
+        }
+    }
+    let enough = seeds.len() / 10;
+    assert!(
+        tally.committed >= enough && tally.refused >= enough,
+        "{tally:?}"
+    );
+    None
+}
+
+fn assert_none(found: Option<Misjudged>) {
+    if let Some(misjudged) = found {
+        panic!("{misjudged}");
+    }
+}
+
+#[tokio::test]
+async fn every_verdict_of_a_store_in_memory_follows_from_what_was_read() {
+    let db = keyspace::open("memory:").unwrap();
+    assert_none(misjudged(db, seeds(10_000, 1_000_000)).await);
+}
+
+#[tokio::test]
+async fn every_verdict_of_a_store_in_a_file_follows_from_what_was_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = embedded::Options::new().open(folder.path().join("store"));
+    assert_none(misjudged(db.unwrap(), seeds(1_000, 50_000)).await);
+}
+
+#[tokio::test]
+async fn every_verdict_of_the_model_follows_from_what_was_read() {
+    let model = Model::new(Environment::system());
+    assert_none(misjudged(model, seeds(2_000, 20_000)).await);
+}
+
+#[tokio::test]
+async fn each_planted_bug_shows_in_a_verdict() {
+    for (plant, fault) in [
+        (Plant::ReadsWithoutConflicts, Fault::Missed),
+        (Plant::WritesWithoutConflicts, Fault::Missed),
+        (Plant::LimitsWithoutEffect, Fault::TooWide),
+    ] {
+        let db = Planted::new(keyspace::open("memory:").unwrap(), plant);
+        let found = misjudged(db, (0..1_000).collect()).await;
+        assert_eq!(found.map(|found| found.fault), Some(fault), "{plant:?}");
+    }
+}
