@@ -145,6 +145,7 @@ async fn each_planted_bug_shows_in_the_replay() {
     for plant in [
         Plant::ReadsWithoutConflicts,
         Plant::WritesWithoutConflicts,
+        Plant::SnapshotsWithoutOwnWrites,
         Plant::OldTransactionsUnchecked,
     ] {
         let error = symptom(plant).await;
