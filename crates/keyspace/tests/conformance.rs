@@ -71,8 +71,9 @@ async fn an_answer_that_differs_is_reported_with_its_step() {
     trace.answers.last.clear();
     let replay = Replay::new(Model::new(Environment::system()), Environment::system());
     let found = replay.check(&trace).await.unwrap();
-    let steps: Vec<_> = found.iter().map(|difference| difference.step).collect();
-    assert_eq!(steps, [Some(1), None]);
+    let steps: Vec<_> = found.iter().map(|found| found.step.clone()).collect();
+    let commit = r#"[0,"commit",{}]"#.to_owned();
+    assert_eq!(steps, [Some((1, commit)), None]);
     assert!(
         found
             .iter()

@@ -1,4 +1,15 @@
 //! The conformance suite: what every store must answer.
+//!
+//! All of it runs on any [`Database`](crate::Database), and the [`model`] is one.
+//!
+//! - [`program`]s of interleaved transactions are the common language. A [`trace`] is a program with
+//!   the answers that FoundationDB gave; [`replay`] runs programs and compares answers.
+//! - [`generate`] makes random programs, [`compare`] runs them on a store and on the model and makes
+//!   those smaller on which they differ, [`oracle`] judges the verdict of each commit by reading
+//!   again.
+//! - [`history`] records what concurrent transactions did and replays it in commit order.
+//! - [`plant`] breaks a promise of a store, to prove that a test sees it; [`fuzz`] holds what must be
+//!   true of any bytes that are decoded.
 
 pub mod compare;
 pub mod fuzz;

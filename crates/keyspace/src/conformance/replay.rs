@@ -1,6 +1,7 @@
 //! Running programs on a store and comparing its answers.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use futures::future::{self, Either, FutureExt, Shared};
 
 use super::program::{Answers, BEGIN, END, Op, Outcome, Program, Text};
-use super::trace::Trace;
+use super::trace::{self, Trace};
 use crate::env::BoxFuture;
 use crate::{
     Code, Commit, Database, Environment, Error, Isolation, OwnedTransaction, RangeQuery, Result,
@@ -31,10 +32,9 @@ pub struct Replay<D> {
 pub struct Difference {
     /// The program's name.
     pub program: String,
-    /// The number of the step from 0, `None` for the rows at the end.
-    pub step: Option<usize>,
-    /// The step's operation.
-    pub op: Option<Op>,
+    /// The number of the step, from 0, and the step as traces write it; `None` for the rows at the
+    /// end.
+    pub step: Option<(usize, String)>,
     /// What the trace says.
     pub expected: String,
     /// What the store answered.
@@ -43,9 +43,9 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.step, &self.op) {
-            (Some(step), Some(op)) => write!(f, "{} step {step}: {op:?}", self.program)?,
-            _ => write!(f, "{} rows at the end", self.program)?,
+        match &self.step {
+            Some((number, step)) => write!(f, "{} step {number}: {step}", self.program)?,
+            None => write!(f, "{} rows at the end", self.program)?,
         }
         write!(f, "\n  expected {}\n  got      {}", self.expected, self.got)
     }
@@ -140,8 +140,7 @@ pub fn differences(trace: &Trace, got: &Answers) -> Vec<Difference> {
         .filter(|(_, (expected, got))| expected != got)
         .map(|((index, step), (expected, got))| Difference {
             program: trace.id.clone(),
-            step: Some(index),
-            op: Some(step.op.clone()),
+            step: Some((index, trace::step_text(step))),
             expected: format!("{expected:?}"),
             got: format!("{got:?}"),
         })
@@ -150,7 +149,6 @@ pub fn differences(trace: &Trace, got: &Answers) -> Vec<Difference> {
         differences.push(Difference {
             program: trace.id.clone(),
             step: None,
-            op: None,
             expected: format!("{:?}", expected.last),
             got: format!("{:?}", got.last),
         });
@@ -174,8 +172,7 @@ struct Session<T> {
 
 impl<D: Database> Run<'_, D> {
     async fn step(&mut self, transaction: usize, op: &Op) -> Result<Outcome> {
-        if let std::collections::btree_map::Entry::Vacant(entry) = self.sessions.entry(transaction)
-        {
+        if let Entry::Vacant(entry) = self.sessions.entry(transaction) {
             entry.insert(Session {
                 tr: self.replay.db.begin()?,
                 commit: None,

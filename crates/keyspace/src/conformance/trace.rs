@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
-use super::program::{Answers, Program};
+use super::program::{Answers, Program, Step};
 use crate::{MutationOp, TransactionOption};
 
 mod read;
@@ -138,6 +138,11 @@ impl Trace {
             .map(|(index, text)| Self::parse(text, index + 1))
             .collect()
     }
+}
+
+/// Writes a step as a trace does, without its result.
+pub(super) fn step_text(step: &Step) -> String {
+    write::step_text(step)
 }
 
 fn read_text(path: &Path) -> io::Result<String> {

@@ -27,7 +27,7 @@ pub(super) struct RangeRead {
     limit: Option<usize>,
     begin: KeySelector,
     end: KeySelector,
-    /// How much of its offset each selector had left when it was last resolved.
+    /// How much of their offsets begin and end had left when they were last resolved.
     left: (i32, i32),
     found: Rows,
     /// How many rows the walk has gone past its limit.
@@ -74,15 +74,9 @@ impl RangeRead {
             let far = if self.reverse { &begin } else { &end };
             if std::mem::take(&mut first) && far.is_stuck() && begin.key > end.key {
                 let found = self.find(reader, far)?;
-                let inverted = match self.reverse {
-                    false => begin.key >= found && begin.rest().offset >= 1,
-                    true => found >= end.key && end.rest().offset <= 1,
-                };
-                match self.reverse {
-                    _ if inverted => return Ok(Rows::default()),
-                    false if found.is_empty() => return Ok(self.nothing()),
-                    true if found == END_OF_KEYSPACE => return Ok(self.nothing()),
-                    _ => continue,
+                match self.crossed(&begin, &end, &found) {
+                    Some(empty) => return Ok(empty),
+                    None => continue,
                 }
             }
             let behind = begin.key >= end.key && begin.rest().offset >= end.rest().offset;
@@ -98,6 +92,26 @@ impl RangeRead {
                 Next::Done => return Ok(self.done((!far.is_stuck()).then_some(&far.key))),
                 Next::Load(at) => self.load(reader, &view, (&begin, &end), at),
             }
+        }
+    }
+
+    /// Judges a range whose selectors seemed crossed, now that the far one is found: returns the
+    /// answer if it is empty.
+    fn crossed(&mut self, begin: &Resolved, end: &Resolved, found: &Bytes) -> Option<Rows> {
+        let (inverted, outside) = match self.reverse {
+            false => (
+                begin.key >= *found && begin.rest().offset >= 1,
+                found.is_empty(),
+            ),
+            true => (
+                *found >= end.key && end.rest().offset <= 1,
+                found == END_OF_KEYSPACE,
+            ),
+        };
+        match (inverted, outside) {
+            (true, _) => Some(Rows::default()),
+            (false, true) => Some(self.nothing()),
+            (false, false) => None,
         }
     }
 
@@ -198,11 +212,12 @@ impl RangeRead {
             .load(reader.stored, &from, &to, limit, self.reverse);
     }
 
-    fn nothing(self) -> Rows {
+    /// The answer where there are no rows, but for which ends the selectors ran off.
+    fn nothing(&mut self) -> Rows {
         Rows {
             rows: Vec::new(),
             more: false,
-            ..self.found
+            ..std::mem::take(&mut self.found)
         }
     }
 

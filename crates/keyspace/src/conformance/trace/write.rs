@@ -30,6 +30,11 @@ fn step(step: &Step, outcome: &Outcome) -> Value {
     ])
 }
 
+pub(super) fn step_text(step: &Step) -> String {
+    let (name, arguments) = op(&step.op);
+    json!([step.transaction, name, arguments]).to_string()
+}
+
 fn op(op: &Op) -> (&'static str, Value) {
     match op {
         Op::Get { key, isolation } => (
