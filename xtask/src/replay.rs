@@ -60,7 +60,8 @@ async fn replay(db: Embedded, files: &[PathBuf], url: &str) -> anyhow::Result<Ta
     let replay = Replay::new(db, Environment::system()).patience(PATIENCE);
     let mut tally = Tally::default();
     for file in files {
-        let traces = Trace::read_file(file).with_context(|| file.display().to_string())?;
+        let traces =
+            Trace::read_file(file).with_context(|| format!("cannot replay {}", file.display()))?;
         for trace in &traces {
             let differences = replay.check(trace).await?;
             for difference in &differences {
