@@ -272,6 +272,11 @@ mod tests {
     }
 
     #[test]
+    fn json_reads_the_number_that_was_written_to_its_last_bit() {
+        golden::<_, Json>(&-2.100_000_000_000_000_2e301, b"-2.1000000000000002e+301");
+    }
+
+    #[test]
     fn bytes_left_over_are_an_error() {
         refused::<u64, Bincode>(b"\x01\x02", "1 bytes left over");
         refused::<(), Bincode>(b"\x00", "1 bytes left over");

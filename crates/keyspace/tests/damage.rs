@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 fn drive(body: fn(&[u8]), whole: &[Vec<u8>]) {
     let mut rng = StdRng::seed_from_u64(0x5eed);
     whole.iter().for_each(|input| body(input));
-    for _ in 0..scale(2_000, 100_000) {
+    for _ in 0..scale(2_000, 20_000) {
         let input = &whole[rng.random_range(0..whole.len())];
         body(&fuzz::damage(input, &mut rng));
         let mut noise = vec![0; rng.random_range(0..64)];
