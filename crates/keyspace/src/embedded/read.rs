@@ -432,6 +432,10 @@ impl RangeRead {
             Direction::Backward if self.end.offset == 1 => self.end.key = position.clone(),
             _ => {}
         }
+        let near_is_stuck = match self.direction {
+            Direction::Forward => self.begin.offset != 1,
+            Direction::Backward => self.end.offset != 1,
+        };
         let (mut from, mut to) = (self.begin.clone(), self.end.clone());
         let extra = rows_toward(Direction::Forward, from.offset)
             + rows_toward(Direction::Backward, to.offset);
@@ -458,8 +462,13 @@ impl RangeRead {
             bytes: self.limits.bytes.max(1),
         };
         let range = (&from, &to);
-        view.stored
-            .load(view.engine, range, limits, self.direction)?;
+        let (_, more) = (view.stored).load(view.engine, range, limits, self.direction)?;
+        if more && near_is_stuck {
+            // The bytes may have run out on the way back to where the near selector starts from:
+            // the same request again would tell nothing new.
+            let way_back = Limits::ONE_ROW;
+            (view.stored).load(view.engine, range, way_back, self.direction)?;
+        }
         Ok(())
     }
 
