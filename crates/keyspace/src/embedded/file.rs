@@ -88,7 +88,7 @@ fn create(path: &Path, env: &Environment) -> Result<()> {
     let new = tempfile::Builder::new()
         .prefix(".keyspace-")
         .tempfile_in(folder)
-        .map_err(open_error)?;
+        .map_err(|error| open_error(no_new_file(folder, &error)))?;
     let backend = new
         .reopen()
         .map_err(open_error)
@@ -100,6 +100,13 @@ fn create(path: &Path, env: &Environment) -> Result<()> {
         Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(refused) => Err(open_error(refused.error)),
     }
+}
+
+/// Says what the folder of a new store must be, in place of the name of the file that was tried.
+fn no_new_file(folder: &Path, error: &io::Error) -> io::Error {
+    let (folder, kind) = (folder.display(), error.kind());
+    let text = format!("no file can be made in {folder}, which must exist and be writable: {kind}");
+    io::Error::new(kind, text)
 }
 
 /// Makes the new name of a file survive a power loss.

@@ -25,7 +25,6 @@ use bytes::Bytes;
 use super::atomic;
 use super::ranges::{RangeSet, key_range};
 use super::store::Mutation;
-use crate::limits::VALUE_BYTES;
 use crate::mutation::{MutationOp, Versionstamp};
 
 /// The bytes at the end of a versionstamp template that hold the offset of the stamp.
@@ -49,6 +48,16 @@ impl Op {
             self.op,
             None | Some(MutationOp::SetVersionstampedKey | MutationOp::SetVersionstampedValue)
         )
+    }
+
+    /// Returns whether this operation and then `next`, of the same kind, do what one operation with
+    /// the combined param does.
+    fn is_associative_with(&self, next: &Op) -> bool {
+        match self.op {
+            Some(MutationOp::AppendIfFits | MutationOp::ByteMin | MutationOp::ByteMax) => true,
+            Some(MutationOp::CompareAndClear) | None => false,
+            Some(_) => self.param.len() == next.param.len(),
+        }
     }
 }
 
@@ -82,18 +91,29 @@ impl Stack {
         value.map(|value| Bytes::from(value.into_owned()))
     }
 
-    /// Adds an operation to a readable key. Two appends in a row are one, and the limit on the value
-    /// is checked against what is appended together.
+    /// Adds an operation to a readable key, so that the stack stays as short as can be: onto a known
+    /// value it is applied, and with the same operation before it is made one.
+    ///
+    /// Two appends in a row are one: the limit on the value is checked against what is appended
+    /// together.
     fn merge(&mut self, op: Op) {
-        if let (Some(last), Some(MutationOp::AppendIfFits)) = (self.ops.last_mut(), op.op)
-            && last.op == op.op
-        {
-            if last.param.len() + op.param.len() <= VALUE_BYTES {
-                last.param = [&last.param[..], &op.param[..]].concat().into();
+        if !self.is_dependent() {
+            self.ops.push(op);
+            // An operation that leaves no value stays: the commit has to carry it out.
+            if let Some(param) = self.value(None) {
+                self.ops = vec![Op { op: None, param }];
             }
             return;
         }
-        self.ops.push(op);
+        match self.ops.last_mut() {
+            Some(last) if last.op == op.op && last.is_associative_with(&op) => {
+                let kind = op.op.expect("a plain set is independent");
+                if let Some(param) = atomic::apply(kind, Some(&last.param), &op.param) {
+                    last.param = Bytes::from(param.into_owned());
+                }
+            }
+            _ => self.ops.push(op),
+        }
     }
 }
 
@@ -429,6 +449,34 @@ mod tests {
             let sent = commit_keys(writes).contains(&"SetVersionstampedKey k".to_owned());
             assert_eq!(sent, kept, "clear from {begin:?}");
         }
+    }
+
+    #[test]
+    fn operations_on_one_key_are_sent_as_one() {
+        let one = bytes("\u{1}");
+        for is_set in [false, true] {
+            let mut writes = WriteMap::default();
+            if is_set {
+                writes.set(bytes("a"), one.clone(), true);
+            }
+            for _ in 0..100 {
+                writes.atomic(MutationOp::Add, bytes("a"), one.clone(), true);
+            }
+            let Own::Written(stack) = writes.own(b"a", false) else {
+                panic!("the key was written");
+            };
+            assert_eq!(stack.value(Some(b"\x01")).as_deref(), Some(&[101][..]));
+            let sent = if is_set { "set a" } else { "Add a" };
+            assert_eq!(commit_keys(writes), [sent]);
+        }
+    }
+
+    #[test]
+    fn an_operation_that_leaves_no_value_is_sent() {
+        let mut writes = WriteMap::default();
+        writes.set(bytes("a"), bytes("1"), true);
+        writes.atomic(MutationOp::CompareAndClear, bytes("a"), bytes("1"), true);
+        assert_eq!(commit_keys(writes), ["set a", "CompareAndClear a"]);
     }
 
     #[test]

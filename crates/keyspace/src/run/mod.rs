@@ -106,7 +106,8 @@ impl RunOptions {
     }
 
     /// Limits the time of an operation, all attempts together. Without a limit it lasts until the
-    /// store answers.
+    /// store answers. An operation that has to make a new slot in the ledger first, as one does that
+    /// finds all others in use, has this time for the slot and again for itself.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
