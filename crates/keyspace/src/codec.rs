@@ -146,6 +146,10 @@ impl Codec<Vec<u8>> for Raw {
 
 /// Tuples, as FoundationDB's tuple layer packs them.
 ///
+/// Use it with typed tuples for bytes that may be damaged. An untyped
+/// [`Element`](foundationdb_tuple::Element) nests as deep as the bytes say, and 100,000 bytes can
+/// nest deeper than the stack is.
+///
 /// A value that is not a tuple is a tuple of one element: `String` and `(String,)` have the same
 /// bytes.
 #[derive(Debug, Clone, Copy)]
