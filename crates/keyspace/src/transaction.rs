@@ -67,8 +67,25 @@ pub enum TransactionOption {
     /// Reads see versionstamped operations as sets whose stamp is not filled in, instead of failing
     /// with `accessed_unreadable`.
     BypassUnreadable,
+    /// Lets a cluster commit without the check that makes sure of the order of commits during a
+    /// recovery. The embedded store takes it and always makes sure.
+    CausalWriteRisky,
     /// Not supported by this library's guarantees: answered with `unsupported_operation`.
     ReadYourWritesDisable,
+    /// Not supported: answered with `unsupported_operation`. A [`Runner`](crate::Runner) does what
+    /// it is for, also for the outcomes that it does not cover.
+    AutomaticIdempotency,
+}
+
+impl TransactionOption {
+    /// Returns whether the option is one that no store of this library supports.
+    #[must_use]
+    pub const fn is_unsupported(self) -> bool {
+        matches!(
+            self,
+            Self::ReadYourWritesDisable | Self::AutomaticIdempotency
+        )
+    }
 }
 
 /// A default for the transactions of a database handle.

@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 
 use futures::FutureExt;
-use keyspace::{Code, Database, OwnedTransaction, Transaction};
+use keyspace::{Code, Database, OwnedTransaction, Transaction, TransactionOption};
 
 #[tokio::test]
 async fn an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps() {
@@ -63,4 +63,20 @@ fn the_last_handle_may_be_dropped_by_who_is_woken_by_a_commit() {
     held.push(Box::new(db));
     drop(held);
     assert!(when_dropped.recv().unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn an_option_that_is_not_supported_is_refused_and_changes_nothing() {
+    let db = keyspace::open("memory:").unwrap();
+    let mut tr = db.begin().unwrap();
+    for option in [
+        TransactionOption::ReadYourWritesDisable,
+        TransactionOption::AutomaticIdempotency,
+    ] {
+        let refusal = tr.set_option(option).unwrap_err();
+        assert_eq!(refusal.code(), Some(Code::UNSUPPORTED_OPERATION));
+    }
+    tr.set_option(TransactionOption::CausalWriteRisky).unwrap();
+    tr.set(b"key", b"value");
+    tr.commit().await.unwrap();
 }

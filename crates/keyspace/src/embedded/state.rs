@@ -334,7 +334,9 @@ impl State {
             TransactionOption::SnapshotRywDisable => self.snapshot_ryw -= 1,
             TransactionOption::NextWriteNoWriteConflictRange => self.next_write_no_conflict = true,
             TransactionOption::BypassUnreadable => self.bypass_unreadable = true,
-            TransactionOption::ReadYourWritesDisable => {
+            // Every commit here is in order for certain.
+            TransactionOption::CausalWriteRisky => {}
+            TransactionOption::ReadYourWritesDisable | TransactionOption::AutomaticIdempotency => {
                 return Err(Code::UNSUPPORTED_OPERATION.into());
             }
         }
