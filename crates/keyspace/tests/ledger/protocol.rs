@@ -98,11 +98,7 @@ async fn play(plant: Plant, scenario: Scenario) -> Outcome {
     let mut world = World::new(0, Faults::default(), plant);
     world.saboteur.no_news = scenario.no_news;
     if scenario.sweep == Sweep::BetweenAttempts {
-        let db = world.db.clone();
-        world.between_attempts(move || {
-            let db = db.clone();
-            async move { clear_ledgers(&db).await }
-        });
+        world.sweep_between_attempts();
     }
     let runner = world.runner().await;
     world.chaos.script([CommitFault::Unknown(scenario.fate)]);
@@ -279,11 +275,7 @@ async fn the_answer_is_that_of_the_attempt_that_committed() {
 #[tokio::test]
 async fn a_refused_commit_leaves_no_doubt() {
     let mut world = World::calm();
-    let db = world.db.clone();
-    world.between_attempts(move || {
-        let db = db.clone();
-        async move { clear_ledgers(&db).await }
-    });
+    world.sweep_between_attempts();
     let runner = world.runner().await;
     world
         .chaos

@@ -8,7 +8,7 @@ use keyspace::chaos::{CommitFault, Fate, Landing, LandingPoint};
 use keyspace::{Code, Database, Error, OwnedTransaction, Receipt, Runner};
 
 use crate::log;
-use crate::world::{TestDatabase, World, clear_ledgers};
+use crate::world::{TestDatabase, World};
 
 type TestTransaction = <TestDatabase as Database>::Transaction;
 
@@ -98,11 +98,7 @@ async fn a_foreign_loop_without_a_receipt_commits_twice() {
 #[tokio::test]
 async fn a_swept_slot_ends_the_foreign_loop() {
     let mut world = World::calm();
-    let db = world.db.clone();
-    world.between_attempts(move || {
-        let db = db.clone();
-        async move { clear_ledgers(&db).await }
-    });
+    world.sweep_between_attempts();
     let runner = world.runner().await;
     let receipt = runner.receipt().await.unwrap();
     world.chaos.script([CommitFault::Unknown(Fate::Applied)]);

@@ -11,7 +11,7 @@ use keyspace::{
 
 use crate::log;
 use crate::saboteur::ledgers;
-use crate::world::{TestDatabase, World, clear_ledgers};
+use crate::world::{TestDatabase, World};
 
 const AGE: Duration = MIN_SWEEP_AGE;
 const STEP: Duration = Duration::from_secs(10 * 60);
@@ -208,11 +208,7 @@ async fn an_operation_in_doubt_whose_ledger_was_swept_ends_unknown() {
 #[tokio::test]
 async fn a_ledger_that_was_swept_takes_a_new_id() {
     let mut world = World::calm();
-    let db = world.db.clone();
-    world.between_attempts(move || {
-        let db = db.clone();
-        async move { clear_ledgers(&db).await }
-    });
+    world.sweep_between_attempts();
     let runner = world.runner().await;
     let swept = ids(&world).await;
     world.chaos.script([CommitFault::Unknown(Fate::Lost)]);

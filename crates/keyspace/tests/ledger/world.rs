@@ -112,6 +112,15 @@ impl World {
     {
         self.saboteur.interlude = Some(Arc::new(move || Box::pin(interlude())));
     }
+
+    /// Clears all ledgers between two attempts of a transaction.
+    pub(crate) fn sweep_between_attempts(&mut self) {
+        let db = self.db.clone();
+        self.between_attempts(move || {
+            let db = db.clone();
+            async move { clear_ledgers(&db).await }
+        });
+    }
 }
 
 /// What a sweep does, however old the ledgers are.
