@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use keyspace::Store;
 use keyspace::conformance::replay::Replay;
 use keyspace::conformance::trace::Trace;
-use keyspace::embedded::Embedded;
 use keyspace::{Database, Environment, Isolation, RangeQuery, Transaction, error::printable};
 
 /// What to replay, and where.
@@ -50,7 +50,7 @@ struct Tally {
     failed: usize,
 }
 
-async fn replay(db: Embedded, files: &[PathBuf], url: &str) -> anyhow::Result<Tally> {
+async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally> {
     let everything = RangeQuery::keys(&b""[..], &b"\xff"[..]).limit(1);
     let found = db.begin()?.get_range(&everything, Isolation::Snapshot);
     if let Some(row) = found.await?.rows.first() {

@@ -266,6 +266,43 @@ pub enum Error {
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
 
+    /// The cluster file cannot be used. The reason says what to do.
+    #[error("cluster file {} cannot be used: {reason}", path.display())]
+    ClusterFile {
+        /// The cluster file.
+        path: PathBuf,
+        /// What was found, and what to do.
+        reason: String,
+    },
+
+    /// FoundationDB's client library is older than the API version of this build: install the
+    /// library of that version or a newer one, or build with the feature of an older version.
+    #[error(
+        "this build needs a FoundationDB client library of API version {wanted}, and the one \
+         installed knows no version over {supported}: install a newer one, or build with the \
+         feature of an older version"
+    )]
+    ClientVersion {
+        /// The API version of this build.
+        wanted: i32,
+        /// The newest API version that the library knows.
+        supported: i32,
+    },
+
+    /// The cluster gave no answer within the transaction's time limit. Reported as
+    /// `transaction_timed_out` (1031). Check that the cluster runs (`fdbcli --exec status`), that
+    /// it is the one the file names, and that its addresses are reachable from here.
+    #[error(
+        "the cluster of {} gave no answer within the time limit: check that it runs and is \
+         reachable from here ({})",
+        cluster_file.display(),
+        Code::TRANSACTION_TIMED_OUT
+    )]
+    Unreachable {
+        /// The cluster file.
+        cluster_file: PathBuf,
+    },
+
     /// The store met an I/O failure and refuses all further work, so that nothing is built on a
     /// state that may not be on disk. Acknowledged commits are safe: mend the cause (free the
     /// disk, check the device) and open the store again. Reported as `io_error` (1510).
@@ -284,6 +321,7 @@ impl Error {
         match self {
             Self::Store(code) => Some(*code),
             Self::Poisoned { .. } => Some(Code::IO_ERROR),
+            Self::Unreachable { .. } => Some(Code::TRANSACTION_TIMED_OUT),
             _ => None,
         }
     }

@@ -78,22 +78,26 @@ pub mod conformance;
 pub mod embedded;
 pub mod env;
 pub mod error;
+#[cfg(feature = "fdb")]
+pub mod fdb;
 pub mod ledger;
 pub mod limits;
 pub mod mutation;
 pub mod run;
 pub mod selector;
+pub mod store;
 pub mod transaction;
 pub mod url;
 pub mod version_clock;
 
-pub use crate::embedded::{Embedded, open};
+pub use crate::embedded::Embedded;
 pub use crate::env::Environment;
 pub use crate::error::{Code, Error, Result};
 pub use crate::ledger::Receipt;
 pub use crate::mutation::{MutationOp, Versionstamp};
 pub use crate::run::{Attempt, RunOptions, Runner, Tx};
 pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
+pub use crate::store::{Store, open};
 pub use crate::transaction::{
     Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,
     TransactionOption, key_after, read_all,

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{contents, jobs, memory};
-use microqueue::keyspace::embedded::Embedded;
+use microqueue::keyspace::Store;
 use microqueue::keyspace::run::Runner;
 use microqueue::keyspace::{Database, OwnedTransaction};
 use microqueue::{CommittingQueue, ItemId, MicroQueue, Order};
@@ -107,7 +107,7 @@ fn futures_and_handles_can_be_sent_to_another_thread() {
     fn assert_send_sync<T: Send + Sync + 'static>() {}
 
     assert_send_sync::<MicroQueue<u64>>();
-    assert_send_sync::<CommittingQueue<u64, Embedded>>();
+    assert_send_sync::<CommittingQueue<u64, Store>>();
     assert_send_sync::<microqueue::Error>();
 
     fn composable<D: Database>(queue: &MicroQueue<u64>, tr: &D::Transaction, after: ItemId) {
@@ -119,7 +119,7 @@ fn futures_and_handles_can_be_sent_to_another_thread() {
         assert_send(queue.is_empty(tr));
         assert_send(queue.items(tr, Some(after), 1));
     }
-    let _ = composable::<Embedded>;
+    let _ = composable::<Store>;
 
     fn committing<D: Database>(queue: &CommittingQueue<u64, D>, after: ItemId) {
         assert_send(queue.enqueue(&1));
@@ -131,5 +131,5 @@ fn futures_and_handles_can_be_sent_to_another_thread() {
         assert_send(queue.items(Some(after), 1));
         assert_send(queue.clear());
     }
-    let _ = committing::<Embedded>;
+    let _ = committing::<Store>;
 }

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{code, contents, corrupt_key, enqueue_committed, jobs, memory};
-use microqueue::keyspace::embedded::Embedded;
+use microqueue::keyspace::Store;
 use microqueue::keyspace::{
     Code, Database, Isolation, OwnedTransaction, RangeQuery, Transaction, TransactionOption,
 };
@@ -114,7 +114,7 @@ fn first_id(order: Order) -> microqueue::ItemId {
 }
 
 /// A queue of its own store with this many items, and two handles on it.
-async fn queue_with(order: Order, items: u64) -> (Embedded, MicroQueue<u64>, MicroQueue<u64>) {
+async fn queue_with(order: Order, items: u64) -> (Store, MicroQueue<u64>, MicroQueue<u64>) {
     let db = memory();
     let values: Vec<_> = (0..items).collect();
     enqueue_committed(&db, &jobs(order), &values).await;

@@ -10,8 +10,8 @@ mod common;
 
 use common::{memory, rows, set_committed};
 use keyspace::env::ManualClock;
+use microqueue::keyspace::Store;
 use microqueue::keyspace::codec::{Raw, Tuple};
-use microqueue::keyspace::embedded::Embedded;
 use microqueue::keyspace::{self, Bytes, Database, Environment, OwnedTransaction, Subspace};
 use microqueue::{MicroQueue, Order, SUFFIX_BYTES};
 
@@ -38,7 +38,7 @@ fn recipe_key(index: &[u8], suffix: [u8; SUFFIX_BYTES]) -> Vec<u8> {
 
 /// Enqueues with suffixes that are known beforehand, and returns them.
 async fn enqueue_seeded<T, C: keyspace::codec::Codec<T>>(
-    db: &Embedded,
+    db: &Store,
     values: &[T],
 ) -> Vec<[u8; SUFFIX_BYTES]> {
     let env = || Environment::seeded(7, std::sync::Arc::new(ManualClock::new()));

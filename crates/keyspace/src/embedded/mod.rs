@@ -7,9 +7,9 @@
 //!   chosen, a power loss. A commit is there whole or not at all, and those there are all up to
 //!   some point of the commit order.
 //! - Versionstamps grow with the commit order, also from one opening to the next.
-//! - One opener at a time: a second one, in this process or another, gets [`Error::StoreInUse`].
+//! - One opener at a time: a second one, in this process or another, gets [`Error::StoreInUse`](crate::Error::StoreInUse).
 //! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
-//!   further work with [`Error::Poisoned`], and opening it again recovers what was acknowledged.
+//!   further work with [`Error::Poisoned`](crate::Error::Poisoned), and opening it again recovers what was acknowledged.
 //!
 //! # What the caller must do
 //!
@@ -58,34 +58,9 @@ pub use self::transaction::EmbeddedTransaction;
 use self::engine::Engine;
 use self::state::Defaults;
 use crate::env::Environment;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 use crate::limits::MAX_WATCHES;
 use crate::transaction::{Database, DatabaseOption};
-use crate::url::StoreUrl;
-
-/// Opens the store that a URL names: `memory:`, a new one, or `embedded:<path>`.
-///
-/// ```
-/// # fn main() -> keyspace::Result<()> {
-/// let db = keyspace::open("memory:")?;
-/// # drop(db);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// [`Error::Url`] if the URL names no store that this build can open, else those of
-/// [`Options::open`].
-pub fn open(url: &str) -> Result<Embedded> {
-    match url.parse()? {
-        StoreUrl::Memory => Options::new().memory(),
-        StoreUrl::Embedded { path } => Options::new().open(path),
-        StoreUrl::Fdb { .. } => Err(Error::Url {
-            url: url.to_owned(),
-            reason: "this build has no support for FoundationDB".to_owned(),
-        }),
-    }
-}
 
 /// When a commit is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -191,8 +166,8 @@ impl Options {
     /// `.keyspace-*` behind, which nobody needs.
     ///
     /// # Errors
-    /// [`Error::StoreInUse`], [`Error::NotAStore`], [`Error::NewerFormat`], [`Error::Corrupt`]: the
-    /// file was not changed. [`Error::Open`] for what the operating system reports.
+    /// [`Error::StoreInUse`](crate::Error::StoreInUse), [`Error::NotAStore`](crate::Error::NotAStore), [`Error::NewerFormat`](crate::Error::NewerFormat), [`Error::Corrupt`](crate::Error::Corrupt): the
+    /// file was not changed. [`Error::Open`](crate::Error::Open) for what the operating system reports.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded> {
         let path = path.as_ref();
         let store = file::open(path, self.cache_bytes, &self.environment)?;
@@ -202,7 +177,7 @@ impl Options {
     /// Makes a new store in memory. It ends with its last handle.
     ///
     /// # Errors
-    /// [`Error::Open`] if the system cannot start a thread.
+    /// [`Error::Open`](crate::Error::Open) if the system cannot start a thread.
     pub fn memory(&self) -> Result<Embedded> {
         let store = file::memory(self.cache_bytes, &self.environment)?;
         self.start(store, Path::new(file::IN_MEMORY))
@@ -237,7 +212,7 @@ impl Embedded {
     /// flush succeeded, and does not wait for transactions that somebody still holds.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the store had failed or fails now.
+    /// [`Error::Poisoned`](crate::Error::Poisoned) if the store had failed or fails now.
     pub fn close(&self) -> Result<()> {
         self.engine.shut_down()
     }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use microqueue::keyspace::embedded::Embedded;
+use microqueue::keyspace::Store;
 use microqueue::keyspace::{
     self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,
     Subspace, Transaction, read_all,
@@ -10,7 +10,7 @@ use microqueue::keyspace::{
 use microqueue::{Error, MicroQueue, Order};
 
 /// Opens a new store in memory.
-pub(crate) fn memory() -> Embedded {
+pub(crate) fn memory() -> Store {
     keyspace::open("memory:").unwrap()
 }
 
@@ -20,28 +20,28 @@ pub(crate) fn jobs(order: Order) -> MicroQueue<u64> {
 }
 
 /// Enqueues in a transaction of its own.
-pub(crate) async fn enqueue_committed(db: &Embedded, queue: &MicroQueue<u64>, values: &[u64]) {
+pub(crate) async fn enqueue_committed(db: &Store, queue: &MicroQueue<u64>, values: &[u64]) {
     let mut tr = db.begin().unwrap();
     queue.enqueue_all(&tr, values).await.unwrap();
     tr.commit().await.unwrap();
 }
 
 /// Returns the values in the queue, in its order.
-pub(crate) async fn contents(db: &Embedded, queue: &MicroQueue<u64>) -> Vec<u64> {
+pub(crate) async fn contents(db: &Store, queue: &MicroQueue<u64>) -> Vec<u64> {
     let tr = db.begin().unwrap();
     let items = queue.items(&tr, None, usize::MAX).await.unwrap();
     items.into_iter().map(|item| item.value).collect()
 }
 
 /// Returns every row of the store.
-pub(crate) async fn rows(db: &Embedded) -> Vec<KeyValue> {
+pub(crate) async fn rows(db: &Store) -> Vec<KeyValue> {
     let tr = db.begin().unwrap();
     let all = RangeQuery::keys(&b""[..], &b"\xff"[..]);
     read_all(&tr, all, Isolation::Snapshot).await.unwrap()
 }
 
 /// Sets one key in a transaction of its own.
-pub(crate) async fn set_committed(db: &Embedded, key: &[u8], value: &[u8]) {
+pub(crate) async fn set_committed(db: &Store, key: &[u8], value: &[u8]) {
     let mut tr = db.begin().unwrap();
     tr.set(key, value);
     tr.commit().await.unwrap();

@@ -1,13 +1,13 @@
 //! The body of the fuzz target, which a plain test drives too.
 
 use futures::executor::block_on;
+use microqueue::keyspace::Store;
 use microqueue::keyspace::codec::{Bincode, Codec, Json, Tuple};
-use microqueue::keyspace::embedded::Embedded;
 use microqueue::keyspace::{self, Database, Subspace, Transaction};
 use microqueue::{Error, MicroQueue, Order};
 
 thread_local! {
-    static STORE: Embedded = keyspace::open("memory:").expect("a store in memory opens");
+    static STORE: Store = keyspace::open("memory:").expect("a store in memory opens");
 }
 
 /// Puts a row into a queue's subspace and looks at the queue. The first byte of the input is the

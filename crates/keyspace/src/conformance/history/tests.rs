@@ -6,9 +6,9 @@ use super::*;
 use crate::chaos::{Chaos, CommitFault, Fate, Faults};
 use crate::error::Code;
 use crate::transaction::{OwnedTransaction, Transaction};
-use crate::{Embedded, Environment};
+use crate::{Environment, Store};
 
-async fn recorded() -> (Embedded, Recorded<Embedded>) {
+async fn recorded() -> (Store, Recorded<Store>) {
     let db = crate::open("memory:").unwrap();
     let recorded = Recorded::new(db.clone()).await.unwrap();
     (db, recorded)

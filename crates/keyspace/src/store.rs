@@ -1,0 +1,226 @@
+//! A store of either kind, chosen by a URL when the program runs.
+
+use std::future::Future;
+
+use bytes::Bytes;
+
+use crate::embedded::{self, Embedded, EmbeddedTransaction};
+use crate::error::{Error, Result};
+#[cfg(feature = "fdb")]
+use crate::fdb::{Fdb, FdbTransaction};
+use crate::mutation::{MutationOp, Versionstamp};
+use crate::selector::{KeySelector, RangeBatch, RangeQuery};
+use crate::transaction::{
+    Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,
+    TransactionOption,
+};
+use crate::url::StoreUrl;
+
+/// Opens the store that a URL names: `memory:`, a new one; `embedded:<path>`; `fdb:` or
+/// `fdb:<cluster file>`, in a build with one of the `fdb-` features.
+///
+/// ```
+/// # fn main() -> keyspace::Result<()> {
+/// let db = keyspace::open("memory:")?;
+/// # drop(db);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::Url`] if the URL names no store that this build can open, else those of
+/// [`embedded::Options::open`] and of `Fdb::open`.
+pub fn open(url: &str) -> Result<Store> {
+    match url.parse()? {
+        StoreUrl::Memory => embedded::Options::new().memory().map(Store::Embedded),
+        StoreUrl::Embedded { path } => embedded::Options::new().open(path).map(Store::Embedded),
+        #[cfg(feature = "fdb")]
+        StoreUrl::Fdb { cluster_file } => Fdb::open(cluster_file.as_deref()).map(Store::Fdb),
+        #[cfg(not(feature = "fdb"))]
+        StoreUrl::Fdb { .. } => Err(Error::Url {
+            url: url.to_owned(),
+            reason: "this build has no support for FoundationDB: turn on the feature fdb-7_1, \
+                     fdb-7_3 or fdb-7_4"
+                .to_owned(),
+        }),
+    }
+}
+
+/// A store of either kind. Clones share it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Store {
+    /// The embedded store.
+    Embedded(Embedded),
+    /// A FoundationDB cluster.
+    #[cfg(feature = "fdb")]
+    Fdb(Fdb),
+}
+
+/// A transaction of a [`Store`].
+#[cfg_attr(
+    feature = "fdb",
+    expect(
+        clippy::large_enum_variant,
+        reason = "in a box, each transaction of the embedded store would cost an allocation"
+    )
+)]
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreTransaction {
+    /// A transaction of the embedded store.
+    Embedded(EmbeddedTransaction),
+    /// A transaction of a FoundationDB cluster.
+    #[cfg(feature = "fdb")]
+    Fdb(FdbTransaction),
+}
+
+impl From<Embedded> for Store {
+    fn from(store: Embedded) -> Self {
+        Self::Embedded(store)
+    }
+}
+
+#[cfg(feature = "fdb")]
+impl From<Fdb> for Store {
+    fn from(store: Fdb) -> Self {
+        Self::Fdb(store)
+    }
+}
+
+impl Database for Store {
+    type Transaction = StoreTransaction;
+
+    fn begin(&self) -> Result<Self::Transaction> {
+        match self {
+            Self::Embedded(store) => store.begin().map(StoreTransaction::Embedded),
+            #[cfg(feature = "fdb")]
+            Self::Fdb(store) => store.begin().map(StoreTransaction::Fdb),
+        }
+    }
+
+    fn set_option(&self, option: DatabaseOption) -> Result<()> {
+        match self {
+            Self::Embedded(store) => store.set_option(option),
+            #[cfg(feature = "fdb")]
+            Self::Fdb(store) => store.set_option(option),
+        }
+    }
+}
+
+/// Calls a method of the transaction inside.
+macro_rules! call {
+    ($self:expr, $tr:ident => $call:expr) => {
+        match $self {
+            StoreTransaction::Embedded($tr) => $call,
+            #[cfg(feature = "fdb")]
+            StoreTransaction::Fdb($tr) => $call,
+        }
+    };
+}
+
+/// Calls a method of the transaction inside that returns a future, of a type for each store.
+#[cfg(feature = "fdb")]
+macro_rules! issue {
+    ($self:expr, $tr:ident => $call:expr) => {
+        match $self {
+            StoreTransaction::Embedded($tr) => futures::future::Either::Left($call),
+            StoreTransaction::Fdb($tr) => futures::future::Either::Right($call),
+        }
+    };
+}
+
+#[cfg(not(feature = "fdb"))]
+macro_rules! issue {
+    ($self:expr, $tr:ident => $call:expr) => {
+        call!($self, $tr => $call)
+    };
+}
+
+impl Transaction for StoreTransaction {
+    fn get(
+        &self,
+        key: &[u8],
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<> {
+        issue!(self, tr => tr.get(key, isolation))
+    }
+
+    fn get_key(
+        &self,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Bytes>> + Send + use<> {
+        issue!(self, tr => tr.get_key(selector, isolation))
+    }
+
+    fn get_range(
+        &self,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<> {
+        issue!(self, tr => tr.get_range(query, isolation))
+    }
+
+    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
+        issue!(self, tr => tr.read_version())
+    }
+
+    fn set_read_version(&self, version: i64) {
+        call!(self, tr => tr.set_read_version(version));
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) {
+        call!(self, tr => tr.set(key, value));
+    }
+
+    fn clear(&self, key: &[u8]) {
+        call!(self, tr => tr.clear(key));
+    }
+
+    fn clear_range(&self, begin: &[u8], end: &[u8]) {
+        call!(self, tr => tr.clear_range(begin, end));
+    }
+
+    fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
+        call!(self, tr => tr.atomic(op, key, param));
+    }
+
+    fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
+        call!(self, tr => tr.add_conflict_range(kind, begin, end))
+    }
+
+    fn set_option(&self, option: TransactionOption) -> Result<()> {
+        call!(self, tr => tr.set_option(option))
+    }
+
+    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<> {
+        issue!(self, tr => tr.watch(key))
+    }
+
+    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<> {
+        issue!(self, tr => tr.versionstamp())
+    }
+
+    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<> {
+        issue!(self, tr => tr.approximate_size())
+    }
+}
+
+impl OwnedTransaction for StoreTransaction {
+    async fn commit(&mut self) -> Result<Commit> {
+        call!(self, tr => tr.commit().await)
+    }
+
+    async fn on_error(&mut self, error: Error) -> Result<()> {
+        call!(self, tr => tr.on_error(error).await)
+    }
+
+    fn reset(&mut self) {
+        call!(self, tr => tr.reset());
+    }
+
+    fn cancel(&mut self) {
+        call!(self, tr => tr.cancel());
+    }
+}
