@@ -3,7 +3,9 @@
 //! # Contract
 //!
 //! - Every read is *issued at the call*: `let f = tr.get(k); tr.set(k, v); f.await` gives the value
-//!   from before the set. Futures borrow nothing and may be awaited in any order, or dropped.
+//!   from before the set. Futures borrow nothing and may be awaited in any order, or dropped. What
+//!   is asked of a transaction that is dropped, committed or reset before the answer is there may
+//!   fail with `transaction_cancelled` or `used_during_commit`: await reads first.
 //! - Reads see the store at the transaction's read version, overlaid with the transaction's own
 //!   writes in program order. Snapshot reads do too, until the transaction turns that off.
 //! - Writes return nothing. A bad write is reported by the next read and by the commit.

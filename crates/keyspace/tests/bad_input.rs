@@ -491,6 +491,7 @@ fn a_url_that_names_no_store_says_what_was_expected() {
     for (url, expected) in [
         ("postgres:x", "expected `memory:`, `embedded:<path>`"),
         ("embedded:", "needs the path of its file"),
+        #[cfg(not(feature = "fdb"))]
         ("fdb:", "no support for FoundationDB"),
     ] {
         let error = keyspace::open(url).unwrap_err();

@@ -75,8 +75,8 @@ impl Fdb {
     /// which is `$FDB_CLUSTER_FILE`, `fdb.cluster` in the working directory or that of the
     /// installation, the first of them that is there.
     ///
-    /// Starts the network if no handle has been opened before. Does not wait for the cluster: the
-    /// first transaction does.
+    /// Starts the network if no handle has been opened before, which blocks for some milliseconds.
+    /// Does not wait for the cluster: the first transaction does.
     ///
     /// # Errors
     /// [`Error::ClusterFile`] if the file is missing, unreadable or malformed;
@@ -92,6 +92,7 @@ impl Fdb {
             let reason = format!("the client library refused it: {}", error.message());
             cluster_file::refused(&file, reason)
         })?;
+        network::settle(&database)?;
         let handle = Self {
             cluster: Arc::new(Cluster {
                 database: Arc::new(database),

@@ -5,18 +5,27 @@
     reason = "the network must be stopped before the process exits, which no type can promise"
 )]
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
 
-use foundationdb::api::{self, FdbApiBuilder, NetworkAutoStop};
+use foundationdb::api::{self, FdbApiBuilder};
+use foundationdb::{Database, FdbError};
+use futures::executor::block_on;
 
 use super::error;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// Whether the network has started, or why it never will: the library does not start twice.
 static STARTED: OnceLock<Result<()>> = OnceLock::new();
 
-/// Stops the network when it is dropped. Guarded by itself; taken at exit.
-static NETWORK: Mutex<Option<NetworkAutoStop>> = Mutex::new(None);
+/// Whether the process exits.
+static EXITING: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+/// The thread that stops the network, taken at exit.
+///
+/// The thread that exits cannot: when exit functions run, its thread-local variables are gone
+/// already, and the library needs its own for a last line of its log.
+static STOPPER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
 /// Starts the network unless it runs already.
 pub(super) fn start() -> Result<()> {
@@ -30,27 +39,68 @@ fn boot() -> Result<()> {
         return Err(Error::ClientVersion { wanted, supported });
     }
     let builder = builder.build().map_err(error)?;
-    // SAFETY: what `boot` asks for is that the network is stopped before the process ends. The
-    // function registered below does that at every orderly exit; an abort needs nothing.
+    // SAFETY: what `boot` asks for is that the network is stopped before the process ends. The exit
+    // function registered below does that at every orderly end; an abort needs nothing.
     let network = unsafe { builder.boot() }.map_err(error)?;
-    *NETWORK.lock().unwrap_or_else(PoisonError::into_inner) = Some(network);
-    // SAFETY: `stop` is a function of this program, which is not unloaded before its exit.
-    // The library's own exit functions were registered when it was loaded, and so run after it.
-    let registered = unsafe { libc::atexit(stop) };
-    if registered != 0 {
-        // Without it the network thread would outlive what it uses.
-        stop();
-        return Err(crate::Code::PLATFORM_ERROR.into());
-    }
-    Ok(())
+    let stopper = thread::Builder::new()
+        .name("fdb-stop".to_owned())
+        .spawn(move || {
+            wait_for_exit();
+            // Stops the network and waits for its thread.
+            drop(network);
+        })
+        .map_err(|_| Code::PLATFORM_ERROR)?;
+    *STOPPER.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
+    stop_at_exit()
 }
 
-/// Stops the network and waits for its thread. Handles may be alive: what they do from here on
+/// Waits until the network has gone through its loop once, and has it stopped at exit before
+/// anything that it has made by then is torn down.
+///
+/// Exit functions run in the reverse order of their registration, and a library registers one for a
+/// static variable when it is first used. The network uses some at its end that it first uses in its
+/// loop. Measured without this: a process that opens a cluster and ends at once crashes in one run
+/// of three.
+pub(super) fn settle(database: &Database) -> Result<()> {
+    static SETTLED: OnceLock<Result<()>> = OnceLock::new();
+    SETTLED.get_or_init(|| turn(database)).clone()
+}
+
+fn turn(database: &Database) -> Result<()> {
+    // The backoff of a retry, some milliseconds, is a timer of the network and needs no cluster. A
+    // timer ends in a later turn of the loop than the one that set it.
+    let tr = database.create_trx().map_err(error)?;
+    let conflict = FdbError::from_code(Code::NOT_COMMITTED.number());
+    block_on(tr.on_error(conflict)).map_err(error)?;
+    stop_at_exit()
+}
+
+fn stop_at_exit() -> Result<()> {
+    // SAFETY: `stop` is a function of this program, which is there until it ends.
+    match unsafe { libc::atexit(stop) } {
+        0 => Ok(()),
+        _ => Err(Code::PLATFORM_ERROR.into()),
+    }
+}
+
+fn wait_for_exit() {
+    let (exiting, changed) = &EXITING;
+    let exiting = exiting.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(changed.wait_while(exiting, |exiting| !*exiting));
+}
+
+/// Stops the network, if nothing has, and waits until it has ended. Handles may be alive: what they do from here on
 /// fails or waits, and the process is about to end.
 extern "C" fn stop() {
-    let network = NETWORK
+    let (exiting, changed) = &EXITING;
+    *exiting.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    changed.notify_all();
+    let stopper = STOPPER
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
-    drop(network);
+    if let Some(stopper) = stopper {
+        // A panic over there was printed there, and there is nobody left to tell.
+        let _ = stopper.join();
+    }
 }

@@ -1,0 +1,170 @@
+//! What a process meets around a cluster: files that are no cluster files, a cluster that does not
+//! answer, and its own end while handles are alive.
+
+#![cfg(feature = "fdb")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{env, fs, io, process, thread};
+
+use keyspace::fdb::Fdb;
+use keyspace::{
+    Code, Database, DatabaseOption, Error, Isolation, OwnedTransaction, RunOptions, Runner,
+    Transaction,
+};
+
+/// Writes a cluster file and returns its folder, which must outlive it, and its path.
+fn cluster_file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fdb.cluster");
+    fs::write(&file, text).unwrap();
+    (folder, file)
+}
+
+/// Opens a cluster that nobody serves: port 1 of this machine.
+fn unreachable() -> (tempfile::TempDir, PathBuf, Fdb) {
+    let (folder, file) = cluster_file("nobody:home@127.0.0.1:1\n");
+    let db = Fdb::open(Some(&file)).unwrap();
+    let limit = DatabaseOption::TransactionTimeout(Duration::from_millis(300));
+    db.set_option(limit).unwrap();
+    (folder, file, db)
+}
+
+fn assert_unreachable(error: &Error, file: &Path) {
+    assert!(
+        matches!(error, Error::Unreachable { cluster_file } if cluster_file == file),
+        "{error:?}"
+    );
+    assert_eq!(error.code(), Some(Code::TRANSACTION_TIMED_OUT));
+    let text = error.to_string();
+    assert!(text.contains(&*file.to_string_lossy()), "{text}");
+}
+
+#[test]
+fn a_file_that_is_no_cluster_file_is_named_with_what_is_wrong() {
+    let (folder, file) = cluster_file("127.0.0.1:4500\n");
+    let missing = folder.path().join("missing.cluster");
+    for (path, expected) in [
+        (&*file, "found no `@`"),
+        (&*missing, "copy the cluster's file there"),
+        (folder.path(), "it cannot be read"),
+    ] {
+        let url = format!("fdb:{}", path.display());
+        let error = keyspace::open(&url).unwrap_err();
+        assert!(matches!(&error, Error::ClusterFile { path: named, .. } if named == path));
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "127.0.0.1:4500\n");
+}
+
+#[tokio::test]
+async fn an_unreachable_cluster_is_named_by_whatever_asks_it_first() {
+    let (_folder, file, db) = unreachable();
+    let tr = db.begin().unwrap();
+    let read = tr.get(b"key", Isolation::Serializable).await;
+    assert_unreachable(&read.unwrap_err(), &file);
+    let tr = db.begin().unwrap();
+    assert_unreachable(&tr.read_version().await.unwrap_err(), &file);
+    let mut tr = db.begin().unwrap();
+    tr.set(b"key", b"value");
+    assert_unreachable(&tr.commit().await.unwrap_err(), &file);
+}
+
+#[tokio::test]
+async fn a_runner_gives_up_on_an_unreachable_cluster_and_names_it() {
+    let (_folder, file, db) = unreachable();
+    let options = RunOptions::default().time_limit(Duration::from_millis(300));
+    for runner in [
+        Runner::new(db.clone()),
+        Runner::with_options(db.clone(), options),
+    ] {
+        let outcome = runner.run(|tr, _| async move {
+            tr.set(b"key", b"value");
+            Ok::<_, Error>(())
+        });
+        assert_unreachable(&outcome.await.unwrap_err(), &file);
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_was_given_up_can_be_reset() {
+    let (_folder, file, db) = unreachable();
+    let mut tr = db.begin().unwrap();
+    let timed_out = tr.get(b"key", Isolation::Serializable).await.unwrap_err();
+    let refused = tr.on_error(timed_out).await.unwrap_err();
+    assert_unreachable(&refused, &file);
+    let cancelled = tr.get(b"key", Isolation::Serializable).await.unwrap_err();
+    assert_eq!(cancelled.code(), Some(Code::TRANSACTION_CANCELLED));
+    tr.reset();
+    let again = tr.get(b"key", Isolation::Serializable).await.unwrap_err();
+    assert_unreachable(&again, &file);
+    assert!(again.source().is_none());
+}
+
+/// Set for a child process: how it ends.
+const ENDING: &str = "KEYSPACE_FDB_ENDING";
+
+/// Ends the process with a live handle, a read under way and another thread that goes on asking.
+fn end(ending: &str) -> ! {
+    let (folder, _file, db) = unreachable();
+    let busy = db.clone();
+    thread::spawn(move || {
+        loop {
+            drop(busy.begin().map(|tr| tr.get(b"key", Isolation::Snapshot)));
+        }
+    });
+    let read = db.begin().unwrap().get(b"key", Isolation::Snapshot);
+    match ending {
+        "exit" => process::exit(0),
+        "leak" => {
+            std::mem::forget((folder, db, read));
+            process::exit(0)
+        }
+        _ => process::abort(),
+    }
+}
+
+/// Waits for a child. `None` if it takes longer than anything but a hang would; it is killed then.
+fn wait(mut child: Child) -> Option<ExitStatus> {
+    let mut output = child.stdout.take().unwrap();
+    let (ended, end) = mpsc::channel();
+    // The pipe is closed when the child ends.
+    thread::spawn(move || {
+        io::copy(&mut output, &mut io::sink()).unwrap();
+        ended.send(()).unwrap();
+    });
+    let in_time = end.recv_timeout(Duration::from_secs(60)).is_ok();
+    if !in_time {
+        child.kill().unwrap();
+    }
+    let status = child.wait().unwrap();
+    in_time.then_some(status)
+}
+
+#[test]
+fn a_process_ends_cleanly_while_handles_are_alive() {
+    if let Ok(ending) = env::var(ENDING) {
+        end(&ending);
+    }
+    let children: Vec<_> = ["exit", "leak"]
+        .into_iter()
+        .cycle()
+        .take(8)
+        .map(|ending| {
+            let child = Command::new(env::current_exe().unwrap())
+                .args(["--exact", "a_process_ends_cleanly_while_handles_are_alive"])
+                .env(ENDING, ending)
+                .stdout(Stdio::piped())
+                .spawn();
+            (ending, child.unwrap())
+        })
+        .collect();
+    for (ending, child) in children {
+        let status = wait(child).unwrap_or_else(|| panic!("`{ending}` hangs"));
+        assert!(status.success(), "`{ending}` ended with {status}");
+    }
+}
