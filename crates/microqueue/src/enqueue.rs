@@ -11,12 +11,13 @@
 use std::slice;
 
 use keyspace::codec::Codec;
-use keyspace::{Isolation, MutationOp, RangeQuery, StreamingMode, Transaction, Versionstamp};
+use keyspace::{Isolation, MutationOp, Transaction, Versionstamp};
 
 use crate::error::Result;
 use crate::item::{ItemId, SUFFIX_BYTES, StagedId};
 use crate::keys::corrupt;
 use crate::queue::{MicroQueue, Order};
+use crate::read::last_row;
 
 /// Encoded values, and what will make their keys unique.
 pub(crate) struct Prepared {
@@ -132,11 +133,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
 
     /// Returns the index of the last item, which `count` more can follow, or 0.
     async fn last_index(&self, tr: &impl Transaction, count: u64) -> Result<u64> {
-        let (begin, end) = self.layout.subspace.range();
-        let query = RangeQuery::keys(begin, end)
-            .limit(1)
-            .reversed()
-            .mode(StreamingMode::Exact);
+        let query = last_row(self.layout.subspace.range());
         // Safe as a snapshot read: if another item comes to be the last one before the commit,
         // this one ties with it or sorts before it, and the suffix keeps their keys apart. Only
         // the order of items that were enqueued at the same time is open, as the recipe has it.

@@ -1,6 +1,6 @@
 //! What can go wrong with a queue.
 
-use keyspace::Subspace;
+use keyspace::{Subspace, Versionstamp};
 
 use crate::queue::Order;
 
@@ -54,5 +54,24 @@ pub enum Error {
         queue: Subspace,
         /// The queue's order.
         order: Order,
+    },
+
+    /// The queue holds an item whose stamp is above the store's version: its rows come from a store
+    /// that was further on, by a backup or a copy. New items would go before those. Nothing may be
+    /// enqueued until the store's version has passed the stamp: on a cluster,
+    /// `fdbcli --exec "advanceversion <version>"` with the stamp's
+    /// [commit version](Versionstamp::commit_version) or a larger one.
+    #[error(
+        "queue `{queue}` holds an item of version {}, and the store is at {read_version}: advance \
+         the store's version before anything is enqueued (`advanceversion` in fdbcli)",
+        stamp.commit_version()
+    )]
+    StampAhead {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The stamp of the queue's last item.
+        stamp: Versionstamp,
+        /// The store's version, as the transaction sees it.
+        read_version: i64,
     },
 }

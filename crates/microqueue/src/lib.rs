@@ -68,6 +68,9 @@
 //!   meets another's items fails with [`Corrupt`](keyspace::Error::Corrupt) and changes nothing.
 //! - Read first and enqueue then, if a transaction does both to one queue in commit order. The
 //!   other way round is refused with [`Error::ReadAfterWrite`].
+//! - Open a queue in commit order with [`MicroQueue::open`], or call [`MicroQueue::verify_order`],
+//!   when its rows may come from another store, by a backup or a copy. A store whose version is
+//!   behind the items' stamps would put new items before them; that is [`Error::StampAhead`].
 //! - Expect the code around a composed operation to run more than once, and have it committed by
 //!   [`Runner::run`](keyspace::run::Runner::run), or stage a
 //!   [`Receipt`](keyspace::ledger::Receipt) in a retry loop of one's own. Without either, a
@@ -88,6 +91,7 @@
 //! | the same, on an empty queue | the whole queue | nothing | another enqueued, if the transaction writes anything |
 //! | `peek`, `is_empty` | as `dequeue` | nothing | as `dequeue`, if the transaction writes anything |
 //! | `items` | from `after` to the last item returned, or to the end | nothing | the same, for the page |
+//! | `verify_order` | the last item, by snapshot | nothing | never |
 //! | `clear` | nothing | the whole queue | never |
 //!
 //! In commit order every read adds one more key, which only `clear` writes. In index order an item
@@ -121,6 +125,7 @@ mod item;
 mod keys;
 mod queue;
 mod read;
+mod verify;
 
 pub use crate::committing::CommittingQueue;
 pub use crate::error::{Error, Result};

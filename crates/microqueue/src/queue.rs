@@ -72,7 +72,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         self.layout.order
     }
 
-    /// Returns the queue with operations that commit by themselves, through `runner`.
+    /// Returns the queue with operations that commit by themselves, through `runner`. Reads nothing;
+    /// [`open`](Self::open) makes sure of the order first.
     #[must_use]
     pub fn on<D: Database>(&self, runner: &Runner<D>) -> CommittingQueue<T, D, C> {
         CommittingQueue {

@@ -121,12 +121,23 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         if limit == 0 {
             return Ok(Vec::new());
         }
+        self.read(tr, page(begin, end, limit), Isolation::Serializable)
+            .await
+    }
+
+    /// Reads rows of the queue, and refuses to if the transaction has enqueued.
+    pub(crate) async fn read(
+        &self,
+        tr: &impl Transaction,
+        query: RangeQuery,
+        isolation: Isolation,
+    ) -> Result<Vec<KeyValue>> {
         // Reads are issued at the call: the probe is under way while the rows are read.
         let probe = match self.layout.order {
             Order::Commit => Some(tr.get(&self.layout.probe(), Isolation::Serializable)),
             Order::Index => None,
         };
-        let rows = read_all(tr, page(begin, end, limit), Isolation::Serializable)
+        let rows = read_all(tr, query, isolation)
             .await
             .map_err(|error| self.read_error(error))?;
         if let Some(probe) = probe {
@@ -153,6 +164,14 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         }
         error.into()
     }
+}
+
+/// Returns the query for the last row between two keys.
+pub(crate) fn last_row((begin, end): (Vec<u8>, Vec<u8>)) -> RangeQuery {
+    RangeQuery::keys(begin, end)
+        .limit(1)
+        .reversed()
+        .mode(StreamingMode::Exact)
 }
 
 /// Returns the query for up to `limit` rows from `begin` on.

@@ -22,10 +22,11 @@ enum Op {
     IsEmpty,
     Items,
     ItemsAfter,
+    VerifyOrder,
     Clear,
 }
 
-const OPS: [Op; 9] = [
+const OPS: [Op; 10] = [
     Op::Enqueue,
     Op::EnqueueAll,
     Op::Dequeue,
@@ -34,6 +35,7 @@ const OPS: [Op; 9] = [
     Op::IsEmpty,
     Op::Items,
     Op::ItemsAfter,
+    Op::VerifyOrder,
     Op::Clear,
 ];
 
@@ -85,6 +87,7 @@ async fn stage(op: Op, queue: &MicroQueue<u64>, tr: &impl Transaction) -> Result
     let items = match op {
         Op::Enqueue => return queue.enqueue(tr, &10).await.map(|_| Vec::new()),
         Op::EnqueueAll => return queue.enqueue_all(tr, &[20, 21]).await.map(|_| Vec::new()),
+        Op::VerifyOrder => return queue.verify_order(tr).await.map(|()| Vec::new()),
         Op::IsEmpty => return queue.is_empty(tr).await.map(|_| Vec::new()),
         Op::Clear => {
             queue.clear(tr);
@@ -183,7 +186,7 @@ fn apply(op: Op, model: &mut Vec<u64>) -> Vec<u64> {
     match op {
         Op::Enqueue => model.push(10),
         Op::EnqueueAll => model.extend([20, 21]),
-        Op::IsEmpty => {}
+        Op::IsEmpty | Op::VerifyOrder => {}
         Op::Clear => model.clear(),
         Op::Peek => return model.first().copied().into_iter().collect(),
         Op::Items | Op::ItemsAfter => return model.clone(),

@@ -1,0 +1,103 @@
+//! Opening a queue whose items come from a store that was further on.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{contents, corrupt_key, enqueue_committed, jobs, memory, set_committed};
+use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
+use microqueue::keyspace::{Database, OwnedTransaction, Runner, Transaction, Versionstamp};
+use microqueue::{Error, MicroQueue, Order};
+
+/// The version of a store that has been in use for some thousand years.
+const FAR: i64 = 1 << 56;
+
+/// Returns the key of an item in commit order.
+fn key(queue: &MicroQueue<u64>, stamp: Versionstamp) -> Vec<u8> {
+    let stamp = TupleVersionstamp::complete(*stamp.as_bytes(), 0);
+    queue.subspace().pack(&(stamp, 1))
+}
+
+#[tokio::test]
+async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open() {
+    let (db, queue) = (memory(), jobs(Order::Commit));
+    enqueue_committed(&db, &queue, &[1]).await;
+    let ahead = Versionstamp::new(FAR, 3);
+    set_committed(&db, &key(&queue, ahead), b"\x01\x02").await;
+    let error = queue.open(&Runner::new(db.clone())).await.unwrap_err();
+    let Error::StampAhead {
+        queue: subspace,
+        stamp,
+        read_version,
+    } = &error
+    else {
+        panic!("expected a stamp ahead, got {error:?}");
+    };
+    assert_eq!((subspace, *stamp), (queue.subspace(), ahead));
+    assert!((1..FAR).contains(read_version), "{read_version}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "queue `\\x02jobs\\x00` holds an item of version {FAR}, and the store is at \
+             {read_version}: advance the store's version before anything is enqueued \
+             (`advanceversion` in fdbcli)"
+        )
+    );
+    // This is what the error saves from: the item enqueued last is not the last one.
+    enqueue_committed(&db, &queue, &[3]).await;
+    assert_eq!(contents(&db, &queue).await, [1, 3, 2]);
+}
+
+#[tokio::test]
+async fn the_stores_own_stamps_are_in_order_up_to_the_read_version() {
+    let (db, queue) = (memory(), jobs(Order::Commit));
+    queue.open(&Runner::new(db.clone())).await.unwrap();
+    enqueue_committed(&db, &queue, &[1, 2]).await;
+    queue.open(&Runner::new(db.clone())).await.unwrap();
+
+    let tr = db.begin().unwrap();
+    let version = tr.read_version().await.unwrap();
+    tr.set(
+        &key(&queue, Versionstamp::new(version, u16::MAX)),
+        b"\x01\x03",
+    );
+    queue.verify_order(&tr).await.unwrap();
+    tr.set(&key(&queue, Versionstamp::new(version + 1, 0)), b"\x01\x04");
+    let error = queue.verify_order(&tr).await.unwrap_err();
+    assert!(matches!(error, Error::StampAhead { read_version, .. } if read_version == version));
+    // Bytes that no store has reached, and that would be negative as a version.
+    tr.set(
+        &key(&queue, Versionstamp::from_bytes([0xfe; 10])),
+        b"\x01\x05",
+    );
+    let error = queue.verify_order(&tr).await.unwrap_err();
+    assert!(matches!(error, Error::StampAhead { .. }));
+}
+
+#[tokio::test]
+async fn verifying_the_order_conflicts_with_no_enqueue() {
+    let (db, queue) = (memory(), jobs(Order::Commit));
+    let mut tr = db.begin().unwrap();
+    queue.verify_order(&tr).await.unwrap();
+    tr.set(b"other", b"");
+    enqueue_committed(&db, &queue, &[1]).await;
+    tr.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn index_order_depends_on_no_version() {
+    let (db, queue) = (memory(), jobs(Order::Index));
+    let far = queue.subspace().pack(&(FAR, &[0_u8; 20][..]));
+    set_committed(&db, &far, b"\x01").await;
+    let queue = queue.open(&Runner::new(db.clone())).await.unwrap();
+    queue.enqueue(&2).await.unwrap();
+    assert_eq!(contents(&db, queue.queue()).await, [1, 2]);
+}
+
+#[tokio::test]
+async fn a_last_key_that_does_not_decode_is_named() {
+    let (db, queue) = (memory(), jobs(Order::Commit));
+    enqueue_committed(&db, &jobs(Order::Index), &[1]).await;
+    let error = queue.open(&Runner::new(db.clone())).await.unwrap_err();
+    assert!(corrupt_key(error).starts_with(queue.subspace().bytes()));
+}
