@@ -11,12 +11,13 @@ use crate::{test, tidy};
 /// A check that must succeed before the next one starts.
 type Step = fn() -> anyhow::Result<()>;
 
-const STEPS: [(&str, Step); 7] = [
+const STEPS: [(&str, Step); 8] = [
     ("fmt", fmt),
     ("tidy", tidy::run),
     ("package", package),
     ("clippy", clippy),
     ("clippy, default features", clippy_default_features),
+    ("clippy, FoundationDB", clippy_fdb),
     ("clippy, fuzz targets", clippy_fuzz_targets),
     ("doc", doc),
 ];
@@ -79,6 +80,22 @@ fn clippy_default_features() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Checks what is compiled for each API version of FoundationDB only. It needs libclang, and no
+/// client library.
+fn clippy_fdb() -> anyhow::Result<()> {
+    for version in ["fdb-7_1", "fdb-7_3", "fdb-7_4"] {
+        let features: Vec<_> = tidy::LAYERS
+            .iter()
+            .map(|layer| format!("{layer}/{version}"))
+            .collect();
+        let arguments = ["clippy", "--workspace", "--all-targets", "--features"];
+        let mut command = cargo(&arguments)?;
+        command.arg(features.join(",")).arg("--");
+        succeed(command.args(DENY_WARNINGS))?;
+    }
+    Ok(())
+}
+
 /// Checks the fuzz targets, which are workspaces of their own because running them takes a nightly
 /// toolchain.
 fn clippy_fuzz_targets() -> anyhow::Result<()> {
@@ -97,7 +114,7 @@ fn clippy_fuzz_targets() -> anyhow::Result<()> {
 }
 
 fn doc() -> anyhow::Result<()> {
-    let features = "--features=keyspace/conformance";
+    let features = "--features=keyspace/conformance,keyspace/fdb-7_3";
     let mut command = cargo(&["doc", "--workspace", "--no-deps", features])?;
     succeed(command.env("RUSTDOCFLAGS", DENY_WARNINGS.join(" ")))
 }

@@ -1,6 +1,7 @@
 //! Drives the tests, the checks and the recorded traces: `cargo xtask <command>`.
 
 mod ci;
+mod fdb;
 mod replay;
 mod test;
 mod tidy;
@@ -16,6 +17,9 @@ use clap::Parser;
 enum Command {
     /// Checks all that must hold of a change: formatting, tidiness, packages, lints, docs, tests
     Ci,
+    /// Starts and stops a private FoundationDB cluster on this machine
+    #[command(subcommand)]
+    Fdb(fdb::Action),
     /// Replays recorded traces on a store, prints each difference and `N passed, N failed`
     Replay(replay::Options),
     /// Runs every test of the workspace and ends with `N passed, N failed, N skipped`
@@ -27,6 +31,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Command::parse() {
         Command::Ci => ci::run(),
+        Command::Fdb(action) => fdb::run(&action),
         Command::Replay(options) => replay::run(&options),
         Command::Test(options) => Ok(test::run(&options)?.report()),
         Command::Tidy => tidy::run().map(|()| ExitCode::SUCCESS),

@@ -8,29 +8,38 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use keyspace::Store;
 use keyspace::conformance::replay::Replay;
 use keyspace::conformance::trace::Trace;
-use keyspace::{Database, Environment, Isolation, RangeQuery, Transaction, error::printable};
+use keyspace::{
+    Database, Environment, Isolation, RangeQuery, Store, Transaction, error::printable, limits,
+};
+
+use crate::fdb;
 
 /// What to replay, and where.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// A file of traces (`.jsonl` or `.jsonl.gz`), or a folder of such files
     path: PathBuf,
-    /// The URL of the store. It must be empty and is empty again afterwards
+    /// The URL of the store. It must be empty and is empty again afterwards. `fdb:` is the cluster
+    /// that `FDB_CLUSTER_FILE` names, or else a private one
     #[arg(long, default_value = "memory:")]
     db: String,
 }
 
-/// How long to wait for a watch that is not to fire. A store in this process fires its watches
+/// How long to wait for a watch of the embedded store that is not to fire. It fires its watches
 /// before it acknowledges a commit.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Replays the traces.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let urls = [options.db.as_str()];
+    if let Some(code) = fdb::rerun(&urls)? {
+        return Ok(code);
+    }
     let files = trace_files(&options.path)?;
-    let db = keyspace::open(&options.db)?;
+    let served = fdb::Served::for_urls(&urls)?;
+    let db = keyspace::open(&served.resolve(&options.db))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -52,12 +61,21 @@ struct Tally {
 
 async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally> {
     let everything = RangeQuery::keys(&b""[..], &b"\xff"[..]).limit(1);
-    let found = db.begin()?.get_range(&everything, Isolation::Snapshot);
-    if let Some(row) = found.await?.rows.first() {
+    let tr = db.begin()?;
+    let found = tr.get_range(&everything, Isolation::Snapshot).await?;
+    if let Some(row) = found.rows.first() {
         let key = printable(&row.key);
         anyhow::bail!("{url} holds `{key}`: replaying needs a store of its own, an empty one");
     }
-    let replay = Replay::new(db, Environment::system()).patience(PATIENCE);
+    drop(tr);
+    await_history(&db).await?;
+    let is_embedded = matches!(db, Store::Embedded(_));
+    let replay = Replay::new(db, Environment::system());
+    let replay = if is_embedded {
+        replay.patience(PATIENCE)
+    } else {
+        replay
+    };
     let mut tally = Tally::default();
     for file in files {
         let traces =
@@ -75,6 +93,16 @@ async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally
     }
     replay.clear().await?;
     Ok(tally)
+}
+
+/// Waits until a new cluster has a past: some traces read at a version that is too old.
+async fn await_history(db: &Store) -> anyhow::Result<()> {
+    while db.begin()?.read_version().await? <= 2 * limits::TRANSACTION_LIFE_VERSIONS {
+        Environment::system()
+            .sleep(Duration::from_millis(100))
+            .await;
+    }
+    Ok(())
 }
 
 /// Returns the file itself, or the trace files of a folder in the order of their names.

@@ -3,6 +3,9 @@
 //! Runs unit, integration and documentation tests, compiles the examples, streams what they print,
 //! and ends with one line `N passed, N failed, N skipped`.
 //!
+//! A test of every store has a variant for each, whose name says which; those on FoundationDB need a
+//! server and a client library on this machine.
+//!
 //! A test that needs something absent writes a line `skipped: <test name>: <reason>` and returns.
 //! It writes it straight to the standard error (`writeln!(io::stderr(), ..)`), because the test
 //! harness keeps what the print macros print.
@@ -17,6 +20,7 @@ use std::thread;
 use anyhow::Context;
 
 use crate::workspace::cargo;
+use crate::{fdb, tidy};
 
 /// How to run the tests.
 #[derive(Debug, Default, clap::Args)]
@@ -24,13 +28,50 @@ pub(crate) struct Options {
     /// Repeats what is repeated (seeds, crash points, kills) as often as a release deserves
     #[arg(long)]
     long: bool,
+    /// Fails if there is no FoundationDB, instead of skipping what needs it
+    #[arg(long)]
+    require_fdb: bool,
+    /// Runs only the tests of one store: `memory:`, `embedded:` or `fdb:`
+    #[arg(long, value_parser = ["memory:", "embedded:", "fdb:"])]
+    db: Option<String>,
 }
 
-/// Runs the tests and counts them.
+impl Options {
+    /// Returns what the tests of the one store to be tested have in their names.
+    fn filter(&self) -> Option<&'static str> {
+        match self.db.as_deref()? {
+            "memory:" => Some("on_memory"),
+            "embedded:" => Some("on_embedded"),
+            _ => Some("on_fdb"),
+        }
+    }
+}
+
+/// Runs the tests and counts them. Tests that need FoundationDB run on the cluster that the
+/// environment names, or else on a private one, if the machine has what that takes.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Tally> {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"])?;
     if options.long {
         command.env("TEST_RUN", "long");
+    }
+    let other_store = options.db.as_deref().is_some_and(|db| db != "fdb:");
+    let cluster = match serve() {
+        _ if other_store => None,
+        Ok(cluster) => Some(cluster),
+        Err(error) if options.require_fdb || options.db.is_some() => return Err(error),
+        Err(error) => {
+            println!("tests on FoundationDB are skipped: {error:#}");
+            None
+        }
+    };
+    if let Some((features, served)) = &cluster {
+        command.args(["--features", features]);
+        if let Some(file) = served.cluster_file() {
+            command.env(fdb::CLUSTER_FILE, file);
+        }
+    }
+    if let Some(filter) = options.filter() {
+        command.args(["--", filter]);
     }
     let mut child = command
         .stdout(Stdio::piped())
@@ -52,6 +93,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Tally> {
     let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     tally.finish(status.success());
     Ok(tally)
+}
+
+/// Finds or starts a cluster, and the features with which the tests can use it.
+fn serve() -> anyhow::Result<(String, fdb::Served)> {
+    let installation = fdb::Installation::find()?;
+    fdb::Installation::find_library()?;
+    let feature = installation.feature()?;
+    let features = tidy::LAYERS.map(|layer| format!("{layer}/{feature}"));
+    Ok((features.join(","), fdb::Served::start()?))
 }
 
 /// Passes every line on and lets the tally read it.

@@ -12,7 +12,8 @@
 //!   ([`Error::OutcomeUnknown`]), and nothing is run again.
 //! - [Versionstamps](Versionstamp) sort like the commits, across restarts too.
 //! - A store answers as FoundationDB does: results, conflicts, limits, codes. The embedded store is
-//!   held to recorded answers of a cluster, program by program.
+//!   held to recorded answers of a cluster, program by program, and to a live one where there is
+//!   one.
 //!
 //! # Key schema
 //!
@@ -51,6 +52,8 @@
 //!   [sweep](Runner::sweep) what runners that ended without [`close`](Runner::close) left there.
 //! - Give one process at a time an embedded store, on a local file system.
 //! - Run inside a tokio runtime with time enabled: backoff and timeouts wait there.
+//! - For FoundationDB, turn on the feature of one API version (`fdb-7_1`, `fdb-7_3`, `fdb-7_4`) and
+//!   install the client library. `docs/foundationdb.md` in the repository says how.
 //!
 //! # What it never does
 //!
@@ -67,7 +70,8 @@
 //!
 //! # Further reading
 //!
-//! - [`transaction`] states the contract; [`embedded`] the store; [`run`] the retry loop; [`ledger`]
+//! - [`transaction`] states the contract; [`embedded`] and `fdb` the stores behind it, and [`store`]
+//!   either of them by its URL; [`run`] the retry loop; [`ledger`]
 //!   why a commit happens once; [`version_clock`] how liveness is judged without clocks that agree.
 //! - [FoundationDB's developer guide](https://apple.github.io/foundationdb/developer-guide.html).
 

@@ -1,0 +1,167 @@
+//! `cargo xtask fdb`: a private FoundationDB cluster on this machine.
+
+mod cluster;
+mod installation;
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+pub(crate) use self::cluster::Cluster;
+pub(crate) use self::installation::Installation;
+
+use self::cluster::{Kept, Layout};
+use crate::workspace::root;
+
+/// The variable that names the cluster to use.
+pub(crate) const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
+
+/// Whether this build can open a cluster.
+const IS_ENABLED: bool = cfg!(any(
+    feature = "fdb-7_1",
+    feature = "fdb-7_3",
+    feature = "fdb-7_4"
+));
+
+/// What to do with the private cluster.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Action {
+    /// Starts a cluster in `target/fdb`, waits until it is available and prints its cluster file
+    Up(Layout),
+    /// Stops the cluster that `up` started and removes what it stored
+    Down,
+    /// Says whether the cluster that `up` started is available, and prints its cluster file
+    Status,
+}
+
+/// Carries out an action.
+pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
+    let kept = Kept::in_folder(folder()?);
+    match action {
+        Action::Up(layout) => {
+            if kept.is_running() {
+                bail!("a cluster runs already: `cargo xtask fdb down` stops it");
+            }
+            kept.remove()?;
+            let installation = Installation::find()?;
+            fs::create_dir_all(kept.folder())
+                .with_context(|| format!("cannot make {}", kept.folder().display()))?;
+            let cluster = Cluster::start(&installation, kept.folder(), layout)?;
+            println!("{}", cluster.keep()?.display());
+        }
+        Action::Down => match kept.is_running() {
+            true => {
+                kept.remove()?;
+                println!("stopped");
+            }
+            false => {
+                kept.remove()?;
+                println!("no cluster runs");
+            }
+        },
+        Action::Status => {
+            if !kept.is_running() {
+                println!("no cluster runs: `cargo xtask fdb up` starts one");
+                return Ok(ExitCode::FAILURE);
+            }
+            let file = kept.cluster_file();
+            let available = Installation::find()?.is_available(&file)?;
+            let state = if available {
+                "available"
+            } else {
+                "unavailable"
+            };
+            println!("{state}: {}", file.display());
+            return Ok(ExitCode::from(u8::from(!available)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A cluster for the time of a command: a private one, or nothing if another one is to be used.
+#[derive(Debug)]
+pub(crate) struct Served {
+    // The processes end before their folder is removed.
+    cluster: Option<Cluster>,
+    _folder: Option<TempDir>,
+}
+
+impl Served {
+    /// Starts a private cluster unless the environment names one.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        if env::var_os(CLUSTER_FILE).is_some() {
+            return Ok(Self::elsewhere());
+        }
+        let folder = tempfile::tempdir().context("cannot make a folder for a cluster")?;
+        let layout = Layout::default();
+        let cluster = Cluster::start(&Installation::find()?, folder.path(), &layout)?;
+        Ok(Self {
+            cluster: Some(cluster),
+            _folder: Some(folder),
+        })
+    }
+
+    /// Starts a private cluster if one of the URLs is `fdb:` and nothing says which is meant.
+    pub(crate) fn for_urls(urls: &[&str]) -> anyhow::Result<Self> {
+        match urls.contains(&"fdb:") {
+            true => Self::start(),
+            false => Ok(Self::elsewhere()),
+        }
+    }
+
+    fn elsewhere() -> Self {
+        Self {
+            cluster: None,
+            _folder: None,
+        }
+    }
+
+    /// The cluster file of the private cluster.
+    pub(crate) fn cluster_file(&self) -> Option<PathBuf> {
+        self.cluster.as_ref().map(Cluster::cluster_file)
+    }
+
+    /// Names the private cluster where a URL leaves open which is meant.
+    pub(crate) fn resolve(&self, url: &str) -> String {
+        match self.cluster_file() {
+            Some(file) if url == "fdb:" => format!("fdb:{}", file.display()),
+            _ => url.to_owned(),
+        }
+    }
+}
+
+/// Runs this command again in a build with FoundationDB, if a URL asks for it and this build has
+/// none. Returns how that ended.
+pub(crate) fn rerun(urls: &[&str]) -> anyhow::Result<Option<ExitCode>> {
+    if IS_ENABLED || !urls.iter().any(|url| url.starts_with("fdb:")) {
+        return Ok(None);
+    }
+    let feature = Installation::find()?.feature()?;
+    Installation::find_library()?;
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(program)
+        .args([
+            "run",
+            "--quiet",
+            "--package",
+            "xtask",
+            "--features",
+            feature,
+        ])
+        .arg("--manifest-path")
+        .arg(root()?.join("Cargo.toml"))
+        .arg("--")
+        .args(env::args_os().skip(1))
+        .status()
+        .context("cannot run cargo")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(Some(ExitCode::from(code.unwrap_or(1))))
+}
+
+fn folder() -> anyhow::Result<PathBuf> {
+    Ok(root()?.join("target/fdb"))
+}
