@@ -1,6 +1,7 @@
 //! Drives the tests, the checks and the recorded traces: `cargo xtask <command>`.
 
 mod ci;
+mod diff;
 mod fdb;
 mod replay;
 mod test;
@@ -17,6 +18,8 @@ use clap::Parser;
 enum Command {
     /// Checks all that must hold of a change: formatting, tidiness, packages, lints, docs, tests
     Ci,
+    /// Runs random programs on two stores side by side, prints the smallest on which they differ
+    Diff(diff::Options),
     /// Starts and stops a private FoundationDB cluster on this machine
     #[command(subcommand)]
     Fdb(fdb::Action),
@@ -31,6 +34,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Command::parse() {
         Command::Ci => ci::run(),
+        Command::Diff(options) => diff::run(&options),
         Command::Fdb(action) => fdb::run(&action),
         Command::Replay(options) => replay::run(&options),
         Command::Test(options) => Ok(test::run(&options)?.report()),

@@ -4,7 +4,7 @@
 
 use std::env;
 
-use keyspace::conformance::compare::{self, Counterexample};
+use keyspace::conformance::compare::{self, Counterexample, Modeled};
 use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::replay::Replay;
 use keyspace::conformance::scale;
@@ -18,8 +18,8 @@ async fn assert_agrees(db: impl Database, programs: usize) {
         Err(_) => (0..programs as u64).collect(),
     };
     for seed in seeds {
-        if let Some(counterexample) = compare::check(&store, seed).await.unwrap() {
-            panic!("{counterexample}");
+        if let Some(counterexample) = compare::check(&Modeled, &store, seed).await.unwrap() {
+            panic!("SEED={seed} cargo test -p keyspace --test model: {counterexample}");
         }
     }
 }
@@ -42,7 +42,7 @@ async fn counterexample(plant: Plant) -> Counterexample {
     let db = Planted::new(keyspace::open("memory:").unwrap(), plant);
     let store = Replay::new(db, Environment::system());
     for seed in 0..3_000 {
-        if let Some(found) = compare::check(&store, seed).await.unwrap() {
+        if let Some(found) = compare::check(&Modeled, &store, seed).await.unwrap() {
             return found;
         }
     }

@@ -137,6 +137,80 @@ pub enum Op {
     Sleep(Duration),
 }
 
+impl Program {
+    /// Returns the program with `prefix` before each of its keys.
+    #[must_use]
+    pub fn under(&self, prefix: &[u8]) -> Self {
+        let rows = self.init.iter();
+        let steps = self.steps.iter();
+        Self {
+            init: rows
+                .map(|(key, value)| (prefixed(prefix, key), value.clone()))
+                .collect(),
+            steps: steps
+                .map(|step| Step {
+                    transaction: step.transaction,
+                    op: step.op.under(prefix),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Op {
+    fn under(&self, prefix: &[u8]) -> Self {
+        let mut op = self.clone();
+        match &mut op {
+            Self::Get { key, .. }
+            | Self::Set { key, .. }
+            | Self::Clear { key }
+            | Self::Watch { key, .. } => *key = prefixed(prefix, key),
+            Self::Atomic { op, key, .. } => {
+                *key = prefixed(prefix, key);
+                if *op == MutationOp::SetVersionstampedKey {
+                    *key = shifted(key, prefix.len());
+                }
+            }
+            Self::GetKey { selector, .. } => selector.key = prefixed(prefix, &selector.key),
+            Self::GetRange { query, .. } => {
+                query.begin.key = prefixed(prefix, &query.begin.key);
+                query.end.key = prefixed(prefix, &query.end.key);
+            }
+            Self::ClearRange { begin, end } | Self::AddConflict { begin, end, .. } => {
+                *begin = prefixed(prefix, begin);
+                *end = prefixed(prefix, end);
+            }
+            Self::ReadVersion
+            | Self::SetReadVersion(_)
+            | Self::SetOption(_)
+            | Self::PollWatch { .. }
+            | Self::Versionstamp
+            | Self::AwaitVersionstamp
+            | Self::Commit
+            | Self::CommittedVersion
+            | Self::OnError(_)
+            | Self::Reset
+            | Self::Cancel
+            | Self::Sleep(_) => {}
+        }
+        op
+    }
+}
+
+pub(super) fn prefixed(prefix: &[u8], key: &[u8]) -> Bytes {
+    [prefix, key].concat().into()
+}
+
+/// Moves the place of the versionstamp in a template, which its last four bytes tell.
+fn shifted(template: &[u8], by: usize) -> Bytes {
+    let Some((key, offset)) = template.split_last_chunk::<4>() else {
+        return Bytes::copy_from_slice(template);
+    };
+    let by = u32::try_from(by).unwrap_or(u32::MAX);
+    let offset = u32::from_le_bytes(*offset).wrapping_add(by);
+    prefixed(key, &offset.to_le_bytes())
+}
+
 /// What a program answered.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answers {
@@ -271,6 +345,25 @@ mod tests {
             Text::new(&bytes, &[]).to_string(),
             "6162000000000000004d0001ff"
         );
+    }
+
+    #[test]
+    fn a_program_under_a_prefix_puts_its_versionstamps_behind_it() {
+        let op = MutationOp::SetVersionstampedKey;
+        let param = Bytes::new();
+        let template = |key: &[u8], offset: u32| Op::Atomic {
+            op,
+            key: [key, &[0; 10], &offset.to_le_bytes()].concat().into(),
+            param: param.clone(),
+        };
+        let program = |op| Program {
+            init: vec![(BEGIN.into(), param.clone())],
+            steps: vec![Step { transaction: 0, op }],
+        };
+        let under = program(template(b"t/", 2)).under(b"abc");
+        assert_eq!(under.steps[0].op, template(b"abct/", 5));
+        assert_eq!(under.init[0].0, &b"abct/"[..]);
+        assert_eq!(program(Op::Commit).under(b"abc").steps[0].op, Op::Commit);
     }
 
     #[test]

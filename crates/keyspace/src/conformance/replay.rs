@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{self, Either, FutureExt, Shared};
 
-use super::program::{Answers, BEGIN, END, Op, Outcome, Program, Text};
+use super::program::{Answers, BEGIN, END, Op, Outcome, Program, Text, prefixed};
 use super::trace::{self, Trace};
 use crate::env::BoxFuture;
 use crate::{
@@ -19,10 +19,12 @@ use crate::{
 /// Runs programs on a store, one after another.
 ///
 /// A program owns the store while it runs: the range `t/`..`t0` is cleared before it, and selectors
-/// may run off its rows and find whatever else the store holds. Give it a store of its own.
+/// may run off its rows and find whatever else the store holds. Give it a store of its own, or a
+/// place of its own [under a prefix](Self::under).
 #[derive(Debug, Clone)]
 pub struct Replay<D> {
     db: D,
+    prefix: Bytes,
     env: Environment,
     patience: Duration,
 }
@@ -56,6 +58,7 @@ impl<D: Database> Replay<D> {
     pub fn new(db: D, env: Environment) -> Self {
         Self {
             db,
+            prefix: Bytes::new(),
             env,
             patience: Duration::MAX,
         }
@@ -68,6 +71,17 @@ impl<D: Database> Replay<D> {
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// Runs programs with a prefix before their keys, so that many run at once on one store.
+    ///
+    /// Eight rows before and after a program's own, also under the prefix, keep its selectors from
+    /// what others do. A program that runs further off its rows has no answer of its own here. Keys
+    /// in answers are without the prefix.
+    #[must_use]
+    pub fn under(mut self, prefix: impl Into<Bytes>) -> Self {
+        self.prefix = prefix.into();
         self
     }
 
@@ -86,7 +100,8 @@ impl<D: Database> Replay<D> {
     /// What keeps the store from running programs at all: an error without a FoundationDB code,
     /// or a failure before the first step or after the last one.
     pub async fn run(&self, program: &Program) -> Result<Answers> {
-        self.load(&program.init).await?;
+        let program = &program.under(&self.prefix);
+        self.load(&program.init, &self.guards()).await?;
         let mut run = Run {
             replay: self,
             sessions: BTreeMap::new(),
@@ -101,23 +116,31 @@ impl<D: Database> Replay<D> {
             });
         }
         let tr = self.db.begin()?;
-        let rows = read_all(&tr, RangeQuery::keys(BEGIN, END), Isolation::Snapshot).await?;
+        let [begin, end] = self.bounds();
+        let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
         let last = run.rows(rows);
         Ok(Answers { outcomes, last })
     }
 
-    /// Clears the range in which programs keep their rows.
+    /// Clears what programs and their prefix have left.
     ///
     /// # Errors
     /// What keeps the store from committing.
     pub async fn clear(&self) -> Result<()> {
-        self.load(&[]).await
+        self.load(&[], &[]).await
     }
 
-    async fn load(&self, rows: &[(Bytes, Bytes)]) -> Result<()> {
+    async fn load(&self, rows: &[(Bytes, Bytes)], guards: &[Bytes]) -> Result<()> {
         let mut tr = self.db.begin()?;
         loop {
-            tr.clear_range(BEGIN, END);
+            let [begin, end] = self.bounds();
+            tr.clear_range(&begin, &end);
+            for guard in self.guards() {
+                tr.clear(&guard);
+            }
+            for guard in guards {
+                tr.set(guard, b"");
+            }
             for (key, value) in rows {
                 tr.set(key, value);
             }
@@ -126,6 +149,23 @@ impl<D: Database> Replay<D> {
                 Err(error) => tr.on_error(error).await?,
             }
         }
+    }
+
+    /// The range of a program's own rows.
+    fn bounds(&self) -> [Bytes; 2] {
+        [BEGIN, END].map(|bound| prefixed(&self.prefix, bound))
+    }
+
+    /// The rows around a program's own. A program without a prefix has the whole store.
+    fn guards(&self) -> Vec<Bytes> {
+        if self.prefix.is_empty() {
+            return Vec::new();
+        }
+        let sides = [b'\x00', b'\xff'].into_iter();
+        sides
+            .flat_map(|side| (0..8).map(move |number| [side, number]))
+            .map(|guard| prefixed(&self.prefix, &guard))
+            .collect()
     }
 }
 
@@ -194,7 +234,7 @@ impl<D: Database> Run<'_, D> {
                 isolation,
             } => {
                 let key = tr.get_key(selector, *isolation).await?;
-                return Ok(Outcome::Key(self.text(&key)));
+                return Ok(Outcome::Key(self.key(&key)));
             }
             Op::GetRange { query, isolation } => {
                 let rows = read_all(tr, query.clone(), *isolation).await?;
@@ -251,9 +291,13 @@ impl<D: Database> Run<'_, D> {
         Text::new(bytes, &self.stamps)
     }
 
+    fn key(&self, key: &[u8]) -> Text {
+        self.text(key.strip_prefix(&*self.replay.prefix).unwrap_or(key))
+    }
+
     fn rows(&self, rows: Vec<crate::KeyValue>) -> Vec<(Text, Text)> {
         let rows = rows.iter();
-        rows.map(|row| (self.text(&row.key), self.text(&row.value)))
+        rows.map(|row| (self.key(&row.key), self.text(&row.value)))
             .collect()
     }
 }
