@@ -1,0 +1,82 @@
+//! The cluster under test.
+
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use foundationdb::options::DatabaseOption;
+use keyspace::{Bytes, Database, Environment, OwnedTransaction, Store, Subspace, Transaction};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+/// The value of every row and of every item.
+pub(crate) const VALUE: Bytes = Bytes::from_static(&[7; 100]);
+
+/// A cluster, by the adapter and by the bare crate, and a part of it for the benchmarks.
+pub(crate) struct Cluster {
+    pub(crate) runtime: Runtime,
+    pub(crate) store: Store,
+    pub(crate) bare: Arc<foundationdb::Database>,
+    pub(crate) root: Subspace,
+    pub(crate) env: Environment,
+}
+
+impl Cluster {
+    pub(crate) fn open() -> Self {
+        // The adapter starts the network for both.
+        let store = keyspace::open("fdb:").expect("there is a cluster file");
+        let bare = foundationdb::Database::default().expect("the adapter has opened it");
+        // The adapter sets it too, and it costs a timer for each transaction.
+        let limit = i32::try_from(keyspace::fdb::DEFAULT_TIMEOUT.as_millis()).expect("30 seconds");
+        bare.set_option(DatabaseOption::TransactionTimeout(limit))
+            .expect("a time limit is an option");
+        let env = Environment::system();
+        let random: [u8; 8] = env.random_bytes();
+        Self {
+            runtime: benches::runtime(),
+            store,
+            bare: Arc::new(bare),
+            root: Subspace::from(("benches", &random[..])),
+            env,
+        }
+    }
+
+    /// Commits rows.
+    pub(crate) fn fill(&self, keys: impl Iterator<Item = Vec<u8>>) {
+        self.commit(|tr| keys.for_each(|key| tr.set(&key, &VALUE)));
+    }
+
+    /// Clears what the benchmarks have written.
+    pub(crate) fn clear(&self) {
+        let (begin, end) = self.root.range();
+        self.commit(|tr| tr.clear_range(&begin, &end));
+    }
+
+    fn commit(&self, stage: impl FnOnce(&<Store as Database>::Transaction)) {
+        let mut tr = self.store.begin().expect("the network runs");
+        stage(&tr);
+        let commit = self.runtime.block_on(tr.commit());
+        commit.expect("nothing conflicts");
+    }
+
+    /// Says what the figures belong to: the cluster's configuration and the machine.
+    pub(crate) fn description(&self) -> String {
+        let tr = self.bare.create_trx().expect("the network runs");
+        let status = tr.get(b"\xff\xff/status/json", false);
+        let status = self.runtime.block_on(status).expect("the cluster answers");
+        let status = status.expect("it has a status");
+        let status: Value = serde_json::from_slice(&status).expect("the status is JSON");
+        let cluster = &status["cluster"];
+        let processes = cluster["processes"].as_object();
+        let version = processes
+            .and_then(|processes| processes.values().next())
+            .map(|process| process["version"].to_string());
+        format!(
+            "FoundationDB {}, processes: {}, engine: {}, redundancy: {}, cores: {}",
+            version.unwrap_or_default(),
+            processes.map_or(0, serde_json::Map::len),
+            cluster["configuration"]["storage_engine"],
+            cluster["configuration"]["redundancy_mode"],
+            available_parallelism().expect("the system counts its cores"),
+        )
+    }
+}

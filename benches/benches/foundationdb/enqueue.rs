@@ -1,0 +1,107 @@
+//! What an enqueue costs beside a blind set of the same size by the bare crate: 64 tasks, one item
+//! in a transaction.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use keyspace::codec::Raw;
+use keyspace::{Bytes, Database, OwnedTransaction, RunOptions, Runner, Versionstamp, tuple};
+use microqueue::MicroQueue;
+
+use crate::cluster::{Cluster, VALUE};
+use crate::rounds::{Load, Pair, median};
+
+const LOAD: Load = Load {
+    rounds: 10,
+    tasks: 64,
+    transactions: 8_000,
+    operations_per_transaction: 1,
+};
+
+type Queue = MicroQueue<Bytes, Raw>;
+
+pub(crate) fn table(cluster: &Cluster) -> String {
+    let mut table = "\
+| enqueue, 64 tasks | blind sets a second | enqueues a second | ratio | wanted |
+|---|---|---|---|---|
+"
+    .to_owned();
+    for (name, wanted, pairs) in [
+        (
+            "composable, in a transaction of its own",
+            0.9,
+            composable(cluster),
+        ),
+        (
+            "self-committing, exactly once",
+            0.8,
+            self_committing(cluster),
+        ),
+    ] {
+        let rate = |side: usize| median(pairs.iter().map(|pair| 1e6 / pair[side].wall_micros));
+        let ratio = median(
+            pairs
+                .iter()
+                .map(|[set, enqueue]| set.wall_micros / enqueue.wall_micros),
+        );
+        let (sets, enqueues) = (rate(0), rate(1));
+        writeln!(
+            table,
+            "| {name} | {sets:.0} | {enqueues:.0} | {ratio:.2} | at least {wanted} |"
+        )
+        .expect("a string takes it");
+    }
+    table
+}
+
+fn composable(cluster: &Cluster) -> Vec<Pair> {
+    let queue = Queue::new(cluster.root.subspace(&"composable"));
+    let db = cluster.store.clone();
+    let enqueue = move |_| {
+        let (tr, queue) = (db.begin(), queue.clone());
+        let mut tr = tr.expect("the network runs");
+        async move {
+            let staged = queue.enqueue(&tr, &VALUE).await;
+            staged.expect("the item is small");
+            tr.commit().await.expect("nothing conflicts");
+        }
+    };
+    compare(cluster, enqueue)
+}
+
+fn self_committing(cluster: &Cluster) -> Vec<Pair> {
+    let queue = Queue::new(cluster.root.subspace(&"self-committing"));
+    let options = RunOptions::default().ledger_subspace(cluster.root.subspace(&"ledger"));
+    let queue = queue.on(&Runner::with_options(cluster.store.clone(), options));
+    let enqueue = move |_| {
+        let queue = queue.clone();
+        async move {
+            queue.enqueue(&VALUE).await.expect("nothing conflicts");
+        }
+    };
+    compare(cluster, enqueue)
+}
+
+/// Compares with blind sets whose keys ascend, as those of a queue do, and are as long.
+fn compare<F, Fut>(cluster: &Cluster, enqueue: F) -> Vec<Pair>
+where
+    F: Fn(u64) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = ()> + Send,
+{
+    let (db, sets) = (cluster.bare.clone(), cluster.root.subspace(&"sets"));
+    let last = Arc::new(AtomicU64::new(0));
+    let set = move |_| {
+        let number = last.fetch_add(1, Ordering::Relaxed);
+        let stamp = Versionstamp::new(number.cast_signed(), 0);
+        let stamp = tuple::Versionstamp::complete(*stamp.as_bytes(), 0);
+        let (tr, key) = (db.create_trx(), sets.pack(&(stamp, number)));
+        let tr = tr.expect("the network runs");
+        async move {
+            tr.set(&key, &VALUE);
+            tr.commit().await.expect("nothing conflicts");
+        }
+    };
+    LOAD.compare(cluster, &set, &enqueue)
+}
