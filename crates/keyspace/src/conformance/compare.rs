@@ -7,6 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::generate;
 use super::model::Model;
 use super::program::{Answers, Op, Program};
@@ -30,7 +32,7 @@ pub struct Modeled;
 
 impl Reference for Modeled {
     async fn answers(&self, program: &Program) -> Result<Answers> {
-        modeled(program, Duration::ZERO).await
+        modeled(program, Duration::ZERO, &Bytes::new()).await
     }
 }
 
@@ -99,7 +101,7 @@ async fn contradiction<D: Database>(
         answers: reference.answers(program).await?,
     };
     let differences = differences(&trace, &store.run(program).await?);
-    if differences.is_empty() || depends_on_versions(program).await? {
+    if differences.is_empty() || depends_on_versions(program, store.prefix()).await? {
         return Ok(None);
     }
     Ok(Some(Counterexample {
@@ -120,10 +122,10 @@ const VERSION_TIMES: [Duration; 5] = [
 
 /// Tells whether a program has no one answer, because its answers depend on the versions
 /// themselves.
-async fn depends_on_versions(program: &Program) -> Result<bool> {
+async fn depends_on_versions(program: &Program, prefix: &Bytes) -> Result<bool> {
     let mut answers = None;
     for time in VERSION_TIMES {
-        let now = modeled(program, time).await?;
+        let now = modeled(program, time, prefix).await?;
         if *answers.get_or_insert_with(|| now.clone()) != now {
             return Ok(true);
         }
@@ -132,11 +134,12 @@ async fn depends_on_versions(program: &Program) -> Result<bool> {
 }
 
 /// Runs a program on a model of its own, whose clock stands still at `time`.
-async fn modeled(program: &Program, time: Duration) -> Result<Answers> {
+async fn modeled(program: &Program, time: Duration, prefix: &Bytes) -> Result<Answers> {
     let clock = ManualClock::new();
     clock.advance(time);
     let env = Environment::seeded(0, Arc::new(clock));
-    Replay::new(Model::new(env.clone()), env).run(program).await
+    let model = Replay::new(Model::new(env.clone()), env).under(prefix.clone());
+    model.run(program).await
 }
 
 /// Makes a program smaller as long as the store and its reference still differ on it.

@@ -85,6 +85,10 @@ impl<D: Database> Replay<D> {
         self
     }
 
+    pub(super) fn prefix(&self) -> &Bytes {
+        &self.prefix
+    }
+
     /// Runs a trace's program and returns where the answers differ.
     ///
     /// # Errors

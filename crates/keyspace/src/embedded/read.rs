@@ -203,6 +203,19 @@ impl View<'_> {
         })
     }
 
+    /// Returns the bounds of the unknown keys next to `position`.
+    fn unknown_around(&mut self, position: &Bytes) -> Result<(Bytes, Bytes)> {
+        let mut bound = |direction: Direction| -> Result<Bytes> {
+            let mut cursor = Cursor::new(direction, position.clone());
+            Ok(match cursor.next(self)? {
+                Step::Unknown(edge) if cursor.position == *position => edge,
+                _ => position.clone(),
+            })
+        };
+        let lowest = bound(Direction::Backward)?;
+        Ok((lowest, bound(Direction::Forward)?))
+    }
+
     /// Returns where a request to the store for the keys at `position` ends: behind the last unknown
     /// keys before unreadable ones, or before two or more keys in a row that are known to be empty.
     /// Looks no further than `far`.
@@ -441,18 +454,29 @@ impl RangeRead {
             + rows_toward(Direction::Backward, to.offset);
         from.offset = from.offset.min(1);
         to.offset = to.offset.max(1);
+        // The far selector may have come to lie behind the unknown keys at the position. All of these
+        // are asked for then.
+        let (lowest, highest) = view.unknown_around(position)?;
         match self.direction {
             Direction::Forward => {
-                let useful = view.request_end(position, &to.key, self.direction)?;
-                if useful < to.key {
-                    to = KeySelector::first_greater_or_equal(useful);
+                if to.key < lowest || to.key == lowest && self.end.offset < 1 {
+                    to = KeySelector::first_greater_or_equal(highest);
+                } else {
+                    let useful = view.request_end(position, &to.key, self.direction)?;
+                    if useful < to.key {
+                        to = KeySelector::first_greater_or_equal(useful);
+                    }
                 }
                 to.key = to.key.max(from.key.clone());
             }
             Direction::Backward => {
-                let useful = view.request_end(position, &from.key, self.direction)?;
-                if from.key < useful {
-                    from = KeySelector::first_greater_or_equal(useful);
+                if from.key > highest || from.key == highest && self.begin.offset > 0 {
+                    from = KeySelector::first_greater_or_equal(lowest);
+                } else {
+                    let useful = view.request_end(position, &from.key, self.direction)?;
+                    if from.key < useful {
+                        from = KeySelector::first_greater_or_equal(useful);
+                    }
                 }
                 from.key = from.key.min(to.key.clone());
             }

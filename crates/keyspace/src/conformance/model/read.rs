@@ -76,15 +76,26 @@ impl Reader<'_> {
         let end = Bytes::from_static(END_OF_KEYSPACE);
         let mut boundaries = self.writes.boundaries();
         boundaries.extend(self.known.boundaries());
-        boundaries.extend(asked.into_iter().chain([&end]).cloned());
         for key in self.stored.keys().filter(|key| self.known.knows(key)) {
             boundaries.extend([key.clone(), key_after(key).into()]);
         }
+        let only_asked = asked.map(|key| !boundaries.contains(key));
+        let is_only_asked = |key: &Bytes| {
+            let mut asked = asked.iter().zip(only_asked);
+            asked.any(|(asked, only)| only && *asked == key)
+        };
+        boundaries.extend(asked.into_iter().chain([&end]).cloned());
         let boundaries: Vec<_> = boundaries.range(..=end).cloned().collect();
         let stretches = boundaries.windows(2).filter_map(|bounds| {
             let (begin, end) = (bounds[0].clone(), bounds[1].clone());
             let seen = self.seen(&begin)?;
-            Some(Stretch { begin, end, seen })
+            let continues = is_only_asked(&begin) && seen == Seen::Unknown;
+            Some(Stretch {
+                begin,
+                end,
+                seen,
+                continues,
+            })
         });
         View(stretches.collect())
     }

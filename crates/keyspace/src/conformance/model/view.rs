@@ -13,6 +13,8 @@ pub(super) struct Stretch {
     pub(super) begin: Bytes,
     pub(super) end: Bytes,
     pub(super) seen: Seen,
+    /// Whether only a selector's key parts it from the stretch before.
+    pub(super) continues: bool,
 }
 
 /// What a transaction sees.
@@ -148,20 +150,41 @@ impl View {
             extra += to.offset.abs_diff(1) as usize;
             to = first(&to.key);
         }
+        let (lowest, highest) = self.unknown_around(at);
         if reverse {
             let useful = self.useful_from(at);
-            if from.key < *useful {
+            let behind = from.key > highest || from.key == highest && begin.offset > 0;
+            if behind {
+                from = first(lowest);
+            } else if from.key < *useful {
                 from = first(useful);
             }
             from.key = from.key.min(to.key.clone());
         } else {
             let useful = self.useful_to(at);
-            if *useful < to.key {
+            let behind = to.key < lowest || to.key == lowest && end.offset < 1;
+            if behind {
+                to = first(highest);
+            } else if *useful < to.key {
                 to = first(useful);
             }
             to.key = to.key.max(from.key.clone());
         }
         (from, to, extra)
+    }
+
+    /// The bounds of the unknown stretch `at` as it is without the selectors' keys. The far selector
+    /// may have come to lie behind it: all of it is asked for then.
+    fn unknown_around(&self, at: usize) -> (&Bytes, &Bytes) {
+        let continues = |at: usize| self.0.get(at).is_some_and(|stretch| stretch.continues);
+        let (mut first, mut last) = (at, at);
+        while continues(first) {
+            first -= 1;
+        }
+        while continues(last + 1) {
+            last += 1;
+        }
+        (&self.0[first].begin, &self.0[last].end)
     }
 
     /// Where a request that begins at the stretch `at` ends: after the last unknown stretch before
