@@ -7,6 +7,7 @@
 //! - [`generate`] makes random programs, [`compare`] runs them on a store and on the model and makes
 //!   those smaller on which they differ, [`oracle`] judges the verdict of each commit by reading
 //!   again.
+//! - [`stores`] runs one test on every store.
 //! - [`history`] records what concurrent transactions did and replays it in commit order.
 //! - [`plant`] breaks a promise of a store, to prove that a test sees it; [`fuzz`] holds what must be
 //!   true of any bytes that are decoded.
@@ -20,6 +21,7 @@ pub mod oracle;
 pub mod plant;
 pub mod program;
 pub mod replay;
+pub mod stores;
 pub mod trace;
 
 /// Chooses how often a repeating test repeats: `long` if the environment variable `TEST_RUN` is

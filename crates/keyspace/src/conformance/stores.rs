@@ -1,0 +1,225 @@
+//! One test on every store: in memory, in a file, on a FoundationDB cluster.
+//!
+//! A test is a function that takes a [`TestStore`], and [`on_every_store!`](crate::on_every_store)
+//! makes a test for each store of it:
+//!
+//! ```
+//! use keyspace::conformance::stores::TestStore;
+//! use keyspace::{Database, Isolation, OwnedTransaction, Transaction};
+//!
+//! keyspace::on_every_store!(a_key_that_was_set_is_there);
+//!
+//! async fn a_key_that_was_set_is_there(store: TestStore) {
+//!     let key = store.root.pack(&"key");
+//!     let mut tr = store.db.begin().unwrap();
+//!     tr.set(&key, b"value");
+//!     tr.commit().await.unwrap();
+//!     let tr = store.db.begin().unwrap();
+//!     assert!(tr.get(&key, Isolation::Snapshot).await.unwrap().is_some());
+//! }
+//! ```
+//!
+//! Their names are `on_memory::a_key_that_was_set_is_there` and so on. A build without FoundationDB,
+//! or an environment that names no cluster, skips those `on_fdb` and says so on the standard error.
+
+use std::env;
+use std::future::Future;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::FutureExt;
+use tempfile::TempDir;
+
+use crate::{
+    Database, Environment, OwnedTransaction, RangeQuery, Result, Store, Subspace, Transaction,
+};
+
+/// Which store a test runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `memory:`
+    Memory,
+    /// `embedded:`, in a folder of its own.
+    Embedded,
+    /// `fdb:`, the cluster that the environment names.
+    Fdb,
+}
+
+/// A store for one test. Clones share it.
+#[derive(Debug, Clone)]
+pub struct TestStore {
+    /// The store. Several tests may share it.
+    pub db: Store,
+    /// The test's own part of it, empty at first and cleared when the test ends.
+    pub root: Subspace,
+    places: Arc<AtomicU64>,
+    _folder: Option<Arc<TempDir>>,
+}
+
+impl TestStore {
+    /// Opens a store, or tells why there is none.
+    ///
+    /// # Panics
+    /// If a store cannot be opened that should be there.
+    fn open(kind: Kind) -> Result<Self, &'static str> {
+        let mut folder = None;
+        let db = match kind {
+            Kind::Memory => crate::open("memory:"),
+            Kind::Embedded => {
+                let new = tempfile::tempdir().expect("a test can make a folder");
+                let url = format!("embedded:{}", new.path().join("store").display());
+                folder = Some(Arc::new(new));
+                crate::open(&url)
+            }
+            Kind::Fdb if !cfg!(feature = "fdb") => {
+                return Err(
+                    "built without FoundationDB: `cargo xtask test` builds with it if \
+                            fdbserver, fdbcli and libfdb_c are installed",
+                );
+            }
+            Kind::Fdb if env::var_os("FDB_CLUSTER_FILE").is_none() => {
+                return Err(
+                    "FDB_CLUSTER_FILE names no cluster: `cargo xtask test` starts one, or \
+                            `cargo xtask fdb up`",
+                );
+            }
+            Kind::Fdb => crate::open("fdb:"),
+        };
+        let random: [u8; 16] = Environment::system().random_bytes();
+        Ok(Self {
+            db: db.expect("a store for a test can be opened"),
+            root: Subspace::from(("test", random.as_slice())),
+            places: Arc::default(),
+            _folder: folder,
+        })
+    }
+
+    /// Returns the store with an empty root below this one, another one each time.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        let number = self.places.fetch_add(1, Ordering::Relaxed);
+        let root = self.root.subspace(&number);
+        Self {
+            root,
+            ..self.clone()
+        }
+    }
+
+    /// Returns a query for everything below the root.
+    #[must_use]
+    pub fn everything(&self) -> RangeQuery {
+        let (begin, end) = self.root.range();
+        RangeQuery::keys(begin, end)
+    }
+
+    async fn clear(&self) -> Result<()> {
+        let (begin, end) = self.root.range();
+        let mut tr = self.db.begin()?;
+        loop {
+            tr.clear_range(&begin, &end);
+            match tr.commit().await {
+                Ok(_) => return Ok(()),
+                Err(error) => tr.on_error(error).await?,
+            }
+        }
+    }
+}
+
+/// Runs a test on a store of a kind, and clears what it left, also if it panics.
+///
+/// # Panics
+/// If the test does, or if the store cannot be opened or cleared.
+pub async fn run<F: Future<Output = ()>>(
+    kind: Kind,
+    name: &str,
+    test: impl FnOnce(TestStore) -> F,
+) {
+    let store = match TestStore::open(kind) {
+        Ok(store) => store,
+        Err(reason) => {
+            let line = format!("skipped: {name}: {reason}\n");
+            // Not with a macro, whose output the test harness keeps to itself.
+            let _ = io::stderr().write_all(line.as_bytes());
+            return;
+        }
+    };
+    let outcome = AssertUnwindSafe(test(store.clone())).catch_unwind().await;
+    let cleared = store.clear().await;
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
+    cleared.expect("a test's part of a store can be cleared");
+}
+
+/// Makes a test for each kind of store of functions that take a
+/// [`TestStore`](crate::conformance::stores::TestStore). Needs tokio's test macro.
+#[macro_export]
+macro_rules! on_every_store {
+    ($($test:ident),+ $(,)?) => {
+        $crate::on_every_store!(@on on_memory Memory $($test)+);
+        $crate::on_every_store!(@on on_embedded Embedded $($test)+);
+        $crate::on_every_store!(@on on_fdb Fdb $($test)+);
+    };
+    (@on $module:ident $kind:ident $($test:ident)+) => {
+        mod $module {
+            $(
+                #[::tokio::test]
+                async fn $test() {
+                    $crate::conformance::stores::run(
+                        $crate::conformance::stores::Kind::$kind,
+                        concat!(module_path!(), "::", stringify!($test)),
+                        super::$test,
+                    )
+                    .await;
+                }
+            )+
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{Error, Isolation, Runner};
+
+    crate::on_every_store!(a_test_has_an_empty_root_and_fresh_ones_that_differ);
+
+    async fn a_test_has_an_empty_root_and_fresh_ones_that_differ(store: TestStore) {
+        let tr = store.db.begin().unwrap();
+        let rows = tr.get_range(&store.everything(), Isolation::Snapshot).await;
+        assert_eq!(rows.unwrap().rows, []);
+        let (one, other) = (store.fresh(), store.fresh());
+        assert_ne!(one.root, other.root);
+        assert!(one.root.bytes().starts_with(store.root.bytes()));
+    }
+
+    #[tokio::test]
+    async fn what_a_test_left_is_cleared_also_if_it_panics() {
+        let kept = Mutex::new(None);
+        let outcome = AssertUnwindSafe(run(Kind::Memory, "test", |store| {
+            let kept = &kept;
+            async move {
+                let key = store.root.pack(&"key");
+                let key = key.as_slice();
+                let outcome = Runner::new(store.db.clone())
+                    .run(|tr, _| async move {
+                        tr.set(key, b"value");
+                        Ok::<_, Error>(())
+                    })
+                    .await;
+                outcome.unwrap();
+                *kept.lock().unwrap() = Some(store);
+                panic!("on purpose");
+            }
+        }));
+        assert!(outcome.catch_unwind().await.is_err());
+        let store = kept.into_inner().unwrap().unwrap();
+        let tr = store.db.begin().unwrap();
+        let rows = tr.get_range(&store.everything(), Isolation::Snapshot).await;
+        assert_eq!(rows.unwrap().rows, []);
+    }
+}
