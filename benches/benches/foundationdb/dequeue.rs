@@ -27,13 +27,15 @@ pub(crate) fn table(cluster: &Cluster) -> String {
     .to_owned();
     for consumers in CONSUMERS {
         let run = Run::new(cluster, consumers);
-        let mut times = cluster.runtime.block_on(run.consume(consumers));
-        times.sort();
-        let items = times.len();
-        let rate = items as f64 / TIME.as_secs_f64();
+        let mut taken = cluster.runtime.block_on(run.consume(consumers));
+        let items = taken.len();
+        let in_time = taken.iter().filter(|taken| taken.in_time).count();
+        let rate = in_time as f64 / TIME.as_secs_f64();
         let attempts = run.attempts.load(Ordering::Relaxed);
         let conflicts = attempts as f64 / items as f64 - 1.0;
-        let [median, late] = [items / 2, items * 99 / 100].map(|at| times[at].as_secs_f64() * 1e3);
+        taken.sort_by_key(|taken| taken.took);
+        let [median, late] =
+            [items / 2, items * 99 / 100].map(|at| taken[at].took.as_secs_f64() * 1e3);
         writeln!(
             table,
             "| {consumers} | {rate:.0} | {conflicts:.2} | {median:.1} ms | {late:.1} ms |"
@@ -41,6 +43,13 @@ pub(crate) fn table(cluster: &Cluster) -> String {
         .expect("a string takes it");
     }
     table
+}
+
+/// A dequeue that succeeded.
+struct Taken {
+    took: Duration,
+    /// Whether it did before the end of the run. Each consumer has one more under way then.
+    in_time: bool,
 }
 
 /// What the consumers of one run share.
@@ -74,22 +83,22 @@ impl Run {
         }
     }
 
-    /// Has the items taken for a time; returns how long each took.
-    async fn consume(&self, consumers: usize) -> Vec<Duration> {
+    /// Has items taken for a time.
+    async fn consume(&self, consumers: usize) -> Vec<Taken> {
         let end = self.runner.environment().now() + TIME;
         let tasks: Vec<_> = (0..consumers)
             .map(|_| tokio::spawn(self.clone().consumer(end)))
             .collect();
-        let mut times = Vec::new();
+        let mut taken = Vec::new();
         for task in tasks {
-            times.extend(task.await.expect("no consumer panics"));
+            taken.extend(task.await.expect("no consumer panics"));
         }
-        times
+        taken
     }
 
-    async fn consumer(self, end: Duration) -> Vec<Duration> {
+    async fn consumer(self, end: Duration) -> Vec<Taken> {
         let (env, queue) = (self.runner.environment(), &self.queue);
-        let mut times = Vec::new();
+        let mut taken = Vec::new();
         let mut began = env.now();
         while began < end {
             let item = self.runner.run(|tr, _| {
@@ -99,9 +108,12 @@ impl Run {
             let item = item.await.expect("conflicts are retried");
             assert!(item.is_some(), "more items were enqueued than can be taken");
             let now = env.now();
-            times.push(now - began);
+            taken.push(Taken {
+                took: now - began,
+                in_time: now <= end,
+            });
             began = now;
         }
-        times
+        taken
     }
 }

@@ -48,10 +48,15 @@ pub(crate) fn table(cluster: &Cluster) -> String {
 |---|---|---|---|---|---|
 "
     .to_owned();
+    let [commit, commit_stamped] = commit(cluster, &rows);
     for (operation, pairs) in [
         ("get", get(cluster, &rows)),
         ("get_range of 100 rows", get_range(cluster, &rows)),
-        ("set and commit", commit(cluster, &rows)),
+        ("set and commit", commit),
+        (
+            "the same, where the bare side asks for the versionstamp too",
+            commit_stamped,
+        ),
     ] {
         let micros = |side: usize| median(pairs.iter().map(|pair| pair[side].cpu_micros));
         let cpu = median(
@@ -179,7 +184,9 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
     RANGES.compare(cluster, &bare, &adapter)
 }
 
-fn commit(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
+/// Compares with bare commits that ask for no versionstamp, and with some that do. The adapter's
+/// always do, since they return it.
+fn commit(cluster: &Cluster, rows: &Rows) -> [Vec<Pair>; 2] {
     let (db, keys) = (cluster.bare.clone(), rows.clone());
     let bare = move |transaction| {
         let (tr, key) = (db.create_trx(), keys.random_key(transaction));
@@ -189,14 +196,28 @@ fn commit(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
             tr.commit().await.expect("nothing conflicts");
         }
     };
+    let (db, keys) = (cluster.bare.clone(), rows.clone());
+    let stamped = move |transaction| {
+        let (tr, key) = (db.create_trx(), keys.random_key(transaction));
+        let tr = tr.expect("the network runs");
+        async move {
+            tr.set(&key, &VALUE);
+            let versionstamp = tr.get_versionstamp();
+            tr.commit().await.expect("nothing conflicts");
+            black_box(&versionstamp.await.expect("something was set")[..]);
+        }
+    };
     let (db, keys) = (cluster.store.clone(), rows.clone());
     let adapter = move |transaction| {
         let (tr, key) = (db.begin(), keys.random_key(transaction));
         let mut tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);
-            tr.commit().await.expect("nothing conflicts");
+            black_box(tr.commit().await.expect("nothing conflicts"));
         }
     };
-    COMMITS.compare(cluster, &bare, &adapter)
+    [
+        COMMITS.compare(cluster, &bare, &adapter),
+        COMMITS.compare(cluster, &stamped, &adapter),
+    ]
 }
