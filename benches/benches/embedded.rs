@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::RwLock;
 use std::time::Duration;
 
-use benches::{TempStore, fill, run_tasks, runtime};
+use benches::{TempStore, cores, fill, run_tasks, runtime};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use keyspace::embedded::Options;
 use keyspace::{
@@ -53,7 +53,7 @@ fn commit(c: &mut Criterion) {
     });
 
     let store = TempStore::new();
-    let runtime = runtime();
+    let runtime = runtime(cores());
     let mut rng = StdRng::seed_from_u64(1);
     group.bench_function("embedded", |b| {
         b.to_async(&runtime).iter_batched(
@@ -78,7 +78,7 @@ fn commits_per_second(c: &mut Criterion) {
     let mut group = c.benchmark_group("durable commits");
     group.throughput(Throughput::Elements(1));
     group.measurement_time(Duration::from_secs(10));
-    let (runtime, env) = (runtime(), Environment::system());
+    let (runtime, env) = (runtime(cores()), Environment::system());
     for tasks in [1, 64] {
         let store = TempStore::new();
         group.bench_function(format!("{tasks} tasks"), |b| {
@@ -119,7 +119,7 @@ fn get(c: &mut Criterion) {
         });
     });
 
-    let runtime = runtime();
+    let runtime = runtime(cores());
     let db = Options::new().memory().expect("a new store");
     runtime.block_on(fill(&db, keys.iter().map(|key| (*key, value))));
     group.bench_function("memory:", |b| {
@@ -144,7 +144,7 @@ fn first_key(c: &mut Criterion) {
     const CLEARED: u64 = 200_000;
     const CLEARS_PER_COMMIT: u64 = 1_000;
     let mut group = c.benchmark_group("first key");
-    let runtime = runtime();
+    let runtime = runtime(cores());
     let db = Options::new().memory().expect("a new store");
     let key = |number: u64| {
         let mut key = [0; 16];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use benches::{TempStore, run_tasks, runtime};
+use benches::{TempStore, cores, run_tasks, runtime};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Database, Environment, OwnedTransaction, Runner, Subspace, Transaction};
@@ -27,7 +27,7 @@ async fn enqueue<D: Database>(queue: &CommittingQueue<Bytes, D, Raw>, items: usi
 fn dequeue(c: &mut Criterion) {
     let mut group = c.benchmark_group("dequeue and enqueue, durable");
     group.measurement_time(Duration::from_secs(10));
-    let runtime = runtime();
+    let runtime = runtime(cores());
     for backlog in [1_000, 1_000_000] {
         let store = TempStore::new();
         let runner = Runner::new(store.db.clone());
@@ -51,7 +51,7 @@ fn enqueues(c: &mut Criterion) {
     let mut group = c.benchmark_group("enqueue by 64 tasks, durable");
     group.throughput(Throughput::Elements(1));
     group.measurement_time(Duration::from_secs(10));
-    let (runtime, env) = (runtime(), Environment::system());
+    let (runtime, env) = (runtime(cores()), Environment::system());
 
     let store = TempStore::new();
     group.bench_function("blind sets", |b| {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use benches::{TempStore, runtime};
+use benches::{TempStore, cores, runtime};
 use keyspace::codec::Raw;
 use keyspace::embedded::Embedded;
 use keyspace::{Bytes, Environment, Runner, Subspace};
@@ -66,7 +66,7 @@ fn main() -> io::Result<()> {
         "{:>12} {:>10} {:>12} {:>12}",
         "cycles", "items/s", "resident MiB", "file MiB"
     )?;
-    runtime().block_on(async {
+    runtime(cores()).block_on(async {
         let producers = (0..PRODUCERS).map(|_| tokio::spawn(produce(soak.clone())));
         let consumers = (0..CONSUMERS).map(|_| tokio::spawn(consume(soak.clone())));
         for task in producers.chain(consumers).collect::<Vec<_>>() {

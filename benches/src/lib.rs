@@ -47,13 +47,24 @@ impl Default for TempStore {
     }
 }
 
-/// Returns a runtime with as many workers as the machine has cores.
+/// Returns the number of the machine's cores.
+///
+/// # Panics
+/// If the system cannot tell.
+#[must_use]
+pub fn cores() -> usize {
+    let cores = std::thread::available_parallelism();
+    cores.expect("the system counts its cores").get()
+}
+
+/// Returns a runtime with this many workers.
 ///
 /// # Panics
 /// If the system cannot start threads.
 #[must_use]
-pub fn runtime() -> Runtime {
+pub fn runtime(workers: usize) -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
         .enable_time()
         .build();
     runtime.expect("the system can start threads")
