@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::future::Future;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use foundationdb::future::FdbValues;
 use foundationdb::options;
 use futures::TryFutureExt;
@@ -173,19 +173,14 @@ fn option_of(option: TransactionOption) -> Result<options::TransactionOption> {
 
 /// Copies a batch into one buffer that its rows share.
 fn batch_of(values: &FdbValues) -> RangeBatch {
-    let bytes = |row: &foundationdb::future::FdbKeyValue| row.key().len() + row.value().len();
-    let mut buffer = BytesMut::with_capacity(values.iter().map(bytes).sum());
-    for row in values {
-        buffer.extend_from_slice(row.key());
-        buffer.extend_from_slice(row.value());
-    }
-    let mut buffer = buffer.freeze();
-    let row = |row: &foundationdb::future::FdbKeyValue| KeyValue {
-        key: buffer.split_to(row.key().len()),
-        value: buffer.split_to(row.value().len()),
+    let rows: Vec<_> = values.iter().map(|row| [row.key(), row.value()]).collect();
+    let mut buffer = Bytes::from(rows.as_flattened().concat());
+    let row = |[key, value]: &[&[u8]; 2]| KeyValue {
+        key: buffer.split_to(key.len()),
+        value: buffer.split_to(value.len()),
     };
     RangeBatch {
-        rows: values.iter().map(row).collect(),
+        rows: rows.iter().map(row).collect(),
         more: values.more(),
     }
 }
