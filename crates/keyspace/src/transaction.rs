@@ -66,8 +66,8 @@ pub enum TransactionOption {
     SnapshotRywDisable,
     /// The next set, clear or atomic operation adds no write conflict range.
     NextWriteNoWriteConflictRange,
-    /// Reads see versionstamped operations as sets whose stamp is not filled in, instead of failing
-    /// with `accessed_unreadable`.
+    /// A [`get`](Transaction::get) sees a versionstamped operation as a set whose stamp is not filled
+    /// in, instead of failing with `accessed_unreadable`. Selectors and ranges still fail.
     BypassUnreadable,
     /// Lets a cluster commit without the check that makes sure of the order of commits during a
     /// recovery. The embedded store takes it and always makes sure.

@@ -4,9 +4,23 @@
 
 mod common;
 
-use common::{code, contents, enqueue_committed, jobs, memory, set_committed};
+use common::{code, contents, enqueue_committed, jobs_of, set_committed};
+use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Transaction};
 use microqueue::{Item, ItemId, MicroQueue, Order, SUFFIX_BYTES};
+
+microqueue::keyspace::on_every_store!(
+    enqueues_never_conflict_with_anything_before_them,
+    an_enqueue_makes_a_read_fail_only_if_it_reported_the_end,
+    a_dequeue_makes_every_read_of_the_same_item_fail,
+    reads_never_make_each_other_fail,
+    a_clear_makes_every_read_fail,
+    a_later_page_does_not_conflict_with_a_dequeue_before_it,
+    in_index_order_an_item_that_ties_with_the_head_makes_a_dequeue_fail,
+    items_enqueued_at_the_same_time_are_all_there,
+    commit_order_is_the_order_of_commits_not_of_enqueues,
+    index_order_gives_ids_at_once,
+);
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
@@ -34,11 +48,12 @@ async fn stage(op: Op, queue: &MicroQueue<u64>, tr: &impl Transaction) {
 }
 
 /// Returns whether `second` fails if `first` commits between its reads and its commit.
-async fn conflicts(order: Order, items: u64, first: Op, second: Op) -> bool {
-    let db = memory();
-    let queue = jobs(order);
+async fn conflicts(store: &TestStore, order: Order, items: u64, first: Op, second: Op) -> bool {
+    let store = store.fresh();
+    let db = &store.db;
+    let queue = jobs_of(&store, order);
     let values: Vec<_> = (0..items).collect();
-    enqueue_committed(&db, &queue, &values).await;
+    enqueue_committed(db, &queue, &values).await;
 
     let (mut one, mut other) = (db.begin().unwrap(), db.begin().unwrap());
     for tr in [&one, &other] {
@@ -69,8 +84,7 @@ const READS: [Op; 8] = [
     Op::Items(4),
 ];
 
-#[tokio::test]
-async fn enqueues_never_conflict_with_anything_before_them() {
+async fn enqueues_never_conflict_with_anything_before_them(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         for items in [0, 3] {
             for first in READS
@@ -79,7 +93,7 @@ async fn enqueues_never_conflict_with_anything_before_them() {
             {
                 for second in [Op::Enqueue, Op::EnqueueAll, Op::Clear] {
                     assert!(
-                        !conflicts(order, items, first, second).await,
+                        !conflicts(&store, order, items, first, second).await,
                         "{second:?} after {first:?} with {items} items in {order:?} order"
                     );
                 }
@@ -88,8 +102,7 @@ async fn enqueues_never_conflict_with_anything_before_them() {
     }
 }
 
-#[tokio::test]
-async fn an_enqueue_makes_a_read_fail_only_if_it_reported_the_end() {
+async fn an_enqueue_makes_a_read_fail_only_if_it_reported_the_end(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         for first in [Op::Enqueue, Op::EnqueueAll] {
             for (items, second, expected) in [
@@ -108,7 +121,7 @@ async fn an_enqueue_makes_a_read_fail_only_if_it_reported_the_end() {
                 (3, Op::Items(4), true),
             ] {
                 assert_eq!(
-                    conflicts(order, items, first, second).await,
+                    conflicts(&store, order, items, first, second).await,
                     expected,
                     "{second:?} after {first:?} with {items} items in {order:?} order"
                 );
@@ -117,17 +130,16 @@ async fn an_enqueue_makes_a_read_fail_only_if_it_reported_the_end() {
     }
 }
 
-#[tokio::test]
-async fn a_dequeue_makes_every_read_of_the_same_item_fail() {
+async fn a_dequeue_makes_every_read_of_the_same_item_fail(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         for first in [Op::Dequeue, Op::DequeueBatch(2)] {
             for second in READS {
                 assert!(
-                    conflicts(order, 3, first, second).await,
+                    conflicts(&store, order, 3, first, second).await,
                     "{second:?} after {first:?} in {order:?} order"
                 );
                 assert!(
-                    !conflicts(order, 0, first, second).await,
+                    !conflicts(&store, order, 0, first, second).await,
                     "{second:?} after {first:?} on an empty queue in {order:?} order"
                 );
             }
@@ -135,22 +147,20 @@ async fn a_dequeue_makes_every_read_of_the_same_item_fail() {
     }
 }
 
-#[tokio::test]
-async fn reads_never_make_each_other_fail() {
+async fn reads_never_make_each_other_fail(store: TestStore) {
     for first in [Op::Peek, Op::IsEmpty, Op::Items(4)] {
         for second in READS {
-            assert!(!conflicts(Order::Commit, 3, first, second).await);
+            assert!(!conflicts(&store, Order::Commit, 3, first, second).await);
         }
     }
 }
 
-#[tokio::test]
-async fn a_clear_makes_every_read_fail() {
+async fn a_clear_makes_every_read_fail(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         for items in [0, 3] {
             for second in READS {
                 assert!(
-                    conflicts(order, items, Op::Clear, second).await,
+                    conflicts(&store, order, items, Op::Clear, second).await,
                     "{second:?} with {items} items in {order:?} order"
                 );
             }
@@ -158,10 +168,10 @@ async fn a_clear_makes_every_read_fail() {
     }
 }
 
-#[tokio::test]
-async fn a_later_page_does_not_conflict_with_a_dequeue_before_it() {
-    let (db, queue) = (memory(), jobs(Order::Commit));
-    enqueue_committed(&db, &queue, &[1, 2, 3, 4]).await;
+async fn a_later_page_does_not_conflict_with_a_dequeue_before_it(store: TestStore) {
+    let store = store.fresh();
+    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    enqueue_committed(db, &queue, &[1, 2, 3, 4]).await;
     let mut page = db.begin().unwrap();
     let first = queue.items(&db.begin().unwrap(), None, 2).await.unwrap();
     let second = queue.items(&page, Some(first[1].id), 2).await.unwrap();
@@ -177,14 +187,14 @@ async fn a_later_page_does_not_conflict_with_a_dequeue_before_it() {
     page.commit().await.unwrap();
 }
 
-#[tokio::test]
-async fn in_index_order_an_item_that_ties_with_the_head_makes_a_dequeue_fail() {
-    let (db, queue) = (memory(), jobs(Order::Index));
+async fn in_index_order_an_item_that_ties_with_the_head_makes_a_dequeue_fail(store: TestStore) {
+    let store = store.fresh();
+    let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
     // The head, with the highest suffix there is: what ties with it sorts before it.
     let head = queue.subspace().pack(&(1, &[0xff_u8; SUFFIX_BYTES][..]));
     let stale = db.begin().unwrap();
     stale.read_version().await.unwrap();
-    set_committed(&db, &head, b"\x01").await;
+    set_committed(db, &head, b"\x01").await;
 
     let mut dequeue = db.begin().unwrap();
     assert_eq!(queue.dequeue(&dequeue).await.unwrap().unwrap().value, 1);
@@ -192,13 +202,13 @@ async fn in_index_order_an_item_that_ties_with_the_head_makes_a_dequeue_fail() {
     queue.enqueue(&stale, &2).await.unwrap();
     stale.commit().await.unwrap();
     assert_eq!(code(dequeue.commit().await), Some(Code::NOT_COMMITTED));
-    assert_eq!(contents(&db, &queue).await, [2, 1]);
+    assert_eq!(contents(db, &queue).await, [2, 1]);
 }
 
-#[tokio::test]
-async fn items_enqueued_at_the_same_time_are_all_there() {
+async fn items_enqueued_at_the_same_time_are_all_there(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
-        let (db, queue) = (memory(), jobs(order));
+        let store = store.fresh();
+        let (db, queue) = (&store.db, jobs_of(&store, order));
         let mut transactions: Vec<_> = (0..20).map(|_| db.begin().unwrap()).collect();
         for tr in &transactions {
             tr.read_version().await.unwrap();
@@ -209,7 +219,7 @@ async fn items_enqueued_at_the_same_time_are_all_there() {
         for tr in &mut transactions {
             tr.commit().await.unwrap();
         }
-        let mut values = contents(&db, &queue).await;
+        let mut values = contents(db, &queue).await;
         match order {
             Order::Commit => {}
             // All of them saw an empty queue and have the index 1: their order is random.
@@ -219,9 +229,9 @@ async fn items_enqueued_at_the_same_time_are_all_there() {
     }
 }
 
-#[tokio::test]
-async fn commit_order_is_the_order_of_commits_not_of_enqueues() {
-    let (db, queue) = (memory(), jobs(Order::Commit));
+async fn commit_order_is_the_order_of_commits_not_of_enqueues(store: TestStore) {
+    let store = store.fresh();
+    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
     let (mut early, mut late) = (db.begin().unwrap(), db.begin().unwrap());
     let staged_early = queue.enqueue(&early, &1).await.unwrap();
     let staged_late = queue.enqueue(&late, &2).await.unwrap();
@@ -234,9 +244,9 @@ async fn commit_order_is_the_order_of_commits_not_of_enqueues() {
     assert_eq!(queue.items(&tr, None, 10).await.unwrap(), expected);
 }
 
-#[tokio::test]
-async fn index_order_gives_ids_at_once() {
-    let (db, queue) = (memory(), jobs(Order::Index));
+async fn index_order_gives_ids_at_once(store: TestStore) {
+    let store = store.fresh();
+    let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
     let mut tr = db.begin().unwrap();
     let staged = queue.enqueue_all(&tr, &[1, 2, 3]).await.unwrap();
     let versionstamp = tr.commit().await.unwrap().versionstamp.unwrap();

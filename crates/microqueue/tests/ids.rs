@@ -5,17 +5,25 @@
 
 mod common;
 
-use common::{contents, jobs, memory};
+use common::{contents, jobs_of};
+use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::run::Runner;
 use microqueue::keyspace::{Database, OwnedTransaction};
 use microqueue::{CommittingQueue, ItemId, MicroQueue, Order};
 
-#[tokio::test]
-async fn two_handles_in_one_transaction_keep_all_items_in_call_order() {
+microqueue::keyspace::on_every_store!(
+    two_handles_in_one_transaction_keep_all_items_in_call_order,
+    more_enqueues_than_a_user_version_counts_are_all_there_in_call_order,
+    pages_together_are_the_queue,
+    self_committing_operations_return_the_ids_that_are_stored,
+);
+
+async fn two_handles_in_one_transaction_keep_all_items_in_call_order(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
-        let db = memory();
-        let (one, other) = (jobs(order), jobs(order));
+        let store = store.fresh();
+        let db = &store.db;
+        let (one, other) = (jobs_of(&store, order), jobs_of(&store, order));
         let mut tr = db.begin().unwrap();
         for value in (0..100).step_by(4) {
             one.enqueue(&tr, &value).await.unwrap();
@@ -26,15 +34,18 @@ async fn two_handles_in_one_transaction_keep_all_items_in_call_order() {
             one.clone().enqueue(&tr, &(value + 3)).await.unwrap();
         }
         tr.commit().await.unwrap();
-        assert_eq!(contents(&db, &one).await, (0..100).collect::<Vec<_>>());
+        assert_eq!(contents(db, &one).await, (0..100).collect::<Vec<_>>());
     }
 }
 
-#[tokio::test]
-async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order() {
+async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order(store: TestStore) {
     const ITEMS: u64 = 70_000;
-    let db = memory();
-    let (one, other) = (jobs(Order::Commit), jobs(Order::Commit));
+    let store = store.fresh();
+    let db = &store.db;
+    let (one, other) = (
+        jobs_of(&store, Order::Commit),
+        jobs_of(&store, Order::Commit),
+    );
     let mut tr = db.begin().unwrap();
     let mut staged = Vec::new();
     for value in 0..ITEMS / 2 {
@@ -54,11 +65,11 @@ async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order() 
     }
 }
 
-#[tokio::test]
-async fn pages_together_are_the_queue() {
+async fn pages_together_are_the_queue(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
-        let (db, queue) = (memory(), jobs(order));
-        common::enqueue_committed(&db, &queue, &(0..25).collect::<Vec<_>>()).await;
+        let store = store.fresh();
+        let (db, queue) = (&store.db, jobs_of(&store, order));
+        common::enqueue_committed(db, &queue, &(0..25).collect::<Vec<_>>()).await;
         for limit in [1, 7, 24, 25, 26] {
             let tr = db.begin().unwrap();
             let (mut values, mut after) = (Vec::new(), None);
@@ -76,11 +87,10 @@ async fn pages_together_are_the_queue() {
     }
 }
 
-#[tokio::test]
-async fn self_committing_operations_return_the_ids_that_are_stored() {
+async fn self_committing_operations_return_the_ids_that_are_stored(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
-        let runner = Runner::new(memory());
-        let queue = jobs(order).on(&runner);
+        let runner = Runner::new(store.db.clone());
+        let queue = jobs_of(&store, order).on(&runner);
         let mut ids = vec![queue.enqueue(&0).await.unwrap()];
         ids.extend(queue.enqueue_all(&[1, 2]).await.unwrap());
         assert_eq!(queue.enqueue_all(&[]).await.unwrap(), []);

@@ -6,20 +6,34 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{contents, corrupt_key, enqueue_committed, jobs, memory, rows, set_committed};
+use common::{contents, corrupt_key, enqueue_committed, jobs_of, memory, rows_of, set_committed};
+use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::codec::{Json, Raw};
 use microqueue::keyspace::{
     self, Bytes, Database, OwnedTransaction, Subspace, Transaction, limits,
 };
 use microqueue::{Error, MicroQueue, Order};
 
+microqueue::keyspace::on_every_store!(
+    an_item_over_the_limit_is_refused_and_the_transaction_goes_on,
+    one_item_over_the_limit_keeps_all_of_its_batch_out,
+    a_value_without_an_encoding_keeps_all_of_its_batch_out,
+    a_transaction_over_the_stores_limit_commits_none_of_its_items,
+    a_record_that_does_not_decode_is_named_and_stays,
+    a_record_of_a_newer_format_is_named_and_stays,
+    a_handle_of_another_order_reads_nothing_and_changes_nothing,
+    an_id_of_another_order_is_refused,
+    an_index_that_none_can_follow_is_refused,
+    a_limit_of_zero_takes_and_shows_nothing,
+);
+
 const ORDERS: [Order; 2] = [Order::Commit, Order::Index];
 
-#[tokio::test]
-async fn an_item_over_the_limit_is_refused_and_the_transaction_goes_on() {
+async fn an_item_over_the_limit_is_refused_and_the_transaction_goes_on(store: TestStore) {
     for order in ORDERS {
-        let db = memory();
-        let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(Subspace::from("q"), order);
+        let store = store.fresh();
+        let db = &store.db;
+        let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(store.root.clone(), order);
         let framing = usize::from(order == Order::Commit);
         let largest = Bytes::from(vec![7; limits::VALUE_BYTES - framing]);
         let larger = Bytes::from(vec![7; limits::VALUE_BYTES - framing + 1]);
@@ -34,10 +48,12 @@ async fn an_item_over_the_limit_is_refused_and_the_transaction_goes_on() {
                 ..
             }
         ));
-        assert_eq!(
-            error.to_string(),
-            "item of 100001 bytes does not fit queue `\\x02q\\x00`, whose items have up to 100000"
+        let text = error.to_string();
+        assert!(
+            text.starts_with("item of 100001 bytes does not fit queue `"),
+            "{text}"
         );
+        assert!(text.ends_with("`, whose items have up to 100000"), "{text}");
         queue.enqueue(&tr, &largest).await.unwrap();
         tr.commit().await.unwrap();
 
@@ -48,25 +64,25 @@ async fn an_item_over_the_limit_is_refused_and_the_transaction_goes_on() {
     }
 }
 
-#[tokio::test]
-async fn one_item_over_the_limit_keeps_all_of_its_batch_out() {
+async fn one_item_over_the_limit_keeps_all_of_its_batch_out(store: TestStore) {
     for order in ORDERS {
-        let db = memory();
-        let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(Subspace::from("q"), order);
+        let store = store.fresh();
+        let db = &store.db;
+        let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(store.root.clone(), order);
         let batch = [Bytes::new(), Bytes::from(vec![0; limits::VALUE_BYTES + 1])];
         let mut tr = db.begin().unwrap();
         let error = queue.enqueue_all(&tr, &batch).await.unwrap_err();
         assert!(matches!(error, Error::ItemTooLarge { .. }));
         assert_eq!(tr.commit().await.unwrap(), keyspace::Commit::READ_ONLY);
-        assert!(rows(&db).await.is_empty());
+        assert!(rows_of(&store).await.is_empty());
     }
 }
 
-#[tokio::test]
-async fn a_value_without_an_encoding_keeps_all_of_its_batch_out() {
-    let db = memory();
+async fn a_value_without_an_encoding_keeps_all_of_its_batch_out(store: TestStore) {
+    let store = store.fresh();
+    let db = &store.db;
     // Keys of a JSON object are strings.
-    let queue: MicroQueue<BTreeMap<Vec<u8>, u8>, Json> = MicroQueue::new(Subspace::from("q"));
+    let queue: MicroQueue<BTreeMap<Vec<u8>, u8>, Json> = MicroQueue::new(store.root.clone());
     let batch = [Default::default(), [(vec![1], 1)].into()];
     let mut tr = db.begin().unwrap();
     let error = queue.enqueue_all(&tr, &batch).await.unwrap_err();
@@ -100,25 +116,25 @@ async fn a_prefix_without_room_for_a_key_is_refused() {
     }
 }
 
-#[tokio::test]
-async fn a_transaction_over_the_stores_limit_commits_none_of_its_items() {
-    let db = memory();
-    let queue: MicroQueue<Bytes, Raw> = MicroQueue::new(Subspace::from("q"));
+async fn a_transaction_over_the_stores_limit_commits_none_of_its_items(store: TestStore) {
+    let store = store.fresh();
+    let db = &store.db;
+    let queue: MicroQueue<Bytes, Raw> = MicroQueue::new(store.root.clone());
     let large = vec![Bytes::from(vec![0; 99_000]); 102];
     let mut tr = db.begin().unwrap();
     queue.enqueue_all(&tr, &large).await.unwrap();
     let error = tr.commit().await.unwrap_err();
     assert_eq!(error.code(), Some(keyspace::Code::TRANSACTION_TOO_LARGE));
-    assert!(rows(&db).await.is_empty());
+    assert!(rows_of(&store).await.is_empty());
 }
 
-#[tokio::test]
-async fn a_record_that_does_not_decode_is_named_and_stays() {
+async fn a_record_that_does_not_decode_is_named_and_stays(store: TestStore) {
     for order in ORDERS {
-        let (db, queue) = (memory(), jobs(order));
-        enqueue_committed(&db, &queue, &[1, 2, 3]).await;
-        let damaged = rows(&db).await[1].key.clone();
-        set_committed(&db, &damaged, b"\x01\xff").await;
+        let store = store.fresh();
+        let (db, queue) = (&store.db, jobs_of(&store, order));
+        enqueue_committed(db, &queue, &[1, 2, 3]).await;
+        let damaged = rows_of(&store).await[1].key.clone();
+        set_committed(db, &damaged, b"\x01\xff").await;
 
         let mut tr = db.begin().unwrap();
         assert_eq!(queue.dequeue(&tr).await.unwrap().unwrap().value, 1);
@@ -132,36 +148,36 @@ async fn a_record_that_does_not_decode_is_named_and_stays() {
         tr.commit().await.unwrap();
 
         // Nothing was taken but the first item; without the damaged one the queue goes on.
-        assert_eq!(rows(&db).await.len(), 2);
+        assert_eq!(rows_of(&store).await.len(), 2);
         let mut tr = db.begin().unwrap();
         tr.clear(&damaged);
         tr.commit().await.unwrap();
-        assert_eq!(contents(&db, &queue).await, [3]);
+        assert_eq!(contents(db, &queue).await, [3]);
     }
 }
 
-#[tokio::test]
-async fn a_record_of_a_newer_format_is_named_and_stays() {
-    let (db, queue) = (memory(), jobs(Order::Commit));
-    enqueue_committed(&db, &queue, &[1]).await;
-    let key = rows(&db).await[0].key.clone();
-    set_committed(&db, &key, b"\x02\x01").await;
+async fn a_record_of_a_newer_format_is_named_and_stays(store: TestStore) {
+    let store = store.fresh();
+    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    enqueue_committed(db, &queue, &[1]).await;
+    let key = rows_of(&store).await[0].key.clone();
+    set_committed(db, &key, b"\x02\x01").await;
     let error = queue.dequeue(&db.begin().unwrap()).await.unwrap_err();
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(
         source.contains("expected format 1, found Some(2)"),
         "{source}"
     );
-    assert_eq!(rows(&db).await.len(), 1);
+    assert_eq!(rows_of(&store).await.len(), 1);
 }
 
-#[tokio::test]
-async fn a_handle_of_another_order_reads_nothing_and_changes_nothing() {
+async fn a_handle_of_another_order_reads_nothing_and_changes_nothing(store: TestStore) {
     for (stored, opened) in [(Order::Commit, Order::Index), (Order::Index, Order::Commit)] {
-        let db = memory();
-        enqueue_committed(&db, &jobs(stored), &[1]).await;
-        let before = rows(&db).await;
-        let wrong = jobs(opened);
+        let store = store.fresh();
+        let db = &store.db;
+        enqueue_committed(db, &jobs_of(&store, stored), &[1]).await;
+        let before = rows_of(&store).await;
+        let wrong = jobs_of(&store, opened);
         let tr = db.begin().unwrap();
         assert_eq!(
             corrupt_key(wrong.dequeue(&tr).await.unwrap_err()),
@@ -173,19 +189,23 @@ async fn a_handle_of_another_order_reads_nothing_and_changes_nothing() {
         );
         let error = wrong.items(&tr, None, 1).await.unwrap_err();
         assert_eq!(corrupt_key(error), before[0].key);
-        assert_eq!(rows(&db).await, before);
+        assert_eq!(rows_of(&store).await, before);
     }
     // In index order an enqueue reads the last key too.
-    let db = memory();
-    enqueue_committed(&db, &jobs(Order::Commit), &[1]).await;
+    let store = store.fresh();
+    let db = &store.db;
+    enqueue_committed(db, &jobs_of(&store, Order::Commit), &[1]).await;
     let tr = db.begin().unwrap();
-    let error = jobs(Order::Index).enqueue(&tr, &2).await.unwrap_err();
-    assert_eq!(corrupt_key(error), rows(&db).await[0].key);
+    let error = jobs_of(&store, Order::Index)
+        .enqueue(&tr, &2)
+        .await
+        .unwrap_err();
+    assert_eq!(corrupt_key(error), rows_of(&store).await[0].key);
 }
 
-#[tokio::test]
-async fn an_id_of_another_order_is_refused() {
-    let db = memory();
+async fn an_id_of_another_order_is_refused(store: TestStore) {
+    let store = store.fresh();
+    let db = &store.db;
     for (stored, opened) in [(Order::Commit, Order::Index), (Order::Index, Order::Commit)] {
         let mut tr = db.begin().unwrap();
         let queue =
@@ -194,33 +214,36 @@ async fn an_id_of_another_order_is_refused() {
         tr.commit().await.unwrap();
         let tr = db.begin().unwrap();
         let id = queue.peek(&tr).await.unwrap().unwrap().id;
-        let error = jobs(opened).items(&tr, Some(id), 1).await.unwrap_err();
+        let error = jobs_of(&store, opened)
+            .items(&tr, Some(id), 1)
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::WrongOrder { order, .. } if order == opened));
     }
 }
 
-#[tokio::test]
-async fn an_index_that_none_can_follow_is_refused() {
-    let (db, queue) = (memory(), jobs(Order::Index));
+async fn an_index_that_none_can_follow_is_refused(store: TestStore) {
+    let store = store.fresh();
+    let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
     let last = queue.subspace().pack(&(u64::MAX - 1, &[0_u8; 20][..]));
-    set_committed(&db, &last, b"\x01").await;
+    set_committed(db, &last, b"\x01").await;
     let mut tr = db.begin().unwrap();
     let error = queue.enqueue_all(&tr, &[2, 3]).await.unwrap_err();
     assert_eq!(corrupt_key(error), last);
     queue.enqueue(&tr, &2).await.unwrap();
     tr.commit().await.unwrap();
-    assert_eq!(contents(&db, &queue).await, [1, 2]);
+    assert_eq!(contents(db, &queue).await, [1, 2]);
 }
 
-#[tokio::test]
-async fn a_limit_of_zero_takes_and_shows_nothing() {
+async fn a_limit_of_zero_takes_and_shows_nothing(store: TestStore) {
     for order in ORDERS {
-        let (db, queue) = (memory(), jobs(order));
-        enqueue_committed(&db, &queue, &[1]).await;
+        let store = store.fresh();
+        let (db, queue) = (&store.db, jobs_of(&store, order));
+        enqueue_committed(db, &queue, &[1]).await;
         let tr = db.begin().unwrap();
         assert_eq!(queue.dequeue_batch(&tr, 0).await.unwrap(), []);
         assert_eq!(queue.items(&tr, None, 0).await.unwrap(), []);
         assert_eq!(queue.enqueue_all(&tr, &[]).await.unwrap(), []);
-        assert_eq!(contents(&db, &queue).await, [1]);
+        assert_eq!(contents(db, &queue).await, [1]);
     }
 }

@@ -24,7 +24,8 @@ pub(super) struct View<'a> {
     pub(super) stored: &'a mut Stored,
     /// The transaction's own writes, unless the read bypasses them.
     pub(super) writes: Option<&'a WriteMap>,
-    /// Reads versionstamped operations as sets whose stamp is not filled in.
+    /// Reads the key of a versionstamped operation as set, without the stamp filled in. Selectors
+    /// and ranges stop there all the same.
     pub(super) bypass_unreadable: bool,
 }
 
@@ -116,7 +117,7 @@ impl Cursor {
         // The keys next to the position that the own writes say nothing about end here.
         let mut edge = self.bound.clone();
         if let Some(writes) = view.writes {
-            if !view.bypass_unreadable && self.neighbor(writes.unreadable(), &mut edge).is_some() {
+            if self.neighbor(writes.unreadable(), &mut edge).is_some() {
                 return Ok(ControlFlow::Break(Step::Unreadable));
             }
             if let Some((key, stack)) = self.neighbor_stack(writes, &mut edge) {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::{
     self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,
@@ -17,6 +18,11 @@ pub(crate) fn memory() -> Store {
 /// Returns the queue under test.
 pub(crate) fn jobs(order: Order) -> MicroQueue<u64> {
     MicroQueue::with_order(Subspace::from("jobs"), order)
+}
+
+/// Returns the queue under test in a part of a store.
+pub(crate) fn jobs_of(store: &TestStore, order: Order) -> MicroQueue<u64> {
+    MicroQueue::with_order(store.root.subspace(&"jobs"), order)
 }
 
 /// Enqueues in a transaction of its own.
@@ -37,6 +43,13 @@ pub(crate) async fn contents(db: &Store, queue: &MicroQueue<u64>) -> Vec<u64> {
 pub(crate) async fn rows(db: &Store) -> Vec<KeyValue> {
     let tr = db.begin().unwrap();
     let all = RangeQuery::keys(&b""[..], &b"\xff"[..]);
+    read_all(&tr, all, Isolation::Snapshot).await.unwrap()
+}
+
+/// Returns every row of a part of a store.
+pub(crate) async fn rows_of(store: &TestStore) -> Vec<KeyValue> {
+    let tr = store.db.begin().unwrap();
+    let all = store.everything();
     read_all(&tr, all, Isolation::Snapshot).await.unwrap()
 }
 

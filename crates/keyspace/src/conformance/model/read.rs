@@ -16,7 +16,7 @@ pub(super) struct Reader<'a> {
     pub(super) stored: &'a BTreeMap<Bytes, Bytes>,
     pub(super) writes: &'a Writes,
     pub(super) known: &'a mut Known,
-    /// Whether keys that nobody may read are read all the same.
+    /// Whether a key that nobody may read is read all the same, if it is read by itself.
     pub(super) bypass: bool,
 }
 
@@ -103,7 +103,7 @@ impl Reader<'_> {
     /// What the transaction sees at a key, `None` if there is nothing.
     fn seen(&self, key: &Bytes) -> Option<Seen> {
         let staged = self.writes.at(key);
-        if staged.unreadable && !self.bypass {
+        if staged.unreadable {
             return Some(Seen::Unreadable);
         }
         if !staged.is_independent() && !self.known.knows(key) {
