@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, VALUE};
 use crate::rounds::{Load, Pair, median};
 
 const LOAD: Load = Load {
-    rounds: 10,
+    rounds: 20,
     tasks: 64,
     transactions: 8_000,
     operations_per_transaction: 1,
