@@ -8,15 +8,21 @@ mod common;
 
 use std::sync::Arc;
 
-use common::jobs;
+use common::jobs_of;
+use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
-use microqueue::keyspace::embedded::{Embedded, Options};
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
-use microqueue::keyspace::{
-    self, Code, Database, Environment, OwnedTransaction, Subspace, Transaction,
-};
+use microqueue::keyspace::{self, Code, Database, Environment, OwnedTransaction, Transaction};
 use microqueue::{CommittingQueue, Error, Order, Result};
+
+microqueue::keyspace::on_every_store!(
+    an_answer_means_one_effect_and_an_error_none,
+    a_ledger_swept_in_between_makes_the_outcome_unknown_and_repeats_nothing,
+);
+
+/// Where the ledgers lie, below a test's root.
+const LEDGERS: &str = "ledgers";
 
 /// What the queue holds before each call.
 const BEFORE: [u64; 3] = [1, 2, 3];
@@ -59,7 +65,7 @@ enum Answer {
     Unknown,
 }
 
-type Store = Chaos<Embedded>;
+type Store = Chaos<keyspace::Store>;
 
 async fn call(call: Call, queue: &CommittingQueue<u64, Store>, runner: &Runner<Store>) -> Answer {
     let answer = match call {
@@ -154,13 +160,17 @@ fn scripts() -> Vec<[CommitFault; 2]> {
 }
 
 /// A queue that holds [`BEFORE`], on a store whose commits can be scripted.
-async fn setup(order: Order) -> (Store, Runner<Store>, CommittingQueue<u64, Store>) {
+async fn setup(
+    store: &TestStore,
+    order: Order,
+) -> (Store, Runner<Store>, CommittingQueue<u64, Store>) {
     let env = Environment::seeded(7, Arc::new(ManualClock::moved_by_sleepers()));
-    let db = Options::new().environment(env.clone()).memory().unwrap();
-    let chaos = Chaos::new(db, env.clone(), Faults::default());
-    let options = RunOptions::default().environment(env.clone());
+    let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::default());
+    let options = RunOptions::default()
+        .environment(env.clone())
+        .ledger_subspace(store.root.subspace(&LEDGERS));
     let runner = Runner::with_options(chaos.clone(), options);
-    let queue = jobs(order).environment(env).on(&runner);
+    let queue = jobs_of(store, order).environment(env).on(&runner);
     queue.enqueue_all(&BEFORE).await.unwrap();
     (chaos, runner, queue)
 }
@@ -170,12 +180,11 @@ async fn values(queue: &CommittingQueue<u64, Store>) -> Vec<u64> {
     items.into_iter().map(|item| item.value).collect()
 }
 
-#[tokio::test]
-async fn an_answer_means_one_effect_and_an_error_none() {
+async fn an_answer_means_one_effect_and_an_error_none(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         for operation in CALLS {
             for script in scripts() {
-                let (chaos, runner, queue) = setup(order).await;
+                let (chaos, runner, queue) = setup(&store.fresh(), order).await;
                 chaos.script(script);
                 let answer = call(operation, &queue, &runner).await;
                 chaos.flush().await;
@@ -191,8 +200,7 @@ async fn an_answer_means_one_effect_and_an_error_none() {
     }
 }
 
-#[tokio::test]
-async fn a_ledger_swept_in_between_makes_the_outcome_unknown_and_repeats_nothing() {
+async fn a_ledger_swept_in_between_makes_the_outcome_unknown_and_repeats_nothing(store: TestStore) {
     let late = |before| {
         Fate::Late(Landing {
             attempts: 2,
@@ -206,10 +214,11 @@ async fn a_ledger_swept_in_between_makes_the_outcome_unknown_and_repeats_nothing
             // The sweep refuses it.
             (late(LandingPoint::Commit), false),
         ] {
-            let (chaos, runner, queue) = setup(Order::Commit).await;
+            let store = store.fresh();
+            let (chaos, runner, queue) = setup(&store, Order::Commit).await;
             // A sweep that lands before the second attempt of the call.
             chaos.script([late(LandingPoint::ReadVersion), fate].map(CommitFault::Unknown));
-            let (begin, end) = Subspace::from("keyspace.ledger").range();
+            let (begin, end) = store.root.subspace(&LEDGERS).range();
             let mut sweep = chaos.begin().unwrap();
             sweep.clear_range(&begin, &end);
             sweep.commit().await.unwrap_err();

@@ -3,20 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::jobs;
 use keyspace::conformance::scale;
+use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::chaos::{Chaos, Faults, Tally};
-use microqueue::keyspace::embedded::{Embedded, Options};
+use microqueue::keyspace::embedded::Options;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
-use microqueue::keyspace::{self, Code, Environment};
-use microqueue::{CommittingQueue, Error, Item, Order, Result};
+use microqueue::keyspace::{self, Code, Environment, Store, Subspace};
+use microqueue::{CommittingQueue, Error, Item, MicroQueue, Order, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -86,9 +84,9 @@ fn apply(op: &Op, model: &mut VecDeque<u64>) -> Answer {
     Answer::Nothing
 }
 
-type Queue = CommittingQueue<u64, Chaos<Embedded>>;
+type Queue = CommittingQueue<u64, Chaos<Store>>;
 
-async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Embedded>>) -> Result<Answer> {
+async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Store>>) -> Result<Answer> {
     let items = match op {
         Op::Enqueue(value) => return queue.enqueue(value).await.map(|_| Answer::Nothing),
         Op::EnqueueAll(values) => {
@@ -141,44 +139,67 @@ async fn all_items(queue: &Queue, limit: usize) -> Result<Vec<Item<u64>>> {
     }
 }
 
-/// Runs random operations on a queue and on the model, until they differ. Returns what went wrong
-/// on the way.
-async fn compare(
+/// A run of random operations.
+struct Run {
     order: Order,
     seed: u64,
     faults: Faults,
     exactly_once: bool,
-) -> Result<Tally, String> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let env = Environment::seeded(seed, Arc::new(ManualClock::moved_by_sleepers()));
-    let db = Options::new().environment(env.clone()).memory().unwrap();
-    let chaos = Chaos::new(db, env.clone(), faults);
-    let options = RunOptions::default()
-        .environment(env.clone())
-        .exactly_once(exactly_once)
-        // So that the clock moves little, and few transactions grow too old.
-        .max_retry_delay(Duration::from_millis(20));
-    let runner = Runner::with_options(chaos.clone(), options);
-    let queue = jobs(order).environment(env).on(&runner);
+}
 
-    let mut model = VecDeque::new();
-    for number in 0..40 {
-        let op = random_op(&mut rng, number);
-        let expected = apply(&op, &mut model);
-        let answer = call(&op, &queue, &runner).await.unwrap();
-        if answer != expected {
-            return Err(format!(
-                "operation {number}, {op:?}: {answer:?}, not {expected:?}"
-            ));
+impl Run {
+    /// Runs on a store in memory that the seed alone decides about.
+    async fn in_memory(self) -> Result<Tally, String> {
+        let env = self.environment();
+        let db = Options::new().environment(env).memory().unwrap();
+        self.on(db.into(), &Subspace::from("root")).await
+    }
+
+    fn environment(&self) -> Environment {
+        Environment::seeded(self.seed, Arc::new(ManualClock::moved_by_sleepers()))
+    }
+
+    /// Runs operations on a queue and on the model, until they differ. Returns what went wrong on
+    /// the way.
+    async fn on(self, db: Store, root: &Subspace) -> Result<Tally, String> {
+        let env = self.environment();
+        let Self {
+            order,
+            seed,
+            faults,
+            exactly_once,
+        } = self;
+        let mut rng = StdRng::seed_from_u64(seed);
+        let chaos = Chaos::new(db, env.clone(), faults);
+        let options = RunOptions::default()
+            .environment(env.clone())
+            .ledger_subspace(root.subspace(&"ledgers"))
+            .exactly_once(exactly_once)
+            // So that the clock moves little, and few transactions grow too old.
+            .max_retry_delay(Duration::from_millis(20));
+        let runner = Runner::with_options(chaos.clone(), options);
+        let queue = MicroQueue::with_order(root.subspace(&"jobs"), order);
+        let queue = queue.environment(env).on(&runner);
+
+        let mut model = VecDeque::new();
+        for number in 0..40 {
+            let op = random_op(&mut rng, number);
+            let expected = apply(&op, &mut model);
+            let answer = call(&op, &queue, &runner).await.unwrap();
+            if answer != expected {
+                return Err(format!(
+                    "operation {number}, {op:?}: {answer:?}, not {expected:?}"
+                ));
+            }
         }
+        chaos.flush().await;
+        let left = Answer::Values(model.into());
+        let found = call(&Op::Items(7), &queue, &runner).await.unwrap();
+        if found != left {
+            return Err(format!("in the end: {found:?}, not {left:?}"));
+        }
+        Ok(chaos.tally())
     }
-    chaos.flush().await;
-    let left = Answer::Values(model.into());
-    let found = call(&Op::Items(7), &queue, &runner).await.unwrap();
-    if found != left {
-        return Err(format!("in the end: {found:?}, not {left:?}"));
-    }
-    Ok(chaos.tally())
 }
 
 #[tokio::test]
@@ -187,8 +208,15 @@ async fn random_operations_answer_as_a_deque_does_whatever_becomes_of_commits() 
     for seed in 0..scale(150, 20_000) as u64 {
         for order in [Order::Commit, Order::Index] {
             let probability = [0.0, 0.02, 0.1][seed as usize % 3];
-            let result = compare(order, seed, Faults::all(probability), true).await;
-            let tally = result.unwrap_or_else(|difference| {
+            let faults = Faults::all(probability);
+            let exactly_once = true;
+            let run = Run {
+                order,
+                seed,
+                faults,
+                exactly_once,
+            };
+            let tally = run.in_memory().await.unwrap_or_else(|difference| {
                 panic!("in {order:?} order, seed {seed}: {difference}");
             });
             late.landed += tally.landed;
@@ -196,6 +224,27 @@ async fn random_operations_answer_as_a_deque_does_whatever_becomes_of_commits() 
         }
     }
     assert!(late.landed > 0 && late.refused > 0, "{late:?}");
+}
+
+microqueue::keyspace::on_every_store!(a_store_answers_as_a_deque_does_whatever_becomes_of_commits);
+
+async fn a_store_answers_as_a_deque_does_whatever_becomes_of_commits(store: TestStore) {
+    for seed in 0..scale(8, 400) as u64 {
+        for order in [Order::Commit, Order::Index] {
+            let faults = Faults::all(0.05);
+            let exactly_once = true;
+            let run = Run {
+                order,
+                seed,
+                faults,
+                exactly_once,
+            };
+            let store = store.fresh();
+            if let Err(difference) = run.on(store.db, &store.root).await {
+                panic!("in {order:?} order, seed {seed}: {difference}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -213,8 +262,13 @@ async fn the_model_catches_a_runner_without_its_ledger() {
     ] {
         let mut caught = 0;
         for seed in 0..10 {
-            let difference = compare(Order::Commit, seed, faults.clone(), false).await;
-            caught += usize::from(difference.is_err());
+            let run = Run {
+                order: Order::Commit,
+                seed,
+                faults: faults.clone(),
+                exactly_once: false,
+            };
+            caught += usize::from(run.in_memory().await.is_err());
         }
         assert!(caught > 5, "{faults:?}: caught in {caught} of 10 runs");
     }
