@@ -1,4 +1,4 @@
-//! Random programs on the embedded store and on the reference model.
+//! Random programs on a store and on the reference model, and on two stores side by side.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,6 +8,7 @@ use keyspace::conformance::compare::{self, Counterexample, Modeled};
 use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::replay::Replay;
 use keyspace::conformance::scale;
+use keyspace::conformance::stores::TestStore;
 use keyspace::{Database, Environment, embedded};
 
 /// Compares a store with the model on many programs, or on that of the environment variable `SEED`.
@@ -35,6 +36,37 @@ async fn a_store_in_a_file_agrees_with_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let db = embedded::Options::new().open(folder.path().join("store"));
     assert_agrees(db.unwrap(), scale(500, 20_000)).await;
+}
+
+keyspace::on_every_store!(a_store_agrees_with_one_in_memory);
+
+/// Seeds on which the embedded store and a cluster have differed.
+const ONCE_WRONG: [u64; 5] = [23_086, 47_264, 61_192, 84_954, 165_946];
+
+async fn a_store_agrees_with_one_in_memory(store: TestStore) {
+    let prefix = store.root.bytes().to_vec();
+    let under = |db| Replay::new(db, Environment::system()).under(prefix.clone());
+    let (memory, store) = (under(keyspace::open("memory:").unwrap()), under(store.db));
+    for seed in ONCE_WRONG.into_iter().chain(0..scale(500, 100_000) as u64) {
+        if let Some(found) = compare::check(&memory, &store, seed).await.unwrap() {
+            panic!("{found}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_planted_bug_shows_between_two_stores() {
+    let under = |db| Replay::new(db, Environment::system()).under(&b"place"[..]);
+    let memory = || keyspace::open("memory:").unwrap();
+    let sound = under(Planted::new(memory(), Plant::OldVersionsAsNew));
+    let broken = under(Planted::new(memory(), Plant::ReadsWithoutConflicts));
+    for seed in 0..1_000 {
+        if let Some(found) = compare::check(&sound, &broken, seed).await.unwrap() {
+            assert!(found.trace.program.steps.len() <= 8, "{found}");
+            return;
+        }
+    }
+    panic!("two stores of which one is broken agreed");
 }
 
 /// Compares a store with a planted bug with the model until they differ.

@@ -94,6 +94,23 @@ impl RangeSet {
             .next_back()
     }
 
+    /// Returns whether a range begins or ends at `key`.
+    pub(super) fn has_bound(&self, key: &Bytes) -> bool {
+        self.ranges.contains_key(key) || self.bound_before(&key_range(key).1) == Some(key)
+    }
+
+    /// Returns the last key before `key` at which a range begins or ends.
+    pub(super) fn bound_before(&self, key: &Bytes) -> Option<&Bytes> {
+        let (begin, end) = self.last_before(key)?;
+        Some(if end < key { end } else { begin })
+    }
+
+    /// Returns the first key after `key` at which a range begins or ends.
+    pub(super) fn bound_after(&self, key: &Bytes) -> Option<&Bytes> {
+        let (begin, end) = self.first_from(key)?;
+        Some(if begin > key { begin } else { end })
+    }
+
     fn last_at_or_before(&self, key: &[u8]) -> Option<(&Bytes, &Bytes)> {
         self.ranges
             .range::<[u8], _>((Bound::Unbounded, Bound::Included(key)))

@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use super::stored::{Direction, Limits};
 use super::view::{Cursor, Step, View};
+use super::write_map::WriteMap;
 use crate::error::{Code, Result};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
@@ -203,13 +204,29 @@ impl View<'_> {
         })
     }
 
-    /// Returns the bounds of the unknown keys next to `position`.
-    fn unknown_around(&mut self, position: &Bytes) -> Result<(Bytes, Bytes)> {
+    /// Returns the bounds of the unknown keys next to `position`, in the direction `ahead` and, if
+    /// nothing parts them there, also behind it. FoundationDB's client parts them where the
+    /// transaction's writes and write conflict ranges begin and end.
+    fn unknown_around(&mut self, position: &Bytes, ahead: Direction) -> Result<(Bytes, Bytes)> {
+        let conflicts = self.writes.map(WriteMap::conflicts);
+        let is_parted = conflicts.is_some_and(|conflicts| conflicts.has_bound(position));
         let mut bound = |direction: Direction| -> Result<Bytes> {
+            if is_parted && direction != ahead {
+                return Ok(position.clone());
+            }
             let mut cursor = Cursor::new(direction, position.clone());
-            Ok(match cursor.next(self)? {
+            let edge = match cursor.next(self)? {
                 Step::Unknown(edge) if cursor.position == *position => edge,
-                _ => position.clone(),
+                _ => return Ok(position.clone()),
+            };
+            let parted = conflicts.and_then(|conflicts| match direction {
+                Direction::Forward => conflicts.bound_after(position),
+                Direction::Backward => conflicts.bound_before(position),
+            });
+            Ok(match (parted, direction) {
+                (None, _) => edge,
+                (Some(parted), Direction::Forward) => edge.min(parted.clone()),
+                (Some(parted), Direction::Backward) => edge.max(parted.clone()),
             })
         };
         let lowest = bound(Direction::Backward)?;
@@ -391,11 +408,7 @@ impl RangeRead {
             Direction::Backward => (end, begin),
         };
         // A near selector that is stuck stands before what it is stuck at, in its own direction.
-        let direction = match near.selector.offset {
-            1 => self.direction,
-            2.. => Direction::Forward,
-            _ => Direction::Backward,
-        };
+        let direction = direction_from(near.selector.offset).unwrap_or(self.direction);
         let mut cursor = Cursor::new(direction, near.key().clone());
         if !far.is_stuck() && !near.is_stuck() {
             cursor.bound = far.key().clone();
@@ -445,10 +458,11 @@ impl RangeRead {
             Direction::Backward if self.end.offset == 1 => self.end.key = position.clone(),
             _ => {}
         }
-        let near_is_stuck = match self.direction {
-            Direction::Forward => self.begin.offset != 1,
-            Direction::Backward => self.end.offset != 1,
+        let near = match self.direction {
+            Direction::Forward => self.begin.offset,
+            Direction::Backward => self.end.offset,
         };
+        let stuck = direction_from(near);
         let (mut from, mut to) = (self.begin.clone(), self.end.clone());
         let extra = rows_toward(Direction::Forward, from.offset)
             + rows_toward(Direction::Backward, to.offset);
@@ -456,7 +470,8 @@ impl RangeRead {
         to.offset = to.offset.max(1);
         // The far selector may have come to lie behind the unknown keys at the position. All of these
         // are asked for then.
-        let (lowest, highest) = view.unknown_around(position)?;
+        let ahead = stuck.unwrap_or(self.direction);
+        let (lowest, highest) = view.unknown_around(position, ahead)?;
         match self.direction {
             Direction::Forward => {
                 if to.key < lowest || to.key == lowest && self.end.offset < 1 {
@@ -487,7 +502,7 @@ impl RangeRead {
         };
         let range = (&from, &to);
         let (_, more) = (view.stored).load(view.engine, range, limits, self.direction)?;
-        if more && near_is_stuck {
+        if more && stuck.is_some() {
             // The bytes may have run out on the way back to where the near selector starts from:
             // the same request again would tell nothing new.
             let way_back = Limits::ONE_ROW;
@@ -524,6 +539,15 @@ impl RangeRead {
             Direction::Backward => result.read_to_begin &= !result.more,
         }
         result
+    }
+}
+
+/// Returns the direction in which a selector with this offset still has to go, `None` if it is there.
+fn direction_from(offset: i32) -> Option<Direction> {
+    match offset {
+        1 => None,
+        2.. => Some(Direction::Forward),
+        _ => Some(Direction::Backward),
     }
 }
 

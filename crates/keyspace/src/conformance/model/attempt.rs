@@ -151,6 +151,10 @@ impl Attempt {
                 true => &self.staged,
                 false => &no_writes,
             },
+            conflicts: match sees_own_writes {
+                true => &self.writes,
+                false => &[],
+            },
             known: &mut self.known,
             bypass: self.bypass_unreadable,
         });

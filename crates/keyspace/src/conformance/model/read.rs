@@ -15,6 +15,8 @@ use crate::{Code, KeySelector, RangeQuery, key_after};
 pub(super) struct Reader<'a> {
     pub(super) stored: &'a BTreeMap<Bytes, Bytes>,
     pub(super) writes: &'a Writes,
+    /// The write conflict ranges. What is unknown falls apart at their bounds, too.
+    pub(super) conflicts: &'a [(Bytes, Bytes)],
     pub(super) known: &'a mut Known,
     /// Whether a key that nobody may read is read all the same, if it is read by itself.
     pub(super) bypass: bool,
@@ -76,6 +78,8 @@ impl Reader<'_> {
         let end = Bytes::from_static(END_OF_KEYSPACE);
         let mut boundaries = self.writes.boundaries();
         boundaries.extend(self.known.boundaries());
+        let conflicts = self.conflicts.iter();
+        boundaries.extend(conflicts.flat_map(|(begin, end)| [begin.clone(), end.clone()]));
         for key in self.stored.keys().filter(|key| self.known.knows(key)) {
             boundaries.extend([key.clone(), key_after(key).into()]);
         }
