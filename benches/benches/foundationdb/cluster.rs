@@ -20,9 +20,9 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn open() -> Self {
+    pub(crate) fn open() -> keyspace::Result<Self> {
         // The adapter starts the network for both.
-        let store = keyspace::open("fdb:").expect("there is a cluster file");
+        let store = keyspace::open("fdb:")?;
         let bare = foundationdb::Database::default().expect("the adapter has opened it");
         // The adapter sets it too, and it costs a timer for each transaction.
         let limit = i32::try_from(keyspace::fdb::DEFAULT_TIMEOUT.as_millis()).expect("30 seconds");
@@ -30,14 +30,14 @@ impl Cluster {
             .expect("a time limit is an option");
         let env = Environment::system();
         let random: [u8; 8] = env.random_bytes();
-        Self {
+        Ok(Self {
             // One worker: others that look for work and find none would count as processor time.
             runtime: benches::runtime(1),
             store,
             bare: Arc::new(bare),
             root: Subspace::from(("benches", &random[..])),
             env,
-        }
+        })
     }
 
     /// Commits rows.

@@ -35,7 +35,10 @@ fn main() -> io::Result<()> {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let cluster = Cluster::open();
+    let cluster = match Cluster::open() {
+        Ok(cluster) => cluster,
+        Err(error) => return writeln!(io::stderr(), "skipped: foundationdb: {error}"),
+    };
     let mut out = io::stdout();
     writeln!(out, "{}\n", cluster.description())?;
     let workloads: [(&str, Workload); 3] = [

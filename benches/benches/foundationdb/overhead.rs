@@ -18,24 +18,26 @@ use crate::rounds::{Load, Pair, median};
 const ROWS: u64 = 10_000;
 const ROWS_PER_RANGE: u64 = 100;
 
+// Many short rounds: what else the machine does then meets both sides alike, or is not in the median.
+
 const GETS: Load = Load {
-    rounds: 20,
+    rounds: 60,
     tasks: 16,
-    transactions: 200,
+    transactions: 100,
     operations_per_transaction: 100,
 };
 
 const RANGES: Load = Load {
-    rounds: 20,
+    rounds: 80,
     tasks: 16,
     transactions: 200,
     operations_per_transaction: 10,
 };
 
 const COMMITS: Load = Load {
-    rounds: 20,
+    rounds: 60,
     tasks: 64,
-    transactions: 4_000,
+    transactions: 3_000,
     operations_per_transaction: 1,
 };
 
