@@ -11,7 +11,7 @@ use keyspace::{Bytes, Database, OwnedTransaction, RunOptions, Runner, Versionsta
 use microqueue::MicroQueue;
 
 use crate::cluster::{Cluster, VALUE};
-use crate::rounds::{Load, Pair, median};
+use crate::rounds::{Cost, Load, Pair, median_ratio, medians};
 
 const LOAD: Load = Load {
     rounds: 20,
@@ -40,13 +40,9 @@ pub(crate) fn table(cluster: &Cluster) -> String {
             self_committing(cluster),
         ),
     ] {
-        let rate = |side: usize| median(pairs.iter().map(|pair| 1e6 / pair[side].wall_micros));
-        let ratio = median(
-            pairs
-                .iter()
-                .map(|[set, enqueue]| set.wall_micros / enqueue.wall_micros),
-        );
-        let (sets, enqueues) = (rate(0), rate(1));
+        let rate = |cost: &Cost| 1e6 / cost.wall_micros;
+        let [sets, enqueues] = medians(&pairs, rate);
+        let ratio = median_ratio(&pairs, rate);
         writeln!(
             table,
             "| {name} | {sets:.0} | {enqueues:.0} | {ratio:.2} | at least {wanted} |"

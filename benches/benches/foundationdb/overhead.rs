@@ -13,12 +13,12 @@ use keyspace::{
 };
 
 use crate::cluster::{Cluster, VALUE};
-use crate::rounds::{Load, Pair, median};
+use crate::rounds::{Load, Pair, median_ratio, medians};
 
 const ROWS: u64 = 10_000;
 const ROWS_PER_RANGE: u64 = 100;
 
-// Many short rounds: what else the machine does then meets both sides alike, or is not in the median.
+// Rounds are many and short: what else the machine does meets both sides of one alike.
 
 const GETS: Load = Load {
     rounds: 60,
@@ -43,8 +43,7 @@ const COMMITS: Load = Load {
 
 pub(crate) fn table(cluster: &Cluster) -> String {
     let rows = Rows(Arc::new(cluster.root.subspace(&"rows")));
-    let keys = (0..ROWS).map(|number| rows.key(number));
-    cluster.fill(keys);
+    cluster.fill((0..ROWS).map(|number| rows.key(number)));
     let mut table = "\
 | operation | bare: processor time | adapter | ratio | ratio of elapsed time | wanted |
 |---|---|---|---|---|---|
@@ -60,18 +59,9 @@ pub(crate) fn table(cluster: &Cluster) -> String {
             commit_stamped,
         ),
     ] {
-        let micros = |side: usize| median(pairs.iter().map(|pair| pair[side].cpu_micros));
-        let cpu = median(
-            pairs
-                .iter()
-                .map(|[bare, adapter]| adapter.cpu_micros / bare.cpu_micros),
-        );
-        let wall = median(
-            pairs
-                .iter()
-                .map(|[bare, adapter]| adapter.wall_micros / bare.wall_micros),
-        );
-        let (bare, adapter) = (micros(0), micros(1));
+        let [bare, adapter] = medians(&pairs, |cost| cost.cpu_micros);
+        let cpu = median_ratio(&pairs, |cost| cost.cpu_micros);
+        let wall = median_ratio(&pairs, |cost| cost.wall_micros);
         writeln!(
             table,
             "| {operation} | {bare:.1} µs | {adapter:.1} µs | {cpu:.2} | {wall:.2} | at most 1.1 |"
@@ -90,18 +80,18 @@ impl Rows {
         self.0.pack(&number)
     }
 
-    /// Returns the number of a row, other ones for other operations, and scattered.
+    /// Returns the number of a row: operations that follow each other get rows far apart.
     fn pick(operation: u64, rows: u64) -> u64 {
         const LARGE_PRIME: u64 = 2_654_435_761;
         operation.wrapping_mul(LARGE_PRIME) % rows
     }
 
-    fn random_key(&self, operation: u64) -> Vec<u8> {
+    fn scattered_key(&self, operation: u64) -> Vec<u8> {
         self.key(Self::pick(operation, ROWS))
     }
 
     /// Returns the keys between which a range lies.
-    fn random_range(&self, operation: u64) -> (Vec<u8>, Vec<u8>) {
+    fn scattered_range(&self, operation: u64) -> (Vec<u8>, Vec<u8>) {
         let first = Self::pick(operation, ROWS - ROWS_PER_RANGE);
         (self.key(first), self.key(first + ROWS_PER_RANGE))
     }
@@ -119,7 +109,7 @@ fn get(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
         let (tr, keys) = (db.create_trx().expect("the network runs"), keys.clone());
         async move {
             for operation in operations(GETS, transaction) {
-                let value = tr.get(&keys.random_key(operation), false).await;
+                let value = tr.get(&keys.scattered_key(operation), false).await;
                 let value = value.expect("the cluster answers").expect("there is a row");
                 black_box(&value[..]);
             }
@@ -131,7 +121,7 @@ fn get(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
         async move {
             for operation in operations(GETS, transaction) {
                 let value = tr
-                    .get(&keys.random_key(operation), Isolation::Serializable)
+                    .get(&keys.scattered_key(operation), Isolation::Serializable)
                     .await;
                 let value = value.expect("the cluster answers").expect("there is a row");
                 black_box(&value[..]);
@@ -148,7 +138,7 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
         let (tr, keys) = (db.create_trx().expect("the network runs"), keys.clone());
         async move {
             for operation in operations(RANGES, transaction) {
-                let (begin, end) = keys.random_range(operation);
+                let (begin, end) = keys.scattered_range(operation);
                 let range = RangeOption {
                     begin: KeySelector::first_greater_or_equal(Cow::Owned(begin)),
                     end: KeySelector::first_greater_or_equal(Cow::Owned(end)),
@@ -170,7 +160,7 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
         let (tr, keys) = (db.begin().expect("the network runs"), keys.clone());
         async move {
             for operation in operations(RANGES, transaction) {
-                let (begin, end) = keys.random_range(operation);
+                let (begin, end) = keys.scattered_range(operation);
                 let range = RangeQuery::keys(begin, end)
                     .limit(limit)
                     .mode(StreamingMode::WantAll);
@@ -191,7 +181,7 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
 fn commit(cluster: &Cluster, rows: &Rows) -> [Vec<Pair>; 2] {
     let (db, keys) = (cluster.bare.clone(), rows.clone());
     let bare = move |transaction| {
-        let (tr, key) = (db.create_trx(), keys.random_key(transaction));
+        let (tr, key) = (db.create_trx(), keys.scattered_key(transaction));
         let tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);
@@ -200,7 +190,7 @@ fn commit(cluster: &Cluster, rows: &Rows) -> [Vec<Pair>; 2] {
     };
     let (db, keys) = (cluster.bare.clone(), rows.clone());
     let stamped = move |transaction| {
-        let (tr, key) = (db.create_trx(), keys.random_key(transaction));
+        let (tr, key) = (db.create_trx(), keys.scattered_key(transaction));
         let tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);
@@ -211,7 +201,7 @@ fn commit(cluster: &Cluster, rows: &Rows) -> [Vec<Pair>; 2] {
     };
     let (db, keys) = (cluster.store.clone(), rows.clone());
     let adapter = move |transaction| {
-        let (tr, key) = (db.begin(), keys.random_key(transaction));
+        let (tr, key) = (db.begin(), keys.scattered_key(transaction));
         let mut tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);

@@ -80,9 +80,21 @@ impl Load {
     }
 }
 
-/// Returns the middle one of some figures.
-pub(crate) fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
-    let mut figures: Vec<_> = figures.into_iter().collect();
+/// Returns the median over the rounds of a figure of the yardstick, and that of the subject.
+pub(crate) fn medians(pairs: &[Pair], figure: impl Fn(&Cost) -> f64) -> [f64; 2] {
+    [0, 1].map(|side| median(pairs.iter().map(|pair| figure(&pair[side]))))
+}
+
+/// Returns the median over the rounds of the subject's figure in yardsticks.
+pub(crate) fn median_ratio(pairs: &[Pair], figure: impl Fn(&Cost) -> f64) -> f64 {
+    let ratios = pairs
+        .iter()
+        .map(|[yardstick, subject]| figure(subject) / figure(yardstick));
+    median(ratios)
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut figures: Vec<_> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
