@@ -8,7 +8,6 @@ mod common;
 use common::{contents, jobs_of};
 use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::Store;
-use microqueue::keyspace::run::Runner;
 use microqueue::keyspace::{Database, OwnedTransaction};
 use microqueue::{CommittingQueue, ItemId, MicroQueue, Order};
 
@@ -89,7 +88,7 @@ async fn pages_together_are_the_queue(store: TestStore) {
 
 async fn self_committing_operations_return_the_ids_that_are_stored(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
-        let runner = Runner::new(store.db.clone());
+        let runner = store.runner();
         let queue = jobs_of(&store, order).on(&runner);
         let mut ids = vec![queue.enqueue(&0).await.unwrap()];
         ids.extend(queue.enqueue_all(&[1, 2]).await.unwrap());

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use keyspace::conformance::stores::{self, Kind};
+use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::Raw;
-use microqueue::keyspace::{Bytes, Runner};
 use microqueue::{CommittingQueue, MicroQueue, Order};
 
 const ITEMS: usize = 1_000;
@@ -78,7 +78,7 @@ async fn with_python<F: Future<Output = ()>>(name: &str, test: impl FnOnce(OsStr
             Err(reason) => return stores::skip(name, &reason),
         };
         let queue = MicroQueue::with_order(store.root.subspace(&"queue"), Order::Index);
-        test(python, queue.on(&Runner::new(store.db))).await;
+        test(python, queue.on(&store.runner())).await;
     })
     .await;
 }

@@ -33,7 +33,8 @@ use futures::FutureExt;
 use tempfile::TempDir;
 
 use crate::{
-    Database, Environment, OwnedTransaction, RangeQuery, Result, Store, Subspace, Transaction,
+    Database, Environment, OwnedTransaction, RangeQuery, Result, RunOptions, Runner, Store,
+    Subspace, Transaction,
 };
 
 /// Which store a test runs on.
@@ -105,6 +106,13 @@ impl TestStore {
             root,
             ..self.clone()
         }
+    }
+
+    /// Returns a runner on the store whose ledger lies below the root.
+    #[must_use]
+    pub fn runner(&self) -> Runner<Store> {
+        let options = RunOptions::default().ledger_subspace(self.root.subspace(&"ledgers"));
+        Runner::with_options(self.db.clone(), options)
     }
 
     /// Returns a query for everything below the root.
@@ -186,7 +194,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::{Error, Isolation, Runner};
+    use crate::{Error, Isolation};
 
     crate::on_every_store!(a_test_has_an_empty_root_and_fresh_ones_that_differ);
 
@@ -207,7 +215,8 @@ mod tests {
             async move {
                 let key = store.root.pack(&"key");
                 let key = key.as_slice();
-                let outcome = Runner::new(store.db.clone())
+                let outcome = store
+                    .runner()
                     .run(|tr, _| async move {
                         tr.set(key, b"value");
                         Ok::<_, Error>(())

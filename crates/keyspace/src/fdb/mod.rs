@@ -10,7 +10,8 @@
 //! - [`Transaction`](crate::Transaction) is implemented for [`foundationdb::Transaction`] itself.
 //!   Code that has one, from `foundationdb::Database::run` for instance, calls a recipe inside of
 //!   it: nothing is wrapped, and what the recipe stages commits with everything else. There is no
-//!   ledger there; see [`Receipt`](crate::Receipt) for how to compose with one.
+//!   ledger there; see [`Receipt`](crate::Receipt) for how to compose with one. microqueue's example
+//!   `own_transactions` shows it.
 //!
 //! # The network
 //!
@@ -37,6 +38,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foundationdb::options;
+
+/// The crate behind this module, so that an application uses the same version of it.
+pub use foundationdb;
 
 pub use self::transaction::FdbTransaction;
 

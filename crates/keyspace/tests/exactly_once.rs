@@ -1,0 +1,91 @@
+//! Runners on every store, under chaos: what many tasks add to the same keys is there once for each
+//! operation that succeeded.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use keyspace::chaos::{Chaos, Faults};
+use keyspace::conformance::scale;
+use keyspace::conformance::stores::TestStore;
+use keyspace::env::ManualClock;
+use keyspace::{
+    Environment, Error, Isolation, MutationOp, RunOptions, Runner, Store, Subspace, Transaction,
+};
+
+keyspace::on_every_store!(
+    what_a_runner_did_is_there_once,
+    without_the_ledger_it_is_there_more_than_once,
+);
+
+const TASKS: u64 = 4;
+
+/// The sums that tasks added, by an atomic operation and by reading and writing, and how many
+/// operations succeeded.
+struct Sums {
+    added: u64,
+    counted: u64,
+    succeeded: u64,
+}
+
+fn number(value: Option<&[u8]>) -> u64 {
+    value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
+}
+
+/// Adds one to two keys in each operation.
+async fn add(runner: &Runner<Chaos<Store>>, root: &Subspace) -> Result<(), Error> {
+    let (added, counted) = (&root.pack(&"added"), &root.pack(&"counted"));
+    let operation = runner.run(|tr, _| async move {
+        tr.atomic(MutationOp::Add, added, &1_u64.to_le_bytes());
+        let count = number(tr.get(counted, Isolation::Serializable).await?.as_deref());
+        tr.set(counted, &(count + 1).to_le_bytes());
+        Ok(())
+    });
+    operation.await
+}
+
+/// Runs a task's operations on a store that loses the news of commits and lets them land late.
+async fn sums(store: &TestStore, exactly_once: bool) -> Sums {
+    let operations = scale(40, 2_000) as u64;
+    let tasks = (0..TASKS).map(|task| {
+        let env = Environment::seeded(task, Arc::new(ManualClock::moved_by_sleepers()));
+        let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::all(0.05));
+        let options = RunOptions::default()
+            .environment(env)
+            .exactly_once(exactly_once)
+            .ledger_subspace(store.root.subspace(&"ledgers"));
+        let runner = Runner::with_options(chaos.clone(), options);
+        async move {
+            let mut succeeded = 0;
+            for _ in 0..operations {
+                add(&runner, &store.root).await.unwrap();
+                succeeded += 1;
+            }
+            chaos.flush().await;
+            succeeded
+        }
+    });
+    let succeeded = join_all(tasks).await.into_iter().sum();
+    let tr = keyspace::Database::begin(&store.db).unwrap();
+    let read = async |name: &str| {
+        let value = tr.get(&store.root.pack(&name), Isolation::Snapshot).await;
+        number(value.unwrap().as_deref())
+    };
+    Sums {
+        added: read("added").await,
+        counted: read("counted").await,
+        succeeded,
+    }
+}
+
+async fn what_a_runner_did_is_there_once(store: TestStore) {
+    let sums = sums(&store, true).await;
+    assert_eq!(sums.added, sums.succeeded);
+    assert_eq!(sums.counted, sums.succeeded);
+}
+
+async fn without_the_ledger_it_is_there_more_than_once(store: TestStore) {
+    let sums = sums(&store, false).await;
+    assert!(sums.added > sums.succeeded, "the chaos showed nothing");
+}

@@ -1,0 +1,66 @@
+//! An application that uses the `foundationdb` crate by itself calls the recipe inside of its own
+//! transactions: nothing is wrapped, and everything in one closure commits together.
+//!
+//! `cargo run -p microqueue --features fdb-7_3 --example own_transactions` runs it on the cluster of
+//! the client's default cluster file. It leaves nothing behind.
+
+use microqueue::keyspace::Subspace;
+use microqueue::keyspace::error::code_of;
+use microqueue::keyspace::fdb::foundationdb;
+use microqueue::{Error, MicroQueue};
+
+use foundationdb::{Database, FdbBindingError, FdbError};
+
+/// States an error in the terms of `Database::run`, which retries by FoundationDB's code.
+fn binding_error(error: Error) -> FdbBindingError {
+    match code_of(&error) {
+        Some(code) => FdbError::from_code(code.number()).into(),
+        None => FdbBindingError::new_custom_error(Box::new(error)),
+    }
+}
+
+async fn run() -> Result<(), FdbBindingError> {
+    let db = Database::default()?;
+    let root = Subspace::from("own_transactions");
+    let queue = &MicroQueue::<String>::new(root.subspace(&"jobs"));
+    let done = &root.pack(&"done");
+
+    db.run(|tr, _maybe_committed| async move {
+        let job = "resize 17.png".to_owned();
+        queue.enqueue(&*tr, &job).await.map_err(binding_error)?;
+        Ok(())
+    })
+    .await?;
+
+    // Takes a job and records its result with the crate's own calls, both or neither.
+    let job = db
+        .run(|tr, _maybe_committed| async move {
+            let job = queue.dequeue(&*tr).await.map_err(binding_error)?;
+            if let Some(job) = &job {
+                tr.set(done, job.value.as_bytes());
+            }
+            Ok(job.map(|job| job.value))
+        })
+        .await?;
+    println!("took {job:?}");
+
+    let (begin, end) = &root.range();
+    db.run(|tr, _maybe_committed| async move {
+        tr.clear_range(begin, end);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::main]
+async fn main() -> Result<(), FdbBindingError> {
+    #[expect(
+        unsafe_code,
+        reason = "the crate asks for a promise that no type can make"
+    )]
+    // SAFETY: the network is stopped below, before the process ends.
+    let network = unsafe { foundationdb::boot() };
+    let outcome = run().await;
+    drop(network);
+    outcome
+}
