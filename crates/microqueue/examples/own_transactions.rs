@@ -23,11 +23,17 @@ async fn run() -> Result<(), FdbBindingError> {
     let db = Database::default()?;
     let root = Subspace::from("own_transactions");
     let queue = &MicroQueue::<String>::new(root.subspace(&"jobs"));
+    let accepted = &root.pack(&"accepted");
     let done = &root.pack(&"done");
 
+    // `run` repeats the closure after a commit of unknown outcome. The application's own row tells
+    // whether that commit happened, so the job is enqueued once.
     db.run(|tr, _maybe_committed| async move {
-        let job = "resize 17.png".to_owned();
-        queue.enqueue(&*tr, &job).await.map_err(binding_error)?;
+        if tr.get(accepted, false).await?.is_none() {
+            tr.set(accepted, b"");
+            let job = "resize 17.png".to_owned();
+            queue.enqueue(&*tr, &job).await.map_err(binding_error)?;
+        }
         Ok(())
     })
     .await?;
