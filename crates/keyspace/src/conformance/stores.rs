@@ -32,9 +32,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::FutureExt;
 use tempfile::TempDir;
 
+use crate::limits::END_OF_KEYSPACE;
 use crate::{
-    Database, Environment, OwnedTransaction, RangeQuery, Result, RunOptions, Runner, Store,
-    Subspace, Transaction,
+    Database, Environment, Isolation, OwnedTransaction, RangeQuery, Result, RunOptions, Runner,
+    Store, Subspace, Transaction,
 };
 
 /// Which store a test runs on.
@@ -122,11 +123,29 @@ impl TestStore {
         RangeQuery::keys(begin, end)
     }
 
-    async fn clear(&self) -> Result<()> {
-        let (begin, end) = self.root.range();
+    /// Returns whether the store holds no key at all, for tests that need all of it.
+    ///
+    /// # Errors
+    /// What keeps the store from reading.
+    pub async fn is_empty(&self) -> Result<bool> {
+        let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE).limit(1);
+        let tr = self.db.begin()?;
+        let first = tr.get_range(&all, Isolation::Snapshot).await?;
+        Ok(first.rows.is_empty())
+    }
+
+    /// Clears everything, for tests that had [all of the store](Self::is_empty).
+    ///
+    /// # Errors
+    /// What keeps the store from committing.
+    pub async fn clear_all(&self) -> Result<()> {
+        self.clear(b"", END_OF_KEYSPACE).await
+    }
+
+    async fn clear(&self, begin: &[u8], end: &[u8]) -> Result<()> {
         let mut tr = self.db.begin()?;
         loop {
-            tr.clear_range(&begin, &end);
+            tr.clear_range(begin, end);
             match tr.commit().await {
                 Ok(_) => return Ok(()),
                 Err(error) => tr.on_error(error).await?,
@@ -149,7 +168,8 @@ pub async fn run<F: Future<Output = ()>>(
         Err(reason) => return skip(name, reason),
     };
     let outcome = AssertUnwindSafe(test(store.clone())).catch_unwind().await;
-    let cleared = store.clear().await;
+    let (begin, end) = store.root.range();
+    let cleared = store.clear(&begin, &end).await;
     if let Err(panic) = outcome {
         resume_unwind(panic);
     }
@@ -194,7 +214,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::{Error, Isolation};
+    use crate::Error;
 
     crate::on_every_store!(a_test_has_an_empty_root_and_fresh_ones_that_differ);
 

@@ -13,6 +13,7 @@ use keyspace::conformance::history::{Checked, HistoryError, Recorded};
 use keyspace::conformance::model::Model;
 use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::scale;
+use keyspace::conformance::stores::{self, Kind};
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{Database, Embedded, Environment};
@@ -127,6 +128,26 @@ async fn transactions_of_the_reference_model_replay_in_commit_order() {
         let model = Model::new(environment(seed));
         assert_right(seed, run_and_replay(model, seed).await);
     }
+}
+
+/// Needs a cluster that holds nothing else: the record is of the whole store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_fdb_transactions_of_a_cluster_replay_in_commit_order() {
+    const NAME: &str = "on_fdb_transactions_of_a_cluster_replay_in_commit_order";
+    stores::run(Kind::Fdb, NAME, |store| async move {
+        if !store.is_empty().await.unwrap() {
+            return stores::skip(NAME, "the cluster holds keys already");
+        }
+        for seed in seeds(3, 100) {
+            let checked = run_and_replay(store.db.clone(), seed).await;
+            store.clear_all().await.unwrap();
+            assert_right(seed, checked);
+            let (checked, _) = run_and_replay_chaos(store.db.clone(), seed).await;
+            store.clear_all().await.unwrap();
+            assert_right(seed, checked);
+        }
+    })
+    .await;
 }
 
 /// Plays seeds until the plant shows, and returns how.
