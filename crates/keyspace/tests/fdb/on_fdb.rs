@@ -1,9 +1,6 @@
 //! What a process meets around a cluster: files that are no cluster files, a cluster that does not
 //! answer, and its own end while handles are alive.
 
-#![cfg(feature = "fdb")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -105,6 +102,9 @@ async fn a_transaction_that_was_given_up_can_be_reset() {
     assert!(again.source().is_none());
 }
 
+/// The test that a child process runs.
+const CHILD: &str = "on_fdb::a_process_ends_cleanly_while_handles_are_alive";
+
 /// Set for a child process: how it ends.
 const ENDING: &str = "KEYSPACE_FDB_ENDING";
 
@@ -156,7 +156,7 @@ fn a_process_ends_cleanly_while_handles_are_alive() {
         .take(8)
         .map(|ending| {
             let child = Command::new(env::current_exe().unwrap())
-                .args(["--exact", "a_process_ends_cleanly_while_handles_are_alive"])
+                .args(["--exact", CHILD])
                 .env(ENDING, ending)
                 .stdout(Stdio::piped())
                 .spawn();

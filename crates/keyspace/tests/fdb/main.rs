@@ -1,0 +1,14 @@
+//! What a build with FoundationDB meets around a cluster. None of it needs one that answers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[cfg(feature = "fdb")]
+mod on_fdb;
+
+#[cfg(not(feature = "fdb"))]
+#[test]
+fn on_fdb() {
+    let reason =
+        "built without FoundationDB: `cargo xtask test` builds with it if libfdb_c is installed";
+    keyspace::conformance::stores::skip("fdb::on_fdb", reason);
+}
