@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{code, contents, enqueue_committed, jobs_of};
+use common::{code, contents, enqueue_committed, jobs_of, set_committed};
 use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::{
@@ -220,6 +220,8 @@ fn apply(op: Op, model: &mut Vec<u64>) -> Vec<u64> {
 async fn without_the_probe_the_same_read_would_fail_or_pass_with_the_data(store: TestStore) {
     for (items, fails) in [(0, true), (3, false)] {
         let (db, queue, _) = queue_with(&store, Order::Commit, items).await;
+        // The read version is then above the items' versions, and not one of them.
+        set_committed(&db, &store.root.pack(&"elsewhere"), b"").await;
         let tr = db.begin().unwrap();
         prepare(Before::ReadElsewhere, &queue, &tr).await;
         queue.enqueue(&tr, &1).await.unwrap();

@@ -5,8 +5,10 @@
     reason = "the network must be stopped before the process exits, which no type can promise"
 )]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use foundationdb::api::{self, FdbApiBuilder};
 use foundationdb::{Database, FdbError};
@@ -18,8 +20,14 @@ use crate::error::{Code, Error, Result};
 /// Whether the network has started, or why it never will: the library does not start twice.
 static STARTED: OnceLock<Result<()>> = OnceLock::new();
 
-/// Whether the process exits.
-static EXITING: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+/// Tells the thread that stops the network when the process exits. Guards nothing.
+static EXIT: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+
+/// Whether the process exits. Set while the lock of [`EXIT`] is held.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// How long calls that other threads have begun get to end before the network stops.
+const GRACE: Duration = Duration::from_millis(10);
 
 /// The thread that stops the network, taken at exit.
 ///
@@ -83,18 +91,28 @@ fn stop_at_exit() -> Result<()> {
     }
 }
 
-fn wait_for_exit() {
-    let (exiting, changed) = &EXITING;
-    let exiting = exiting.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(changed.wait_while(exiting, |exiting| !*exiting));
+/// Returns whether the process exits. From then on nothing more is asked of the network, and no
+/// transaction is given back to it: while it stops, it may come to a transaction's read after the
+/// transaction has been destroyed.
+pub(super) fn is_exiting() -> bool {
+    EXITING.load(Ordering::Relaxed)
 }
 
-/// Stops the network, if nothing has, and waits until it has ended. Handles may be alive: what they do from here on
-/// fails or waits, and the process is about to end.
+fn wait_for_exit() {
+    let (lock, exits) = &EXIT;
+    let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(exits.wait_while(guard, |()| !is_exiting()));
+    thread::park_timeout(GRACE);
+}
+
+/// Stops the network, if nothing has, and waits until it has ended. Handles may be alive, and other
+/// threads may use them: what they do from here on fails, and the process is about to end.
 extern "C" fn stop() {
-    let (exiting, changed) = &EXITING;
-    *exiting.lock().unwrap_or_else(PoisonError::into_inner) = true;
-    changed.notify_all();
+    let (lock, exits) = &EXIT;
+    let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    EXITING.store(true, Ordering::Relaxed);
+    drop(guard);
+    exits.notify_all();
     let stopper = STOPPER
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use foundationdb::{FdbError, TransactionCancelled, TransactionCommitError, TransactionCommitted};
 
-use super::{Cluster, error};
+use super::{Cluster, error, network};
 use crate::error::{Code, Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::selector::{KeySelector, RangeBatch, RangeQuery};
@@ -43,6 +43,9 @@ enum State {
 
 impl FdbTransaction {
     pub(super) fn new(cluster: Arc<Cluster>) -> Result<Self> {
+        if network::is_exiting() {
+            return Err(Code::TRANSACTION_CANCELLED.into());
+        }
         let tr = cluster.database.create_trx().map_err(error)?;
         Ok(Self {
             cluster,
@@ -52,6 +55,9 @@ impl FdbTransaction {
     }
 
     fn live(&self) -> Result<&foundationdb::Transaction> {
+        if network::is_exiting() {
+            return Err(Code::TRANSACTION_CANCELLED.into());
+        }
         match &self.state {
             State::Live(tr) => Ok(tr),
             State::Sent | State::Committed(_) | State::Failed(_) => {
@@ -84,6 +90,14 @@ impl FdbTransaction {
             State::Cancelled(cancelled) => cancelled.reset(),
             State::Sent | State::Lost => self.cluster.database.create_trx().map_err(error)?,
         })
+    }
+}
+
+impl Drop for FdbTransaction {
+    fn drop(&mut self) {
+        if network::is_exiting() {
+            mem::forget(mem::replace(&mut self.state, State::Lost));
+        }
     }
 }
 
