@@ -44,7 +44,7 @@ keyspace::on_every_store!(a_store_agrees_with_one_in_memory);
 const ONCE_WRONG: [u64; 5] = [23_086, 47_264, 61_192, 84_954, 165_946];
 
 async fn a_store_agrees_with_one_in_memory(store: TestStore) {
-    let prefix = store.root.bytes().to_vec();
+    let prefix = store.root.subspace(&"programs").bytes().to_vec();
     let under = |db| Replay::new(db, Environment::system()).under(prefix.clone());
     let (memory, store) = (under(keyspace::open("memory:").unwrap()), under(store.db));
     for seed in ONCE_WRONG.into_iter().chain(0..scale(500, 100_000) as u64) {
