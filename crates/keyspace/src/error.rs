@@ -54,7 +54,7 @@ codes! {
     WATCHES_DISABLED = 1034, "watches_disabled", "watches cannot be set if read your writes is disabled";
     ACCESSED_UNREADABLE = 1036, "accessed_unreadable", "read or wrote an unreadable key";
     PROCESS_BEHIND = 1037, "process_behind", "storage process does not have recent mutations";
-    DATABASE_LOCKED = 1038, "database_locked", "database is locked";
+    DATABASE_LOCKED = 1038, "database_locked", "database is locked: unlock it, or wait for the restore that has locked it";
     CLUSTER_VERSION_CHANGED = 1039, "cluster_version_changed", "the protocol version of the cluster has changed";
     COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED = 1042, "commit_proxy_memory_limit_exceeded", "commit queue is over its memory limit";
     BATCH_TRANSACTION_THROTTLED = 1051, "batch_transaction_throttled", "batch GRV request rate limit exceeded";

@@ -9,36 +9,55 @@ use futures::FutureExt;
 use keyspace::chaos::{
     Chaos, ChaosTransaction, CommitFault, Fate, Faults, Landing, LandingPoint, Tally,
 };
-use keyspace::embedded::Options;
+use keyspace::conformance::part::Part;
+use keyspace::conformance::stores::TestStore;
 use keyspace::env::ManualClock;
 use keyspace::{
     Code, Commit, ConflictKind, Database, Embedded, Environment, Isolation, KeySelector,
-    OwnedTransaction, RangeQuery, Result, Transaction, TransactionOption,
+    OwnedTransaction, RangeQuery, Result, Store, Transaction, TransactionOption, on_every_store,
 };
 
+on_every_store!(
+    without_faults_nothing_goes_wrong,
+    a_refused_commit_changes_nothing_and_can_be_retried,
+    an_unknown_commit_has_happened_or_not,
+    what_the_store_refuses_is_not_reported_as_unknown,
+    a_reading_commit_meets_no_fault,
+    a_late_commit_lands_when_enough_attempts_have_begun,
+    the_retry_of_the_same_transaction_is_an_attempt,
+    a_late_commit_keeps_the_read_version_it_had,
+    a_silent_commit_is_never_answered,
+    a_read_that_was_made_to_fail_fails_the_commit_too,
+    an_early_watch_fires_without_a_change_but_not_before_the_commit,
+    a_late_watch_fires_after_its_delay,
+    what_survives_a_retry_survives_a_commit_that_was_taken_away,
+    a_reset_makes_a_transaction_new_whose_commit_was_taken_away,
+    one_seed_gives_one_course_of_faults,
+);
+
 struct World {
-    db: Embedded,
-    chaos: Chaos<Embedded>,
+    db: Part<Store>,
+    chaos: Chaos<Part<Store>>,
     env: Environment,
 }
 
-fn world(seed: u64, faults: Faults) -> World {
+fn world(store: &TestStore, seed: u64, faults: Faults) -> World {
+    let db = store.fresh().part();
     let clock = Arc::new(ManualClock::moved_by_sleepers());
     let env = Environment::seeded(seed, clock);
-    let db = Options::new().environment(env.clone()).memory().unwrap();
     let chaos = Chaos::new(db.clone(), env.clone(), faults);
     World { db, chaos, env }
 }
 
-fn calm() -> World {
-    world(0, Faults::default())
+fn calm(store: &TestStore) -> World {
+    world(store, 0, Faults::default())
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T>) -> Option<Code> {
     result.unwrap_err().code()
 }
 
-async fn stored(db: &Embedded, key: &[u8]) -> Option<Vec<u8>> {
+async fn stored(db: &Part<Store>, key: &[u8]) -> Option<Vec<u8>> {
     let tr = db.begin().unwrap();
     let value = tr.get(key, Isolation::Snapshot).await.unwrap();
     value.map(|value| value.to_vec())
@@ -61,9 +80,8 @@ fn chaos_crosses_threads() {
     assert_shared::<ChaosTransaction<Embedded>>();
 }
 
-#[tokio::test]
-async fn without_faults_nothing_goes_wrong() {
-    let World { db, chaos, .. } = calm();
+async fn without_faults_nothing_goes_wrong(store: TestStore) {
+    let World { db, chaos, .. } = calm(&store);
     let watch = chaos.begin().unwrap().watch(b"key");
     assert_eq!(code(watch.await), Some(Code::TRANSACTION_CANCELLED));
     let mut tr = chaos.begin().unwrap();
@@ -78,13 +96,12 @@ async fn without_faults_nothing_goes_wrong() {
     assert_eq!(chaos.tally(), Tally::default());
 }
 
-#[tokio::test]
-async fn a_refused_commit_changes_nothing_and_can_be_retried() {
+async fn a_refused_commit_changes_nothing_and_can_be_retried(store: TestStore) {
     for (fault, expected) in [
         (CommitFault::NotCommitted, Code::NOT_COMMITTED),
         (CommitFault::TooOld, Code::TRANSACTION_TOO_OLD),
     ] {
-        let World { db, chaos, .. } = calm();
+        let World { db, chaos, .. } = calm(&store);
         chaos.script([fault]);
         let mut tr = chaos.begin().unwrap();
         let versionstamp = tr.versionstamp();
@@ -112,10 +129,9 @@ async fn a_refused_commit_changes_nothing_and_can_be_retried() {
     }
 }
 
-#[tokio::test]
-async fn an_unknown_commit_has_happened_or_not() {
+async fn an_unknown_commit_has_happened_or_not(store: TestStore) {
     for (fate, happened) in [(Fate::Applied, true), (Fate::Lost, false)] {
-        let World { db, chaos, .. } = calm();
+        let World { db, chaos, .. } = calm(&store);
         chaos.script([CommitFault::Unknown(fate)]);
         let mut tr = chaos.begin().unwrap();
         let watch = tr.watch(b"watched");
@@ -132,9 +148,8 @@ async fn an_unknown_commit_has_happened_or_not() {
     }
 }
 
-#[tokio::test]
-async fn what_the_store_refuses_is_not_reported_as_unknown() {
-    let World { db, chaos, .. } = calm();
+async fn what_the_store_refuses_is_not_reported_as_unknown(store: TestStore) {
+    let World { db, chaos, .. } = calm(&store);
     chaos.script([CommitFault::Unknown(Fate::Applied)]);
     let mut tr = chaos.begin().unwrap();
     tr.get(b"key", Isolation::Serializable).await.unwrap();
@@ -143,9 +158,8 @@ async fn what_the_store_refuses_is_not_reported_as_unknown() {
     assert_eq!(code(tr.commit().await), Some(Code::NOT_COMMITTED));
 }
 
-#[tokio::test]
-async fn a_reading_commit_meets_no_fault() {
-    let World { chaos, .. } = calm();
+async fn a_reading_commit_meets_no_fault(store: TestStore) {
+    let World { chaos, .. } = calm(&store);
     chaos.script([CommitFault::NotCommitted]);
     let mut tr = chaos.begin().unwrap();
     tr.get(b"key", Isolation::Serializable).await.unwrap();
@@ -160,11 +174,10 @@ async fn a_reading_commit_meets_no_fault() {
     assert_eq!(code(tr.commit().await), Some(Code::NOT_COMMITTED));
 }
 
-#[tokio::test]
-async fn a_late_commit_lands_when_enough_attempts_have_begun() {
+async fn a_late_commit_lands_when_enough_attempts_have_begun(store: TestStore) {
     for attempts in 0..4 {
         for before in [LandingPoint::ReadVersion, LandingPoint::Commit] {
-            let World { db, chaos, .. } = calm();
+            let World { db, chaos, .. } = calm(&store);
             chaos.script([late(attempts, before)]);
             assert_eq!(
                 code(set(&chaos, b"key", b"value").await),
@@ -185,9 +198,8 @@ async fn a_late_commit_lands_when_enough_attempts_have_begun() {
     }
 }
 
-#[tokio::test]
-async fn the_retry_of_the_same_transaction_is_an_attempt() {
-    let World { db, chaos, .. } = calm();
+async fn the_retry_of_the_same_transaction_is_an_attempt(store: TestStore) {
+    let World { db, chaos, .. } = calm(&store);
     chaos.script([late(1, LandingPoint::ReadVersion)]);
     let mut tr = chaos.begin().unwrap();
     tr.set(b"key", b"value");
@@ -198,10 +210,9 @@ async fn the_retry_of_the_same_transaction_is_an_attempt() {
     assert_eq!(stored(&db, b"key").await.unwrap(), b"value");
 }
 
-#[tokio::test]
-async fn a_late_commit_keeps_the_read_version_it_had() {
+async fn a_late_commit_keeps_the_read_version_it_had(store: TestStore) {
     for read_first in [true, false] {
-        let World { db, chaos, .. } = calm();
+        let World { db, chaos, .. } = calm(&store);
         chaos.script([late(100, LandingPoint::ReadVersion)]);
         let mut tr = chaos.begin().unwrap();
         if read_first {
@@ -219,8 +230,7 @@ async fn a_late_commit_keeps_the_read_version_it_had() {
     }
 }
 
-#[tokio::test]
-async fn a_silent_commit_is_never_answered() {
+async fn a_silent_commit_is_never_answered(store: TestStore) {
     for (fate, happened) in [
         (Fate::Applied, true),
         (Fate::Lost, false),
@@ -232,7 +242,7 @@ async fn a_silent_commit_is_never_answered() {
             true,
         ),
     ] {
-        let World { db, chaos, .. } = calm();
+        let World { db, chaos, .. } = calm(&store);
         chaos.script([CommitFault::Silent(fate)]);
         let mut tr = chaos.begin().unwrap();
         tr.set(b"key", b"value");
@@ -248,8 +258,7 @@ async fn a_silent_commit_is_never_answered() {
     }
 }
 
-#[tokio::test]
-async fn a_read_that_was_made_to_fail_fails_the_commit_too() {
+async fn a_read_that_was_made_to_fail_fails_the_commit_too(store: TestStore) {
     for (faults, expected) in [
         (
             Faults {
@@ -266,7 +275,7 @@ async fn a_read_that_was_made_to_fail_fails_the_commit_too() {
             Code::FUTURE_VERSION,
         ),
     ] {
-        let World { chaos, .. } = world(0, faults);
+        let World { chaos, .. } = world(&store, 0, faults);
         let tr = || chaos.begin().unwrap();
         let isolation = Isolation::Serializable;
         let selector = KeySelector::last_less_than(&b"key"[..]);
@@ -291,9 +300,9 @@ async fn a_read_that_was_made_to_fail_fails_the_commit_too() {
     }
 }
 
-#[tokio::test]
-async fn an_early_watch_fires_without_a_change_but_not_before_the_commit() {
+async fn an_early_watch_fires_without_a_change_but_not_before_the_commit(store: TestStore) {
     let World { chaos, .. } = world(
+        &store,
         0,
         Faults {
             early_watch: 1.0,
@@ -308,10 +317,10 @@ async fn an_early_watch_fires_without_a_change_but_not_before_the_commit() {
     assert_eq!(chaos.tally().watches, 1);
 }
 
-#[tokio::test]
-async fn a_late_watch_fires_after_its_delay() {
+async fn a_late_watch_fires_after_its_delay(store: TestStore) {
     let max_watch_delay = Duration::from_secs(5);
     let World { db, chaos, env } = world(
+        &store,
         3,
         Faults {
             late_watch: 1.0,
@@ -329,9 +338,8 @@ async fn a_late_watch_fires_after_its_delay() {
     assert!(Duration::ZERO < delay && delay <= max_watch_delay);
 }
 
-#[tokio::test]
-async fn what_survives_a_retry_survives_a_commit_that_was_taken_away() {
-    let World { chaos, .. } = calm();
+async fn what_survives_a_retry_survives_a_commit_that_was_taken_away(store: TestStore) {
+    let World { chaos, .. } = calm(&store);
     chaos.script([
         late(100, LandingPoint::ReadVersion),
         CommitFault::NotCommitted,
@@ -358,9 +366,8 @@ async fn what_survives_a_retry_survives_a_commit_that_was_taken_away() {
     tr.commit().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_reset_makes_a_transaction_new_whose_commit_was_taken_away() {
-    let World { db, chaos, .. } = calm();
+async fn a_reset_makes_a_transaction_new_whose_commit_was_taken_away(store: TestStore) {
+    let World { db, chaos, .. } = calm(&store);
     chaos.script([
         CommitFault::Unknown(Fate::Applied),
         CommitFault::Unknown(Fate::Applied),
@@ -380,10 +387,9 @@ async fn a_reset_makes_a_transaction_new_whose_commit_was_taken_away() {
     assert_eq!(code(tr.commit().await), Some(Code::TRANSACTION_CANCELLED));
 }
 
-#[tokio::test]
-async fn one_seed_gives_one_course_of_faults() {
-    async fn course(seed: u64) -> (Vec<Option<Code>>, Tally) {
-        let World { chaos, .. } = world(seed, Faults::all(0.1));
+async fn one_seed_gives_one_course_of_faults(store: TestStore) {
+    async fn course(store: &TestStore, seed: u64) -> (Vec<Option<Code>>, Tally) {
+        let World { chaos, .. } = world(store, seed, Faults::all(0.1));
         let mut codes = Vec::new();
         for number in 0..200u8 {
             let mut tr = chaos.begin().unwrap();
@@ -395,9 +401,9 @@ async fn one_seed_gives_one_course_of_faults() {
         chaos.flush().await;
         (codes, chaos.tally())
     }
-    let (codes, tally) = course(1).await;
-    assert_eq!(course(1).await, (codes.clone(), tally));
-    assert_ne!(codes, course(2).await.0);
+    let (codes, tally) = course(&store, 1).await;
+    assert_eq!(course(&store, 1).await, (codes.clone(), tally));
+    assert_ne!(codes, course(&store, 2).await.0);
     for code in [
         Code::NOT_COMMITTED,
         Code::TRANSACTION_TOO_OLD,

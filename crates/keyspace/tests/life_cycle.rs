@@ -9,17 +9,22 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 
 use futures::FutureExt;
-use keyspace::{Code, Database, OwnedTransaction, Transaction, TransactionOption};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Code, Database, OwnedTransaction, Transaction, TransactionOption, on_every_store};
 
-#[tokio::test]
-async fn an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps() {
-    let db = keyspace::open("memory:").unwrap();
-    let mut tr = db.begin().unwrap();
-    let (watch, versionstamp) = (tr.watch(b"key"), tr.versionstamp());
+on_every_store!(
+    an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps,
+    an_option_that_is_not_supported_is_refused_and_changes_nothing,
+);
+
+async fn an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps(store: TestStore) {
+    let mut tr = store.db.begin().unwrap();
+    let watch = tr.watch(&store.root.pack(&"key"));
+    let versionstamp = tr.versionstamp();
     let error = tr.on_error(Code::KEY_TOO_LARGE.into()).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::KEY_TOO_LARGE));
-    let watched = watch.now_or_never().unwrap().map(drop);
-    let stamped = versionstamp.now_or_never().unwrap().map(drop);
+    let watched = watch.await.map(drop);
+    let stamped = versionstamp.await.map(drop);
     for end in [watched, stamped] {
         let code = end.unwrap_err().code();
         assert_eq!(code, Some(Code::TRANSACTION_CANCELLED));
@@ -65,10 +70,8 @@ fn the_last_handle_may_be_dropped_by_who_is_woken_by_a_commit() {
     assert!(when_dropped.recv().unwrap().is_ok());
 }
 
-#[tokio::test]
-async fn an_option_that_is_not_supported_is_refused_and_changes_nothing() {
-    let db = keyspace::open("memory:").unwrap();
-    let mut tr = db.begin().unwrap();
+async fn an_option_that_is_not_supported_is_refused_and_changes_nothing(store: TestStore) {
+    let mut tr = store.db.begin().unwrap();
     for option in [
         TransactionOption::ReadYourWritesDisable,
         TransactionOption::AutomaticIdempotency,
@@ -77,6 +80,6 @@ async fn an_option_that_is_not_supported_is_refused_and_changes_nothing() {
         assert_eq!(refusal.code(), Some(Code::UNSUPPORTED_OPERATION));
     }
     tr.set_option(TransactionOption::CausalWriteRisky).unwrap();
-    tr.set(b"key", b"value");
+    tr.set(&store.root.pack(&"key"), b"value");
     tr.commit().await.unwrap();
 }

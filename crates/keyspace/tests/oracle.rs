@@ -9,7 +9,10 @@ use keyspace::conformance::oracle::{self, Fault, Misjudged, Tally};
 use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::replay::Replay;
 use keyspace::conformance::scale;
-use keyspace::{Database, Environment, embedded};
+use keyspace::conformance::stores::{Kind, TestStore};
+use keyspace::{Database, Environment, on_every_store};
+
+on_every_store!(every_verdict_of_a_store_follows_from_what_was_read);
 
 /// The seeds of a run: as many as given, or the one in the environment variable `SEED`.
 fn seeds(short: usize, long: usize) -> Vec<u64> {
@@ -20,8 +23,7 @@ fn seeds(short: usize, long: usize) -> Vec<u64> {
 }
 
 /// Judges the verdicts of seeds up to the first that is wrong.
-async fn misjudged(db: impl Database, seeds: Vec<u64>) -> Option<Misjudged> {
-    let store = Replay::new(db, Environment::system());
+async fn misjudged<D: Database>(store: Replay<D>, seeds: Vec<u64>) -> Option<Misjudged> {
     let mut tally = Tally::default();
     for &seed in &seeds {
         let found = oracle::check(&store, seed, &mut tally).await.unwrap();
@@ -43,22 +45,21 @@ fn assert_none(found: Option<Misjudged>) {
     }
 }
 
-#[tokio::test]
-async fn every_verdict_of_a_store_in_memory_follows_from_what_was_read() {
-    let db = keyspace::open("memory:").unwrap();
-    assert_none(misjudged(db, seeds(10_000, 1_000_000)).await);
-}
-
-#[tokio::test]
-async fn every_verdict_of_a_store_in_a_file_follows_from_what_was_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let db = embedded::Options::new().open(folder.path().join("store"));
-    assert_none(misjudged(db.unwrap(), seeds(1_000, 50_000)).await);
+async fn every_verdict_of_a_store_follows_from_what_was_read(store: TestStore) {
+    let seeds = match store.kind {
+        Kind::Memory => seeds(10_000, 1_000_000),
+        Kind::Embedded => seeds(1_000, 50_000),
+        Kind::Fdb => seeds(500, 50_000),
+    };
+    let programs = store.root.subspace(&"programs");
+    let replay = Replay::new(store.db, Environment::system()).under(programs.bytes().to_vec());
+    assert_none(misjudged(replay, seeds).await);
 }
 
 #[tokio::test]
 async fn every_verdict_of_the_model_follows_from_what_was_read() {
     let model = Model::new(Environment::system());
+    let model = Replay::new(model, Environment::system());
     assert_none(misjudged(model, seeds(2_000, 20_000)).await);
 }
 
@@ -70,6 +71,7 @@ async fn each_planted_bug_shows_in_a_verdict() {
         (Plant::LimitsWithoutEffect, Fault::TooWide),
     ] {
         let db = Planted::new(keyspace::open("memory:").unwrap(), plant);
+        let db = Replay::new(db, Environment::system());
         let found = misjudged(db, (0..1_000).collect()).await;
         assert_eq!(found.map(|found| found.fault), Some(fault), "{plant:?}");
     }

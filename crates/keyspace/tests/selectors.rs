@@ -2,10 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use keyspace::conformance::stores::{self, TestStore};
 use keyspace::{
     Bytes, Database, Isolation, KeySelector, KeyValue, OwnedTransaction, RangeQuery, Transaction,
-    limits, read_all,
+    limits, on_every_store, read_all,
 };
+
+on_every_store!(
+    a_selector_is_found_however_far_it_points_and_however_large_the_rows_on_its_way_are,
+);
 
 const OFFSETS: [i32; 9] = [i32::MIN, i32::MIN + 1, -2, -1, 0, 1, 2, 3, i32::MAX];
 
@@ -19,11 +24,16 @@ fn place(keys: &[Vec<u8>], selector: &KeySelector) -> usize {
     place.clamp(0, keys.len() as i64) as usize
 }
 
-#[tokio::test]
-async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on_its_way_are() {
+/// Needs all of a store: the selectors reach its ends.
+async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on_its_way_are(
+    store: TestStore,
+) {
+    if !store.is_empty().await.unwrap() {
+        return stores::skip(module_path!(), "the cluster holds keys already");
+    }
+    let db = &store.db;
     let longest = vec![b'k'; limits::KEY_BYTES];
     let keys = [vec![], vec![0], longest, b"x".to_vec(), b"z".to_vec()];
-    let db = keyspace::open("memory:").unwrap();
     let mut tr = db.begin().unwrap();
     for key in &keys {
         tr.set(key, &vec![1; limits::VALUE_BYTES]);
@@ -61,4 +71,5 @@ async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on
             }
         }
     }
+    store.clear_all().await.unwrap();
 }

@@ -11,6 +11,8 @@ use std::time::Duration;
 use common::{jobs, memory};
 use keyspace::conformance::history::Recorded;
 use keyspace::conformance::scale;
+use keyspace::conformance::stores::{Kind, TestStore};
+use keyspace::on_every_store;
 use microqueue::keyspace::chaos::{Chaos, Faults};
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{
@@ -20,6 +22,11 @@ use microqueue::{ItemId, MicroQueue, Order, Result, StagedId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
+
+on_every_store!(threads:
+    transactions_of_many_tasks_replay_in_commit_order,
+    they_do_so_when_commits_fail_and_land_late,
+);
 
 /// What a transaction did, in its order.
 #[derive(Debug, Clone)]
@@ -139,24 +146,29 @@ async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, 
     assert_eq!(items, left);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn transactions_of_many_tasks_replay_in_commit_order() {
+/// How many rounds a task plays.
+fn rounds(store: &TestStore, short: usize, long: usize) -> u64 {
+    // A cluster takes milliseconds for what the others do in microseconds.
+    let share = if store.kind == Kind::Fdb { 4 } else { 1 };
+    (scale(short, long) / share) as u64
+}
+
+async fn transactions_of_many_tasks_replay_in_commit_order(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
-        let db = Recorded::new(memory()).await.unwrap();
+        let db = Recorded::new(store.fresh().part()).await.unwrap();
         let runner = Runner::new(db.clone());
-        run_and_replay(runner, jobs(order), scale(40, 2_000) as u64).await;
+        run_and_replay(runner, jobs(order), rounds(&store, 40, 2_000)).await;
         db.check().await.unwrap();
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn they_do_so_when_commits_fail_and_land_late() {
+async fn they_do_so_when_commits_fail_and_land_late(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
-        let db = Recorded::new(memory()).await.unwrap();
+        let db = Recorded::new(store.fresh().part()).await.unwrap();
         let chaos = Chaos::new(db.clone(), Environment::system(), Faults::all(0.05));
         let options = RunOptions::default().max_retry_delay(Duration::from_millis(5));
         let runner = Runner::with_options(chaos.clone(), options);
-        run_and_replay(runner, jobs(order), scale(25, 1_000) as u64).await;
+        run_and_replay(runner, jobs(order), rounds(&store, 25, 1_000)).await;
         chaos.flush().await;
         db.check().await.unwrap();
         assert!(chaos.tally().landed > 0 && chaos.tally().refused > 0);

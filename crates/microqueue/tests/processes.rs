@@ -5,14 +5,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::{env, io, thread};
 
+use keyspace::conformance::server::Server;
 use keyspace::conformance::{scale, stores};
 use microqueue::keyspace::{
     self, Database, Isolation, MutationOp, RangeQuery, Runner, Store, Subspace, Transaction,
@@ -22,7 +20,6 @@ use microqueue::{Error, MicroQueue, Result};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use tempfile::TempDir;
 
 /// Set for a child: what it does, the store's URL, and its own name.
 const ROLE: &str = "MICROQUEUE_PROCESS";
@@ -39,78 +36,6 @@ fn queue() -> MicroQueue<String> {
 /// Where each item's takes are counted, in the transactions that take.
 fn takes() -> Subspace {
     Subspace::from("takes")
-}
-
-/// A server of the test's own, so that it can be killed.
-struct Server {
-    folder: TempDir,
-    port: u16,
-    process: Child,
-}
-
-impl Server {
-    /// Starts a server with a new database, `None` if none is installed.
-    fn start() -> Option<Self> {
-        let folder = TempDir::new().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
-        let file = folder.path().join("fdb.cluster");
-        fs::write(file, format!("test:processes@127.0.0.1:{port}\n")).unwrap();
-        let process = Self::spawn(folder.path(), port)?;
-        let server = Self {
-            folder,
-            port,
-            process,
-        };
-        let configured = installed("fdbcli")?
-            .arg("-C")
-            .arg(server.cluster_file())
-            .args(["--timeout", "60", "--exec", "configure new single memory"])
-            .output();
-        assert!(configured.unwrap().status.success());
-        Some(server)
-    }
-
-    fn spawn(folder: &Path, port: u16) -> Option<Child> {
-        let mut command = installed("fdbserver")?;
-        command
-            .args(["--public-address", &format!("127.0.0.1:{port}")])
-            .arg("--cluster-file")
-            .arg(folder.join("fdb.cluster"))
-            .arg("--datadir")
-            .arg(folder.join("data"))
-            .arg("--logdir")
-            .arg(folder)
-            .stdout(Stdio::null());
-        Some(command.spawn().unwrap())
-    }
-
-    fn cluster_file(&self) -> PathBuf {
-        self.folder.path().join("fdb.cluster")
-    }
-
-    fn restart(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-        self.process = Self::spawn(self.folder.path(), self.port).unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Prepares a call of a program of FoundationDB's, from the path or where packages put it.
-fn installed(program: &str) -> Option<Command> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let packages = [PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")];
-    let mut candidates = env::split_paths(&path).chain(packages);
-    let folder = candidates.find(|folder| folder.join(program).is_file())?;
-    Some(Command::new(folder.join(program)))
 }
 
 /// Does a child's work until it is killed. Each line that it prints is an item whose enqueue was
@@ -217,17 +142,11 @@ async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
     if let Ok(role) = env::var(ROLE) {
         return work(&role).await.unwrap();
     }
-    if !cfg!(any(
-        feature = "fdb-7_1",
-        feature = "fdb-7_3",
-        feature = "fdb-7_4"
-    )) {
-        return stores::skip(NAME, "built without FoundationDB: see `cargo xtask test`");
-    }
-    let Some(mut server) = Server::start() else {
-        return stores::skip(NAME, "fdbserver and fdbcli are not installed");
+    let mut server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => return stores::skip(NAME, reason),
     };
-    let url = format!("fdb:{}", server.cluster_file().display());
+    let url = server.url();
     let (lines, acknowledgements) = mpsc::channel();
     let mut names = 0..;
     let store = url.clone();

@@ -8,12 +8,21 @@
 
 mod common;
 
-use common::{memory, rows, set_committed};
+use common::{rows, set_committed};
+use keyspace::conformance::stores::TestStore;
 use keyspace::env::ManualClock;
-use microqueue::keyspace::Store;
+use keyspace::on_every_store;
 use microqueue::keyspace::codec::{Raw, Tuple};
 use microqueue::keyspace::{self, Bytes, Database, Environment, OwnedTransaction, Subspace};
 use microqueue::{MicroQueue, Order, SUFFIX_BYTES};
+
+on_every_store!(
+    an_empty_queue_begins_at_index_one_as_python_and_java_begin,
+    a_java_value_is_a_tuple_of_one_element,
+    indexes_go_on_over_the_edges_of_their_lengths,
+    what_python_enqueued_is_dequeued_in_its_order,
+    what_java_enqueued_is_dequeued,
+);
 
 type PythonQueue = MicroQueue<Bytes, Raw>;
 type JavaQueue = MicroQueue<String, Tuple>;
@@ -38,7 +47,7 @@ fn recipe_key(index: &[u8], suffix: [u8; SUFFIX_BYTES]) -> Vec<u8> {
 
 /// Enqueues with suffixes that are known beforehand, and returns them.
 async fn enqueue_seeded<T, C: keyspace::codec::Codec<T>>(
-    db: &Store,
+    db: &impl Database,
     values: &[T],
 ) -> Vec<[u8; SUFFIX_BYTES]> {
     let env = || Environment::seeded(7, std::sync::Arc::new(ManualClock::new()));
@@ -52,9 +61,8 @@ async fn enqueue_seeded<T, C: keyspace::codec::Codec<T>>(
     values.iter().map(|_| env.random_bytes()).collect()
 }
 
-#[tokio::test]
-async fn an_empty_queue_begins_at_index_one_as_python_and_java_begin() {
-    let db = memory();
+async fn an_empty_queue_begins_at_index_one_as_python_and_java_begin(store: TestStore) {
+    let db = store.fresh().part();
     let values = [&b"a\x00b"[..], b""].map(Bytes::from_static);
     let suffixes = enqueue_seeded::<_, Raw>(&db, &values).await;
     let rows = rows(&db).await;
@@ -65,24 +73,22 @@ async fn an_empty_queue_begins_at_index_one_as_python_and_java_begin() {
     assert_eq!(rows[1].value, &b""[..]);
 }
 
-#[tokio::test]
-async fn a_java_value_is_a_tuple_of_one_element() {
-    let db = memory();
+async fn a_java_value_is_a_tuple_of_one_element(store: TestStore) {
+    let db = store.fresh().part();
     let suffixes = enqueue_seeded::<_, Tuple>(&db, &["Alice".to_owned()]).await;
     let rows = rows(&db).await;
     assert_eq!(rows[0].key, recipe_key(b"\x15\x01", suffixes[0]));
     assert_eq!(rows[0].value, &b"\x02Alice\x00"[..]);
 }
 
-#[tokio::test]
-async fn indexes_go_on_over_the_edges_of_their_lengths() {
+async fn indexes_go_on_over_the_edges_of_their_lengths(store: TestStore) {
     for (last, next) in [
         (&b"\x15\xfe"[..], &b"\x15\xff"[..]),
         (b"\x15\xff", b"\x16\x01\x00"),
         (b"\x16\xff\xff", b"\x17\x01\x00\x00"),
         (b"\x17\xff\xff\xff", b"\x18\x01\x00\x00\x00"),
     ] {
-        let db = memory();
+        let db = store.fresh().part();
         set_committed(&db, &recipe_key(last, [0; SUFFIX_BYTES]), b"last").await;
         let next_value = Bytes::from_static(b"next");
         let suffixes = enqueue_seeded::<_, Raw>(&db, &[next_value]).await;
@@ -92,9 +98,8 @@ async fn indexes_go_on_over_the_edges_of_their_lengths() {
     }
 }
 
-#[tokio::test]
-async fn what_python_enqueued_is_dequeued_in_its_order() {
-    let db = memory();
+async fn what_python_enqueued_is_dequeued_in_its_order(store: TestStore) {
+    let db = store.fresh().part();
     // The order of indexes, and within an index the order of the random bytes.
     for (index, first, value) in [
         (&b"\x15\xff"[..], 9, &b"second"[..]),
@@ -117,9 +122,8 @@ async fn what_python_enqueued_is_dequeued_in_its_order() {
     assert!(rows(&db).await.is_empty());
 }
 
-#[tokio::test]
-async fn what_java_enqueued_is_dequeued() {
-    let db = memory();
+async fn what_java_enqueued_is_dequeued(store: TestStore) {
+    let db = store.fresh().part();
     let key = recipe_key(b"\x15\x01", [3; SUFFIX_BYTES]);
     set_committed(&db, &key, b"\x02Alice\x00").await;
     let queue: JavaQueue = queue();

@@ -10,9 +10,21 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use keyspace::conformance::scale;
+use keyspace::conformance::stores::{self, Kind};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
+
+/// The feature that the tests were built with, if they were built with FoundationDB.
+const FDB_FEATURES: &[&str] = if cfg!(feature = "fdb-7_1") {
+    &["fdb-7_1"]
+} else if cfg!(feature = "fdb-7_3") {
+    &["fdb-7_3"]
+} else if cfg!(feature = "fdb-7_4") {
+    &["fdb-7_4"]
+} else {
+    &[]
+};
 
 /// Returns the program, built if the tests were built without it.
 fn program() -> &'static Path {
@@ -27,6 +39,9 @@ fn program() -> &'static Path {
             "--example",
             "relay",
         ]);
+        for feature in FDB_FEATURES {
+            build.args(["--features", feature]);
+        }
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
@@ -44,14 +59,17 @@ fn program() -> &'static Path {
 /// A directory to relay, and a store to do it with.
 struct Relay {
     directory: TempDir,
-    store: TempDir,
+    db: String,
+    _store: TempDir,
 }
 
 impl Relay {
     fn new() -> Self {
+        let store = TempDir::new().unwrap();
         Self {
             directory: TempDir::new().unwrap(),
-            store: TempDir::new().unwrap(),
+            db: format!("embedded:{}", store.path().join("store").display()),
+            _store: store,
         }
     }
 
@@ -62,15 +80,9 @@ impl Relay {
         self
     }
 
-    fn db(&self) -> String {
-        format!("embedded:{}", self.store.path().join("store").display())
-    }
-
     fn command(&self) -> Command {
         let mut command = Command::new(program());
-        command
-            .arg(self.directory.path())
-            .args(["--db", &self.db()]);
+        command.arg(self.directory.path()).args(["--db", &self.db]);
         command
     }
 
@@ -166,10 +178,30 @@ fn any_number_of_producers_and_consumers_relays_the_same() {
 
 #[test]
 fn a_killed_run_continues_without_loss_or_repetition() {
+    kill_again_and_again(&Relay::new(), scale(10, 100));
+}
+
+/// Needs a cluster that holds nothing else: the keys of the relay are fixed.
+#[tokio::test]
+async fn on_fdb_a_killed_run_continues_without_loss_or_repetition() {
+    const NAME: &str = "on_fdb_a_killed_run_continues_without_loss_or_repetition";
+    stores::run(Kind::Fdb, NAME, |store| async move {
+        if !store.is_empty().await.unwrap() {
+            return stores::skip(NAME, "the cluster holds keys already");
+        }
+        let relay = Relay {
+            db: "fdb:".to_owned(),
+            ..Relay::new()
+        };
+        kill_again_and_again(&relay, scale(5, 50));
+        store.clear_all().await.unwrap();
+    })
+    .await;
+}
+
+fn kill_again_and_again(relay: &Relay, kills: usize) {
     let seed = 0x5eed;
     let mut rng = StdRng::seed_from_u64(seed);
-    let kills = scale(10, 100);
-    let relay = Relay::new();
     let (mut files, mut lines, mut killed) = (0, 0, 0);
     while killed < kills {
         // There is always something left to do.
@@ -268,7 +300,7 @@ fn a_store_relays_one_directory() {
     relay.run().assert_checked(1, 1);
     let other = TempDir::new().unwrap();
     let mut command = Command::new(program());
-    let refused = finish(command.arg(other.path()).args(["--db", &relay.db()]));
+    let refused = finish(command.arg(other.path()).args(["--db", &relay.db]));
     refused.assert_refused(&relay.directory.path().display().to_string());
     refused.assert_refused(&other.path().display().to_string());
 }
@@ -287,7 +319,10 @@ fn what_cannot_run_is_refused_by_name() {
             "cannot read /no/such/directory",
         ),
         (&[file], "is not a directory"),
-        (&[directory, "--db", "fdb:"], "fdb:"),
+        (
+            &[directory, "--db", "fdb:/no/cluster.file"],
+            "/no/cluster.file",
+        ),
         (&[directory, "--db", "redis:"], "`redis:` names no store"),
         (&[directory, "--db", &not_a_store], "is not a store"),
         (&[directory, "--producers", "0"], "--producers"),

@@ -7,7 +7,8 @@
 //! - [`generate`] makes random programs, [`compare`] runs them on a store and on the model and makes
 //!   those smaller on which they differ, [`oracle`] judges the verdict of each commit by reading
 //!   again.
-//! - [`stores`] runs one test on every store.
+//! - [`stores`] runs one test on every store, and a [`part`] of one is a store for it
+//!   alone; a [`server`] is a cluster that a test may kill.
 //! - [`history`] records what concurrent transactions did and replays it in commit order.
 //! - [`plant`] breaks a promise of a store, to prove that a test sees it; [`fuzz`] holds what must be
 //!   true of any bytes that are decoded.
@@ -18,9 +19,11 @@ pub mod generate;
 pub mod history;
 pub mod model;
 pub mod oracle;
+pub mod part;
 pub mod plant;
 pub mod program;
 pub mod replay;
+pub mod server;
 pub mod stores;
 pub mod trace;
 

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::FutureExt;
 use tempfile::TempDir;
 
+use super::part::Part;
 use crate::limits::END_OF_KEYSPACE;
 use crate::{
     Database, Environment, Isolation, OwnedTransaction, RangeQuery, Result, RunOptions, Runner,
@@ -52,6 +53,8 @@ pub enum Kind {
 /// A store for one test. Clones share it.
 #[derive(Debug, Clone)]
 pub struct TestStore {
+    /// Which store it is.
+    pub kind: Kind,
     /// The store. Several tests may share it.
     pub db: Store,
     /// The test's own part of it, empty at first and cleared when the test ends.
@@ -61,6 +64,15 @@ pub struct TestStore {
 }
 
 impl TestStore {
+    /// Opens a store in memory, for what need not be tested on every store.
+    ///
+    /// # Panics
+    /// If a store in memory cannot be opened.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self::open(Kind::Memory).expect("every build has a store in memory")
+    }
+
     /// Opens a store, or tells why there is none.
     ///
     /// # Panics
@@ -91,6 +103,7 @@ impl TestStore {
         };
         let random: [u8; 16] = Environment::system().random_bytes();
         Ok(Self {
+            kind,
             db: db.expect("a store for a test can be opened"),
             root: Subspace::from(("test", random.as_slice())),
             places: Arc::default(),
@@ -107,6 +120,12 @@ impl TestStore {
             root,
             ..self.clone()
         }
+    }
+
+    /// Returns the root as a store of its own.
+    #[must_use]
+    pub fn part(&self) -> Part<Store> {
+        Part::new(self.db.clone(), self.root.bytes().to_vec())
     }
 
     /// Returns a runner on the store whose ledger lies below the root.
@@ -184,18 +203,25 @@ pub fn skip(name: &str, reason: &str) {
 }
 
 /// Makes a test for each kind of store of functions that take a
-/// [`TestStore`](crate::conformance::stores::TestStore). Needs tokio's test macro.
+/// [`TestStore`](crate::conformance::stores::TestStore), which run in a task of one thread, or, after
+/// `threads:`, of several. Needs tokio's test macro.
 #[macro_export]
 macro_rules! on_every_store {
-    ($($test:ident),+ $(,)?) => {
-        $crate::on_every_store!(@on on_memory Memory $($test)+);
-        $crate::on_every_store!(@on on_embedded Embedded $($test)+);
-        $crate::on_every_store!(@on on_fdb Fdb $($test)+);
+    (threads: $($test:ident),+ $(,)?) => {
+        $crate::on_every_store!(@every (flavor = "multi_thread", worker_threads = 4) $($test)+);
     };
-    (@on $module:ident $kind:ident $($test:ident)+) => {
+    ($($test:ident),+ $(,)?) => {
+        $crate::on_every_store!(@every (flavor = "current_thread") $($test)+);
+    };
+    (@every $runtime:tt $($test:ident)+) => {
+        $crate::on_every_store!(@on on_memory Memory $runtime $($test)+);
+        $crate::on_every_store!(@on on_embedded Embedded $runtime $($test)+);
+        $crate::on_every_store!(@on on_fdb Fdb $runtime $($test)+);
+    };
+    (@on $module:ident $kind:ident $runtime:tt $($test:ident)+) => {
         mod $module {
             $(
-                #[::tokio::test]
+                #[::tokio::test $runtime]
                 async fn $test() {
                     $crate::conformance::stores::run(
                         $crate::conformance::stores::Kind::$kind,

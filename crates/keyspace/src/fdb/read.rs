@@ -14,7 +14,8 @@ use crate::mutation::{MutationOp, Versionstamp};
 use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
 use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption};
 
-/// Every call is the client library's own, made at the call.
+/// Every call is the client library's own, made at the call. Offsets of selectors are limited to 2^30
+/// in either direction, because larger ones can bring down a server.
 ///
 /// The option of a write without a conflict range and the write that it is for are two calls: tasks
 /// that share a transaction must not mix them.
@@ -116,11 +117,15 @@ fn is_snapshot(isolation: Isolation) -> bool {
     isolation == Isolation::Snapshot
 }
 
+/// How far a selector may point. A storage server of 7.3.79 computes with the offset in 32 bits, and
+/// ends with a segmentation fault when that overflows; nobody has the time to count so many keys.
+const FURTHEST: i32 = 1 << 30;
+
 fn selector_of(selector: &KeySelector) -> foundationdb::KeySelector<'_> {
     foundationdb::KeySelector::new(
         Cow::Borrowed(&selector.key),
         selector.or_equal,
-        selector.offset,
+        selector.offset.clamp(-FURTHEST, FURTHEST),
     )
 }
 

@@ -81,7 +81,7 @@ where
                 Some(code) => match self.retry(code).await {
                     Ok(()) => continue,
                     Err(stop) if stop.code() == Some(code) => failure,
-                    Err(stop) => Failure::Store(stop),
+                    Err(stop) => Failure::Store(self.reason(stop)),
                 },
                 None if self.is_in_doubt() && self.refusal.is_none() => {
                     self.refusal = Some(failure.into_error());
@@ -93,7 +93,10 @@ where
                         Err(stop) => Failure::Store(stop),
                     }
                 }
-                None => failure,
+                None => match failure {
+                    Failure::Store(stop) => Failure::Store(self.reason(stop)),
+                    closure => closure,
+                },
             };
             return Err(self.give_up(stop));
         }
@@ -201,6 +204,15 @@ where
             return Ok(());
         }
         self.tx.reclaim()?.on_error(code.into()).await
+    }
+
+    /// Returns why the time ran out, where somebody can do something about it.
+    fn reason(&self, stop: Error) -> Error {
+        let timed_out = stop.code() == Some(Code::TRANSACTION_TIMED_OUT);
+        match self.attempt.after {
+            Some(Code::DATABASE_LOCKED) if timed_out => Code::DATABASE_LOCKED.into(),
+            _ => stop,
+        }
     }
 
     /// Ends the operation without an attempt that counts.

@@ -1,4 +1,5 @@
-//! What a build with FoundationDB meets around a cluster. None of it needs one that answers.
+//! What a build with FoundationDB meets around a cluster: one that does not answer, or one of the
+//! test's own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -8,10 +8,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, fs, io, process, thread};
 
+use keyspace::conformance::server::Server;
+use keyspace::conformance::stores;
 use keyspace::fdb::Fdb;
 use keyspace::{
-    Code, Database, DatabaseOption, Error, Isolation, OwnedTransaction, RunOptions, Runner,
-    Transaction,
+    Code, Database, DatabaseOption, Error, Isolation, MutationOp, OwnedTransaction, RunOptions,
+    Runner, Transaction,
 };
 
 /// Writes a cluster file and returns its folder, which must outlive it, and its path.
@@ -100,6 +102,77 @@ async fn a_transaction_that_was_given_up_can_be_reset() {
     let again = tr.get(b"key", Isolation::Serializable).await.unwrap_err();
     assert_unreachable(&again, &file);
     assert!(again.source().is_none());
+}
+
+/// Adds one to a counter, exactly once.
+async fn count(runner: &Runner<Fdb>) -> Result<(), Error> {
+    let outcome = runner.run(|tr, _| async move {
+        tr.atomic(MutationOp::Add, b"counter", &1_u64.to_le_bytes());
+        Ok::<_, Error>(())
+    });
+    outcome.await
+}
+
+async fn counted(db: &Fdb) -> u64 {
+    let tr = db.begin().unwrap();
+    let value = tr.get(b"counter", Isolation::Snapshot).await.unwrap();
+    value.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()))
+}
+
+/// A cluster of one's own, and a runner on it that gives up soon.
+fn own_cluster(name: &str) -> Option<(Server, Runner<Fdb>)> {
+    let server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => {
+            stores::skip(name, reason);
+            return None;
+        }
+    };
+    let db = Fdb::open(Some(&server.cluster_file())).unwrap();
+    let options = RunOptions::default().time_limit(Duration::from_secs(1));
+    Some((server, Runner::with_options(db, options)))
+}
+
+#[tokio::test]
+async fn a_cluster_that_stops_answering_is_named_and_loses_nothing() {
+    const NAME: &str = "on_fdb::a_cluster_that_stops_answering_is_named_and_loses_nothing";
+    let Some((server, runner)) = own_cluster(NAME) else {
+        return;
+    };
+    // As long as it takes for a new cluster to be there.
+    while count(&runner).await.is_err() {}
+    let mut counts = counted(runner.database()).await..;
+    for _ in 0..3 {
+        let before = counts.next().unwrap();
+        assert_eq!(counted(runner.database()).await, before);
+        server.pause();
+        let error = count(&runner).await.unwrap_err();
+        assert_unreachable(&error, &server.cluster_file());
+        server.resume();
+        // It failed before its commit was sent, so that this is the next one.
+        while count(&runner).await.is_err() {}
+    }
+    assert_eq!(Some(counted(runner.database()).await), counts.next());
+}
+
+#[tokio::test]
+async fn a_locked_cluster_says_so_and_changes_nothing() {
+    const NAME: &str = "on_fdb::a_locked_cluster_says_so_and_changes_nothing";
+    let Some((server, runner)) = own_cluster(NAME) else {
+        return;
+    };
+    while count(&runner).await.is_err() {}
+    let before = counted(runner.database()).await;
+    server.cli("lock");
+    let error = count(&runner).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::DATABASE_LOCKED));
+    assert!(error.to_string().contains("unlock it"), "{error}");
+
+    // What `unlock` does, which asks a human.
+    let options = "option on ACCESS_SYSTEM_KEYS; option on LOCK_AWARE";
+    server.cli(&format!(r"writemode on; {options}; clear \xff/dbLocked"));
+    while count(&runner).await.is_err() {}
+    assert_eq!(counted(runner.database()).await, before + 1);
 }
 
 /// The test that a child process runs.

@@ -6,11 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
 use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
-use keyspace::{Code, Error, Runner, Transaction, TransactionOption};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Code, Error, Runner, Transaction, TransactionOption, on_every_store};
 
 use crate::log;
 use crate::saboteur::Plant;
 use crate::world::{TestDatabase, World, clear_ledgers};
+
+on_every_store!(
+    the_next_operation_makes_a_dropped_commit_final,
+    the_next_operation_makes_an_unknown_outcome_final,
+    a_future_dropped_before_its_commit_leaves_nothing,
+    a_slot_in_doubt_is_taken_before_a_clean_one,
+    the_doubt_of_a_dropped_operation_is_not_that_of_the_next,
+);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -103,11 +112,11 @@ async fn violation_after(
         .then(|| format!("{next:?}: {answer:?}, stored {at_return}, then {finally}"))
 }
 
-async fn violations(plant: Plant) -> Vec<String> {
+async fn violations(store: &TestStore, plant: Plant) -> Vec<String> {
     let mut violations = Vec::new();
     for fate in fates() {
         for next in [Next::Append, Next::ChangeNothing, Next::Fail] {
-            let world = World::new(0, Faults::default(), plant);
+            let world = World::new(store, 0, Faults::default(), plant).await;
             let runner = world.runner().await;
             drop_at_commit(&world, &runner, fate).await;
             let violation = violation_after(&world, &runner, next).await;
@@ -117,30 +126,32 @@ async fn violations(plant: Plant) -> Vec<String> {
     violations
 }
 
-#[tokio::test]
-async fn the_next_operation_makes_a_dropped_commit_final() {
-    assert_eq!(violations(Plant::Nothing).await, Vec::<String>::new());
+async fn the_next_operation_makes_a_dropped_commit_final(store: TestStore) {
+    assert_eq!(
+        violations(&store, Plant::Nothing).await,
+        Vec::<String>::new()
+    );
 }
 
 #[tokio::test]
 async fn each_planted_bug_lets_a_dropped_commit_land_later() {
+    let store = TestStore::memory();
     for (plant, next) in [
         (Plant::AnswerWithoutSlot, "ChangeNothing"),
         (Plant::AnswerWithoutSlot, "Fail"),
         (Plant::ConflictAfterWrite, "Append"),
         (Plant::NoReadVersion, "Append"),
     ] {
-        let violations = violations(plant).await;
+        let violations = violations(&store, plant).await;
         let caught = violations.iter().any(|text| text.contains(next));
         assert!(caught, "{plant:?} is not caught by {next}: {violations:#?}");
     }
 }
 
-#[tokio::test]
-async fn the_next_operation_makes_an_unknown_outcome_final() {
+async fn the_next_operation_makes_an_unknown_outcome_final(store: TestStore) {
     for fate in fates() {
         for next in [Next::Append, Next::ChangeNothing, Next::Fail] {
-            let world = World::calm();
+            let world = World::calm(&store).await;
             let runner = world.runner().await;
             world.chaos.script([CommitFault::Unknown(fate)]);
             let answer = runner
@@ -167,9 +178,8 @@ async fn the_next_operation_makes_an_unknown_outcome_final() {
     }
 }
 
-#[tokio::test]
-async fn a_future_dropped_before_its_commit_leaves_nothing() {
-    let world = World::calm();
+async fn a_future_dropped_before_its_commit_leaves_nothing(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let began = &AtomicBool::new(false);
     let operation = runner.run(|tr, attempt| async move {
@@ -182,9 +192,8 @@ async fn a_future_dropped_before_its_commit_leaves_nothing() {
     assert!(!is_stored(&world).await);
 }
 
-#[tokio::test]
-async fn a_slot_in_doubt_is_taken_before_a_clean_one() {
-    let world = World::calm();
+async fn a_slot_in_doubt_is_taken_before_a_clean_one(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let (clean, free) = (runner.receipt().await, runner.receipt().await);
     free.unwrap().complete();
@@ -201,10 +210,9 @@ async fn a_slot_in_doubt_is_taken_before_a_clean_one() {
     assert_eq!(world.chaos.tally().refused, 1);
 }
 
-#[tokio::test]
-async fn the_doubt_of_a_dropped_operation_is_not_that_of_the_next() {
+async fn the_doubt_of_a_dropped_operation_is_not_that_of_the_next(store: TestStore) {
     for fate in [Fate::Applied, Fate::Lost] {
-        let world = World::calm();
+        let world = World::calm(&store).await;
         let runner = world.runner().await;
         drop_at_commit(&world, &runner, fate).await;
         clear_ledgers(&world.db).await;

@@ -1,11 +1,20 @@
 //! Every fate of one commit, followed by every kind of attempt, with and without a sweep.
 
 use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint, Tally};
-use keyspace::{Code, Commit, Error, Transaction, TransactionOption};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Code, Commit, Error, Transaction, TransactionOption, on_every_store};
 
 use crate::log::{self, Item};
 use crate::saboteur::Plant;
 use crate::world::{Failure, World, clear_ledgers};
+
+on_every_store!(
+    whatever_becomes_of_a_commit_its_operation_happens_exactly_once,
+    a_missing_slot_ends_the_operation_without_another_run,
+    the_answer_is_that_of_the_attempt_that_committed,
+    a_refused_commit_leaves_no_doubt,
+    a_first_record_that_lands_late_does_not_reset_its_slot,
+);
 
 /// What the attempts after the first do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,8 +103,8 @@ struct Outcome {
 
 /// Runs operation 1, whose first commit meets its fate, and then operation 2, and lands whatever is
 /// still on its way.
-async fn play(plant: Plant, scenario: Scenario) -> Outcome {
-    let mut world = World::new(0, Faults::default(), plant);
+async fn play(store: &TestStore, plant: Plant, scenario: Scenario) -> Outcome {
+    let mut world = World::new(store, 0, Faults::default(), plant).await;
     world.saboteur.no_news = scenario.no_news;
     if scenario.sweep == Sweep::BetweenAttempts {
         world.sweep_between_attempts();
@@ -169,10 +178,10 @@ fn violation(scenario: Scenario, outcome: &Outcome) -> Option<String> {
         .then(|| format!("{scenario:?}: {:?} with {:?}", outcome.answer, outcome.log))
 }
 
-async fn violations(plant: Plant) -> Vec<String> {
+async fn violations(store: &TestStore, plant: Plant) -> Vec<String> {
     let mut violations = Vec::new();
     for scenario in scenarios() {
-        let outcome = play(plant, scenario).await;
+        let outcome = play(store, plant, scenario).await;
         violations.extend(violation(scenario, &outcome));
         let late = matches!(scenario.fate, Fate::Late(_));
         assert_eq!(
@@ -184,13 +193,16 @@ async fn violations(plant: Plant) -> Vec<String> {
     violations
 }
 
-#[tokio::test]
-async fn whatever_becomes_of_a_commit_its_operation_happens_exactly_once() {
-    assert_eq!(violations(Plant::Nothing).await, Vec::<String>::new());
+async fn whatever_becomes_of_a_commit_its_operation_happens_exactly_once(store: TestStore) {
+    assert_eq!(
+        violations(&store, Plant::Nothing).await,
+        Vec::<String>::new()
+    );
 }
 
 #[tokio::test]
 async fn each_planted_bug_shows_in_the_log() {
+    let store = TestStore::memory();
     let every_kind = ["up: Append,", "up: ChangeNothing", "up: Fail", "timed_out"];
     for (plant, scenarios) in [
         (Plant::RerunOnMissingSlot, &["sweep: BetweenAttempts"][..]),
@@ -199,7 +211,7 @@ async fn each_planted_bug_shows_in_the_log() {
         (Plant::AnswerWithoutSlot, &every_kind[1..]),
         (Plant::NoReadVersion, &every_kind),
     ] {
-        let violations = violations(plant).await;
+        let violations = violations(&store, plant).await;
         for scenario in scenarios {
             let caught = violations.iter().any(|text| text.contains(scenario));
             assert!(
@@ -210,8 +222,7 @@ async fn each_planted_bug_shows_in_the_log() {
     }
 }
 
-#[tokio::test]
-async fn a_missing_slot_ends_the_operation_without_another_run() {
+async fn a_missing_slot_ends_the_operation_without_another_run(store: TestStore) {
     for fate in [Fate::Applied, Fate::Lost] {
         let scenario = Scenario {
             no_news: Code::COMMIT_UNKNOWN_RESULT,
@@ -219,7 +230,7 @@ async fn a_missing_slot_ends_the_operation_without_another_run() {
             follow_up: FollowUp::Append,
             sweep: Sweep::BetweenAttempts,
         };
-        let outcome = play(Plant::Nothing, scenario).await;
+        let outcome = play(&store, Plant::Nothing, scenario).await;
         match outcome.answer {
             Err(Failure::Store(Error::OutcomeUnknown { attempts, cause })) => {
                 assert_eq!(attempts, 1);
@@ -236,8 +247,7 @@ async fn a_missing_slot_ends_the_operation_without_another_run() {
     }
 }
 
-#[tokio::test]
-async fn the_answer_is_that_of_the_attempt_that_committed() {
+async fn the_answer_is_that_of_the_attempt_that_committed(store: TestStore) {
     use FollowUp::{Append, ChangeNothing, Fail};
     let late = |attempts, before| Fate::Late(Landing { attempts, before });
     let seen = late(1, LandingPoint::ReadVersion);
@@ -266,15 +276,14 @@ async fn the_answer_is_that_of_the_attempt_that_committed() {
             follow_up,
             sweep: Sweep::Never,
         };
-        let answer = play(Plant::Nothing, scenario).await.answer;
+        let answer = play(&store, Plant::Nothing, scenario).await.answer;
         let value = answer.ok().map(|(value, _)| value);
         assert_eq!(value, expected, "{scenario:?}");
     }
 }
 
-#[tokio::test]
-async fn a_refused_commit_leaves_no_doubt() {
-    let mut world = World::calm();
+async fn a_refused_commit_leaves_no_doubt(store: TestStore) {
+    let mut world = World::calm(&store).await;
     world.sweep_between_attempts();
     let runner = world.runner().await;
     world
@@ -290,8 +299,12 @@ async fn a_refused_commit_leaves_no_doubt() {
 }
 
 /// The first record of the slot is late, and operation 1 commits without news.
-async fn play_late_first_record(plant: Plant, landing: Landing) -> Option<String> {
-    let world = World::new(0, Faults::default(), plant);
+async fn play_late_first_record(
+    store: &TestStore,
+    plant: Plant,
+    landing: Landing,
+) -> Option<String> {
+    let world = World::new(store, 0, Faults::default(), plant).await;
     let runner = keyspace::Runner::with_options(world.saboteur.clone(), world.options());
     world.chaos.script([
         CommitFault::Unknown(Fate::Late(landing)),
@@ -311,22 +324,22 @@ async fn play_late_first_record(plant: Plant, landing: Landing) -> Option<String
     (!right).then(|| format!("{landing:?}: {answer:?} with {log:?}"))
 }
 
-async fn violations_of_late_first_records(plant: Plant) -> Vec<String> {
+async fn violations_of_late_first_records(store: &TestStore, plant: Plant) -> Vec<String> {
     let mut violations = Vec::new();
     for landing in landings(0..=5) {
-        violations.extend(play_late_first_record(plant, landing).await);
+        violations.extend(play_late_first_record(store, plant, landing).await);
     }
     violations
 }
 
-#[tokio::test]
-async fn a_first_record_that_lands_late_does_not_reset_its_slot() {
-    let violations = violations_of_late_first_records(Plant::Nothing).await;
+async fn a_first_record_that_lands_late_does_not_reset_its_slot(store: TestStore) {
+    let violations = violations_of_late_first_records(&store, Plant::Nothing).await;
     assert_eq!(violations, Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn a_first_record_written_without_a_serializable_read_shows_in_the_log() {
-    let violations = violations_of_late_first_records(Plant::SnapshotSlot).await;
+    let store = TestStore::memory();
+    let violations = violations_of_late_first_records(&store, Plant::SnapshotSlot).await;
     assert_ne!(violations, Vec::<String>::new());
 }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use keyspace::chaos::Faults;
 use keyspace::conformance::scale;
+use keyspace::conformance::stores::TestStore;
 use keyspace::env::ManualClock;
-use keyspace::{Commit, Environment, Error, Isolation, Runner, Transaction};
+use keyspace::{Commit, Environment, Error, Isolation, Runner, Transaction, on_every_store};
 
 use crate::log::{self, Item};
 use crate::saboteur::Plant;
@@ -103,9 +104,26 @@ struct Course {
     unknown_count: usize,
 }
 
-/// Plays one seed; `swept` adds somebody who clears all ledgers, however young, again and again.
+impl Course {
+    #[track_caller]
+    fn assert_right(&self, seed: u64) {
+        let violations = &self.violations;
+        assert!(
+            violations.is_empty(),
+            "seed {seed}: LEDGER_SEED={seed} cargo test -p keyspace --test ledger random\n{violations:#?}"
+        );
+    }
+}
+
+/// Plays one seed in memory; `swept` adds somebody who clears all ledgers, however young, again and
+/// again.
 async fn play(seed: u64, plant: Plant, swept: bool) -> Course {
-    let world = World::new(seed, Faults::all(FAULT_PROBABILITY), plant);
+    let clock = ManualClock::moved_by_sleepers();
+    let world = World::timed(clock, seed, Faults::all(FAULT_PROBABILITY), plant).await;
+    play_in(world, seed, swept).await
+}
+
+async fn play_in(world: World, seed: u64, swept: bool) -> Course {
     let runner = Runner::with_options(world.saboteur.clone(), world.options());
     let ends = Arc::new(Mutex::new(HashMap::new()));
     let mut tasks = tokio::task::JoinSet::new();
@@ -136,7 +154,7 @@ async fn play(seed: u64, plant: Plant, swept: bool) -> Course {
     }
     world.chaos.flush().await;
     let history = world.db.check().await;
-    history.unwrap_or_else(|error| panic!("seed {seed}, {plant:?}: {error}"));
+    history.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let ends = Arc::into_inner(ends).unwrap().into_inner().unwrap();
     judge(&world, ends, swept).await
 }
@@ -173,11 +191,7 @@ async fn play_all(swept: bool) {
     let mut total = Course::default();
     for seed in seeds() {
         let course = play(seed, Plant::Nothing, swept).await;
-        let violations = course.violations;
-        assert!(
-            violations.is_empty(),
-            "seed {seed}: LEDGER_SEED={seed} cargo test -p keyspace --test ledger random\n{violations:#?}"
-        );
+        course.assert_right(seed);
         total.landed_count += course.landed_count;
         total.refused_count += course.refused_count;
         total.dropped_count += course.dropped_count;
@@ -215,6 +229,22 @@ async fn every_operation_of_a_random_run_with_sweeps_does_what_its_answer_says()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_operation_of_a_random_run_on_threads_does_what_its_answer_says() {
     play_all(false).await;
+}
+
+on_every_store!(
+    every_operation_of_a_random_run_on_a_store_with_its_own_time_does_what_its_answer_says,
+);
+
+async fn every_operation_of_a_random_run_on_a_store_with_its_own_time_does_what_its_answer_says(
+    store: TestStore,
+) {
+    for seed in seeds().take(scale(5, 100)) {
+        for swept in [false, true] {
+            let faults = Faults::all(FAULT_PROBABILITY);
+            let world = World::new(&store, seed, faults, Plant::Nothing).await;
+            play_in(world, seed, swept).await.assert_right(seed);
+        }
+    }
 }
 
 #[tokio::test]

@@ -5,10 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use keyspace::chaos::{CommitFault, Fate, Landing, LandingPoint};
-use keyspace::{Code, Database, Error, OwnedTransaction, Receipt, Runner};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Code, Database, Error, OwnedTransaction, Receipt, Runner, on_every_store};
 
 use crate::log;
 use crate::world::{TestDatabase, World};
+
+on_every_store!(
+    a_foreign_loop_with_a_receipt_commits_exactly_once,
+    a_foreign_loop_without_a_receipt_commits_twice,
+    a_swept_slot_ends_the_foreign_loop,
+    a_receipt_dropped_in_doubt_is_settled_by_the_next_operation,
+    a_completed_receipt_leaves_nothing_to_settle,
+);
 
 type TestTransaction = <TestDatabase as Database>::Transaction;
 
@@ -60,8 +69,7 @@ fn fates() -> Vec<Fate> {
     fates
 }
 
-#[tokio::test]
-async fn a_foreign_loop_with_a_receipt_commits_exactly_once() {
+async fn a_foreign_loop_with_a_receipt_commits_exactly_once(store: TestStore) {
     for first in fates() {
         // A definite error follows the unknown one: the loop's own flag would say "not committed".
         for second in [
@@ -69,7 +77,7 @@ async fn a_foreign_loop_with_a_receipt_commits_exactly_once() {
             CommitFault::NotCommitted,
             CommitFault::Unknown(first),
         ] {
-            let world = World::calm();
+            let world = World::calm(&store).await;
             let runner = world.runner().await;
             let receipt = runner.receipt().await.unwrap();
             world.chaos.script([CommitFault::Unknown(first), second]);
@@ -83,9 +91,8 @@ async fn a_foreign_loop_with_a_receipt_commits_exactly_once() {
     }
 }
 
-#[tokio::test]
-async fn a_foreign_loop_without_a_receipt_commits_twice() {
-    let world = World::calm();
+async fn a_foreign_loop_without_a_receipt_commits_twice(store: TestStore) {
+    let world = World::calm(&store).await;
     world.chaos.script([CommitFault::Unknown(Fate::Applied)]);
     let append = |tr: Arc<TestTransaction>| async move {
         log::append(&*tr, 1, 1);
@@ -95,9 +102,8 @@ async fn a_foreign_loop_without_a_receipt_commits_twice() {
     assert_eq!(log::stored_items(&world.db).await.len(), 2);
 }
 
-#[tokio::test]
-async fn a_swept_slot_ends_the_foreign_loop() {
-    let mut world = World::calm();
+async fn a_swept_slot_ends_the_foreign_loop(store: TestStore) {
+    let mut world = World::calm(&store).await;
     world.sweep_between_attempts();
     let runner = world.runner().await;
     let receipt = runner.receipt().await.unwrap();
@@ -129,9 +135,8 @@ async fn leave_late_commit(world: &World, runner: &Runner<TestDatabase>) -> Rece
     receipt
 }
 
-#[tokio::test]
-async fn a_receipt_dropped_in_doubt_is_settled_by_the_next_operation() {
-    let world = World::calm();
+async fn a_receipt_dropped_in_doubt_is_settled_by_the_next_operation(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     drop(leave_late_commit(&world, &runner).await);
     runner
@@ -143,9 +148,8 @@ async fn a_receipt_dropped_in_doubt_is_settled_by_the_next_operation() {
     assert_eq!(log::stored_items(&world.db).await, []);
 }
 
-#[tokio::test]
-async fn a_completed_receipt_leaves_nothing_to_settle() {
-    let world = World::calm();
+async fn a_completed_receipt_leaves_nothing_to_settle(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     leave_late_commit(&world, &runner).await.complete();
     runner

@@ -5,15 +5,39 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use keyspace::chaos::{CommitFault, Fate};
+use keyspace::conformance::stores::TestStore;
 use keyspace::{
     Code, Commit, ConflictKind, Database, Embedded, Error, Isolation, KeyValue, MutationOp,
     OwnedTransaction, RangeQuery, Receipt, RunOptions, Runner, Transaction, TransactionOption, Tx,
-    VersionClock, read_all,
+    VersionClock, on_every_store, read_all,
 };
 
 use crate::log;
 use crate::saboteur::ledgers;
 use crate::world::{Failure, TestDatabase, World};
+
+on_every_store!(
+    a_writing_operation_records_itself_in_its_slot,
+    a_reading_operation_leaves_its_slot_alone,
+    an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle,
+    what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write,
+    every_kind_of_write_is_recorded,
+    operations_one_after_the_other_share_a_slot,
+    operations_at_the_same_time_have_slots_of_their_own,
+    without_the_ledger_an_applied_commit_happens_twice,
+    maybe_committed_stays_true_once_it_is,
+    a_retryable_error_of_the_closure_runs_it_again,
+    any_other_error_of_the_closure_is_the_answer,
+    what_the_store_refuses_for_good_is_the_answer,
+    what_the_store_refuses_for_good_is_the_answer_also_after_an_unknown_commit,
+    a_handle_kept_past_the_closure_commits_nothing_and_is_cancelled,
+    a_handle_kept_by_an_attempt_in_doubt_leaves_no_doubt,
+    a_watch_may_leave_the_closure,
+    the_attempt_limit_ends_in_the_last_error,
+    the_last_error_is_the_closures_own,
+    backoff_is_limited_by_the_longest_delay,
+    a_closure_that_reads_much_lets_other_tasks_run,
+);
 
 type TestTx = Tx<<TestDatabase as Database>::Transaction>;
 
@@ -67,9 +91,8 @@ fn runners_and_their_futures_cross_threads() {
     let _ = foreign::<Tx<<Embedded as Database>::Transaction>>;
 }
 
-#[tokio::test]
-async fn a_writing_operation_records_itself_in_its_slot() {
-    let world = World::calm();
+async fn a_writing_operation_records_itself_in_its_slot(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let ((), commit) = runner
         .run_committed(|tr, _| async move {
@@ -85,9 +108,8 @@ async fn a_writing_operation_records_itself_in_its_slot() {
     assert_eq!(rows[0].value, record);
 }
 
-#[tokio::test]
-async fn a_reading_operation_leaves_its_slot_alone() {
-    let world = World::calm();
+async fn a_reading_operation_leaves_its_slot_alone(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let before = ledger_rows(&world.db).await;
     let (value, commit) = runner
@@ -101,9 +123,8 @@ async fn a_reading_operation_leaves_its_slot_alone() {
     assert_eq!(ledger_rows(&world.db).await, before);
 }
 
-#[tokio::test]
-async fn an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle() {
-    let world = World::calm();
+async fn an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     for fate in [Fate::Applied, Fate::Lost] {
         world.chaos.script([CommitFault::Unknown(fate)]);
@@ -119,9 +140,8 @@ async fn an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle() {
     }
 }
 
-#[tokio::test]
-async fn what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write() {
-    let world = World::calm();
+async fn what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let before = ledger_rows(&world.db).await;
     world.chaos.script([CommitFault::NotCommitted]);
@@ -138,8 +158,7 @@ async fn what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write() {
     assert_eq!(ledger_rows(&world.db).await, before);
 }
 
-#[tokio::test]
-async fn every_kind_of_write_is_recorded() {
+async fn every_kind_of_write_is_recorded(store: TestStore) {
     let writes: [fn(&TestTx); 5] = [
         |tr| tr.set(b"key", b"value"),
         |tr| tr.clear(b"key"),
@@ -148,7 +167,7 @@ async fn every_kind_of_write_is_recorded() {
         |tr| tr.add_conflict_key(ConflictKind::Write, b"key").unwrap(),
     ];
     for write in writes {
-        let world = World::calm();
+        let world = World::calm(&store).await;
         let runner = world.runner().await;
         let before = ledger_rows(&world.db).await;
         runner
@@ -162,9 +181,8 @@ async fn every_kind_of_write_is_recorded() {
     }
 }
 
-#[tokio::test]
-async fn operations_one_after_the_other_share_a_slot() {
-    let world = World::calm();
+async fn operations_one_after_the_other_share_a_slot(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     for operation in 0..20 {
         let append = runner.run(|tr, _| async move {
@@ -176,9 +194,8 @@ async fn operations_one_after_the_other_share_a_slot() {
     assert_eq!(ledger_rows(&world.db).await.len(), 1);
 }
 
-#[tokio::test]
-async fn operations_at_the_same_time_have_slots_of_their_own() {
-    let world = World::calm();
+async fn operations_at_the_same_time_have_slots_of_their_own(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = &world.runner().await;
     let operations = (0..10).map(|operation| {
         runner.run(move |tr, _| async move {
@@ -192,9 +209,8 @@ async fn operations_at_the_same_time_have_slots_of_their_own() {
     assert_eq!(log::stored_items(&world.db).await.len(), 10);
 }
 
-#[tokio::test]
-async fn without_the_ledger_an_applied_commit_happens_twice() {
-    let world = World::calm();
+async fn without_the_ledger_an_applied_commit_happens_twice(store: TestStore) {
+    let world = World::calm(&store).await;
     let options = world.options().exactly_once(false);
     let runner = Runner::with_options(world.saboteur.clone(), options);
     world.chaos.script([CommitFault::Unknown(Fate::Applied)]);
@@ -213,10 +229,9 @@ async fn without_the_ledger_an_applied_commit_happens_twice() {
     assert_eq!(ledger_rows(&world.db).await, []);
 }
 
-#[tokio::test]
-async fn maybe_committed_stays_true_once_it_is() {
+async fn maybe_committed_stays_true_once_it_is(store: TestStore) {
     for exactly_once in [true, false] {
-        let world = World::calm();
+        let world = World::calm(&store).await;
         let options = world.options().exactly_once(exactly_once);
         let runner = world.runner_with(options).await;
         world.chaos.script([
@@ -245,13 +260,12 @@ async fn maybe_committed_stays_true_once_it_is() {
     }
 }
 
-#[tokio::test]
-async fn a_retryable_error_of_the_closure_runs_it_again() {
+async fn a_retryable_error_of_the_closure_runs_it_again(store: TestStore) {
     #[derive(Debug, thiserror::Error)]
     #[error("deep inside")]
     struct Wrapped(#[from] Error);
 
-    let world = World::calm();
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let number = runner
         .run(|tr, attempt| async move {
@@ -267,9 +281,8 @@ async fn a_retryable_error_of_the_closure_runs_it_again() {
     assert_eq!(get(&world.db, b"key").await.unwrap(), [3]);
 }
 
-#[tokio::test]
-async fn any_other_error_of_the_closure_is_the_answer() {
-    let world = World::calm();
+async fn any_other_error_of_the_closure_is_the_answer(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let runs = AtomicU32::new(0);
     let runs = &runs;
@@ -287,9 +300,8 @@ async fn any_other_error_of_the_closure_is_the_answer() {
     assert_eq!(ledger_rows(&world.db).await, before);
 }
 
-#[tokio::test]
-async fn what_the_store_refuses_for_good_is_the_answer() {
-    let world = World::calm();
+async fn what_the_store_refuses_for_good_is_the_answer(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let answer = runner
         .run(|tr, _| async move {
@@ -301,9 +313,10 @@ async fn what_the_store_refuses_for_good_is_the_answer() {
     assert_eq!(get(&world.db, b"key").await, None);
 }
 
-#[tokio::test]
-async fn what_the_store_refuses_for_good_is_the_answer_also_after_an_unknown_commit() {
-    let world = World::calm();
+async fn what_the_store_refuses_for_good_is_the_answer_also_after_an_unknown_commit(
+    store: TestStore,
+) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     world.chaos.script([CommitFault::Unknown(Fate::Lost)]);
     let answer = runner
@@ -320,9 +333,8 @@ async fn what_the_store_refuses_for_good_is_the_answer_also_after_an_unknown_com
     assert_eq!(get(&world.db, b"key").await, None);
 }
 
-#[tokio::test]
-async fn a_handle_kept_past_the_closure_commits_nothing_and_is_cancelled() {
-    let world = World::calm();
+async fn a_handle_kept_past_the_closure_commits_nothing_and_is_cancelled(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let kept = &Mutex::new(None);
     let answer = runner
@@ -355,9 +367,8 @@ async fn a_handle_kept_past_the_closure_commits_nothing_and_is_cancelled() {
     assert_eq!(get(&world.db, b"key").await, None);
 }
 
-#[tokio::test]
-async fn a_handle_kept_by_an_attempt_in_doubt_leaves_no_doubt() {
-    let world = World::calm();
+async fn a_handle_kept_by_an_attempt_in_doubt_leaves_no_doubt(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let kept = &Mutex::new(None);
     for (fate, happened) in [(Fate::Lost, false), (Fate::Applied, true)] {
@@ -379,9 +390,8 @@ async fn a_handle_kept_by_an_attempt_in_doubt_leaves_no_doubt() {
     }
 }
 
-#[tokio::test]
-async fn a_watch_may_leave_the_closure() {
-    let world = World::calm();
+async fn a_watch_may_leave_the_closure(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let watch = runner
         .run(|tr, _| async move { Ok::<_, Error>(tr.watch(b"key")) })
@@ -393,9 +403,8 @@ async fn a_watch_may_leave_the_closure() {
     watch.await.unwrap();
 }
 
-#[tokio::test]
-async fn the_attempt_limit_ends_in_the_last_error() {
-    let world = World::calm();
+async fn the_attempt_limit_ends_in_the_last_error(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner_with(world.options().attempt_limit(3)).await;
     world.chaos.script([CommitFault::NotCommitted; 3]);
     let runs = &AtomicU32::new(0);
@@ -411,8 +420,7 @@ async fn the_attempt_limit_ends_in_the_last_error() {
     assert_eq!(get(&world.db, b"key").await, None);
 }
 
-#[tokio::test]
-async fn the_last_error_is_the_closures_own() {
+async fn the_last_error_is_the_closures_own(store: TestStore) {
     #[derive(Debug, thiserror::Error)]
     #[error("attempt {number}")]
     struct Wrapped {
@@ -425,7 +433,7 @@ async fn the_last_error_is_the_closures_own() {
         }
     }
 
-    let world = World::calm();
+    let world = World::calm(&store).await;
     let runner = world.runner_with(world.options().attempt_limit(3)).await;
     let answer = runner
         .run(|_, attempt| async move {
@@ -441,7 +449,7 @@ async fn the_last_error_is_the_closures_own() {
 #[tokio::test]
 async fn the_time_limit_ends_in_a_timeout() {
     for own_timeout in [None, Some(Duration::ZERO)] {
-        let world = World::still();
+        let world = World::still().await;
         let limit = Duration::from_secs(3);
         let runner = world.runner_with(world.options().time_limit(limit)).await;
         let operation = runner.run(|tr, _| async move {
@@ -461,7 +469,7 @@ async fn the_time_limit_ends_in_a_timeout() {
 
 #[tokio::test]
 async fn the_time_limit_is_that_of_each_step_too() {
-    let world = World::still();
+    let world = World::still().await;
     let limit = Duration::from_secs(3);
     let runner = world.runner_with(world.options().time_limit(limit)).await;
     let clock = &world.clock;
@@ -483,7 +491,7 @@ async fn a_limit_reached_in_doubt_is_an_unknown_outcome() {
         |options: RunOptions| options.attempt_limit(4),
         |options: RunOptions| options.time_limit(Duration::from_secs(3)),
     ] {
-        let world = World::still();
+        let world = World::still().await;
         let runner = world.runner_with(limit(world.options())).await;
         world.chaos.script([CommitFault::Unknown(Fate::Lost)]);
         world.chaos.script([CommitFault::NotCommitted; 100]);
@@ -502,9 +510,8 @@ async fn a_limit_reached_in_doubt_is_an_unknown_outcome() {
     }
 }
 
-#[tokio::test]
-async fn backoff_is_limited_by_the_longest_delay() {
-    let world = World::calm();
+async fn backoff_is_limited_by_the_longest_delay(store: TestStore) {
+    let world = World::calm(&store).await;
     let options = world
         .options()
         .max_retry_delay(Duration::from_millis(1))
@@ -518,9 +525,8 @@ async fn backoff_is_limited_by_the_longest_delay() {
     assert!(world.env.now() - began <= Duration::from_millis(110));
 }
 
-#[tokio::test]
-async fn a_closure_that_reads_much_lets_other_tasks_run() {
-    let world = World::calm();
+async fn a_closure_that_reads_much_lets_other_tasks_run(store: TestStore) {
+    let world = World::calm(&store).await;
     let runner = world.runner().await;
     let other_ran = &AtomicBool::new(false);
     let long = runner.run(|tr, _| async move {
@@ -536,9 +542,9 @@ async fn a_closure_that_reads_much_lets_other_tasks_run() {
 
 #[tokio::test]
 async fn a_store_that_is_closed_is_an_answer() {
-    let world = World::calm();
-    let runner = world.runner().await;
-    world.store.close().unwrap();
+    let store = keyspace::embedded::Options::new().memory().unwrap();
+    let runner = Runner::new(store.clone());
+    store.close().unwrap();
     let answer = runner.run(|_, _| async { Ok::<_, Error>(()) }).await;
     assert_eq!(
         answer.unwrap_err().code(),

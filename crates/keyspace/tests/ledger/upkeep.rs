@@ -67,7 +67,7 @@ fn clock(world: &World) -> VersionClock {
 
 #[tokio::test]
 async fn closing_clears_the_ledger_of_the_handle_alone() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let (one, other) = (world.runner().await, world.runner().await);
     append(&one, 1).await.unwrap();
     append(&other, 2).await.unwrap();
@@ -86,7 +86,7 @@ async fn closing_clears_the_ledger_of_the_handle_alone() {
 
 #[tokio::test]
 async fn closing_refuses_the_commit_of_a_dropped_operation() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let runner = world.runner().await;
     let receipt = runner.receipt().await.unwrap();
     let mut tr = world.db.begin().unwrap();
@@ -104,7 +104,7 @@ async fn closing_refuses_the_commit_of_a_dropped_operation() {
 
 #[tokio::test]
 async fn a_sweep_clears_what_was_abandoned_and_nothing_else() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let sweeper = world.runner().await;
     let living = world.runner().await;
     let abandoned = world.runner().await;
@@ -130,7 +130,7 @@ async fn a_sweep_clears_what_was_abandoned_and_nothing_else() {
 
 #[tokio::test]
 async fn a_cold_clock_sweeps_nothing() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let sweeper = world.runner().await;
     drop(world.runner().await);
     world.clock.advance(10 * AGE);
@@ -145,7 +145,7 @@ async fn a_cold_clock_sweeps_nothing() {
 
 #[tokio::test]
 async fn a_sweep_by_too_young_an_age_is_refused() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let sweeper = world.runner().await;
     let clock = VersionClock::new(world.env.clone(), AGE - Duration::from_secs(1));
     let answer = sweeper.sweep(&clock).await;
@@ -160,7 +160,7 @@ async fn a_sweep_stops_at_what_is_no_ledgers() {
         (ledgers().pack(&("text",)), record),
         (ledgers().pack(&(id, 1)), &record[1..]),
     ] {
-        let world = World::calm();
+        let world = World::calm_and_timed().await;
         let sweeper = world.runner().await;
         let clock = clock(&world);
         sweep_for(&world, &sweeper, &clock, AGE).await;
@@ -177,7 +177,7 @@ async fn a_sweep_stops_at_what_is_no_ledgers() {
 #[tokio::test]
 async fn an_operation_in_doubt_whose_ledger_was_swept_ends_unknown() {
     for (fate, item_count) in [(Fate::Lost, 0), (Fate::Applied, 1)] {
-        let mut world = World::calm();
+        let mut world = World::calm_and_timed().await;
         let sweeper = Runner::with_options(world.db.clone(), world.options());
         let (moving, env) = (world.clock.clone(), world.env.clone());
         let clock = std::sync::Arc::new(clock(&world));
@@ -207,7 +207,7 @@ async fn an_operation_in_doubt_whose_ledger_was_swept_ends_unknown() {
 
 #[tokio::test]
 async fn a_ledger_that_was_swept_takes_a_new_id() {
-    let mut world = World::calm();
+    let mut world = World::calm_and_timed().await;
     world.sweep_between_attempts();
     let runner = world.runner().await;
     let swept = ids(&world).await;
@@ -219,7 +219,7 @@ async fn a_ledger_that_was_swept_takes_a_new_id() {
 
 #[tokio::test]
 async fn a_ledger_idle_for_long_takes_a_new_id() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let runner = world.runner().await;
     append(&runner, 1).await.unwrap();
     world.clock.advance(AGE / 2);
@@ -232,7 +232,7 @@ async fn a_ledger_idle_for_long_takes_a_new_id() {
 
 #[tokio::test]
 async fn reading_does_not_keep_a_ledger_young() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let runner = world.runner().await;
     for _ in 0..5 {
         world.clock.advance(AGE / 8);
@@ -246,7 +246,7 @@ async fn reading_does_not_keep_a_ledger_young() {
 
 #[tokio::test]
 async fn a_sweep_that_lands_late_spares_what_came_back_to_life() {
-    let world = World::calm();
+    let world = World::calm_and_timed().await;
     let owner: Runner<TestDatabase> = world.runner().await;
     // An operation that begins now and commits long after.
     let receipt = owner.receipt().await.unwrap();

@@ -1,26 +1,27 @@
-//! One store in memory, its chaos, and a runner on it.
+//! One store, its chaos, and a runner on it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::conformance::history::Recorded;
+use keyspace::conformance::part::Part;
+use keyspace::conformance::stores::TestStore;
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{
-    Code, Database, Embedded, Environment, Error, OwnedTransaction, RunOptions, Runner, Transaction,
+    Code, Database, Environment, Error, OwnedTransaction, RunOptions, Runner, Store, Transaction,
 };
 
 use crate::saboteur::{Plant, Saboteur, ledgers};
 
-pub(crate) type TestDatabase = Saboteur<Chaos<Recorded<Embedded>>>;
+pub(crate) type TestDatabase = Saboteur<Chaos<Recorded<Part<Store>>>>;
 
 pub(crate) struct World {
-    pub(crate) store: Embedded,
     /// The store, where nothing fails, with a record of its transactions.
-    pub(crate) db: Recorded<Embedded>,
-    pub(crate) chaos: Chaos<Recorded<Embedded>>,
+    pub(crate) db: Recorded<Part<Store>>,
+    pub(crate) chaos: Chaos<Recorded<Part<Store>>>,
+    /// What everything but the store goes by, and the store too if it is a [timed](World::timed) one.
     pub(crate) clock: ManualClock,
     pub(crate) env: Environment,
     pub(crate) saboteur: TestDatabase,
@@ -36,15 +37,45 @@ pub(crate) enum Failure {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, faults: Faults, plant: Plant) -> Self {
-        Self::with_clock(ManualClock::moved_by_sleepers(), seed, faults, plant)
+    /// A world in a part of a store of its own.
+    pub(crate) async fn new(store: &TestStore, seed: u64, faults: Faults, plant: Plant) -> Self {
+        let clock = ManualClock::moved_by_sleepers();
+        let part = store.fresh().part();
+        Self::on(part, environment(&clock, seed), clock, faults, plant).await
     }
 
-    fn with_clock(clock: ManualClock, seed: u64, faults: Faults, plant: Plant) -> Self {
-        let env = Environment::seeded(seed, Arc::new(clock.clone()));
+    /// A world where nothing goes wrong but what a test scripts.
+    pub(crate) async fn calm(store: &TestStore) -> Self {
+        Self::new(store, 0, Faults::default(), Plant::Nothing).await
+    }
+
+    /// A world in memory whose store goes by its clock, too.
+    pub(crate) async fn timed(clock: ManualClock, seed: u64, faults: Faults, plant: Plant) -> Self {
+        let env = environment(&clock, seed);
         let store = Options::new().environment(env.clone()).memory().unwrap();
-        let db = Recorded::new(store.clone()).now_or_never();
-        let db = db.expect("a store in memory answers at once").unwrap();
+        let part = Part::new(store.into(), "");
+        Self::on(part, env, clock, faults, plant).await
+    }
+
+    /// A timed world where nothing goes wrong but what a test scripts.
+    pub(crate) async fn calm_and_timed() -> Self {
+        let clock = ManualClock::moved_by_sleepers();
+        Self::timed(clock, 0, Faults::default(), Plant::Nothing).await
+    }
+
+    /// A timed and calm world whose clock only the test moves.
+    pub(crate) async fn still() -> Self {
+        Self::timed(ManualClock::new(), 0, Faults::default(), Plant::Nothing).await
+    }
+
+    async fn on(
+        part: Part<Store>,
+        env: Environment,
+        clock: ManualClock,
+        faults: Faults,
+        plant: Plant,
+    ) -> Self {
+        let db = Recorded::new(part).await.unwrap();
         let chaos = Chaos::new(db.clone(), env.clone(), faults);
         let saboteur = Saboteur {
             db: chaos.clone(),
@@ -53,23 +84,12 @@ impl World {
             no_news: Code::COMMIT_UNKNOWN_RESULT,
         };
         Self {
-            store,
             db,
             chaos,
             clock,
             env,
             saboteur,
         }
-    }
-
-    /// A world where nothing goes wrong but what a test scripts.
-    pub(crate) fn calm() -> Self {
-        Self::new(0, Faults::default(), Plant::Nothing)
-    }
-
-    /// A calm world whose clock only the test moves.
-    pub(crate) fn still() -> Self {
-        Self::with_clock(ManualClock::new(), 0, Faults::default(), Plant::Nothing)
     }
 
     /// Moves the clock whenever nothing else can be done.
@@ -121,6 +141,10 @@ impl World {
             async move { clear_ledgers(&db).await }
         });
     }
+}
+
+fn environment(clock: &ManualClock, seed: u64) -> Environment {
+    Environment::seeded(seed, Arc::new(clock.clone()))
 }
 
 /// What a sweep does, however old the ledgers are.

@@ -40,7 +40,7 @@ pub(crate) async fn contents(db: &Store, queue: &MicroQueue<u64>) -> Vec<u64> {
 }
 
 /// Returns every row of the store.
-pub(crate) async fn rows(db: &Store) -> Vec<KeyValue> {
+pub(crate) async fn rows(db: &impl Database) -> Vec<KeyValue> {
     let tr = db.begin().unwrap();
     let all = RangeQuery::keys(&b""[..], &b"\xff"[..]);
     read_all(&tr, all, Isolation::Snapshot).await.unwrap()
@@ -54,7 +54,7 @@ pub(crate) async fn rows_of(store: &TestStore) -> Vec<KeyValue> {
 }
 
 /// Sets one key in a transaction of its own.
-pub(crate) async fn set_committed(db: &Store, key: &[u8], value: &[u8]) {
+pub(crate) async fn set_committed(db: &impl Database, key: &[u8], value: &[u8]) {
     let mut tr = db.begin().unwrap();
     tr.set(key, value);
     tr.commit().await.unwrap();
