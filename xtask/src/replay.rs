@@ -64,7 +64,7 @@ async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally
     let tr = db.begin()?;
     let found = tr.get_range(&everything, Isolation::Snapshot).await?;
     if let Some(row) = found.rows.first() {
-        let key = printable(&row.key);
+        let key = printable(row.key());
         anyhow::bail!("{url} holds `{key}`: replaying needs a store of its own, an empty one");
     }
     drop(tr);

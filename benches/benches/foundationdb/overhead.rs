@@ -168,7 +168,7 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
                 let batch = batch.expect("the cluster answers");
                 assert_eq!(batch.rows.len(), limit);
                 for row in &batch.rows {
-                    black_box((&row.key[..], &row.value[..]));
+                    black_box((row.key(), row.value()));
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Key selectors and range queries.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 /// Names a key by its position relative to a reference key, as FoundationDB's key selectors do.
@@ -181,12 +183,12 @@ impl RangeQuery {
         if !batch.more {
             return None;
         }
-        let last = &batch.rows.last()?.key;
+        let last = batch.rows.last()?.to_key();
         let mut next = self.clone();
         if self.reverse {
-            next.end = KeySelector::first_greater_or_equal(last.clone());
+            next.end = KeySelector::first_greater_or_equal(last);
         } else {
-            next.begin = KeySelector::first_greater_than(last.clone());
+            next.begin = KeySelector::first_greater_than(last);
         }
         if self.limit > 0 {
             next.limit = self
@@ -199,13 +201,59 @@ impl RangeQuery {
     }
 }
 
-/// A row of a range read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A row of a range read, its key and its value in one piece of memory.
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
-    /// The key.
-    pub key: Bytes,
-    /// The value.
-    pub value: Bytes,
+    row: Bytes,
+    key_bytes: usize,
+}
+
+impl KeyValue {
+    /// Makes a row of copies.
+    #[must_use]
+    pub fn new(key: &[u8], value: &[u8]) -> Self {
+        let row = [key, value].concat().into();
+        Self::from_row(row, key.len())
+    }
+
+    /// Makes a row of a key of `key_bytes` bytes and the value that follows it.
+    pub(crate) fn from_row(row: Bytes, key_bytes: usize) -> Self {
+        debug_assert!(key_bytes <= row.len(), "a key is a part of its row");
+        Self { row, key_bytes }
+    }
+
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.row[..self.key_bytes]
+    }
+
+    /// Returns the value.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        &self.row[self.key_bytes..]
+    }
+
+    /// Returns the key, which shares the row's memory.
+    #[must_use]
+    pub fn to_key(&self) -> Bytes {
+        self.row.slice(..self.key_bytes)
+    }
+
+    /// Returns the value, which shares the row's memory.
+    #[must_use]
+    pub fn to_value(&self) -> Bytes {
+        self.row.slice(self.key_bytes..)
+    }
+}
+
+impl fmt::Debug for KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyValue")
+            .field("key", &self.to_key())
+            .field("value", &self.to_value())
+            .finish()
+    }
 }
 
 /// The rows of one batch, in the order of the query.

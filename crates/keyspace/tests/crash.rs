@@ -180,13 +180,13 @@ fn check(path: &Path, acknowledged: &[Versionstamp]) -> Result<Vec<Versionstamp>
         let stamps = all_rows(&db, "stamp/").await;
         let numbers = stamps
             .iter()
-            .map(|row| u64::from_le_bytes(row.value[..].try_into().unwrap()));
+            .map(|row| u64::from_le_bytes(row.value()[..].try_into().unwrap()));
         if !numbers.eq(1..=stamps.len() as u64) {
             return Err("the commits there are not the first ones in order".to_owned());
         }
         let stamps: Vec<_> = stamps
             .iter()
-            .map(|row| Versionstamp::from_bytes(row.key[b"stamp/".len()..].try_into().unwrap()))
+            .map(|row| Versionstamp::from_bytes(row.key()[b"stamp/".len()..].try_into().unwrap()))
             .collect();
         let is_lost = |stamp: &&Versionstamp| stamps.binary_search(stamp).is_err();
         if let Some(lost) = acknowledged.iter().find(is_lost) {
@@ -195,10 +195,8 @@ fn check(path: &Path, acknowledged: &[Versionstamp]) -> Result<Vec<Versionstamp>
 
         let count = stamps.len() as u64;
         let rows = all_rows(&db, "row/").await;
-        let expected = (count.saturating_sub(KEPT_ROWS) + 1..=count).map(|number| KeyValue {
-            key: row(number),
-            value: vec![number as u8; 500].into(),
-        });
+        let expected = (count.saturating_sub(KEPT_ROWS) + 1..=count)
+            .map(|number| KeyValue::new(&row(number), &[number as u8; 500]));
         if !rows.into_iter().eq(expected) {
             return Err(format!("the rows are not those after commit {count}"));
         }

@@ -82,8 +82,8 @@ async fn damaged_slots_are_slots_or_corrupt() {
     let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
     let prefix_bytes = ledgers.bytes().len();
     let inputs = rows.await.unwrap().into_iter().map(|row| {
-        let key = &row.key[prefix_bytes..];
-        [&[key.len() as u8], key, &row.value].concat()
+        let key = &row.key()[prefix_bytes..];
+        [&[key.len() as u8], key, row.value()].concat()
     });
     let whole: Vec<_> = inputs.collect();
     assert!(!whole.is_empty());

@@ -64,7 +64,7 @@ async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on
                 // An own write, so that the read is no plain answer of the store.
                 tr.set(&keys[3], b"own");
                 let rows = read_all(&tr, query, Isolation::Serializable).await.unwrap();
-                let index = |row: &KeyValue| keys.iter().position(|key| row.key == *key).unwrap();
+                let index = |row: &KeyValue| keys.iter().position(|key| row.key() == *key).unwrap();
                 let found: Vec<_> = rows.iter().map(index).collect();
                 assert_eq!(found, expected, "{begin:?} {end:?}");
                 expected.reverse();

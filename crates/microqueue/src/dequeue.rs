@@ -51,12 +51,12 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         };
         // One clear for all: the read conflict covers the same range, so that nothing which this
         // transaction has not seen can be in it at the commit.
-        let (begin, end) = (first.key.clone(), key_after(&last.key));
+        let (begin, end) = (first.key(), key_after(last.key()));
         let items = rows
-            .into_iter()
+            .iter()
             .map(|row| self.layout.decode(row))
             .collect::<Result<_>>()?;
-        tr.clear_range(&begin, &end);
+        tr.clear_range(begin, &end);
         Ok(items)
     }
 
@@ -71,7 +71,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
                 .map_err(|error| self.read_error(error))?;
             if let Some(last) = batch.last() {
                 let rows = self
-                    .rows(tr, begin.clone(), key_after(&last.key), limit)
+                    .rows(tr, begin.clone(), key_after(last.key()), limit)
                     .await?;
                 // A snapshot read can be set to see what its own transaction has taken.
                 if !rows.is_empty() {

@@ -141,10 +141,10 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         let Some(row) = batch.rows.first() else {
             return Ok(0);
         };
-        let last = self.layout.index(&row.key)?;
+        let last = self.layout.index(row.key())?;
         if last.checked_add(count).is_none() {
             return Err(corrupt(
-                &row.key,
+                row.key(),
                 format!("no {count} indexes follow {last}"),
             ));
         }

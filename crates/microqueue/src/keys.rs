@@ -87,19 +87,19 @@ impl<T, C> Layout<T, C> {
     }
 
     /// Returns the id of the item under a key.
-    pub(crate) fn id(&self, key: &Bytes) -> Result<ItemId> {
+    pub(crate) fn id(&self, key: &[u8]) -> Result<ItemId> {
         let id = match self.order {
             Order::Commit => self.commit_id(key),
             Order::Index => self.index_id(key),
         };
         // A number has one packed form only, and the user version is zero: another key with the
         // same id is not ours.
-        id.filter(|id| self.key(id) == *key)
+        id.filter(|id| self.key(id) == key)
             .ok_or_else(|| self.foreign(key))
     }
 
     /// Returns the index in a key, as the next enqueue needs it.
-    pub(crate) fn index(&self, key: &Bytes) -> Result<u64> {
+    pub(crate) fn index(&self, key: &[u8]) -> Result<u64> {
         let (index, _suffix): (u64, Vec<u8>) =
             self.subspace.unpack(key).map_err(|_| self.foreign(key))?;
         Ok(index)
@@ -120,7 +120,7 @@ impl<T, C> Layout<T, C> {
         Some(ItemId::Index { index, suffix })
     }
 
-    fn foreign(&self, key: &Bytes) -> Error {
+    fn foreign(&self, key: &[u8]) -> Error {
         let expected = match self.order {
             Order::Commit => "expected a key of a queue in commit order, (versionstamp, call)",
             Order::Index => "expected a key of a queue in index order, (index, 20 random bytes)",
@@ -163,24 +163,24 @@ impl<T, C: Codec<T>> Layout<T, C> {
     }
 
     /// Returns the item that a row holds.
-    pub(crate) fn decode(&self, row: KeyValue) -> Result<Item<T>> {
-        let id = self.id(&row.key)?;
-        let bytes = match (self.order, row.value.first()) {
-            (Order::Index, _) => row.value,
-            (Order::Commit, Some(&FORMAT)) => row.value.slice(1..),
+    pub(crate) fn decode(&self, row: &KeyValue) -> Result<Item<T>> {
+        let id = self.id(row.key())?;
+        let bytes = match (self.order, row.value().first()) {
+            (Order::Index, _) => row.to_value(),
+            (Order::Commit, Some(&FORMAT)) => row.to_value().slice(1..),
             (Order::Commit, found) => {
                 let reason = format!("expected format {FORMAT}, found {found:?}");
-                return Err(corrupt(&row.key, reason));
+                return Err(corrupt(row.key(), reason));
             }
         };
-        let value = C::decode(bytes).map_err(|error| error.at(row.key))?;
+        let value = C::decode(bytes).map_err(|error| error.at(row.to_key()))?;
         Ok(Item { id, value })
     }
 }
 
 /// The error of a record that no handle of this version has written.
-pub(crate) fn corrupt(key: &Bytes, reason: String) -> Error {
-    let key = key.clone();
+pub(crate) fn corrupt(key: &[u8], reason: String) -> Error {
+    let key = Bytes::copy_from_slice(key);
     keyspace::Error::Corrupt { key, reason }.into()
 }
 
@@ -228,11 +228,8 @@ mod tests {
         }
     }
 
-    fn row(key: impl Into<Bytes>, value: &'static [u8]) -> KeyValue {
-        KeyValue {
-            key: key.into(),
-            value: Bytes::from_static(value),
-        }
+    fn row(key: impl AsRef<[u8]>, value: &'static [u8]) -> KeyValue {
+        KeyValue::new(key.as_ref(), value)
     }
 
     #[track_caller]
@@ -259,7 +256,7 @@ mod tests {
         ] {
             let key = [b"\x02Q\x00\x33", &STAMP[..], b"\x00\x00", packed_call].concat();
             assert_eq!(layout.key(&commit_id(call)), key);
-            assert_eq!(layout.id(&key.into()).unwrap(), commit_id(call));
+            assert_eq!(layout.id(&key).unwrap(), commit_id(call));
 
             let stamp_offset = b"\x04\x00\x00\x00";
             let template = [
@@ -294,7 +291,7 @@ mod tests {
     fn values_in_commit_order_begin_with_their_format() {
         let layout: Layout<String, Bincode> = layout(Order::Commit);
         assert_eq!(layout.encode(&"job".to_owned()).unwrap(), b"\x01\x03job");
-        let item = layout.decode(row(layout.key(&commit_id(1)), b"\x01\x03job"));
+        let item = layout.decode(&row(layout.key(&commit_id(1)), b"\x01\x03job"));
         assert_eq!(item.unwrap().value, "job");
     }
 
@@ -303,12 +300,12 @@ mod tests {
         let python: Layout<Bytes, Raw> = layout(Order::Index);
         let value = Bytes::from_static(b"job\x00");
         assert_eq!(python.encode(&value).unwrap(), b"job\x00");
-        let item = python.decode(row(python.key(&index_id(1)), b"job\x00"));
+        let item = python.decode(&row(python.key(&index_id(1)), b"job\x00"));
         assert_eq!(item.unwrap().value, value);
 
         let java: Layout<String, Tuple> = layout(Order::Index);
         assert_eq!(java.encode(&"Alice".to_owned()).unwrap(), b"\x02Alice\x00");
-        let item = java.decode(row(java.key(&index_id(1)), b"\x02Alice\x00"));
+        let item = java.decode(&row(java.key(&index_id(1)), b"\x02Alice\x00"));
         assert_eq!(item.unwrap().value, "Alice");
     }
 
@@ -330,7 +327,7 @@ mod tests {
         };
         assert!(layout.key(&highest) < probe);
         assert!(probe < layout.key(&placeholder));
-        assert_corrupt(layout.id(&probe.clone().into()), &probe, "commit order");
+        assert_corrupt(layout.id(&probe), &probe, "commit order");
     }
 
     #[test]
@@ -403,7 +400,7 @@ mod tests {
             with(b""),
             b"\x02R\x00\x33".to_vec(),
         ] {
-            assert_corrupt(commit.id(&key.clone().into()), &key, "commit order");
+            assert_corrupt(commit.id(&key), &key, "commit order");
         }
         for key in [
             stamped,
@@ -413,7 +410,7 @@ mod tests {
             // A negative index.
             [&with(b"\x13\xfe")[..], PACKED_SUFFIX].concat(),
         ] {
-            assert_corrupt(index.id(&key.clone().into()), &key, "index order");
+            assert_corrupt(index.id(&key), &key, "index order");
         }
     }
 
@@ -428,7 +425,7 @@ mod tests {
             (b"\x01\x03jobs", "1 bytes left over"),
             (b"\x01\x02\xff\xff", "expected Bincode"),
         ] {
-            assert_corrupt(layout.decode(row(key.clone(), value)), &key, expected);
+            assert_corrupt(layout.decode(&row(&key, value)), &key, expected);
         }
     }
 

@@ -44,7 +44,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
         let (begin, end) = self.layout.subspace.range();
         let row = self.rows(tr, begin, end, 1).await?.pop();
-        row.map(|row| self.layout.decode(row)).transpose()
+        row.as_ref().map(|row| self.layout.decode(row)).transpose()
     }
 
     /// Returns true if the queue has no items.
@@ -106,7 +106,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         }
         let rows = self.rows(tr, begin, end, limit).await?;
         rows.into_iter()
-            .map(|row| self.layout.decode(row))
+            .map(|row| self.layout.decode(&row))
             .collect()
     }
 

@@ -51,7 +51,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         let ItemId::Commit {
             versionstamp: stamp,
             ..
-        } = self.layout.id(&row.key)?
+        } = self.layout.id(row.key())?
         else {
             unreachable!("a key of a queue in commit order gives an id in commit order");
         };

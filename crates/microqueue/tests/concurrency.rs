@@ -188,7 +188,7 @@ async fn the_replay_catches_a_dequeue_that_reads_the_head_by_snapshot() {
     let mut careless = [db.begin().unwrap(), db.begin().unwrap()];
     for tr in &careless {
         let batch = tr.get_range(&query, Isolation::Snapshot).await.unwrap();
-        tr.clear(&batch.rows[0].key);
+        tr.clear(batch.rows[0].key());
     }
     for tr in &mut careless {
         stamps.push(tr.commit().await.unwrap().versionstamp.unwrap());

@@ -130,8 +130,8 @@ async fn counted(db: &Store) -> BTreeMap<String, u64> {
     let tr = db.begin().unwrap();
     let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
     let row = |row: keyspace::KeyValue| {
-        let item: String = takes().unpack(&row.key).unwrap();
-        let count = row.value[..].try_into().unwrap();
+        let item: String = takes().unpack(row.key()).unwrap();
+        let count = row.value()[..].try_into().unwrap();
         (item, u64::from_le_bytes(count))
     };
     rows.await.unwrap().into_iter().map(row).collect()

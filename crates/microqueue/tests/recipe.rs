@@ -67,18 +67,18 @@ async fn an_empty_queue_begins_at_index_one_as_python_and_java_begin(store: Test
     let suffixes = enqueue_seeded::<_, Raw>(&db, &values).await;
     let rows = rows(&db).await;
     assert_eq!(rows.len(), 2);
-    assert_eq!(rows[0].key, recipe_key(b"\x15\x01", suffixes[0]));
-    assert_eq!(rows[0].value, &b"a\x00b"[..]);
-    assert_eq!(rows[1].key, recipe_key(b"\x15\x02", suffixes[1]));
-    assert_eq!(rows[1].value, &b""[..]);
+    assert_eq!(rows[0].key(), recipe_key(b"\x15\x01", suffixes[0]));
+    assert_eq!(rows[0].value(), &b"a\x00b"[..]);
+    assert_eq!(rows[1].key(), recipe_key(b"\x15\x02", suffixes[1]));
+    assert_eq!(rows[1].value(), &b""[..]);
 }
 
 async fn a_java_value_is_a_tuple_of_one_element(store: TestStore) {
     let db = store.fresh().part();
     let suffixes = enqueue_seeded::<_, Tuple>(&db, &["Alice".to_owned()]).await;
     let rows = rows(&db).await;
-    assert_eq!(rows[0].key, recipe_key(b"\x15\x01", suffixes[0]));
-    assert_eq!(rows[0].value, &b"\x02Alice\x00"[..]);
+    assert_eq!(rows[0].key(), recipe_key(b"\x15\x01", suffixes[0]));
+    assert_eq!(rows[0].value(), &b"\x02Alice\x00"[..]);
 }
 
 async fn indexes_go_on_over_the_edges_of_their_lengths(store: TestStore) {
@@ -93,8 +93,8 @@ async fn indexes_go_on_over_the_edges_of_their_lengths(store: TestStore) {
         let next_value = Bytes::from_static(b"next");
         let suffixes = enqueue_seeded::<_, Raw>(&db, &[next_value]).await;
         let rows = rows(&db).await;
-        assert_eq!(rows[1].key, recipe_key(next, suffixes[0]));
-        assert_eq!(rows[1].value, &b"next"[..]);
+        assert_eq!(rows[1].key(), recipe_key(next, suffixes[0]));
+        assert_eq!(rows[1].value(), &b"next"[..]);
     }
 }
 

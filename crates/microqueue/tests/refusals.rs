@@ -133,7 +133,7 @@ async fn a_record_that_does_not_decode_is_named_and_stays(store: TestStore) {
         let store = store.fresh();
         let (db, queue) = (&store.db, jobs_of(&store, order));
         enqueue_committed(db, &queue, &[1, 2, 3]).await;
-        let damaged = rows_of(&store).await[1].key.clone();
+        let damaged = rows_of(&store).await[1].to_key();
         set_committed(db, &damaged, b"\x01\xff").await;
 
         let mut tr = db.begin().unwrap();
@@ -160,7 +160,7 @@ async fn a_record_of_a_newer_format_is_named_and_stays(store: TestStore) {
     let store = store.fresh();
     let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
     enqueue_committed(db, &queue, &[1]).await;
-    let key = rows_of(&store).await[0].key.clone();
+    let key = rows_of(&store).await[0].to_key();
     set_committed(db, &key, b"\x02\x01").await;
     let error = queue.dequeue(&db.begin().unwrap()).await.unwrap_err();
     let source = std::error::Error::source(&error).unwrap().to_string();
@@ -181,14 +181,14 @@ async fn a_handle_of_another_order_reads_nothing_and_changes_nothing(store: Test
         let tr = db.begin().unwrap();
         assert_eq!(
             corrupt_key(wrong.dequeue(&tr).await.unwrap_err()),
-            before[0].key
+            before[0].key()
         );
         assert_eq!(
             corrupt_key(wrong.peek(&tr).await.unwrap_err()),
-            before[0].key
+            before[0].key()
         );
         let error = wrong.items(&tr, None, 1).await.unwrap_err();
-        assert_eq!(corrupt_key(error), before[0].key);
+        assert_eq!(corrupt_key(error), before[0].key());
         assert_eq!(rows_of(&store).await, before);
     }
     // In index order an enqueue reads the last key too.
@@ -200,7 +200,7 @@ async fn a_handle_of_another_order_reads_nothing_and_changes_nothing(store: Test
         .enqueue(&tr, &2)
         .await
         .unwrap_err();
-    assert_eq!(corrupt_key(error), rows_of(&store).await[0].key);
+    assert_eq!(corrupt_key(error), rows_of(&store).await[0].key());
 }
 
 async fn an_id_of_another_order_is_refused(store: TestStore) {

@@ -307,7 +307,10 @@ async fn rows(db: &impl Database) -> Result<Rows> {
     let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE);
     // The transaction commits nothing: all it reads is of one version anyway.
     let rows = read_all(&tr, all, Isolation::Snapshot).await?;
-    Ok(rows.into_iter().map(|row| (row.key, row.value)).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.to_key(), row.to_value()))
+        .collect())
 }
 
 impl<D: Database> Database for Recorded<D> {
@@ -360,7 +363,7 @@ impl fmt::Display for Read {
                 let order = if query.reverse { " reversed" } else { "" };
                 write!(f, "{begin}..{end} limit {}{order} = {{", query.limit)?;
                 for row in &batch.rows {
-                    write!(f, " {}: {}", printable(&row.key), printable(&row.value))?;
+                    write!(f, " {}: {}", printable(row.key()), printable(row.value()))?;
                 }
                 f.write_str(if batch.more { " ..}" } else { " }" })
             }

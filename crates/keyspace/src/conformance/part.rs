@@ -105,10 +105,7 @@ impl<T: Transaction> Transaction for PartTransaction<T> {
         let prefix = self.prefix.clone();
         async move {
             let batch = read.await?;
-            let row = |row: KeyValue| KeyValue {
-                key: inside(&prefix, &row.key),
-                value: row.value,
-            };
+            let row = |row: KeyValue| KeyValue::new(&inside(&prefix, &row.to_key()), row.value());
             Ok(RangeBatch {
                 rows: batch.rows.into_iter().map(row).collect(),
                 more: batch.more,
@@ -210,7 +207,7 @@ mod tests {
             let tr = part.begin().unwrap();
             let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE);
             let rows = tr.get_range(&all, Isolation::Snapshot).await.unwrap().rows;
-            let keys: Vec<_> = rows.iter().map(|row| &row.key[..]).collect();
+            let keys: Vec<_> = rows.iter().map(|row| row.key()).collect();
             assert_eq!(keys, [b"a", &stamped[..]]);
             let before = KeySelector::last_less_than(&b"a"[..]);
             assert_eq!(tr.get_key(&before, Isolation::Snapshot).await.unwrap(), "");

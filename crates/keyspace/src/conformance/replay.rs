@@ -301,7 +301,7 @@ impl<D: Database> Run<'_, D> {
 
     fn rows(&self, rows: Vec<crate::KeyValue>) -> Vec<(Text, Text)> {
         let rows = rows.iter();
-        rows.map(|row| (self.key(&row.key), self.text(&row.value)))
+        rows.map(|row| (self.key(row.key()), self.text(row.value())))
             .collect()
     }
 }

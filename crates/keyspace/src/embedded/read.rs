@@ -58,13 +58,13 @@ impl RangeResult {
         let (mut from, mut to) = (from.clone(), to.clone());
         if let (Some(first), Some(last)) = (self.rows.first(), self.rows.last()) {
             let (lowest, highest) = match direction {
-                Direction::Forward => (&first.key, &last.key),
-                Direction::Backward => (&last.key, &first.key),
+                Direction::Forward => (first.to_key(), last.key()),
+                Direction::Backward => (last.to_key(), first.key()),
             };
             if direction == Direction::Backward || begin.offset <= 0 {
-                from = from.min(lowest.clone());
+                from = from.min(lowest);
             }
-            if to <= *highest && (direction == Direction::Forward || end.offset > 0) {
+            if *to <= *highest && (direction == Direction::Forward || end.offset > 0) {
                 to = key_after(highest).into();
             }
         }
@@ -112,13 +112,21 @@ impl View<'_> {
         if selector.offset > 0 {
             let last = KeySelector::first_greater_or_equal(end.clone());
             let found = self.range(&selector, &last, Limits::ONE_ROW, Direction::Forward)?;
-            let key = found.rows.into_iter().next().map_or(end, |row| row.key);
+            let key = found
+                .rows
+                .into_iter()
+                .next()
+                .map_or(end, |row| row.to_key());
             return Ok(if found.read_to_begin { begin } else { key });
         }
         selector.offset += 1;
         let first = KeySelector::first_greater_or_equal(begin.clone());
         let found = self.range(&first, &selector, Limits::ONE_ROW, Direction::Backward)?;
-        let key = found.rows.into_iter().next().map_or(begin, |row| row.key);
+        let key = found
+            .rows
+            .into_iter()
+            .next()
+            .map_or(begin, |row| row.to_key());
         Ok(if found.read_through_end { end } else { key })
     }
 
@@ -163,13 +171,14 @@ impl View<'_> {
         let (mut key, mut offset) = (selector.key.clone(), selector.offset);
         loop {
             let step = cursor.next(self)?;
-            match step {
+            let passed = step.key();
+            match (step, passed) {
                 // It has arrived, and goes on over empty keys to the next stretch.
-                Step::Row(KeyValue { key: next, .. }) | Step::Missing(next) if offset == 1 => {
+                (_, Some(next)) if offset == 1 => {
                     key = next;
                     break;
                 }
-                Step::Row(KeyValue { key: next, .. }) | Step::Missing(next) => {
+                (_, Some(next)) => {
                     offset += if forward { -1 } else { 1 };
                     key = if forward {
                         key_after(&next).into()
@@ -180,17 +189,17 @@ impl View<'_> {
                         break;
                     }
                 }
-                Step::Unreadable | Step::Unknown(_) => {
-                    key = cursor.position;
-                    break;
-                }
-                Step::End if offset == 1 => break,
-                Step::End => {
+                (Step::End, None) if offset == 1 => break,
+                (Step::End, None) => {
                     let selector = KeySelector::first_greater_or_equal(cursor.bound);
                     return Ok(Resolved {
                         selector,
                         left: offset,
                     });
+                }
+                (_, None) => {
+                    key = cursor.position;
+                    break;
                 }
             }
         }
@@ -247,14 +256,10 @@ impl View<'_> {
         loop {
             let from = cursor.position.clone();
             let step = cursor.next(self)?;
-            let stretch = match (&step, direction) {
-                (Step::Row(KeyValue { key, .. }) | Step::Missing(key), Direction::Forward) => {
-                    key.clone()
-                }
-                (Step::Row(KeyValue { key, .. }) | Step::Missing(key), Direction::Backward) => {
-                    key_after(key).into()
-                }
-                _ => cursor.position.clone(),
+            let stretch = match (step.key(), direction) {
+                (Some(key), Direction::Forward) => key,
+                (Some(key), Direction::Backward) => key_after(&key).into(),
+                (None, _) => cursor.position.clone(),
             };
             let (low, high) = match direction {
                 Direction::Forward => (&from, &stretch),
@@ -531,7 +536,7 @@ impl RangeRead {
             let taken = result.rows.len();
             result
                 .rows
-                .retain(|row| !self.direction.passes(far, &row.key));
+                .retain(|row| !self.direction.passes(far, row.key()));
             result.more &= result.rows.len() == taken;
         }
         match self.direction {

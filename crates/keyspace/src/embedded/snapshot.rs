@@ -98,10 +98,7 @@ impl Snapshot {
                 .take(max_rows)
                 .map(|row| {
                     let (key, value) = row?;
-                    Ok(KeyValue {
-                        key: Bytes::copy_from_slice(key.value()),
-                        value: Bytes::copy_from_slice(value.value()),
-                    })
+                    Ok(KeyValue::new(key.value(), value.value()))
                 })
                 .collect()
         })

@@ -35,7 +35,7 @@ impl Direction {
     }
 
     /// Returns whether a walk that ends at `far` leaves `key` out.
-    pub(super) fn passes(self, far: &Bytes, key: &Bytes) -> bool {
+    pub(super) fn passes(self, far: &[u8], key: &[u8]) -> bool {
         match self {
             Self::Forward => key >= far,
             Self::Backward => key < far,
@@ -64,7 +64,7 @@ impl Limits {
     pub(super) fn take(&mut self, row: &KeyValue) {
         self.rows -= 1;
         if self.bytes != usize::MAX {
-            let row_bytes = row.key.len() + row.value.len() + ROW_OVERHEAD_BYTES;
+            let row_bytes = row.key().len() + row.value().len() + ROW_OVERHEAD_BYTES;
             self.bytes = self.bytes.saturating_sub(row_bytes);
         }
     }
@@ -150,13 +150,13 @@ impl Stored {
         };
         if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
             let (lowest, highest) = match direction {
-                Direction::Forward => (&first.key, &last.key),
-                Direction::Backward => (&last.key, &first.key),
+                Direction::Forward => (first.to_key(), last.key()),
+                Direction::Backward => (last.to_key(), first.key()),
             };
             let after = Bytes::from(key_after(highest));
             low = match direction {
-                Direction::Backward if more => lowest.clone(),
-                _ => low.min(lowest.clone()),
+                Direction::Backward if more => lowest,
+                _ => low.min(lowest),
             };
             high = match direction {
                 Direction::Forward if more => after,
@@ -195,9 +195,9 @@ impl Stored {
         let passed = self.rows(engine, range, &mut limits, direction)?;
         Ok(match passed.last() {
             Some(last) if limits.is_reached() && forward => {
-                Located::Key(key_after(&last.key).into())
+                Located::Key(key_after(last.key()).into())
             }
-            Some(last) if limits.is_reached() => Located::Key(last.key.clone()),
+            Some(last) if limits.is_reached() => Located::Key(last.to_key()),
             _ if forward => Located::AfterLast,
             _ => Located::BeforeFirst,
         })
@@ -229,8 +229,8 @@ impl Stored {
             }
             match (rows.last(), direction) {
                 _ if is_last => break,
-                (Some(last), Direction::Forward) => begin = key_after(&last.key).into(),
-                (Some(last), Direction::Backward) => end = last.key.clone(),
+                (Some(last), Direction::Forward) => begin = key_after(last.key()).into(),
+                (Some(last), Direction::Backward) => end = last.to_key(),
                 (None, _) => break,
             }
             chunk_rows = (chunk_rows * 2).min(LARGEST_CHUNK_ROWS);

@@ -70,6 +70,17 @@ pub(super) enum Step {
     End,
 }
 
+impl Step {
+    /// Returns the key that the walk has come past, with a value or without.
+    pub(super) fn key(&self) -> Option<Bytes> {
+        match self {
+            Self::Row(row) => Some(row.to_key()),
+            Self::Missing(key) => Some(key.clone()),
+            Self::Unreadable | Self::Unknown(_) | Self::End => None,
+        }
+    }
+}
+
 /// Walks from stretch to stretch, from a key on or backward from before a key.
 pub(super) struct Cursor {
     direction: Direction,
@@ -144,7 +155,7 @@ impl Cursor {
         let value = view.written(&key, stack)?;
         self.pass(&key);
         Ok(match value {
-            Some(value) => Step::Row(KeyValue { key, value }),
+            Some(value) => Step::Row(KeyValue::new(&key, &value)),
             None => Step::Missing(key),
         })
     }
@@ -172,7 +183,7 @@ impl Cursor {
         }
         Ok(match self.rows.pop_front() {
             Some(row) => {
-                self.pass(&row.key);
+                self.pass(&row.to_key());
                 ControlFlow::Break(Step::Row(row))
             }
             None => {

@@ -180,9 +180,9 @@ fn option_of(option: TransactionOption) -> Result<options::TransactionOption> {
 fn batch_of(values: &FdbValues) -> RangeBatch {
     let rows: Vec<_> = values.iter().map(|row| [row.key(), row.value()]).collect();
     let mut buffer = Bytes::from(rows.as_flattened().concat());
-    let row = |[key, value]: &[&[u8]; 2]| KeyValue {
-        key: buffer.split_to(key.len()),
-        value: buffer.split_to(value.len()),
+    let row = |[key, value]: &[&[u8]; 2]| {
+        let row = buffer.split_to(key.len() + value.len());
+        KeyValue::from_row(row, key.len())
     };
     RangeBatch {
         rows: rows.iter().map(row).collect(),

@@ -135,7 +135,7 @@ async fn sweep_next<T: Transaction>(
     let Some(row) = batch.rows.first() else {
         return Ok(None);
     };
-    let id = ledger.keys.ledger_of(&row.key)?;
+    let id = ledger.keys.ledger_of(row.key())?;
     let (first_slot, last_slot) = ledger.keys.slots(id);
     let is_own = id == ledger.lock().id;
     let cleared = !is_own && is_abandoned(&tr, clock, &first_slot, &last_slot).await?;
@@ -163,7 +163,7 @@ async fn is_abandoned<T: Transaction>(
         let batch = tr.get_range(&query, Isolation::Serializable).await?;
         next = query.after(&batch);
         for row in &batch.rows {
-            let record = SlotRecord::decode(&row.key, &row.value)?;
+            let record = SlotRecord::decode(row.key(), row.value())?;
             if record.versionstamp.commit_version() > version_ago {
                 return Ok(false);
             }

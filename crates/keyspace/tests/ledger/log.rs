@@ -29,9 +29,9 @@ pub(crate) async fn items(tr: &impl Transaction) -> keyspace::Result<Vec<Item>> 
     Ok(rows
         .iter()
         .map(|row| Item {
-            operation: u64::from_be_bytes(row.value[..8].try_into().unwrap()),
-            attempt: u32::from_be_bytes(row.value[8..].try_into().unwrap()),
-            versionstamp: Versionstamp::from_bytes(row.key[PREFIX.len()..].try_into().unwrap()),
+            operation: u64::from_be_bytes(row.value()[..8].try_into().unwrap()),
+            attempt: u32::from_be_bytes(row.value()[8..].try_into().unwrap()),
+            versionstamp: Versionstamp::from_bytes(row.key()[PREFIX.len()..].try_into().unwrap()),
         })
         .collect())
 }

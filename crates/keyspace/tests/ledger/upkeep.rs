@@ -26,7 +26,7 @@ async fn slots(world: &World) -> Vec<KeyValue> {
 /// The ids of the ledgers that have slots.
 async fn ids(world: &World) -> Vec<Vec<u8>> {
     let mut ids: Vec<Vec<u8>> = (slots(world).await.iter())
-        .map(|row| ledgers().unpack::<(Vec<u8>, u64)>(&row.key).unwrap().0)
+        .map(|row| ledgers().unpack::<(Vec<u8>, u64)>(row.key()).unwrap().0)
         .collect();
     ids.dedup();
     ids

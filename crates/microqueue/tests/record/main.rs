@@ -38,9 +38,9 @@ async fn damaged_rows_are_items_or_corrupt_and_never_a_panic() {
     }
     let prefix_bytes = Subspace::from("q").bytes().len();
     for _ in 0..scale(2_000, 200_000) {
-        for KeyValue { key, value } in &whole {
-            let key = damage(&key[prefix_bytes..], &mut rng);
-            let value = damage(value, &mut rng);
+        for row in &whole {
+            let key = damage(&row.key()[prefix_bytes..], &mut rng);
+            let value = damage(row.value(), &mut rng);
             let input = [&[key.len() as u8], key.as_slice(), value.as_slice()].concat();
             body::record(&input);
         }

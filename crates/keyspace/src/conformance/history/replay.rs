@@ -274,10 +274,7 @@ impl State {
                 more: found.more,
             };
         }
-        let row = |(key, value): (&Bytes, &Bytes)| KeyValue {
-            key: key.clone(),
-            value: value.clone(),
-        };
+        let row = |(key, value): (&Bytes, &Bytes)| KeyValue::new(key, value);
         let count = match query.limit {
             _ if found.more => found.rows.len(),
             0 => usize::MAX,

@@ -108,10 +108,7 @@ async fn a_commit_of_which_the_store_itself_knows_nothing_is_undecided() {
 #[test]
 fn reads_are_shown_with_their_selectors_and_rows() {
     let query = RangeQuery::keys(&b"a"[..], &b"b"[..]).limit(3).reversed();
-    let row = crate::KeyValue {
-        key: Bytes::from_static(b"a\0"),
-        value: Bytes::from_static(b"1"),
-    };
+    let row = crate::KeyValue::new(b"a\0", b"1");
     let batch = RangeBatch {
         rows: vec![row],
         more: true,

@@ -169,10 +169,7 @@ impl RangeRead {
                 }
                 Seen::Unknown => return Ok(Next::Load(at)),
                 Seen::Row(_) if reached => self.past += 1,
-                Seen::Row(value) => self.found.rows.push(KeyValue {
-                    key: stretch.begin.clone(),
-                    value: value.clone(),
-                }),
+                Seen::Row(value) => self.found.rows.push(KeyValue::new(&stretch.begin, value)),
                 Seen::Ghost => {}
             }
         }
@@ -227,8 +224,8 @@ impl RangeRead {
         let mut found = self.found;
         let collected = found.rows.len();
         match (far, self.reverse) {
-            (Some(far), false) => found.rows.retain(|row| row.key < far),
-            (Some(far), true) => found.rows.retain(|row| row.key >= far),
+            (Some(far), false) => found.rows.retain(|row| row.key() < far),
+            (Some(far), true) => found.rows.retain(|row| row.key() >= far),
             (None, _) => {}
         }
         found.more &= found.rows.len() == collected;
@@ -267,12 +264,12 @@ impl Rows {
         if let Some(row) = lowest
             && (query.reverse || begin.offset <= 0)
         {
-            low = low.min(row.key.clone());
+            low = low.min(row.to_key());
         }
         if let Some(row) = highest
             && (!query.reverse || end.offset > 0)
         {
-            high = high.max(key_after(&row.key).into());
+            high = high.max(key_after(row.key()).into());
         }
         (low, high)
     }

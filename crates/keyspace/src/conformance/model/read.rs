@@ -62,7 +62,7 @@ impl Reader<'_> {
             _ if forward && found.ran_to_begin => Bytes::new(),
             _ if found.ran_to_end => end,
             _ if found.ran_to_begin => Bytes::new(),
-            Some(row) => row.key,
+            Some(row) => row.to_key(),
             None if forward => end,
             None => Bytes::new(),
         })

@@ -101,7 +101,7 @@ async fn versionstamps_fill_keys_and_values_and_grow_with_the_commits() {
     assert!(stamps.is_sorted_by(|a, b| a < b));
     let (_, snapshot) = engine.read_version().unwrap();
     let keys = snapshot.scan(b"k/", b"k0", false, 10).unwrap();
-    let keys: Vec<_> = keys.into_iter().map(|row| row.key).collect();
+    let keys: Vec<_> = keys.into_iter().map(|row| row.to_key()).collect();
     let expected: Vec<_> = stamps
         .iter()
         .map(|stamp| Bytes::from([b"k/", &stamp.as_bytes()[..], b"!"].concat()))
@@ -173,7 +173,7 @@ async fn a_scan_reads_both_ways_up_to_its_limit() {
     let (_, snapshot) = engine.read_version().unwrap();
     let keys = |begin: &str, end: &str, reverse, rows| -> Vec<u8> {
         let rows = snapshot.scan(begin.as_bytes(), end.as_bytes(), reverse, rows);
-        rows.unwrap().iter().map(|row| row.key[0]).collect()
+        rows.unwrap().iter().map(|row| row.key()[0]).collect()
     };
     assert_eq!(keys("a", "d", false, 9), b"abc");
     assert_eq!(keys("a", "d", true, 2), b"cb");
