@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::{self, Kind};
+use keyspace::conformance::server::Server;
+use keyspace::conformance::{scale, stores};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
@@ -181,22 +181,20 @@ fn a_killed_run_continues_without_loss_or_repetition() {
     kill_again_and_again(&Relay::new(), scale(10, 100));
 }
 
-/// Needs a cluster that holds nothing else: the keys of the relay are fixed.
-#[tokio::test]
-async fn on_fdb_a_killed_run_continues_without_loss_or_repetition() {
-    const NAME: &str = "on_fdb_a_killed_run_continues_without_loss_or_repetition";
-    stores::run(Kind::Fdb, NAME, |store| async move {
-        if !store.is_empty().await.unwrap() {
-            return stores::skip(NAME, "the cluster holds keys already");
+#[test]
+fn on_fdb_a_killed_run_continues_without_loss_or_repetition() {
+    let server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => {
+            let name = "on_fdb_a_killed_run_continues_without_loss_or_repetition";
+            return stores::skip(name, reason);
         }
-        let relay = Relay {
-            db: "fdb:".to_owned(),
-            ..Relay::new()
-        };
-        kill_again_and_again(&relay, scale(5, 50));
-        store.clear_all().await.unwrap();
-    })
-    .await;
+    };
+    let relay = Relay {
+        db: server.url(),
+        ..Relay::new()
+    };
+    kill_again_and_again(&relay, scale(5, 50));
 }
 
 fn kill_again_and_again(relay: &Relay, kills: usize) {
