@@ -93,6 +93,8 @@
 //! | `items` | from `after` to the last item returned, or to the end | nothing | the same, for the page |
 //! | `verify_order` | the last item, by snapshot | nothing | never |
 //! | `clear` | nothing | the whole queue | never |
+//! | `snapshot` | the first items, by snapshot | nothing | never |
+//! | `get`, `take`, `insert` | the item's key (not `insert`) | the item's key (not `get`) | another took the item |
 //!
 //! In commit order every read adds one more key, which only `clear` writes. In index order an item
 //! may tie with one that is there and land among items already read, which is a conflict too.
@@ -117,6 +119,7 @@
 //! - [Versionstamps](https://apple.github.io/foundationdb/developer-guide.html#versionstamps) and
 //!   conflict ranges in FoundationDB's developer guide.
 
+mod by_id;
 mod committing;
 mod dequeue;
 mod enqueue;

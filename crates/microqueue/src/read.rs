@@ -132,27 +132,29 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         query: RangeQuery,
         isolation: Isolation,
     ) -> Result<Vec<KeyValue>> {
-        // Reads are issued at the call: the probe is under way while the rows are read.
+        let probe = self.probe(tr);
+        let rows = read_all(tr, query, isolation)
+            .await
+            .map_err(|error| self.read_error(error))?;
+        probe.await?;
+        Ok(rows)
+    }
+
+    /// Refuses if the transaction has enqueued. Reads are issued at the call: what is read before the
+    /// answer is awaited is under way at the same time.
+    pub(crate) fn probe<Tr: Transaction>(
+        &self,
+        tr: &Tr,
+    ) -> impl Future<Output = Result<()>> + Send + use<'_, Tr, T, C> {
         let probe = match self.layout.order {
             Order::Commit => Some(tr.get(&self.layout.probe(), Isolation::Serializable)),
             Order::Index => None,
         };
-        let rows = read_all(tr, query, isolation)
-            .await
-            .map_err(|error| self.read_error(error))?;
-        if let Some(probe) = probe {
-            probe.await.map_err(|error| self.read_error(error))?;
-        }
-        Ok(rows)
-    }
-
-    fn check_order(&self, id: ItemId) -> Result<()> {
-        match (self.layout.order, id) {
-            (Order::Commit, ItemId::Commit { .. }) | (Order::Index, ItemId::Index { .. }) => Ok(()),
-            (order, _) => Err(Error::WrongOrder {
-                queue: self.layout.subspace.clone(),
-                order,
-            }),
+        async move {
+            if let Some(probe) = probe {
+                probe.await.map_err(|error| self.read_error(error))?;
+            }
+            Ok(())
         }
     }
 

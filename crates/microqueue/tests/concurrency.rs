@@ -169,13 +169,21 @@ async fn they_do_so_when_commits_fail_and_land_late(store: TestStore) {
         let chaos = Chaos::new(db.clone(), Environment::system(), Faults::all(0.1));
         let options = RunOptions::default().max_retry_delay(Duration::from_millis(5));
         let runner = Runner::with_options(chaos.clone(), options);
-        run_and_replay(runner, jobs(order), rounds(&store, 25, 1_000)).await;
+        Box::pin(run_and_replay(
+            runner,
+            jobs(order),
+            rounds(&store, 25, 1_000),
+        ))
+        .await;
         chaos.flush().await;
         db.check().await.unwrap();
         let tally = chaos.tally();
         (landed, refused) = (landed + tally.landed, refused + tally.refused);
     }
-    assert!(landed > 0 && refused > 0, "{landed} landed, {refused} refused");
+    assert!(
+        landed > 0 && refused > 0,
+        "{landed} landed, {refused} refused"
+    );
 }
 
 #[tokio::test]

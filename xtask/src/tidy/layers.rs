@@ -1,4 +1,5 @@
-//! Each crate depends on exactly one crate of the workspace: the layer below.
+//! Each crate depends on exactly one crate of the workspace: the layer below. Its tests may use every
+//! layer below.
 
 use std::collections::BTreeSet;
 
@@ -98,14 +99,20 @@ fn dependencies<'a>(manifest: &'a Table, workspace: &'a Table) -> Vec<Dependency
     found
 }
 
+/// Returns a layer and those below it.
+fn up_to(layer: &str) -> &'static [&'static str] {
+    let place = LAYERS.iter().position(|known| *known == layer);
+    &LAYERS[..place.map_or(0, |place| place + 1)]
+}
+
 /// Returns what is wrong with the dependencies of `layer`, whose next lower layer is `below`.
 fn check_layer(layer: &str, below: Option<&str>, dependencies: &[Dependency<'_>]) -> Vec<String> {
     let mut messages = Vec::new();
     for Dependency { table, package } in dependencies {
         let of_workspace = LAYERS.contains(package) || TOOLS.contains(package);
-        // A crate's tests may turn on features of the crate itself.
-        let own_features = *package == layer && *table == "dev-dependencies";
-        if of_workspace && Some(*package) != below && !own_features {
+        // Its own is among them: a crate's tests may turn on features of the crate itself.
+        let of_tests = *table == "dev-dependencies" && up_to(layer).contains(package);
+        if of_workspace && Some(*package) != below && !of_tests {
             messages.push(format!("`{package}` in {table} is not the layer below"));
         }
         if *package == "foundationdb" && layer != FOUNDATIONDB_LAYER {
@@ -173,6 +180,21 @@ mod tests {
         assert_eq!(
             violations_with("crates/microqueue/Cargo.toml", manifest),
             []
+        );
+    }
+
+    #[test]
+    fn the_tests_of_a_layer_use_those_below_and_none_above() {
+        let path = "crates/hc-dequeue/Cargo.toml";
+        let manifest =
+            |layer| format!("[dependencies]\nmicroqueue = '1'\n[dev-dependencies]\n{layer} = '1'");
+        assert_eq!(violations_with(path, &manifest("keyspace")), []);
+        assert_eq!(
+            violations_with(path, &manifest("combine")),
+            [Violation::new(
+                path,
+                "`combine` in dev-dependencies is not the layer below"
+            )]
         );
     }
 
