@@ -1,0 +1,381 @@
+//! Checking a queue against itself.
+//!
+//! Every number and every key of a queue is written in the transaction that changes what it stands
+//! for, so that nothing here should ever find anything: it is for the day on which somebody has
+//! written into the queue's subspace by hand, restored half of it, or found a bug.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{TryFutureExt, try_join};
+use microqueue::ItemId;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::code_of;
+use microqueue::keyspace::{
+    Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, read_all,
+};
+
+use crate::enqueue::stored_count;
+use crate::error::{Error, Result};
+use crate::keys::{Counter, Keys, SessionId};
+use crate::queue::HighContentionQueue;
+use crate::reclaim::{bury, declare_dead, remove_grants, return_items};
+use crate::record::{Life, Settings, decode_grant};
+use crate::session::life;
+
+/// Something in a queue that contradicts something else in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// A counter is not the number of items that it counts. Repaired by adding the difference, which
+    /// is the same at every version.
+    CounterOff {
+        /// The counter: `queued`, `delayed`, `held` or `dead`.
+        counter: &'static str,
+        /// What it says.
+        stored: i64,
+        /// What it should say.
+        counted: i64,
+    },
+
+    /// A part of the queue has more items than one transaction has time to count.
+    Uncounted {
+        /// The counter that was not checked.
+        counter: &'static str,
+    },
+
+    /// Items are held, or granted, by a session that does not exist. Repaired by returning them to
+    /// the queue.
+    NoSession {
+        /// The session.
+        session: [u8; 16],
+    },
+
+    /// A session has no heartbeat, so that nobody would ever find it dead. Repaired by declaring it
+    /// dead and returning its items: if it lives after all, it opens a new session.
+    NoHeartbeat {
+        /// The session.
+        session: [u8; 16],
+    },
+
+    /// A heartbeat belongs to no session. Repaired by removing it.
+    StrayHeartbeat {
+        /// The session that is not there.
+        session: [u8; 16],
+    },
+
+    /// A request belongs to a session that does not live. Repaired by removing it.
+    StrayRequest {
+        /// The request.
+        request: ItemId,
+    },
+
+    /// A grant names items none of which its session holds. Repaired by removing it: its session asks
+    /// anew.
+    EmptyGrant {
+        /// The session.
+        session: [u8; 16],
+    },
+
+    /// An item is in two places at once, and would be delivered from each. Not repaired: which of
+    /// the two is right is not to be seen.
+    Twice {
+        /// The item.
+        id: ItemId,
+    },
+}
+
+/// What an audit found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[must_use]
+pub struct Audit {
+    /// What contradicts something else.
+    pub findings: Vec<Finding>,
+}
+
+impl Audit {
+    /// Whether everything was checked and nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Checks counters, held items, requests, grants and sessions against each other, and changes
+    /// nothing.
+    ///
+    /// Each check is one transaction: what belongs to sessions in one, and each counter with the
+    /// items that it counts in one. They may run while the queue is in use.
+    ///
+    /// # Conflicts
+    /// None: nothing is written.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) for a key or a record that no version of
+    /// this library has written, and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
+        let keys = &*self.keys;
+        let look = |tr, _| async move { Sessions::read(&tr, keys).await };
+        let mut findings = runner.run(look).await?.findings();
+        for counter in Counter::OF_ITEMS {
+            findings.extend(check_counter(runner, keys, counter).await?);
+        }
+        Ok(Audit { findings })
+    }
+
+    /// Does an [`audit`](Self::audit), and repairs what can be repaired. Returns what it found.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot; each repair reads again, serializably, what it changes.
+    ///
+    /// # Errors
+    /// As [`audit`](Self::audit).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the repairs that are done.
+    pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
+        let audit = self.audit(runner).await?;
+        let (keys, settings) = (&*self.keys, &self.settings);
+        for finding in &audit.findings {
+            tracing::warn!(queue = %keys.queue, ?finding, "repairing");
+            repair(runner, keys, settings, finding).await?;
+        }
+        Ok(audit)
+    }
+}
+
+/// What there is of sessions, at one version.
+struct Sessions {
+    states: BTreeMap<SessionId, Life>,
+    heartbeats: BTreeSet<SessionId>,
+    requests: Vec<(ItemId, SessionId)>,
+    held: BTreeSet<(SessionId, ItemId)>,
+    grants: Vec<(SessionId, Vec<ItemId>)>,
+    /// Which of the items that are held are also somewhere else.
+    twice: Vec<ItemId>,
+}
+
+impl Sessions {
+    async fn read(tr: &impl Transaction, keys: &Keys) -> Result<Self> {
+        let rows = |(begin, end)| {
+            let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
+            rows.map_err(Error::from)
+        };
+        let requests = keys.requests.snapshot(tr, usize::MAX, usize::MAX);
+        let (states, heartbeats, requests, held, grants) = try_join!(
+            rows(keys.sessions()),
+            rows(keys.heartbeats()),
+            requests.map_err(Error::from),
+            rows(keys.part("h")),
+            rows(keys.part("g")),
+        )?;
+        let state = |row: &KeyValue| {
+            let session = keys.session_of("s", row.key())?;
+            Ok::<_, Error>((session, Life::decode(row.key(), row.value())?))
+        };
+        let grant = |row: &KeyValue| {
+            let session = keys.session_before("g", row.key())?;
+            Ok::<_, Error>((session, decode_grant(row.key(), row.value())?))
+        };
+        let mut found = Self {
+            states: states.iter().map(state).collect::<Result<_>>()?,
+            heartbeats: heartbeats
+                .iter()
+                .map(|row| keys.session_of("b", row.key()))
+                .collect::<Result<_>>()?,
+            requests: requests
+                .into_iter()
+                .map(|item| (item.id, item.value.session))
+                .collect(),
+            held: BTreeSet::new(),
+            grants: grants.iter().map(grant).collect::<Result<_>>()?,
+            twice: Vec::new(),
+        };
+        for row in &held {
+            let session = keys.session_before("h", row.key())?;
+            let id = keys.held(session).decode(row)?.id;
+            let elsewhere = try_join!(keys.items.get(tr, &id), keys.dead.get(tr, &id))?;
+            let is_held_before = found.held.iter().any(|(_, held)| *held == id);
+            if elsewhere.0.is_some() || elsewhere.1.is_some() || is_held_before {
+                found.twice.push(id);
+            }
+            found.held.insert((session, id));
+        }
+        Ok(found)
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let of_held = self.held.iter().map(|(session, _)| *session);
+        let of_grants = self.grants.iter().map(|(session, _)| *session);
+        let needed: BTreeSet<_> = of_held.chain(of_grants).collect();
+        let missing = needed
+            .into_iter()
+            .filter(|session| !self.states.contains_key(session))
+            .map(|session| Finding::NoSession { session: session.0 });
+        let silent = (self.states.iter())
+            .filter(|(session, life)| **life == Life::Alive && !self.heartbeats.contains(session))
+            .map(|(session, _)| Finding::NoHeartbeat { session: session.0 });
+        let stray = (self.heartbeats.iter())
+            .filter(|session| !self.states.contains_key(session))
+            .map(|session| Finding::StrayHeartbeat { session: session.0 });
+        let requests = (self.requests.iter())
+            .filter(|(_, session)| self.states.get(session) != Some(&Life::Alive))
+            .map(|(request, _)| Finding::StrayRequest { request: *request });
+        let grants = (self.grants.iter())
+            .filter(|(session, items)| {
+                let is_held = |item: &ItemId| self.held.contains(&(*session, *item));
+                !items.iter().any(is_held)
+            })
+            .map(|(session, _)| Finding::EmptyGrant { session: session.0 });
+        let twice = self.twice.iter().map(|id| Finding::Twice { id: *id });
+        missing
+            .chain(silent)
+            .chain(stray)
+            .chain(requests)
+            .chain(grants)
+            .chain(twice)
+            .collect()
+    }
+}
+
+/// Compares a counter with what it counts.
+async fn check_counter<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    counter: Counter,
+) -> Result<Option<Finding>> {
+    let name = counter.name();
+    // Not through the runner, which would try again where the time is not enough.
+    let tr = runner.database().begin()?;
+    let (stored, counted) = match count(&tr, keys, counter).await {
+        Err(error) if code_of(&error) == Some(Code::TRANSACTION_TOO_OLD) => {
+            return Ok(Some(Finding::Uncounted { counter: name }));
+        }
+        counts => counts?,
+    };
+    Ok((stored != counted).then_some(Finding::CounterOff {
+        counter: name,
+        stored,
+        counted,
+    }))
+}
+
+/// Returns what a counter says, and how many items there are.
+async fn count(tr: &impl Transaction, keys: &Keys, counter: Counter) -> Result<(i64, i64)> {
+    let stored = stored_count(tr, keys, counter).await?;
+    let (begin, end) = keys.part(counter.part());
+    let mut next = Some(RangeQuery::keys(begin, end));
+    let mut counted = 0;
+    while let Some(query) = next {
+        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+        counted += batch.rows.len() as i64;
+        next = query.after(&batch);
+    }
+    Ok((stored, counted))
+}
+
+async fn repair<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    settings: &Settings,
+    finding: &Finding,
+) -> Result<()> {
+    match finding {
+        Finding::CounterOff {
+            counter,
+            stored,
+            counted,
+        } => {
+            let counter = Counter::ALL
+                .into_iter()
+                .find(|known| known.name() == *counter)
+                .expect("a finding names a counter");
+            let add = |tr, _| async move {
+                keys.count(&tr, counter, counted - stored);
+                Ok(())
+            };
+            runner.run(add).await
+        }
+        Finding::NoSession { session } | Finding::NoHeartbeat { session } => {
+            let session = SessionId(*session);
+            let declare = |tr, _| async move { declare_lost(&tr, keys, session).await };
+            if runner.run(declare).await? {
+                return_all(runner, keys, settings, session).await?;
+            }
+            Ok(())
+        }
+        Finding::StrayHeartbeat { session } => {
+            let session = SessionId(*session);
+            let remove = |tr, _| async move {
+                declare_dead(&tr, keys, session, None).await?;
+                Ok(())
+            };
+            runner.run(remove).await
+        }
+        Finding::StrayRequest { request } => {
+            let remove = |tr, _| async move { remove_request(&tr, keys, request).await };
+            runner.run(remove).await
+        }
+        Finding::EmptyGrant { session } => {
+            let session = SessionId(*session);
+            let remove = |tr, _| async move { remove_empty_grants(&tr, keys, session).await };
+            runner.run(remove).await
+        }
+        Finding::Uncounted { .. } | Finding::Twice { .. } => Ok(()),
+    }
+}
+
+/// Returns all that a dead session holds, and removes it.
+async fn return_all<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    settings: &Settings,
+    session: SessionId,
+) -> Result<()> {
+    let some = |tr, _| async move { return_items(&tr, keys, settings, session).await };
+    while runner.run(some).await? > 0 {}
+    let rest = |tr, _| async move {
+        remove_grants(&tr, keys, session).await?;
+        bury(&tr, keys, session).await
+    };
+    runner.run(rest).await?;
+    Ok(())
+}
+
+/// Declares a session dead that is not there or has no heartbeat. False: it has.
+async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+    if life(tr, keys, session).await?.is_none() {
+        tr.set(&keys.session(session), &Life::Dead.encode());
+        return Ok(true);
+    }
+    declare_dead(tr, keys, session, None).await
+}
+
+async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Result<()> {
+    let Some(request) = keys.requests.get(tr, id).await? else {
+        return Ok(());
+    };
+    if life(tr, keys, request.session).await? != Some(Life::Alive) {
+        keys.requests.take(tr, id)?;
+    }
+    Ok(())
+}
+
+async fn remove_empty_grants(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<()> {
+    let (begin, end) = keys.grants(session);
+    let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
+    let held = keys.held(session);
+    for grant in &grants {
+        let mut is_empty = true;
+        for id in decode_grant(grant.key(), grant.value())? {
+            is_empty &= held.get(tr, &id).await?.is_none();
+        }
+        if is_empty {
+            tr.clear(grant.key());
+        }
+    }
+    Ok(())
+}

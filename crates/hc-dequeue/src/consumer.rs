@@ -1,0 +1,267 @@
+//! What takes items: a process's part in a queue.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::stream::unfold;
+use microqueue::Item;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Database, Environment, Runner, Subspace};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::delivery::Delivery;
+use crate::dispatcher::{Command, Dispatcher, Reply, Want};
+use crate::error::{Error, Result};
+use crate::queue::HighContentionQueue;
+use crate::registry::ITEMS_PER_FULFILMENT;
+
+/// How a [`Consumer`] works.
+#[derive(Debug, Clone)]
+pub struct ConsumerOptions {
+    pub(crate) time_limit: Duration,
+    pub(crate) poll_interval: Duration,
+}
+
+impl Default for ConsumerOptions {
+    /// Five minutes for each delivery, and a look every second at what watches should have told.
+    fn default() -> Self {
+        Self {
+            time_limit: Duration::from_secs(5 * 60),
+            poll_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+impl ConsumerOptions {
+    /// Sets how long a delivery may take. Afterwards its item goes back to the queue.
+    #[must_use]
+    pub fn delivery_time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Sets how often a consumer that waits looks although nothing woke it. Watches wake it as soon
+    /// as there is an item; this is for those that get lost.
+    #[must_use]
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval;
+        self
+    }
+}
+
+/// Takes items from a queue. Clones share one session.
+///
+/// Behind it runs a task, the dispatcher, which combines the wishes of all clones: a process needs
+/// one consumer for each queue, however many tasks take from it. The session ends, and what it holds
+/// goes back, with [`shut_down`](Self::shut_down), or when the last clone is dropped.
+pub struct Consumer<T> {
+    commands: mpsc::UnboundedSender<Command<T>>,
+    env: Environment,
+    queue: Subspace,
+    _handle: Arc<Handle<T>>,
+}
+
+/// Tells the dispatcher when the last consumer is gone. Deliveries can talk to it until then.
+struct Handle<T>(mpsc::UnboundedSender<Command<T>>);
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        // It may have ended before.
+        let _ = self.0.send(Command::ShutDown(None));
+    }
+}
+
+impl<T, C> HighContentionQueue<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+{
+    /// Opens a session that takes from the queue, and spawns the task that keeps it alive.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave a session without a heartbeat, which others bury.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn consumer<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        options: ConsumerOptions,
+    ) -> Result<Consumer<T>> {
+        let (commands, received) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::open(
+            self.clone(),
+            runner.clone(),
+            options,
+            commands.downgrade(),
+            received,
+        );
+        tokio::spawn(dispatcher.await?.run());
+        Ok(Consumer {
+            _handle: Arc::new(Handle(commands.clone())),
+            commands,
+            env: runner.environment().clone(),
+            queue: self.subspace().clone(),
+        })
+    }
+}
+
+impl<T: Send + 'static> Consumer<T> {
+    /// Takes the first item, or returns `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`]; [`Error::ShutDown`].
+    ///
+    /// # Cancel safety
+    /// An item that was granted when the future is dropped goes to another one who wants it, or back.
+    pub async fn dequeue(&self) -> Result<Option<Delivery<T>>> {
+        self.dequeue_within(Duration::ZERO).await
+    }
+
+    /// Takes the first item as soon as there is one. `None`: there was none for so long.
+    ///
+    /// # Errors
+    /// As [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub async fn dequeue_within(&self, time: Duration) -> Result<Option<Delivery<T>>> {
+        Ok(self.dequeue_batch_within(1, time).await?.pop())
+    }
+
+    /// Takes the first items, up to `limit` of them. None: there is none. Fewer than `limit` do not
+    /// say that there are no more.
+    ///
+    /// # Errors
+    /// [`Error::Wanted`], and as [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub async fn dequeue_batch(&self, limit: usize) -> Result<Vec<Delivery<T>>> {
+        self.dequeue_batch_within(limit, Duration::ZERO).await
+    }
+
+    /// Takes the first items, up to `limit` of them, as soon as there is one. None: there was none
+    /// for so long.
+    ///
+    /// # Errors
+    /// As [`dequeue_batch`](Self::dequeue_batch).
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub async fn dequeue_batch_within(
+        &self,
+        limit: usize,
+        time: Duration,
+    ) -> Result<Vec<Delivery<T>>> {
+        let (reply, answer) = oneshot::channel();
+        self.want(limit, time, Reply::Deliver(reply))?;
+        answer.await.map_err(|_| self.gone())?
+    }
+
+    /// Takes the first item out of the queue for good, or returns `None` if there is none.
+    ///
+    /// The item is done with the commit that takes it: who dies with it has lost it. At most once,
+    /// and the fastest.
+    ///
+    /// # Errors
+    /// As [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// An item that was taken when the future is dropped is lost.
+    pub async fn pop(&self) -> Result<Option<Item<T>>> {
+        self.pop_within(Duration::ZERO).await
+    }
+
+    /// Takes the first item out of the queue for good, as soon as there is one. `None`: there was none
+    /// for so long.
+    ///
+    /// # Errors
+    /// As [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// As [`pop`](Self::pop).
+    pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
+        let (reply, answer) = oneshot::channel();
+        self.want(1, time, Reply::Pop(reply))?;
+        let items = answer.await.map_err(|_| self.gone())?;
+        Ok(items?.pop())
+    }
+
+    /// Returns deliveries one after the other, as items come, until the consumer is shut down.
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub fn deliveries(&self) -> impl Stream<Item = Result<Delivery<T>>> + Send + use<T> {
+        unfold(self.clone(), |consumer| async move {
+            match consumer.dequeue_within(Duration::MAX).await {
+                Ok(Some(delivery)) => Some((Ok(delivery), consumer)),
+                Ok(None) | Err(Error::ShutDown { .. }) => None,
+                Err(error) => Some((Err(error), consumer)),
+            }
+        })
+    }
+
+    /// Ends the session: whoever waits gets [`Error::ShutDown`], deliveries are lost, and what is held
+    /// goes back to the queue. Returns when that is committed.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`]. Then others bury the session when its lease is over.
+    ///
+    /// # Cancel safety
+    /// The session ends also if the future is dropped.
+    pub async fn shut_down(self) -> Result<()> {
+        let (done, is_done) = oneshot::channel();
+        let command = Command::ShutDown(Some(done));
+        self.commands.send(command).map_err(|_| self.gone())?;
+        is_done.await.map_err(|_| self.gone())?
+    }
+
+    fn want(&self, limit: usize, time: Duration, reply: Reply<T>) -> Result<()> {
+        if !(1..=ITEMS_PER_FULFILMENT).contains(&limit) {
+            return Err(Error::Wanted {
+                wanted: limit,
+                limit: ITEMS_PER_FULFILMENT,
+            });
+        }
+        let want = Want {
+            wanted: limit,
+            until: self.env.now().saturating_add(time),
+            waits: !time.is_zero(),
+            reply,
+        };
+        self.commands
+            .send(Command::Want(want))
+            .map_err(|_| self.gone())
+    }
+
+    fn gone(&self) -> Error {
+        Error::ShutDown {
+            queue: self.queue.clone(),
+        }
+    }
+}
+
+impl<T> Clone for Consumer<T> {
+    fn clone(&self) -> Self {
+        Self {
+            commands: self.commands.clone(),
+            env: self.env.clone(),
+            queue: self.queue.clone(),
+            _handle: self._handle.clone(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("queue", &self.queue.to_string())
+            .finish_non_exhaustive()
+    }
+}

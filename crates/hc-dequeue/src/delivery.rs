@@ -1,0 +1,350 @@
+//! Deliveries: items in somebody's hands, and the ways out of them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use microqueue::ItemId;
+use microqueue::keyspace::Transaction;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::dispatcher::Command;
+use crate::enqueue::wall_millis;
+use crate::error::{Error, Result};
+use crate::keys::{Counter, Keys, SessionId};
+use crate::record::{Record, Settings, millis};
+use crate::registry::fulfill::complete;
+
+/// Where an item goes that was held and not acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GiveBack {
+    /// Back to its place in the queue.
+    Now,
+    /// There, as if it had not been granted: nobody has seen it.
+    Unused,
+    /// There, at this wall time in milliseconds.
+    At(u64),
+    /// To the dead letters.
+    Dead,
+}
+
+/// An item that goes back, by its grant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Return {
+    pub(crate) id: ItemId,
+    pub(crate) grant: u64,
+    pub(crate) how: GiveBack,
+}
+
+/// Stages items to be given back that a session holds by these grants. Returns for each whether it
+/// does.
+///
+/// # Conflicts
+/// Reads each item.
+pub(crate) async fn give_back(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    session: SessionId,
+    returns: &[Return],
+) -> Result<Vec<bool>> {
+    let held = &keys.held(session);
+    let records = returns.iter().map(|item| held.get(tr, &item.id));
+    let records = futures::future::try_join_all(records).await?;
+    let mut given = Vec::with_capacity(returns.len());
+    for (item, record) in returns.iter().zip(records) {
+        let record = record.filter(|record| record.grant == item.grant);
+        given.push(record.is_some());
+        if let Some(record) = record {
+            held.take(tr, &item.id)?;
+            put(tr, keys, settings, &item.id, &record, item.how)?;
+            keys.count(tr, Counter::Held, -1);
+        }
+    }
+    if given.contains(&true) {
+        keys.wake_all(tr);
+    }
+    Ok(given)
+}
+
+/// Stages an item that nobody holds any more at the place where it goes.
+pub(crate) fn put(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    id: &ItemId,
+    record: &Record,
+    how: GiveBack,
+) -> Result<()> {
+    let mut record = record.clone();
+    if how == GiveBack::Unused {
+        record.attempts = record.attempts.saturating_sub(1);
+    }
+    let is_dead = how == GiveBack::Dead || record.attempts >= settings.max_attempts;
+    let counter = match how {
+        _ if is_dead => {
+            keys.dead.insert(tr, id, &record)?;
+            Counter::Dead
+        }
+        GiveBack::At(ready) => {
+            keys.delayed(ready).insert(tr, id, &record)?;
+            Counter::Delayed
+        }
+        GiveBack::Now | GiveBack::Unused | GiveBack::Dead => {
+            keys.items.insert(tr, id, &record)?;
+            Counter::Queued
+        }
+    };
+    keys.count(tr, counter, 1);
+    Ok(())
+}
+
+/// What dispatcher and delivery share of an item that is out.
+#[derive(Debug)]
+pub(crate) struct Out {
+    pub(crate) grant: u64,
+    /// When the delivery's time is over, by the environment's clock.
+    deadline: Mutex<Duration>,
+    lost: watch::Sender<bool>,
+}
+
+impl Out {
+    pub(crate) fn new(grant: u64, deadline: Duration) -> Self {
+        Self {
+            grant,
+            deadline: Mutex::new(deadline),
+            lost: watch::Sender::new(false),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_deadline(&self, deadline: Duration) {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+    }
+
+    pub(crate) fn lose(&self) {
+        self.lost.send_replace(true);
+    }
+}
+
+/// An item that was granted to this process until it is acknowledged.
+///
+/// It is *held*: nobody else gets it while its time lasts and the session lives. Acknowledging it in
+/// the transaction that does its work makes that work effective once, whatever dies when. Dropping
+/// it gives it back.
+pub struct Delivery<T> {
+    pub(crate) id: ItemId,
+    pub(crate) value: T,
+    pub(crate) attempts: u32,
+    pub(crate) enqueued_millis: u64,
+    pub(crate) out: Arc<Out>,
+    pub(crate) session: SessionId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) commands: mpsc::UnboundedSender<Command<T>>,
+    pub(crate) is_acknowledged: AtomicBool,
+    pub(crate) is_settled: bool,
+}
+
+/// What all deliveries of a dispatcher share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: Settings,
+    pub(crate) time_limit: Duration,
+}
+
+impl<T> Delivery<T> {
+    /// Returns the item's id: that of its first enqueue.
+    #[must_use]
+    pub fn id(&self) -> ItemId {
+        self.id
+    }
+
+    /// Returns what was enqueued.
+    #[must_use]
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
+    /// Returns how often the item was granted, this time included.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Returns when the item was enqueued first, by the wall clock of who did.
+    #[must_use]
+    pub fn enqueued(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.enqueued_millis)
+    }
+
+    /// Stages that the item is done. What else the transaction does happens together with that.
+    ///
+    /// If the transaction does not commit, the item is still held: acknowledge it in the next
+    /// attempt, or drop the delivery.
+    ///
+    /// # Conflicts
+    /// Reads and writes the item's key, which nobody else does while it is held.
+    ///
+    /// # Errors
+    /// [`Error::DeliveryLost`] if the item is not held by this delivery any more: the transaction
+    /// must not commit.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn ack(&self, tr: &impl Transaction) -> Result<()> {
+        let Shared { keys, settings, .. } = &*self.shared;
+        let held = keys.held(self.session);
+        let record = held.get(tr, &self.id).await?;
+        let record = record.filter(|record| record.grant == self.out.grant);
+        let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
+        held.take(tr, &self.id)?;
+        keys.count(tr, Counter::Held, -1);
+        complete(tr, keys, settings, &record);
+        self.is_acknowledged.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives the item back to its place in the queue, where it is the next to be granted again, and
+    /// returns when that is committed.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`](microqueue::keyspace::Runner::run); [`Error::DeliveryLost`] if it had
+    /// gone back before; [`Error::ShutDown`].
+    ///
+    /// # Cancel safety
+    /// The item is given back also if the future is dropped.
+    pub async fn nack(self) -> Result<()> {
+        self.settle(GiveBack::Now).await
+    }
+
+    /// Gives the item back, to be granted again after `delay` by the wall clocks.
+    ///
+    /// # Errors
+    /// As [`nack`](Self::nack).
+    ///
+    /// # Cancel safety
+    /// As [`nack`](Self::nack).
+    pub async fn nack_after(self, delay: Duration) -> Result<()> {
+        let ready = wall_millis(&self.shared.keys).saturating_add(millis(delay));
+        self.settle(GiveBack::At(ready)).await
+    }
+
+    /// Makes the item a dead letter, however often it was granted.
+    ///
+    /// # Errors
+    /// As [`nack`](Self::nack).
+    ///
+    /// # Cancel safety
+    /// As [`nack`](Self::nack).
+    pub async fn reject(self) -> Result<()> {
+        self.settle(GiveBack::Dead).await
+    }
+
+    /// Begins the delivery's time anew.
+    ///
+    /// # Errors
+    /// [`Error::DeliveryLost`] if it is over already, as far as this process knows.
+    pub fn keep_alive(&self) -> Result<()> {
+        if self.is_lost() {
+            return Err(Error::DeliveryLost { id: self.id });
+        }
+        let now = self.shared.keys.env.now();
+        self.out
+            .set_deadline(now.saturating_add(self.shared.time_limit));
+        Ok(())
+    }
+
+    /// Waits until the delivery is lost: its time or its session is over. What was done for it must
+    /// not be committed.
+    ///
+    /// # Cancel safety
+    /// Changes nothing.
+    pub async fn lost(&self) {
+        let mut lost = self.out.lost.subscribe();
+        // The sender lives as long as this delivery.
+        let _ = lost.wait_for(|lost| *lost).await;
+    }
+
+    /// Returns whether the delivery is lost, as far as this process knows.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        *self.out.lost.borrow()
+    }
+
+    async fn settle(mut self, how: GiveBack) -> Result<()> {
+        self.is_settled = true;
+        let (done, is_done) = oneshot::channel();
+        let item = Return {
+            id: self.id,
+            grant: self.out.grant,
+            how,
+        };
+        let command = Command::GiveBack {
+            item,
+            done: Some(done),
+        };
+        let shut_down = || Error::ShutDown {
+            queue: self.shared.keys.queue.clone(),
+        };
+        self.commands.send(command).map_err(|_| shut_down())?;
+        is_done.await.map_err(|_| shut_down())?
+    }
+}
+
+impl<T> Drop for Delivery<T> {
+    fn drop(&mut self) {
+        if self.is_settled {
+            return;
+        }
+        let command = if *self.is_acknowledged.get_mut() {
+            // Most likely it has left the queue. If its transaction failed, a heartbeat finds it.
+            Command::Forget { id: self.id }
+        } else {
+            Command::GiveBack {
+                item: Return {
+                    id: self.id,
+                    grant: self.out.grant,
+                    how: GiveBack::Now,
+                },
+                done: None,
+            }
+        };
+        // Without a dispatcher the session ends, and its items are returned.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("id", &self.id)
+            .field("value", &self.value)
+            .field("attempts", &self.attempts)
+            .field("is_lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Stages that several items are done.
+///
+/// # Conflicts
+/// As [`Delivery::ack`].
+///
+/// # Errors
+/// As [`Delivery::ack`]: if one is lost, the transaction must not commit.
+///
+/// # Cancel safety
+/// Dropping the future leaves some staged: the transaction must not commit.
+pub async fn ack_all<'a, T: 'a + Sync>(
+    tr: &impl Transaction,
+    deliveries: impl IntoIterator<Item = &'a Delivery<T>>,
+) -> Result<()> {
+    let acks = deliveries.into_iter().map(|delivery| delivery.ack(tr));
+    futures::future::try_join_all(acks).await?;
+    Ok(())
+}

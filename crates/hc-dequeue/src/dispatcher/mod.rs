@@ -1,0 +1,378 @@
+//! The dispatcher: one task for each consumer, which owns every request, grant, commit and heartbeat
+//! of a session.
+//!
+//! It does one thing at a time: whatever it decides is decided by what it has seen commit. Its
+//! transactions go through a [`Runner`], so that it always learns what became of them. The wishes of
+//! all local consumers are combined: one transaction serves them together.
+//!
+//! - `serve`: on the way from a wish to items, one step of the [registry](crate::registry).
+//! - `upkeep`: heartbeats, the dead, and what is held without anybody who knows of it.
+
+mod serve;
+mod upkeep;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::env::BoxFuture;
+use microqueue::keyspace::{self, Database, Runner, VersionClock};
+use microqueue::{Item, ItemId};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::consumer::ConsumerOptions;
+use crate::delivery::{Delivery, GiveBack, Out, Return, Shared, give_back};
+use crate::error::{Error, Result};
+use crate::keys::{Keys, SessionId};
+use crate::queue::HighContentionQueue;
+use crate::registry::{Demand, ITEMS_PER_FULFILMENT};
+use crate::session;
+
+/// How often a lease ticks. At each tick the version clock, which must not go without a read version
+/// for a quarter of the lease, observes one; at every other tick the heart beats.
+const TICKS_PER_LEASE: u32 = 6;
+
+/// How many takes after a conflict go by the registry without trying the fast path.
+const STAGED_TAKES: u32 = 16;
+
+/// How long the dispatcher waits after a transaction that failed for good.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// What consumers and deliveries tell the dispatcher.
+pub(crate) enum Command<T> {
+    Want(Want<T>),
+    GiveBack {
+        item: Return,
+        done: Option<oneshot::Sender<Result<()>>>,
+    },
+    /// A delivery whose item has left the queue, as far as anybody knows.
+    Forget {
+        id: ItemId,
+    },
+    ShutDown(Option<oneshot::Sender<Result<()>>>),
+}
+
+/// Somebody's wish for items.
+pub(crate) struct Want<T> {
+    pub(crate) wanted: usize,
+    pub(crate) until: Duration,
+    pub(crate) waits: bool,
+    pub(crate) reply: Reply<T>,
+}
+
+pub(crate) enum Reply<T> {
+    Deliver(oneshot::Sender<Result<Vec<Delivery<T>>>>),
+    Pop(oneshot::Sender<Result<Vec<Item<T>>>>),
+}
+
+impl<T> Want<T> {
+    fn is_gone(&self) -> bool {
+        match &self.reply {
+            Reply::Deliver(reply) => reply.is_closed(),
+            Reply::Pop(reply) => reply.is_closed(),
+        }
+    }
+
+    fn fail(self, error: Error) {
+        // Whoever asked may have gone.
+        match self.reply {
+            Reply::Deliver(reply) => drop(reply.send(Err(error))),
+            Reply::Pop(reply) => drop(reply.send(Err(error))),
+        }
+    }
+
+    fn answer_none(self) {
+        match self.reply {
+            Reply::Deliver(reply) => drop(reply.send(Ok(Vec::new()))),
+            Reply::Pop(reply) => drop(reply.send(Ok(Vec::new()))),
+        }
+    }
+}
+
+/// The session's one request.
+struct Requested {
+    id: ItemId,
+    patience: Option<Patience>,
+}
+
+/// How long somebody else may be the first while there are items.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    first: Option<ItemId>,
+    until: Duration,
+}
+
+/// A watch that is armed. The lock is never contended, nor taken: it makes the dispatcher `Sync`, so
+/// that its futures are `Send`.
+type Watch = Mutex<BoxFuture<keyspace::Result<()>>>;
+
+/// What wakes the dispatcher beside its commands and its timers.
+#[derive(Default)]
+struct Wakers {
+    watch: Option<Watch>,
+    /// When to look again, whatever the watch says.
+    look_at: Option<Duration>,
+}
+
+pub(crate) struct Dispatcher<T, D: Database, C> {
+    queue: HighContentionQueue<T, C>,
+    runner: Runner<D>,
+    options: ConsumerOptions,
+    shared: Arc<Shared>,
+    commands: mpsc::UnboundedReceiver<Command<T>>,
+    sender: mpsc::WeakUnboundedSender<Command<T>>,
+    session: SessionId,
+    clock: VersionClock,
+    wants: VecDeque<Want<T>>,
+    /// The items that deliveries hold.
+    out: BTreeMap<ItemId, Arc<Out>>,
+    returns: Vec<(Return, Option<oneshot::Sender<Result<()>>>)>,
+    request: Option<Requested>,
+    /// Whether the last fulfilment may have left a pair.
+    leads: bool,
+    /// How many takes to come do not try the fast path.
+    staged: u32,
+    wakers: Wakers,
+    ticks: u32,
+    next_tick: Duration,
+    /// Sessions that are dead and not yet buried.
+    dead: Vec<SessionId>,
+    closing: Option<Option<oneshot::Sender<Result<()>>>>,
+}
+
+impl<T, D, C> Dispatcher<T, D, C>
+where
+    T: Send + Sync + 'static,
+    D: Database,
+    C: Codec<T>,
+{
+    /// Opens a session.
+    pub(crate) async fn open(
+        queue: HighContentionQueue<T, C>,
+        runner: Runner<D>,
+        options: ConsumerOptions,
+        sender: mpsc::WeakUnboundedSender<Command<T>>,
+        commands: mpsc::UnboundedReceiver<Command<T>>,
+    ) -> Result<Self> {
+        let env = runner.environment().clone();
+        let shared = Shared {
+            keys: queue.keys.clone(),
+            settings: queue.settings.clone(),
+            time_limit: options.time_limit,
+        };
+        let mut dispatcher = Self {
+            clock: VersionClock::new(env.clone(), queue.settings.lease),
+            session: SessionId(env.random_bytes()),
+            shared: Arc::new(shared),
+            next_tick: env.now(),
+            queue,
+            runner,
+            options,
+            commands,
+            sender,
+            wants: VecDeque::new(),
+            out: BTreeMap::new(),
+            returns: Vec::new(),
+            request: None,
+            leads: false,
+            staged: 0,
+            wakers: Wakers::default(),
+            ticks: 0,
+            dead: Vec::new(),
+            closing: None,
+        };
+        dispatcher.open_session().await?;
+        Ok(dispatcher)
+    }
+
+    /// Begins a new session; what the one before held is lost.
+    async fn open_session(&mut self) -> Result<()> {
+        for out in std::mem::take(&mut self.out).into_values() {
+            out.lose();
+        }
+        self.request = None;
+        self.leads = false;
+        self.wakers = Wakers::default();
+        self.session = SessionId(self.runner.environment().random_bytes());
+        let (keys, session) = (self.keys(), self.session);
+        let open = |tr, _| async move {
+            session::open(&tr, keys, session);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(open).await?;
+        tracing::debug!(queue = %keys.queue, ?session, "opened a session");
+        Ok(())
+    }
+
+    /// Works until it is shut down.
+    pub(crate) async fn run(mut self) {
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.accept(command);
+            }
+            if let Some(done) = self.closing.take() {
+                return self.close(done).await;
+            }
+            self.expire();
+            match self.step().await {
+                Ok(true) => {}
+                Ok(false) => self.rest().await,
+                Err(error) => self.fail(&error).await,
+            }
+        }
+    }
+
+    /// Does the next thing that is due. False: there is nothing to do for now.
+    async fn step(&mut self) -> Result<bool> {
+        if self.now() >= self.next_tick {
+            self.tick().await?;
+            return Ok(true);
+        }
+        if !self.returns.is_empty() {
+            self.give_back().await?;
+            return Ok(true);
+        }
+        let has_reclaimed = self.reclaim().await?;
+        Ok(self.serve().await? || has_reclaimed)
+    }
+
+    fn accept(&mut self, command: Command<T>) {
+        match command {
+            Command::Want(want) => self.wants.push_back(want),
+            Command::GiveBack { item, done } => {
+                self.out.remove(&item.id);
+                self.returns.push((item, done));
+            }
+            Command::Forget { id } => drop(self.out.remove(&id)),
+            Command::ShutDown(done) => self.closing = Some(done),
+        }
+    }
+
+    /// Forgets who has left, answers whose time is over, and takes back what was held too long.
+    fn expire(&mut self) {
+        let now = self.now();
+        for want in std::mem::take(&mut self.wants) {
+            if want.is_gone() {
+                continue;
+            }
+            if want.waits && want.until <= now {
+                want.answer_none();
+            } else {
+                self.wants.push_back(want);
+            }
+        }
+        let over: Vec<_> = (self.out.iter())
+            .filter(|(_, out)| out.deadline() <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            let Some(out) = self.out.remove(&id) else {
+                continue;
+            };
+            out.lose();
+            self.return_later(id, out.grant, GiveBack::Now);
+        }
+    }
+
+    fn return_later(&mut self, id: ItemId, grant: u64, how: GiveBack) {
+        self.returns.push((Return { id, grant, how }, None));
+    }
+
+    /// Gives items back, and tells who asked for it.
+    pub(super) async fn give_back(&mut self) -> Result<()> {
+        let count = self.returns.len().min(ITEMS_PER_FULFILMENT);
+        let items: Vec<_> = self.returns[..count]
+            .iter()
+            .map(|(item, _)| *item)
+            .collect();
+        let (keys, settings, session) = (self.keys(), &self.queue.settings, self.session);
+        let items = &items;
+        let given = self
+            .runner
+            .run(|tr, _| async move { give_back(&tr, keys, settings, session, items).await })
+            .await;
+        for (place, (item, done)) in self.returns.drain(..count).enumerate() {
+            let Some(done) = done else { continue };
+            let outcome = match &given {
+                Ok(given) if given[place] => Ok(()),
+                Ok(_) => Err(Error::DeliveryLost { id: item.id }),
+                Err(error) => Err(error.clone()),
+            };
+            // Whoever asked may have gone.
+            let _ = done.send(outcome);
+        }
+        given.map(drop)
+    }
+
+    /// Tells everybody who waits that it does not work, and waits before it tries again.
+    async fn fail(&mut self, error: &Error) {
+        tracing::warn!(queue = %self.keys().queue, %error, "dispatcher failed");
+        for want in std::mem::take(&mut self.wants) {
+            want.fail(error.clone());
+        }
+        self.runner.environment().sleep(PAUSE_AFTER_FAILURE).await;
+    }
+
+    /// Waits until there may be something to do.
+    async fn rest(&mut self) {
+        let now = self.now();
+        let deliveries = self.out.values().map(|out| out.deadline());
+        let wants = self.wants.iter().map(|want| want.until);
+        let next = deliveries
+            .chain(wants)
+            .chain(self.wakers.look_at)
+            .fold(self.next_tick, Duration::min);
+        let timer = self.runner.environment().sleep(next.saturating_sub(now));
+        let watch = async {
+            match &mut self.wakers.watch {
+                Some(watch) => {
+                    watch
+                        .get_mut()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .await
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            command = self.commands.recv() => match command {
+                Some(command) => self.accept(command),
+                None => self.closing = Some(None),
+            },
+            _ = watch => self.wakers = Wakers::default(),
+            () = timer => {
+                if self.wakers.look_at.is_some_and(|time| time <= self.runner.environment().now()) {
+                    self.wakers = Wakers::default();
+                }
+            }
+        }
+    }
+
+    fn keys(&self) -> &Keys {
+        &self.shared.keys
+    }
+
+    fn now(&self) -> Duration {
+        self.runner.environment().now()
+    }
+
+    /// Returns what the consumers want, in their order, as far as one transaction can give it.
+    fn demand(&self) -> Vec<Demand> {
+        let mut left = ITEMS_PER_FULFILMENT;
+        let mut demand = Vec::new();
+        for want in &self.wants {
+            let wanted = want.wanted.min(left);
+            left -= wanted;
+            if wanted == 0 {
+                break;
+            }
+            demand.push(Demand {
+                wanted,
+                pop: matches!(want.reply, Reply::Pop(_)),
+            });
+        }
+        demand
+    }
+}

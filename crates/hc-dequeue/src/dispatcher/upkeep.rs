@@ -1,0 +1,139 @@
+//! What keeps a session alive, and what it does for those that are not.
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Database, Transaction};
+use tokio::sync::oneshot;
+
+use super::{Dispatcher, TICKS_PER_LEASE};
+use crate::delivery::GiveBack;
+use crate::error::{Error, Result};
+use crate::keys::SessionId;
+use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items, suspects, unknown};
+use crate::session;
+
+/// Every how many ticks the heart beats.
+const TICKS_PER_BEAT: u32 = 2;
+
+impl<T, D, C> Dispatcher<T, D, C>
+where
+    T: Send + Sync + 'static,
+    D: Database,
+    C: Codec<T>,
+{
+    /// Does what is due from time to time.
+    pub(super) async fn tick(&mut self) -> Result<()> {
+        self.next_tick = self.now() + self.queue.settings.lease / TICKS_PER_LEASE;
+        self.ticks = self.ticks.wrapping_add(1);
+        let read_version = self.runner.database().begin()?.read_version().await?;
+        self.clock.observe(read_version);
+        if !self.ticks.is_multiple_of(TICKS_PER_BEAT) {
+            return Ok(());
+        }
+        let (keys, session) = (self.keys(), self.session);
+        let alive = self
+            .runner
+            .run(|tr, _| async move { session::beat(&tr, keys, session).await })
+            .await?;
+        if !alive {
+            tracing::warn!(queue = %keys.queue, ?session, "the session was declared dead");
+            return self.open_session().await;
+        }
+        self.look_for_dead().await?;
+        self.recover().await
+    }
+
+    /// Declares those dead that have shown no sign of life for a lease.
+    async fn look_for_dead(&mut self) -> Result<()> {
+        let (keys, session, ago) = (self.keys(), self.session, self.clock.version_ago());
+        let suspects = self
+            .runner
+            .run(|tr, _| async move { suspects(&tr, keys, session, ago).await })
+            .await?;
+        for session in suspects {
+            let keys = self.keys();
+            let is_dead = self
+                .runner
+                .run(|tr, _| async move { declare_dead(&tr, keys, session, ago).await })
+                .await?;
+            if is_dead && !self.dead.contains(&session) {
+                tracing::info!(queue = %self.keys().queue, ?session, "found a dead session");
+                self.dead.push(session);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one step for a dead session. False: there is none.
+    pub(super) async fn reclaim(&mut self) -> Result<bool> {
+        let Some(session) = self.dead.last().copied() else {
+            return Ok(false);
+        };
+        if self.bury_partly(session).await? {
+            self.dead.retain(|dead| *dead != session);
+        }
+        Ok(true)
+    }
+
+    /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
+    async fn bury_partly(&self, session: SessionId) -> Result<bool> {
+        let (keys, settings) = (self.keys(), &self.queue.settings);
+        let returned = self
+            .runner
+            .run(|tr, _| async move { return_items(&tr, keys, settings, session).await })
+            .await?;
+        if returned > 0 {
+            tracing::info!(queue = %keys.queue, ?session, returned, "returned items of the dead");
+            return Ok(false);
+        }
+        let bury = |tr, _| async move {
+            remove_grants(&tr, keys, session).await?;
+            bury(&tr, keys, session).await
+        };
+        self.runner.run(bury).await
+    }
+
+    /// Gives back what the session holds without a delivery and without a grant that is still to be
+    /// collected: whose acknowledgement did not commit, or what was lost with an answer.
+    async fn recover(&mut self) -> Result<()> {
+        let (keys, session) = (self.keys(), self.session);
+        let unknown = self
+            .runner
+            .run(|tr, _| async move { unknown(&tr, keys, session).await })
+            .await?;
+        for item in unknown {
+            if !self.out.contains_key(&item.id) {
+                self.return_later(item.id, item.value.grant, GiveBack::Now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the session.
+    pub(super) async fn close(mut self, done: Option<oneshot::Sender<Result<()>>>) {
+        for out in self.out.values() {
+            out.lose();
+        }
+        for want in std::mem::take(&mut self.wants) {
+            want.fail(Error::ShutDown {
+                queue: self.keys().queue.clone(),
+            });
+        }
+        let ended = async {
+            while !self.returns.is_empty() {
+                // They keep the time at which they go back, or that they are dead.
+                self.give_back().await?;
+            }
+            let (keys, session) = (self.keys(), self.session);
+            let retire = |tr, _| async move { retire(&tr, keys, session).await };
+            self.runner.run(retire).await?;
+            while !self.bury_partly(session).await? {}
+            Ok(())
+        };
+        let ended = ended.await;
+        tracing::debug!(queue = %self.keys().queue, session = ?self.session, "ended a session");
+        if let Some(done) = done {
+            // Whoever asked may have gone.
+            let _ = done.send(ended);
+        }
+    }
+}

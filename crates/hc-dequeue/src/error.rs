@@ -1,0 +1,120 @@
+//! What can go wrong with a queue.
+
+use std::time::Duration;
+
+use microqueue::ItemId;
+use microqueue::keyspace::{self, Bytes, Subspace};
+
+use crate::record::Settings;
+
+/// The result of every operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of a queue operation.
+///
+/// The store's own failures, a damaged record and a value that has no encoding are
+/// [`keyspace::Error`]s, kept as the source, so that retry loops recognize them.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store, or a record in it, refused the operation.
+    #[error("queue operation failed")]
+    Keyspace(#[from] keyspace::Error),
+
+    /// The microqueue that a part of the queue is refused the operation.
+    #[error(transparent)]
+    Part(#[from] microqueue::Error),
+
+    /// The item is no longer this delivery's: the session or the delivery's time was over and the
+    /// item went back to the queue, or it was acknowledged before. The transaction must not commit
+    /// what was done for the delivery: whoever holds the item now will do it.
+    #[error("delivery of item {id:?} was lost: it has been acknowledged or given back")]
+    DeliveryLost {
+        /// The item.
+        id: ItemId,
+    },
+
+    /// The queue was created with other settings. Nothing was changed.
+    #[error(
+        "queue `{queue}` was created with {stored:?} and codec {stored_codec}, not with {given:?} \
+         and codec {given_codec}: open it with those"
+    )]
+    SettingsDiffer {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// What the queue was created with.
+        stored: Box<Settings>,
+        /// The codec that the queue was created with.
+        stored_codec: String,
+        /// What it was opened with.
+        given: Box<Settings>,
+        /// The codec that it was opened with.
+        given_codec: &'static str,
+    },
+
+    /// The settings or options cannot work.
+    #[error("{option} of {given:?} is too short: at least {least:?}")]
+    TooShort {
+        /// Which one.
+        option: &'static str,
+        /// What was given.
+        given: Duration,
+        /// The shortest.
+        least: Duration,
+    },
+
+    /// The item is larger than the queue can hold in every place that it may come to. Nothing was
+    /// staged.
+    #[error("payload of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    PayloadTooLarge {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The size of the encoded value.
+        bytes: usize,
+        /// The largest size.
+        limit: usize,
+    },
+
+    /// The dedupe id is empty or too long. Nothing was staged.
+    #[error("dedupe id of {bytes} bytes: it has from 1 to {limit}")]
+    DedupeId {
+        /// Its length.
+        bytes: usize,
+        /// The greatest length.
+        limit: usize,
+    },
+
+    /// The queue holds as many items as the enqueue allows. Nothing was staged.
+    #[error("queue `{queue}` holds {depth} items, and the enqueue allows up to {limit}")]
+    Full {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// How many items are queued.
+        depth: u64,
+        /// How many the enqueue allows.
+        limit: u64,
+    },
+
+    /// No items, or more than one call may ask for.
+    #[error("{wanted} items wanted: from 1 to {limit}")]
+    Wanted {
+        /// How many were wanted.
+        wanted: usize,
+        /// The most that a call may ask for.
+        limit: usize,
+    },
+
+    /// The consumer was shut down, or what drives it has ended.
+    #[error("consumer of queue `{queue}` was shut down")]
+    ShutDown {
+        /// The queue's subspace.
+        queue: Subspace,
+    },
+}
+
+/// The error of a record that no handle of this version has written.
+pub(crate) fn corrupt(key: &[u8], reason: &str) -> Error {
+    let key = Bytes::copy_from_slice(key);
+    let reason = reason.to_owned();
+    keyspace::Error::Corrupt { key, reason }.into()
+}

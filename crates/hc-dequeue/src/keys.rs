@@ -1,0 +1,276 @@
+//! The keys of a queue.
+//!
+//! ```text
+//! (queue, "m")                         = settings
+//! (queue, "p")                         = empty: nothing is granted while it is there
+//! (queue, "w")                         = wake stamp: versionstamp of the newest commit that may have
+//!                                        made an item ready
+//! (queue, "c", name)                   = counter: integer of 8 bytes, little-endian; added to
+//! (queue, "i", id)                     = record of an item that is queued
+//! (queue, "t", ready, id)              = record of an item that is delayed
+//! (queue, "h", session, id)            = record of an item that a session holds
+//! (queue, "d", id)                     = record of a dead letter
+//! (queue, "k", dedupe)                 = until: wall time in milliseconds, 8 bytes, big-endian; 0
+//!                                        while the item is queued, delayed, held or dead
+//! (queue, "r", id)                     = request
+//! (queue, "g", session, id of request) = grant
+//! (queue, "s", session)                = format 01, then 01 alive or 00 dead
+//! (queue, "b", session)                = heartbeat: versionstamp
+//!
+//! id        two tuple elements: versionstamp, call; of an item that of its first enqueue, for good
+//! ready     tuple integer: wall time in milliseconds since the Unix epoch
+//! session   tuple byte string: 16 random bytes
+//! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
+//! name      tuple string: "queued", "delayed", "held", "dead", "completed"
+//!
+//! record    01 (microqueue's format), then
+//!     0       format, 01
+//!     1..5    attempts: how often the item was granted since it was enqueued or redriven
+//!     5..13   grant number: how often it was granted in all
+//!     13..21  wall time of the first enqueue in milliseconds, for display
+//!     21      length of the dedupe id, 0 for none
+//!     22..    dedupe id, then the payload: the codec's bytes
+//! request   01 (microqueue's format), then
+//!     0       format, 01
+//!     1..17   session
+//!     17..21  wanted: how many items
+//! grant
+//!     0       format, 01
+//!     1..     for each item 10 bytes of versionstamp and 8 of call
+//! settings
+//!     0       format, 01
+//!     1..9    lease in milliseconds
+//!     9..13   attempts before an item becomes a dead letter
+//!     13..21  how long a dedupe id is kept after completion, in milliseconds
+//!     21..    name of the codec
+//! ```
+//!
+//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said
+//! otherwise. No other key of the subspace is ever written.
+//!
+//! **Invariant:** while there is a key under `(queue, "h", session)` or `(queue, "g", session)`,
+//! `(queue, "s", session)` is there too. Who writes one of the former reads the latter serializably.
+
+use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
+use microqueue::keyspace::{
+    Environment, KeyValue, MutationOp, Subspace, Transaction, Versionstamp,
+};
+use microqueue::{ItemId, MicroQueue};
+
+use crate::error::{Result, corrupt};
+use crate::record::{Record, RecordCodec, Request, RequestCodec};
+
+/// Items in a part of the queue, under their ids.
+pub(crate) type Records = MicroQueue<Record, RecordCodec>;
+
+/// The name of a session: of one dispatcher, from its opening to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SessionId(pub(crate) [u8; 16]);
+
+/// A number that transactions add to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counter {
+    Queued,
+    Delayed,
+    Held,
+    Dead,
+    Completed,
+}
+
+impl Counter {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Queued,
+        Self::Delayed,
+        Self::Held,
+        Self::Dead,
+        Self::Completed,
+    ];
+
+    /// Those that count items which are there.
+    pub(crate) const OF_ITEMS: [Self; 4] = [Self::Queued, Self::Delayed, Self::Held, Self::Dead];
+
+    /// The part of the queue whose keys it counts.
+    pub(crate) fn part(self) -> &'static str {
+        match self {
+            Self::Queued => "i",
+            Self::Delayed => "t",
+            Self::Held => "h",
+            Self::Dead => "d",
+            Self::Completed => "no part: what is completed is not there",
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Delayed => "delayed",
+            Self::Held => "held",
+            Self::Dead => "dead",
+            Self::Completed => "completed",
+        }
+    }
+}
+
+/// The parts of a queue's subspace.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) queue: Subspace,
+    pub(crate) env: Environment,
+    /// The items that are queued.
+    pub(crate) items: Records,
+    /// The dead letters.
+    pub(crate) dead: Records,
+    /// The requests, first come, first served.
+    pub(crate) requests: MicroQueue<Request, RequestCodec>,
+}
+
+impl Keys {
+    pub(crate) fn new(queue: Subspace, env: Environment) -> Self {
+        let part = |name| queue.subspace(&name);
+        Self {
+            items: MicroQueue::new(part("i")).environment(env.clone()),
+            dead: MicroQueue::new(part("d")).environment(env.clone()),
+            requests: MicroQueue::new(part("r")).environment(env.clone()),
+            env,
+            queue,
+        }
+    }
+
+    /// The range of a part of the queue.
+    pub(crate) fn part(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
+        self.queue.subspace(&name).range()
+    }
+
+    pub(crate) fn settings(&self) -> Vec<u8> {
+        self.queue.pack(&"m")
+    }
+
+    pub(crate) fn pause(&self) -> Vec<u8> {
+        self.queue.pack(&"p")
+    }
+
+    pub(crate) fn wake(&self) -> Vec<u8> {
+        self.queue.pack(&"w")
+    }
+
+    pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
+        self.queue.pack(&("c", counter.name()))
+    }
+
+    pub(crate) fn session(&self, session: SessionId) -> Vec<u8> {
+        self.queue.pack(&("s", session.0.as_slice()))
+    }
+
+    pub(crate) fn sessions(&self) -> (Vec<u8>, Vec<u8>) {
+        self.part("s")
+    }
+
+    pub(crate) fn heartbeat(&self, session: SessionId) -> Vec<u8> {
+        self.queue.pack(&("b", session.0.as_slice()))
+    }
+
+    pub(crate) fn heartbeats(&self) -> (Vec<u8>, Vec<u8>) {
+        self.part("b")
+    }
+
+    pub(crate) fn dedupe(&self, dedupe: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("k", dedupe))
+    }
+
+    /// The items that a session holds.
+    pub(crate) fn held(&self, session: SessionId) -> Records {
+        let held = self.queue.subspace(&("h", session.0.as_slice()));
+        MicroQueue::new(held).environment(self.env.clone())
+    }
+
+    /// The items that are delayed until a wall time.
+    pub(crate) fn delayed(&self, ready_millis: u64) -> Records {
+        let delayed = self.queue.subspace(&("t", ready_millis));
+        MicroQueue::new(delayed).environment(self.env.clone())
+    }
+
+    /// The range of items that are delayed until `ready_millis` at most.
+    pub(crate) fn due(&self, ready_millis: u64) -> (Vec<u8>, Vec<u8>) {
+        let (begin, _) = self.queue.subspace(&"t").range();
+        let (_, end) = self.queue.subspace(&("t", ready_millis)).range();
+        (begin, end)
+    }
+
+    /// Returns the wall time until which the item of a row is delayed.
+    pub(crate) fn ready_of(&self, row: &KeyValue) -> Result<u64> {
+        let delayed = self.queue.subspace(&"t");
+        let key: Result<(u64, TupleVersionstamp, u64), _> = delayed.unpack(row.key());
+        match key {
+            Ok((ready_millis, ..)) => Ok(ready_millis),
+            Err(_) => Err(corrupt(row.key(), "expected a key of a delayed item")),
+        }
+    }
+
+    pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
+        let grants = self.queue.subspace(&("g", session.0.as_slice()));
+        match request {
+            ItemId::Commit { versionstamp, call } => {
+                let stamp = TupleVersionstamp::complete(*versionstamp.as_bytes(), 0);
+                grants.pack(&(stamp, call))
+            }
+            ItemId::Index { index, .. } => grants.pack(index),
+        }
+    }
+
+    /// The range of what a session has been granted and not yet cleared.
+    pub(crate) fn grants(&self, session: SessionId) -> (Vec<u8>, Vec<u8>) {
+        self.queue.subspace(&("g", session.0.as_slice())).range()
+    }
+
+    /// Returns the session that a key under `(queue, part)` names.
+    pub(crate) fn session_of(&self, part: &str, key: &[u8]) -> Result<SessionId> {
+        let sessions = self.queue.subspace(&part);
+        let session: Option<Vec<u8>> = sessions.unpack(key).ok();
+        let session = session.and_then(|bytes| bytes.try_into().ok());
+        session
+            .map(SessionId)
+            .ok_or_else(|| corrupt(key, "expected the key of a session"))
+    }
+
+    /// Returns the session whose keys under `(queue, part)` this is one of.
+    pub(crate) fn session_before(&self, part: &str, key: &[u8]) -> Result<SessionId> {
+        let part = self.queue.subspace(&part);
+        let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = part.unpack(key).ok();
+        let session = key_of.and_then(|(bytes, ..)| bytes.try_into().ok());
+        session
+            .map(SessionId)
+            .ok_or_else(|| corrupt(key, "expected a key of a session"))
+    }
+
+    /// Stages that a counter changes. Writes blindly: nobody conflicts.
+    pub(crate) fn count(&self, tr: &impl Transaction, counter: Counter, change: i64) {
+        if change != 0 {
+            tr.atomic(
+                MutationOp::Add,
+                &self.counter(counter),
+                &change.to_le_bytes(),
+            );
+        }
+    }
+
+    /// Stages that everybody who waits looks again. Writes blindly: nobody conflicts.
+    pub(crate) fn wake_all(&self, tr: &impl Transaction) {
+        stamp(tr, &self.wake());
+    }
+}
+
+/// Stages the versionstamp of the commit as the value of a key.
+pub(crate) fn stamp(tr: &impl Transaction, key: &[u8]) {
+    let mut value = Versionstamp::INCOMPLETE.as_bytes().to_vec();
+    let place = 0_u32;
+    value.extend_from_slice(&place.to_le_bytes());
+    tr.atomic(MutationOp::SetVersionstampedValue, key, &value);
+}
+
+/// Returns the versionstamp that a key's value is.
+pub(crate) fn stamp_of(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
+    match value.try_into() {
+        Ok(bytes) => Ok(Versionstamp::from_bytes(bytes)),
+        Err(_) => Err(corrupt(key, "expected the ten bytes of a versionstamp")),
+    }
+}

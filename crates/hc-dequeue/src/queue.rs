@@ -1,0 +1,135 @@
+//! The handle: what an application does with a queue inside its own transactions.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use microqueue::keyspace::codec::{Bincode, Codec};
+use microqueue::keyspace::{Database, Isolation, Runner, Subspace, Transaction};
+
+use crate::error::{Error, Result};
+use crate::keys::Keys;
+use crate::record::Settings;
+
+/// The shortest lease: three heartbeats of ten milliseconds.
+const MIN_LEASE: Duration = Duration::from_millis(30);
+
+/// A queue of `T` in a subspace that many consumers take from, stored as the codec `C` writes them.
+///
+/// Its operations take a transaction, stage their work there and leave the commit to the
+/// transaction's owner. Taking items is what a [`Consumer`](crate::Consumer) does.
+///
+/// A handle holds nothing of the store: clone it freely.
+pub struct HighContentionQueue<T, C = Bincode> {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: Settings,
+    value: PhantomData<fn() -> (T, C)>,
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Opens the queue in `subspace`, and creates it if there is none.
+    ///
+    /// # Conflicts
+    /// Reads the settings, and writes them if there are none.
+    ///
+    /// # Errors
+    /// [`Error::SettingsDiffer`] if the queue was created with others, [`Error::TooShort`] for a
+    /// lease that leaves no time for three heartbeats, and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves a queue or none.
+    pub async fn open<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+    ) -> Result<Self> {
+        if settings.lease < MIN_LEASE {
+            return Err(Error::TooShort {
+                option: "lease",
+                given: settings.lease,
+                least: MIN_LEASE,
+            });
+        }
+        let queue = Self {
+            keys: Arc::new(Keys::new(subspace, runner.environment().clone())),
+            settings,
+            value: PhantomData,
+        };
+        let agree = |tr, _| {
+            let queue = &queue;
+            async move { queue.agree(&tr).await }
+        };
+        runner.run(agree).await?;
+        Ok(queue)
+    }
+
+    /// Writes the settings, or makes sure that they are those of the queue.
+    async fn agree(&self, tr: &impl Transaction) -> Result<()> {
+        let key = self.keys.settings();
+        let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
+            tr.set(&key, &self.settings.encode(C::NAME));
+            return Ok(());
+        };
+        let (stored, stored_codec) = Settings::decode(&key, &value)?;
+        if stored == self.settings && stored_codec == C::NAME {
+            return Ok(());
+        }
+        Err(Error::SettingsDiffer {
+            queue: self.keys.queue.clone(),
+            stored: Box::new(stored),
+            stored_codec,
+            given: Box::new(self.settings.clone()),
+            given_codec: C::NAME,
+        })
+    }
+
+    /// Returns the queue's subspace.
+    #[must_use]
+    pub fn subspace(&self) -> &Subspace {
+        &self.keys.queue
+    }
+
+    /// Returns what the queue was created with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Stages that nothing is granted until [`resume`](Self::resume). What is held already is not
+    /// touched.
+    ///
+    /// # Conflicts
+    /// Writes a key that every grant reads.
+    pub fn pause(&self, tr: &impl Transaction) {
+        tr.set(&self.keys.pause(), b"");
+    }
+
+    /// Stages that items are granted again.
+    ///
+    /// # Conflicts
+    /// As [`pause`](Self::pause).
+    pub fn resume(&self, tr: &impl Transaction) {
+        tr.clear(&self.keys.pause());
+        self.keys.wake_all(tr);
+    }
+}
+
+impl<T, C> Clone for HighContentionQueue<T, C> {
+    fn clone(&self) -> Self {
+        Self {
+            keys: self.keys.clone(),
+            settings: self.settings.clone(),
+            value: PhantomData,
+        }
+    }
+}
+
+impl<T, C> fmt::Debug for HighContentionQueue<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HighContentionQueue")
+            .field("subspace", &self.keys.queue.to_string())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,134 @@
+//! Looking at a queue.
+
+use std::time::Duration;
+
+use microqueue::keyspace::Transaction;
+use microqueue::keyspace::codec::Codec;
+use microqueue::{Item, ItemId};
+
+use crate::enqueue::{read_counter, wall_millis};
+use crate::error::Result;
+use crate::keys::Counter;
+use crate::queue::HighContentionQueue;
+use crate::record::Record;
+
+/// How many items are where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Items that wait to be granted.
+    pub queued: u64,
+    /// Items that are kept back until their time.
+    pub delayed: u64,
+    /// Items that sessions hold.
+    pub held: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Items that were acknowledged or popped, since the queue was created.
+    pub completed: u64,
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Returns how many items are where, exactly, at the transaction's read version.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if something else wrote a counter.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn stats(&self, tr: &impl Transaction) -> Result<Stats> {
+        let [queued, delayed, held, dead, completed] =
+            Counter::ALL.map(|counter| read_counter(tr, &self.keys, counter));
+        let (queued, delayed, held, dead, completed) =
+            futures::try_join!(queued, delayed, held, dead, completed)?;
+        Ok(Stats {
+            queued,
+            delayed,
+            held,
+            dead,
+            completed,
+        })
+    }
+
+    /// Returns how many items wait to be granted. [`stats`](Self::stats) has the others.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// As [`stats`](Self::stats).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn len(&self, tr: &impl Transaction) -> Result<u64> {
+        read_counter(tr, &self.keys, Counter::Queued).await
+    }
+
+    /// Returns the first item and leaves it in the queue, or `None` if none waits.
+    ///
+    /// # Conflicts
+    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek).
+    ///
+    /// # Errors
+    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek), also in that it is refused after an
+    /// enqueue in the same transaction.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
+        let first = self.keys.items.peek(tr).await?;
+        first.map(|item| value_of::<T, C>(item)).transpose()
+    }
+
+    /// Returns a page of the items that wait: up to `limit` behind the item `after`, or from the
+    /// first on.
+    ///
+    /// # Conflicts
+    /// As [`MicroQueue::items`](microqueue::MicroQueue::items).
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn items(
+        &self,
+        tr: &impl Transaction,
+        after: Option<ItemId>,
+        limit: usize,
+    ) -> Result<Vec<Item<T>>> {
+        let items = self.keys.items.items(tr, after, limit).await?;
+        items.into_iter().map(value_of::<T, C>).collect()
+    }
+
+    /// Returns for how long the first item has waited since it was first enqueued, by the wall
+    /// clocks of who enqueued it and of this process. `None` if none waits.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot, and as [`MicroQueue::snapshot`](microqueue::MicroQueue::snapshot).
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn oldest_age(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
+        let first = self.keys.items.snapshot(tr, 1, usize::MAX).await?;
+        Ok(first.first().map(|item| {
+            let millis = wall_millis(&self.keys).saturating_sub(item.value.enqueued_millis);
+            Duration::from_millis(millis)
+        }))
+    }
+}
+
+/// Decodes the payload of a record.
+pub(crate) fn value_of<T, C: Codec<T>>(item: Item<Record>) -> Result<Item<T>> {
+    let value = C::decode(item.value.payload).map_err(|error| {
+        let key = format!("{:?}", item.id).into_bytes();
+        error.at(key)
+    })?;
+    Ok(Item { id: item.id, value })
+}

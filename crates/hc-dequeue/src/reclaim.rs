@@ -1,0 +1,206 @@
+//! What the dead leave behind: returned by whoever finds it, step by step.
+//!
+//! 1. [`declare_dead`] reads the heartbeat serializably and writes the session's state: a heartbeat
+//!    that comes in between makes it fail, and grants to the session fail from there on.
+//! 2. [`return_items`] puts what the session held back into the queue, under the old ids, some in
+//!    each transaction.
+//! 3. [`remove_grants`] removes its grants and its requests.
+//! 4. [`bury`] removes the session, in a transaction whose serializable reads found nothing of it.
+//!
+//! Anybody may go on at any step, and any number at the same time.
+
+use futures::{TryFutureExt, try_join};
+use microqueue::Item;
+use microqueue::keyspace::{Isolation, RangeQuery, Transaction, read_all};
+
+use crate::delivery::{GiveBack, put};
+use crate::error::{Error, Result};
+use crate::keys::{Counter, Keys, SessionId, stamp_of};
+use crate::record::{Life, Record, Settings, decode_grant};
+use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
+use crate::session::life;
+
+/// How many sessions a look for dead ones reads at most.
+const SESSIONS_PER_LOOK: usize = 10_000;
+
+/// How many items a look for lost ones reads at most.
+const ITEMS_PER_LOOK: usize = 10_000;
+
+/// How many of the first requests are searched for those of a dead session. Others are removed when
+/// they come to be met.
+const REQUESTS_PER_SEARCH: usize = 1_000;
+
+/// Returns the sessions, but for one's own, that are dead or have shown no sign of life after
+/// `version_ago`. Without that, those that are dead.
+///
+/// # Conflicts
+/// Reads by snapshot: what it finds is judged again in the step that acts on it.
+pub(crate) async fn suspects(
+    tr: &impl Transaction,
+    keys: &Keys,
+    own: SessionId,
+    version_ago: Option<i64>,
+) -> Result<Vec<SessionId>> {
+    let page = |(begin, end)| {
+        let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_LOOK);
+        read_all(tr, query, Isolation::Snapshot)
+    };
+    let (sessions, heartbeats) = try_join!(page(keys.sessions()), page(keys.heartbeats()))?;
+    let mut suspects = Vec::new();
+    for row in &sessions {
+        if Life::decode(row.key(), row.value())? == Life::Dead {
+            suspects.push(keys.session_of("s", row.key())?);
+        }
+    }
+    for row in &heartbeats {
+        let version = stamp_of(row.key(), row.value())?.commit_version();
+        if version_ago.is_some_and(|ago| version <= ago) {
+            suspects.push(keys.session_of("b", row.key())?);
+        }
+    }
+    suspects.retain(|session| *session != own);
+    suspects.sort_unstable();
+    suspects.dedup();
+    Ok(suspects)
+}
+
+/// Declares a session dead that has shown no sign of life after `version_ago`. False: it has, or it
+/// is gone.
+///
+/// # Conflicts
+/// Reads the session's heartbeat and its state.
+pub(crate) async fn declare_dead(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    version_ago: Option<i64>,
+) -> Result<bool> {
+    let key = keys.heartbeat(session);
+    let heartbeat = tr.get(&key, Isolation::Serializable);
+    match life(tr, keys, session).await? {
+        Some(Life::Dead) => return Ok(true),
+        None => {
+            // A heartbeat without a session is what is left of a session that was buried.
+            heartbeat.await?;
+            tr.clear(&key);
+            return Ok(false);
+        }
+        Some(Life::Alive) => {}
+    }
+    if let Some(heartbeat) = heartbeat.await? {
+        let version = stamp_of(&key, &heartbeat)?.commit_version();
+        if version_ago.is_none_or(|ago| version > ago) {
+            return Ok(false);
+        }
+    }
+    tr.set(&keys.session(session), &Life::Dead.encode());
+    Ok(true)
+}
+
+/// Puts items of a dead session back to their places. Returns how many; fewer than
+/// [`ITEMS_PER_FULFILMENT`] may still be not all.
+///
+/// # Conflicts
+/// Reads the session's state and the items that it returns.
+pub(crate) async fn return_items(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    session: SessionId,
+) -> Result<usize> {
+    if life(tr, keys, session).await? != Some(Life::Dead) {
+        return Ok(0);
+    }
+    let held = keys.held(session);
+    let items = held
+        .snapshot(tr, ITEMS_PER_FULFILMENT, BYTES_PER_FULFILMENT)
+        .await?;
+    for item in &items {
+        held.take(tr, &item.id)?;
+        put(tr, keys, settings, &item.id, &item.value, GiveBack::Now)?;
+    }
+    keys.count(tr, Counter::Held, -(items.len() as i64));
+    if !items.is_empty() {
+        keys.wake_all(tr);
+    }
+    Ok(items.len())
+}
+
+/// Removes the grants and requests of a dead session.
+///
+/// # Conflicts
+/// Reads the session's state, its grants, and the requests that it removes.
+pub(crate) async fn remove_grants(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+) -> Result<()> {
+    if life(tr, keys, session).await? != Some(Life::Dead) {
+        return Ok(());
+    }
+    let (begin, end) = keys.grants(session);
+    tr.clear_range(&begin, &end);
+    let requests = keys
+        .requests
+        .snapshot(tr, REQUESTS_PER_SEARCH, usize::MAX)
+        .await?;
+    for request in requests {
+        if request.value.session == session {
+            keys.requests.take(tr, &request.id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a dead session of which nothing is left. False: something is.
+///
+/// # Conflicts
+/// Reads the session's state, and that it holds nothing and has no grant.
+pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+    if life(tr, keys, session).await? == Some(Life::Alive) {
+        return Ok(false);
+    }
+    for (begin, end) in [keys.held(session).subspace().range(), keys.grants(session)] {
+        let first = RangeQuery::keys(begin, end).limit(1);
+        let batch = tr.get_range(&first, Isolation::Serializable).await?;
+        if !batch.rows.is_empty() {
+            return Ok(false);
+        }
+    }
+    tr.clear(&keys.session(session));
+    tr.clear(&keys.heartbeat(session));
+    Ok(true)
+}
+
+/// Declares one's own session dead, if it is not yet.
+///
+/// # Conflicts
+/// Reads the session's state.
+pub(crate) async fn retire(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<()> {
+    if life(tr, keys, session).await? == Some(Life::Alive) {
+        tr.set(&keys.session(session), &Life::Dead.encode());
+    }
+    Ok(())
+}
+
+/// Returns items that a session holds and that none of its grants names: whoever knows what it has
+/// out knows which of them are lost.
+///
+/// # Conflicts
+/// Reads by snapshot: who gives an item back looks again.
+pub(crate) async fn unknown(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+) -> Result<Vec<Item<Record>>> {
+    let (begin, end) = keys.grants(session);
+    let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
+    let held = keys.held(session);
+    let held = held.snapshot(tr, ITEMS_PER_LOOK, usize::MAX);
+    let (grants, mut held) = try_join!(grants.map_err(Error::from), held.map_err(Error::from))?;
+    for grant in &grants {
+        let granted = decode_grant(grant.key(), grant.value())?;
+        held.retain(|item| !granted.contains(&item.id));
+    }
+    Ok(held)
+}

@@ -1,0 +1,254 @@
+//! What the queue stores under its keys. The [schema](crate::keys) has the bytes.
+
+use std::time::Duration;
+
+use microqueue::ItemId;
+use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::{self, Bytes, Versionstamp, limits};
+
+use crate::error::{Result, corrupt};
+use crate::keys::SessionId;
+
+/// The format number of all records.
+const FORMAT: u8 = 1;
+
+/// The bytes of a record before its dedupe id.
+const ENVELOPE_BYTES: usize = 22;
+
+/// The longest dedupe id.
+pub const MAX_DEDUPE_BYTES: usize = 255;
+
+/// The largest payload: what a value may have, without microqueue's format byte and the largest
+/// envelope. An item keeps its envelope's size wherever it goes, so that what fits the queue fits
+/// every other place too.
+pub const MAX_PAYLOAD_BYTES: usize = limits::VALUE_BYTES - 1 - ENVELOPE_BYTES - MAX_DEDUPE_BYTES;
+
+/// An item wherever it is: queued, delayed, held or dead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) attempts: u32,
+    pub(crate) grant: u64,
+    pub(crate) enqueued_millis: u64,
+    /// Empty for none.
+    pub(crate) dedupe: Bytes,
+    pub(crate) payload: Bytes,
+}
+
+/// The codec of [`Record`].
+pub(crate) struct RecordCodec;
+
+impl Codec<Record> for RecordCodec {
+    const NAME: &'static str = "a record";
+
+    fn encode(record: &Record, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+        buffer.push(FORMAT);
+        buffer.extend_from_slice(&record.attempts.to_be_bytes());
+        buffer.extend_from_slice(&record.grant.to_be_bytes());
+        buffer.extend_from_slice(&record.enqueued_millis.to_be_bytes());
+        let dedupe_bytes =
+            u8::try_from(record.dedupe.len()).map_err(|_| keyspace::Error::Encode {
+                codec: Self::NAME,
+                reason: format!("a dedupe id has up to {MAX_DEDUPE_BYTES} bytes"),
+            })?;
+        buffer.push(dedupe_bytes);
+        buffer.extend_from_slice(&record.dedupe);
+        buffer.extend_from_slice(&record.payload);
+        Ok(())
+    }
+
+    fn decode(bytes: Bytes) -> Result<Record, DecodeError> {
+        let mut fields = Fields(&bytes);
+        let record = (|| {
+            fields.format()?;
+            let attempts = u32::from_be_bytes(fields.array()?);
+            let grant = u64::from_be_bytes(fields.array()?);
+            let enqueued_millis = u64::from_be_bytes(fields.array()?);
+            let [dedupe_bytes] = fields.array()?;
+            let dedupe = fields.take(dedupe_bytes.into())?;
+            Ok(Record {
+                attempts,
+                grant,
+                enqueued_millis,
+                dedupe: bytes.slice_ref(dedupe),
+                payload: bytes.slice_ref(fields.0),
+            })
+        })();
+        record.map_err(|reason| undecodable(Self::NAME, reason))
+    }
+}
+
+/// Somebody's wish for items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) session: SessionId,
+    pub(crate) wanted: u32,
+}
+
+/// The codec of [`Request`].
+pub(crate) struct RequestCodec;
+
+impl Codec<Request> for RequestCodec {
+    const NAME: &'static str = "a request";
+
+    fn encode(request: &Request, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+        buffer.push(FORMAT);
+        buffer.extend_from_slice(&request.session.0);
+        buffer.extend_from_slice(&request.wanted.to_be_bytes());
+        Ok(())
+    }
+
+    fn decode(bytes: Bytes) -> Result<Request, DecodeError> {
+        let mut fields = Fields(&bytes);
+        let request = (|| {
+            fields.format()?;
+            let session = SessionId(fields.array()?);
+            let wanted = u32::from_be_bytes(fields.array()?);
+            fields.end()?;
+            Ok(Request { session, wanted })
+        })();
+        request.map_err(|reason| undecodable(Self::NAME, reason))
+    }
+}
+
+/// Returns the value of a grant of these items.
+pub(crate) fn encode_grant<'a>(items: impl Iterator<Item = &'a ItemId>) -> Vec<u8> {
+    let mut value = vec![FORMAT];
+    for id in items {
+        if let ItemId::Commit { versionstamp, call } = id {
+            value.extend_from_slice(versionstamp.as_bytes());
+            value.extend_from_slice(&call.to_be_bytes());
+        }
+    }
+    value
+}
+
+/// Returns the items of a grant.
+pub(crate) fn decode_grant(key: &[u8], value: &[u8]) -> Result<Vec<ItemId>> {
+    let mut fields = Fields(value);
+    let items = (|| {
+        fields.format()?;
+        let mut items = Vec::new();
+        while !fields.0.is_empty() {
+            items.push(ItemId::Commit {
+                versionstamp: Versionstamp::from_bytes(fields.array()?),
+                call: u64::from_be_bytes(fields.array()?),
+            });
+        }
+        Ok::<_, String>(items)
+    })();
+    items.map_err(|reason| corrupt(key, &reason))
+}
+
+/// Whether grants may be written for a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    Alive,
+    Dead,
+}
+
+impl Life {
+    pub(crate) fn encode(self) -> [u8; 2] {
+        [FORMAT, u8::from(self == Self::Alive)]
+    }
+
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
+        match value {
+            [FORMAT, 1] => Ok(Self::Alive),
+            [FORMAT, 0] => Ok(Self::Dead),
+            _ => Err(corrupt(key, "expected a session's state")),
+        }
+    }
+}
+
+/// What all who use a queue must agree on. Stored when the queue is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a session lives without a sign of life, 10 seconds by default. Its heartbeat comes
+    /// three times as often.
+    pub lease: Duration,
+    /// How often an item is granted before it becomes a dead letter, 10 times by default.
+    pub max_attempts: u32,
+    /// How long a dedupe id goes on refusing repetitions after its item was completed; zero by
+    /// default.
+    pub dedupe_retention: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(10),
+            max_attempts: 10,
+            dedupe_retention: Duration::ZERO,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn encode(&self, codec: &str) -> Vec<u8> {
+        let mut value = vec![FORMAT];
+        value.extend_from_slice(&millis(self.lease).to_be_bytes());
+        value.extend_from_slice(&self.max_attempts.to_be_bytes());
+        value.extend_from_slice(&millis(self.dedupe_retention).to_be_bytes());
+        value.extend_from_slice(codec.as_bytes());
+        value
+    }
+
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<(Self, String)> {
+        let mut fields = Fields(value);
+        let settings = (|| {
+            fields.format()?;
+            let settings = Self {
+                lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
+                max_attempts: u32::from_be_bytes(fields.array()?),
+                dedupe_retention: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
+            };
+            let codec = std::str::from_utf8(fields.0).map_err(|error| error.to_string())?;
+            Ok::<_, String>((settings, codec.to_owned()))
+        })();
+        settings.map_err(|reason| corrupt(key, &reason))
+    }
+}
+
+/// Returns a time in milliseconds, the most that there can be if it is longer.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn undecodable(codec: &'static str, reason: String) -> DecodeError {
+    DecodeError { codec, reason }
+}
+
+/// The bytes of a record that have not been read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn format(&mut self) -> Result<(), String> {
+        match self.array()? {
+            [FORMAT] => Ok(()),
+            [format] if format > FORMAT => Err(format!(
+                "format {format} is newer than this version of the library, which reads up to \
+                 {FORMAT}: use a newer one"
+            )),
+            [format] => Err(format!("there is no format {format}")),
+        }
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = (self.0.split_at_checked(bytes))
+            .ok_or_else(|| format!("it ends {} bytes early", bytes - self.0.len()))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let taken = self.take(N)?;
+        Ok(taken.try_into().expect("as many bytes as were taken"))
+    }
+
+    fn end(&self) -> Result<(), String> {
+        match self.0.len() {
+            0 => Ok(()),
+            left => Err(format!("{left} bytes are left over")),
+        }
+    }
+}

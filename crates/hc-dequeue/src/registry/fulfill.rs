@@ -1,0 +1,268 @@
+//! Pairing items with those who want them.
+
+use std::collections::BTreeMap;
+
+use futures::future::try_join_all;
+use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, Transaction};
+use microqueue::{Item, ItemId};
+
+use super::{
+    BYTES_PER_FULFILMENT, Granted, ITEMS_PER_FULFILMENT, Own, PROMOTIONS_PER_FULFILMENT,
+    REQUESTS_PER_FULFILMENT, places, wanted,
+};
+use crate::enqueue::{retire_dedupe, wall_millis};
+use crate::error::{Error, Result};
+use crate::keys::{Counter, Keys, SessionId};
+use crate::record::{Life, Record, Request, Settings, encode_grant};
+use crate::session::life;
+
+/// What a try of the fast path came to.
+#[derive(Debug)]
+pub(crate) enum Taken<T> {
+    /// These items, in the order of the demand. None: there is none.
+    Items(Vec<Granted<T>>),
+    /// Others have registered requests. There are items.
+    Staged,
+    /// Nothing is granted for now.
+    Paused,
+    /// The session is dead.
+    SessionLost,
+}
+
+/// What a fulfilment did.
+#[derive(Debug)]
+pub(crate) struct Fulfilled<T> {
+    /// What the own request was answered with; `None` if it was not.
+    pub(crate) own: Option<Vec<Granted<T>>>,
+    /// How many requests were answered, the own included.
+    pub(crate) answered: usize,
+    /// How many requests of the dead were removed.
+    pub(crate) removed: usize,
+    /// How many items were granted.
+    pub(crate) granted: usize,
+}
+
+impl<T> Fulfilled<T> {
+    fn nothing() -> Self {
+        Self {
+            own: None,
+            answered: 0,
+            removed: 0,
+            granted: 0,
+        }
+    }
+
+    /// Whether there may be more to do: only a look that changed nothing has seen that there is not.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.answered + self.removed > 0
+    }
+}
+
+/// Takes items for the own demand, if nobody has registered a request.
+///
+/// # Conflicts
+/// Reads the pause, the own session's state, and the registry up to its first request; the key of
+/// each item taken. So it fails if another took one of these items, if somebody registered, and if
+/// the session was declared dead.
+pub(crate) async fn take<T>(tr: &impl Transaction, own: Own<'_, T>) -> Result<Taken<T>> {
+    let keys = own.keys;
+    let limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
+    let first_request = tr.get_range(&first(keys), Isolation::Serializable);
+    let life = life(tr, keys, own.session);
+    let (paused, registered, life, items) = try_join!(
+        is_paused(tr, keys),
+        first_request.map_err(Error::from),
+        life,
+        ready_items(tr, keys, limit)
+    )?;
+    if life != Some(Life::Alive) {
+        return Ok(Taken::SessionLost);
+    }
+    if paused {
+        return Ok(Taken::Paused);
+    }
+    if items.is_empty() {
+        return Ok(Taken::Items(Vec::new()));
+    }
+    if !registered.rows.is_empty() {
+        return Ok(Taken::Staged);
+    }
+    let mut items = items.into_iter();
+    Ok(Taken::Items(grant_own(tr, own, &mut items, limit)?))
+}
+
+/// Answers the first requests with the first items. If the own request is among them, its items are
+/// taken over at once.
+///
+/// # Conflicts
+/// Reads the pause and the states of the sessions that it meets; the key of each request that it
+/// answers and of each item that it grants.
+pub(crate) async fn fulfill<T>(
+    tr: &impl Transaction,
+    own: Own<'_, T>,
+    own_request: Option<ItemId>,
+) -> Result<Fulfilled<T>> {
+    let keys = own.keys;
+    let requests = keys
+        .requests
+        .snapshot(tr, REQUESTS_PER_FULFILMENT, BYTES_PER_FULFILMENT);
+    let (paused, requests) = try_join!(is_paused(tr, keys), requests.map_err(Error::from))?;
+    if paused || requests.is_empty() {
+        return Ok(Fulfilled::nothing());
+    }
+    let asked: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
+    let items = ready_items(tr, keys, asked.min(ITEMS_PER_FULFILMENT));
+    let (alive, items) = try_join!(alive(tr, keys, &requests), items)?;
+
+    let mut fulfilled = Fulfilled::nothing();
+    let mut unanswered = requests.len();
+    let mut items = items.into_iter();
+    for Item { id, value: request } in requests {
+        unanswered -= 1;
+        if !alive[&request.session] {
+            keys.requests.take(tr, &id)?;
+            fulfilled.removed += 1;
+            continue;
+        }
+        if items.len() == 0 {
+            break;
+        }
+        // Everybody gets something before anybody gets all.
+        let share = (items.len() - 1) / (unanswered + 1) + 1;
+        let limit = share.min(request.wanted as usize);
+        keys.requests.take(tr, &id)?;
+        fulfilled.answered += 1;
+        if Some(id) == own_request {
+            let taken = grant_own(tr, own, &mut items, limit)?;
+            fulfilled.granted += taken.len();
+            fulfilled.own = Some(taken);
+        } else {
+            fulfilled.granted += grant(tr, keys, &request, &id, items.by_ref().take(limit))?;
+        }
+    }
+    Ok(fulfilled)
+}
+
+fn first(keys: &Keys) -> RangeQuery {
+    let (begin, end) = keys.requests.subspace().range();
+    RangeQuery::keys(begin, end).limit(1)
+}
+
+async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
+    let pause = tr.get(&keys.pause(), Isolation::Serializable).await?;
+    Ok(pause.is_some())
+}
+
+/// Returns which of the sessions that have requests are alive.
+async fn alive(
+    tr: &impl Transaction,
+    keys: &Keys,
+    requests: &[Item<Request>],
+) -> Result<BTreeMap<SessionId, bool>> {
+    let mut sessions: Vec<_> = requests.iter().map(|item| item.value.session).collect();
+    sessions.sort_unstable();
+    sessions.dedup();
+    let lives = sessions.into_iter().map(|session| async move {
+        let life = life(tr, keys, session).await?;
+        Ok::<_, Error>((session, life == Some(Life::Alive)))
+    });
+    Ok(try_join_all(lives).await?.into_iter().collect())
+}
+
+/// Promotes what is due, and returns the first items.
+async fn ready_items(
+    tr: &impl Transaction,
+    keys: &Keys,
+    limit: usize,
+) -> Result<Vec<Item<Record>>> {
+    let head = || {
+        let head = keys.items.snapshot(tr, limit, BYTES_PER_FULFILMENT);
+        head.map_err(Error::from)
+    };
+    let (promoted, items) = try_join!(promote(tr, keys), head())?;
+    if promoted == 0 {
+        return Ok(items);
+    }
+    head().await
+}
+
+/// Moves delayed items that are due to their places in the queue. Returns how many.
+///
+/// # Conflicts
+/// Reads the key of each of these items.
+async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
+    let (begin, end) = keys.due(wall_millis(keys));
+    let query = RangeQuery::keys(begin, end).limit(PROMOTIONS_PER_FULFILMENT);
+    // Safe as a snapshot read: of what is promoted, each key is in a conflict range.
+    let due = tr.get_range(&query, Isolation::Snapshot).await?;
+    for row in &due.rows {
+        let item = keys.delayed(keys.ready_of(row)?).decode(row)?;
+        tr.add_conflict_key(ConflictKind::Read, row.key())?;
+        tr.clear(row.key());
+        keys.items.insert(tr, &item.id, &item.value)?;
+    }
+    let promoted = due.rows.len();
+    keys.count(tr, Counter::Delayed, -(promoted as i64));
+    keys.count(tr, Counter::Queued, promoted as i64);
+    Ok(promoted)
+}
+
+/// Takes items off the queue for the own demand.
+fn grant_own<T>(
+    tr: &impl Transaction,
+    own: Own<'_, T>,
+    items: &mut impl Iterator<Item = Item<Record>>,
+    limit: usize,
+) -> Result<Vec<Granted<T>>> {
+    let held = own.keys.held(own.session);
+    let mut granted = Vec::new();
+    for (pop, mut item) in places(own.demand).zip(items.take(limit)) {
+        own.keys.items.take(tr, &item.id)?;
+        item.value.attempts += 1;
+        item.value.grant += 1;
+        let item = Granted::new(own, item.id, item.value, pop);
+        if item.is_popped {
+            complete(tr, own.keys, own.settings, &item.record);
+        } else {
+            held.insert(tr, &item.id, &item.record)?;
+        }
+        granted.push(item);
+    }
+    let held = granted.iter().filter(|item| !item.is_popped).count();
+    own.keys.count(tr, Counter::Queued, -(granted.len() as i64));
+    own.keys.count(tr, Counter::Held, held as i64);
+    Ok(granted)
+}
+
+/// Grants items to the session of a request. Returns how many.
+fn grant(
+    tr: &impl Transaction,
+    keys: &Keys,
+    request: &Request,
+    id: &ItemId,
+    items: impl Iterator<Item = Item<Record>>,
+) -> Result<usize> {
+    let held = keys.held(request.session);
+    let mut granted = Vec::new();
+    for mut item in items {
+        keys.items.take(tr, &item.id)?;
+        item.value.attempts += 1;
+        item.value.grant += 1;
+        held.insert(tr, &item.id, &item.value)?;
+        granted.push(item.id);
+    }
+    tr.set(
+        &keys.grant(request.session, id),
+        &encode_grant(granted.iter()),
+    );
+    keys.count(tr, Counter::Queued, -(granted.len() as i64));
+    keys.count(tr, Counter::Held, granted.len() as i64);
+    Ok(granted.len())
+}
+
+/// Stages that an item has left the queue for good.
+pub(crate) fn complete(tr: &impl Transaction, keys: &Keys, settings: &Settings, record: &Record) {
+    keys.count(tr, Counter::Completed, 1);
+    retire_dedupe(tr, keys, settings, record);
+}

@@ -1,0 +1,122 @@
+//! The staged registry: how many take from one queue without colliding.
+//!
+//! Everybody who dequeues wants the same item, the first. Of transactions that take it at the same
+//! time one commits. FoundationDB's *Queues* recipe has an extension for that: who does not succeed
+//! at once registers a request and then takes part in fulfilling requests, many in one transaction.
+//! This is that extension, with sessions, so that it survives the death of anyone at any moment.
+//!
+//! # The steps
+//!
+//! - [`take`](fulfill::take), the fast path: pairs the items at the head with one's own wish, without
+//!   a request. It reads the first key of the registry serializably and does nothing if there is
+//!   one: whoever registers stops it.
+//! - [`register`](request::register): appends a request to the registry. It reads only the session's
+//!   own state, so that it never conflicts with other requests.
+//! - [`fulfill`](fulfill::fulfill): pairs the first requests with the first items. Everybody may do
+//!   it at any time; the owner of the *first* request does it as a rule.
+//! - [`look`](request::look): is there a grant, who is first, and watches on what may change it.
+//! - [`collect`](request::collect): takes over what was granted.
+//! - [`withdraw`](request::withdraw): removes a request that nobody has answered.
+//!
+//! # Why it is safe
+//!
+//! 1. `fulfill` and `take` read requests and items by snapshot, so that enqueues and registrations
+//!    never make them fail. For each pair that they make they add read conflicts on the request, the
+//!    item and the session's state, *before* they clear the first two. Of two that make a pair of the
+//!    same item or the same request one fails.
+//! 2. A grant and the item that is held are written in the transaction that clears request and item.
+//!    An item is at every moment in one place.
+//! 3. What is written under a session is written by a transaction that has read the session's state
+//!    serializably. Who declares a session dead writes that state: afterwards nothing more is granted
+//!    to it, and what it holds can be returned, once.
+//!
+//! # Why it does not stall
+//!
+//! The owner of the first request leaves only after a `fulfill` that began after its own commit found
+//! no pair. Everybody else watches the wake stamp, which every enqueue, return and redrive writes,
+//! and its own grant. The watches are armed in the transaction that read the state, so that no change
+//! falls between. When it wakes, only the owner of the first request acts. Should that one be dead,
+//! the others lose patience one after the other, by their rank, and act in its place. While there is
+//! no item there is no patience to lose.
+
+pub(crate) mod fulfill;
+pub(crate) mod request;
+
+use microqueue::ItemId;
+use microqueue::keyspace::Bytes;
+use microqueue::keyspace::codec::DecodeError;
+
+use crate::keys::{Keys, SessionId};
+use crate::record::{Record, Settings};
+
+/// How many items one transaction grants at most.
+pub(crate) const ITEMS_PER_FULFILMENT: usize = 512;
+
+/// How many bytes of items one transaction grants, but for the last item.
+pub(crate) const BYTES_PER_FULFILMENT: usize = 1_000_000;
+
+/// How many requests one transaction answers at most.
+pub(crate) const REQUESTS_PER_FULFILMENT: usize = 128;
+
+/// How many delayed items one transaction promotes at most.
+pub(crate) const PROMOTIONS_PER_FULFILMENT: usize = 128;
+
+/// A part of a session's own wish: so many items, to be held until they are acknowledged or, if they
+/// are popped, to be completed by the transaction that takes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(crate) wanted: usize,
+    pub(crate) pop: bool,
+}
+
+/// An item that was granted to the session.
+#[derive(Debug)]
+pub(crate) struct Granted<T> {
+    pub(crate) id: ItemId,
+    pub(crate) record: Record,
+    pub(crate) value: Result<T, DecodeError>,
+    /// Whether the item is completed already. One that does not decode never is.
+    pub(crate) is_popped: bool,
+}
+
+impl<T> Granted<T> {
+    fn new(own: Own<'_, T>, id: ItemId, record: Record, pop: bool) -> Self {
+        let value = (own.decode)(record.payload.clone());
+        Self {
+            is_popped: pop && value.is_ok(),
+            id,
+            record,
+            value,
+        }
+    }
+}
+
+/// Who takes part, and what it wants for itself.
+#[derive(Debug)]
+pub(crate) struct Own<'a, T> {
+    pub(crate) keys: &'a Keys,
+    pub(crate) settings: &'a Settings,
+    pub(crate) session: SessionId,
+    pub(crate) demand: &'a [Demand],
+    pub(crate) decode: fn(Bytes) -> Result<T, DecodeError>,
+}
+
+impl<T> Clone for Own<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Own<'_, T> {}
+
+/// Returns how many items a wish is for.
+pub(crate) fn wanted(demand: &[Demand]) -> usize {
+    demand.iter().map(|demand| demand.wanted).sum()
+}
+
+/// Returns for each item wanted, in order, whether it is popped.
+pub(crate) fn places(demand: &[Demand]) -> impl Iterator<Item = bool> + '_ {
+    demand
+        .iter()
+        .flat_map(|demand| std::iter::repeat_n(demand.pop, demand.wanted))
+}

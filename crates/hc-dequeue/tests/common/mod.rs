@@ -1,0 +1,111 @@
+//! What several tests of this crate need.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, Settings};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Database, Isolation, RangeQuery, Runner, Store, read_all};
+
+/// More time than anything takes that is not stuck.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) type Queue = HighContentionQueue<u64>;
+pub(crate) type Result<T, E = hc_dequeue::Error> = std::result::Result<T, E>;
+
+/// A queue in a store, with a runner.
+pub(crate) struct World {
+    pub(crate) store: TestStore,
+    pub(crate) runner: Runner<Store>,
+    pub(crate) queue: Queue,
+}
+
+impl World {
+    pub(crate) async fn new(store: &TestStore, settings: Settings) -> Self {
+        let store = store.fresh();
+        let runner = store.runner();
+        let queue = open(&store, &runner, settings).await.unwrap();
+        Self {
+            store,
+            runner,
+            queue,
+        }
+    }
+
+    pub(crate) async fn with_defaults(store: &TestStore) -> Self {
+        Self::new(store, Settings::default()).await
+    }
+
+    pub(crate) async fn consumer(&self) -> Consumer<u64> {
+        let options = ConsumerOptions::default();
+        self.queue.consumer(&self.runner, options).await.unwrap()
+    }
+
+    pub(crate) async fn enqueue(&self, values: impl IntoIterator<Item = u64>) {
+        enqueue(&self.runner, &self.queue, values).await.unwrap();
+    }
+
+    pub(crate) async fn enqueue_with(&self, value: u64, options: &Enqueue) -> Result<Enqueued> {
+        let queue = &self.queue;
+        let enqueue = |tr, _| async move { queue.enqueue_with(&tr, &value, options).await };
+        self.runner.run(enqueue).await
+    }
+
+    /// Acknowledges in a transaction of its own.
+    pub(crate) async fn ack(&self, delivery: &hc_dequeue::Delivery<u64>) -> Result<()> {
+        let ack = |tr, _| async move { delivery.ack(&tr).await };
+        self.runner.run(ack).await
+    }
+
+    pub(crate) async fn stats(&self) -> hc_dequeue::Stats {
+        let queue = &self.queue;
+        let stats = |tr, _| async move { queue.stats(&tr).await };
+        self.runner.run(stats).await.unwrap()
+    }
+
+    /// Returns the items that wait.
+    pub(crate) async fn values(&self) -> Vec<u64> {
+        let queue = &self.queue;
+        let items = |tr, _| async move { queue.items(&tr, None, usize::MAX).await };
+        let items = self.runner.run(items).await.unwrap();
+        items.into_iter().map(|item| item.value).collect()
+    }
+
+    /// Returns once so many requests are registered.
+    pub(crate) async fn until_requested(&self, count: usize) {
+        let (begin, end) = self.queue.subspace().subspace(&"r").range();
+        let query = &RangeQuery::keys(begin, end);
+        let requests =
+            |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        while self.runner.run(requests).await.unwrap().len() != count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Panics if anything in the queue contradicts anything else.
+    pub(crate) async fn check(&self) {
+        let audit = self.queue.audit(&self.runner).await.unwrap();
+        assert!(audit.is_clean(), "{audit:?}");
+    }
+}
+
+pub(crate) async fn open<D: Database>(
+    store: &TestStore,
+    runner: &Runner<D>,
+    settings: Settings,
+) -> Result<Queue> {
+    Queue::open(runner, store.root.subspace(&"queue"), settings).await
+}
+
+pub(crate) async fn enqueue<D: Database>(
+    runner: &Runner<D>,
+    queue: &Queue,
+    values: impl IntoIterator<Item = u64>,
+) -> Result<()> {
+    let values: Vec<_> = values.into_iter().collect();
+    let values = &values;
+    let enqueue = |tr, _| async move { queue.enqueue_all(&tr, values).await.map(drop) };
+    runner.run(enqueue).await
+}
