@@ -1,4 +1,12 @@
-//! What the benchmarks share: stores to run on, and a run of many tasks.
+//! What the benchmarks share: stores to run on, runs of many tasks, and the queues that are measured
+//! beside each other.
+
+#[cfg(feature = "fdb")]
+pub mod cluster;
+pub mod contender;
+pub mod load;
+pub mod meter;
+pub mod statistics;
 
 use std::future::Future;
 use std::time::Duration;

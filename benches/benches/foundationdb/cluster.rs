@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use foundationdb::options::DatabaseOption;
 use keyspace::{Bytes, Database, Environment, OwnedTransaction, Store, Subspace, Transaction};
-use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// The value of every row and of every item.
@@ -60,23 +59,7 @@ impl Cluster {
 
     /// Says what the figures belong to: the cluster's configuration and the machine.
     pub(crate) fn description(&self) -> String {
-        let tr = self.bare.create_trx().expect("the network runs");
-        let status = tr.get(b"\xff\xff/status/json", false);
-        let status = self.runtime.block_on(status).expect("the cluster answers");
-        let status = status.expect("it has a status");
-        let status: Value = serde_json::from_slice(&status).expect("the status is JSON");
-        let cluster = &status["cluster"];
-        let processes = cluster["processes"].as_object();
-        let version = processes
-            .and_then(|processes| processes.values().next())
-            .map(|process| process["version"].to_string());
-        format!(
-            "FoundationDB {}, processes: {}, engine: {}, redundancy: {}, cores: {}",
-            version.unwrap_or_default(),
-            processes.map_or(0, serde_json::Map::len),
-            cluster["configuration"]["storage_engine"],
-            cluster["configuration"]["redundancy_mode"],
-            benches::cores(),
-        )
+        self.runtime
+            .block_on(benches::cluster::describe(&self.bare))
     }
 }

@@ -1,8 +1,8 @@
 //! The adapter and the recipes on a FoundationDB cluster.
 //!
 //! `cargo bench -p benches --features fdb-7_3 --bench foundationdb [-- <workload>...]`, on the
-//! cluster of `$FDB_CLUSTER_FILE` or the client's default; the workloads are `overhead`, `enqueue`
-//! and `dequeue`, all of them unless named. Keys lie under a random prefix, which is cleared at the
+//! cluster of `$FDB_CLUSTER_FILE` or the client's default; the workloads are `overhead` and
+//! `enqueue`, both unless named. Keys lie under a random prefix, which is cleared at the
 //! end. Prints tables in Markdown.
 //!
 //! The yardstick is always the bare `foundationdb` crate in the same run: rounds of one and of the
@@ -10,8 +10,6 @@
 
 #[cfg(feature = "fdb")]
 mod cluster;
-#[cfg(feature = "fdb")]
-mod dequeue;
 #[cfg(feature = "fdb")]
 mod enqueue;
 #[cfg(feature = "fdb")]
@@ -41,11 +39,8 @@ fn main() -> io::Result<()> {
     };
     let mut out = io::stdout();
     writeln!(out, "{}\n", cluster.description())?;
-    let workloads: [(&str, Workload); 3] = [
-        ("overhead", overhead::table),
-        ("enqueue", enqueue::table),
-        ("dequeue", dequeue::table),
-    ];
+    let workloads: [(&str, Workload); 2] =
+        [("overhead", overhead::table), ("enqueue", enqueue::table)];
     for (name, table) in workloads {
         if named.is_empty() || named.iter().any(|named| named == name) {
             writeln!(out, "{}", table(&cluster))?;

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use benches::run_tasks;
+use benches::statistics::median;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cluster::Cluster;
@@ -91,12 +92,6 @@ pub(crate) fn median_ratio(pairs: &[Pair], figure: impl Fn(&Cost) -> f64) -> f64
         .iter()
         .map(|[yardstick, subject]| figure(subject) / figure(yardstick));
     median(ratios)
-}
-
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<_> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }
 
 fn processor_time() -> Duration {

@@ -1,0 +1,61 @@
+//! Many consumers at one queue, by several ways to queue, on any store.
+//!
+//! `cargo bench -p benches --bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
+//! `consumers`, `processes`, `sessions`, `backlog` and `enqueue`, all of them unless named. Prints
+//! tables in Markdown; with `--plot` draws curves into `docs/plots`.
+//!
+//! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
+//! the `fdb-` features. Unless it is set, that is a new `embedded:` store in a temporary folder. All
+//! keys lie under a random prefix, which is cleared. `TEST_RUN=long` measures for longer, more often,
+//! and behind a backlog of a million.
+//!
+//! In each round every way takes its turn on every setting, and who begins changes. Figures are
+//! medians over the rounds, ratios are medians of the rounds' ratios.
+
+mod plot;
+mod process;
+mod stage;
+mod table;
+mod trial;
+mod workload;
+
+use std::io::{self, Write};
+
+use stage::Stage;
+
+fn main() -> io::Result<()> {
+    if process::play_part() {
+        return Ok(());
+    }
+    // Cargo passes a flag of its own to every benchmark.
+    let (flags, named): (Vec<_>, Vec<_>) = std::env::args()
+        .skip(1)
+        .partition(|argument| argument.starts_with('-'));
+    let stage = match Stage::open() {
+        Ok(stage) => stage,
+        Err(error) => return writeln!(io::stderr(), "skipped: hc_dequeue: {error}"),
+    };
+    let mut out = io::stdout();
+    writeln!(out, "{}", stage.description())?;
+    for workload in workload::all() {
+        if !named.is_empty() && !named.iter().any(|named| named == workload.name) {
+            continue;
+        }
+        if workload.takes_processes() && !stage.is_shared() {
+            writeln!(
+                io::stderr(),
+                "skipped: {}: one process at a time can open {}",
+                workload.name,
+                stage.url()
+            )?;
+            continue;
+        }
+        let results = workload.run(&stage);
+        writeln!(out, "\n{}\n\n{}", workload.title, table::of(&results))?;
+        if workload.is_curve && flags.iter().any(|flag| flag == "--plot") {
+            let path = plot::draw(workload.name, &stage, &results);
+            writeln!(out, "{}", path.display())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! The store under test.
+
+use std::cell::Cell;
+use std::env;
+
+use keyspace::url::StoreUrl;
+use keyspace::{Database, Environment, OwnedTransaction, Result, Store, Subspace, Transaction};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// A store, and the part of it that belongs to this run.
+pub(crate) struct Stage {
+    url: StoreUrl,
+    db: Store,
+    root: Subspace,
+    trials: Cell<u64>,
+    // The store is closed before its folder is removed.
+    _folder: Option<TempDir>,
+}
+
+impl Stage {
+    /// Opens the store that `$BENCH_DB` names.
+    pub(crate) fn open() -> Result<Self> {
+        let (url, folder) = match env::var("BENCH_DB") {
+            Ok(url) if url != "embedded:" => (url.parse()?, None),
+            _ => {
+                let folder = tempfile::tempdir().expect("the system has a temporary folder");
+                let path = folder.path().join("store");
+                (StoreUrl::Embedded { path }, Some(folder))
+            }
+        };
+        let random: [u8; 8] = Environment::system().random_bytes();
+        Ok(Self {
+            db: keyspace::open(&url.to_string())?,
+            url,
+            root: Subspace::from(("benches", &random[..])),
+            trials: Cell::new(0),
+            _folder: folder,
+        })
+    }
+
+    pub(crate) fn url(&self) -> &StoreUrl {
+        &self.url
+    }
+
+    pub(crate) fn db(&self) -> &Store {
+        &self.db
+    }
+
+    /// Returns the part of the URL that says which kind of store it is.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.url {
+            StoreUrl::Memory => "memory",
+            StoreUrl::Embedded { .. } => "embedded",
+            StoreUrl::Fdb { .. } => "fdb",
+        }
+    }
+
+    /// Says whether several processes can have the store open.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.url, StoreUrl::Fdb { .. })
+    }
+
+    /// Says what the figures belong to.
+    pub(crate) fn description(&self) -> String {
+        match &self.url {
+            #[cfg(feature = "fdb")]
+            StoreUrl::Fdb { cluster_file } => {
+                let path = cluster_file.as_ref().and_then(|path| path.to_str());
+                let cluster = foundationdb::Database::new(path);
+                let cluster = cluster.expect("the adapter has opened it");
+                runtime().block_on(benches::cluster::describe(&cluster))
+            }
+            _ => format!("store: {}:, cores: {}", self.kind(), benches::cores()),
+        }
+    }
+
+    /// Has a trial take place in a subspace of its own, which is cleared afterwards.
+    pub(crate) fn on_a_clean_place<T>(&self, trial: impl FnOnce(&Subspace) -> T) -> T {
+        self.trials.set(self.trials.get() + 1);
+        let place = self.root.subspace(&self.trials.get());
+        let outcome = trial(&place);
+        let (begin, end) = place.range();
+        let mut tr = self.db.begin().expect("the store serves");
+        tr.clear_range(&begin, &end);
+        let commit = runtime().block_on(tr.commit());
+        commit.expect("nothing conflicts");
+        outcome
+    }
+}
+
+/// Returns a runtime with a worker for each core.
+pub(crate) fn runtime() -> Runtime {
+    benches::runtime(benches::cores())
+}

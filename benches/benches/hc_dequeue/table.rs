@@ -1,0 +1,57 @@
+//! Results as a table in Markdown.
+
+use std::fmt::Write as _;
+
+use crate::trial::Way;
+use crate::workload::{Outcome, Results};
+
+/// Returns the table of a workload: a line for each way in each setting.
+pub(crate) fn of(results: &Results) -> String {
+    let mut table =
+        "| processes | sessions | consumers | backlog | way | items a second".to_owned();
+    for yardstick in Way::YARDSTICKS {
+        table += " | by ";
+        table += yardstick.name();
+    }
+    table += " | conflicts per item | median | 99th percentile | commits per item \
+              | bytes written per item |\n";
+    let columns = table.matches('|').count() - 1;
+    table += "|";
+    table += &"---|".repeat(columns);
+    // The settings follow each other, each with all ways.
+    for ways in results.chunks(Way::ALL.len()) {
+        for outcome in ways {
+            table += "\n";
+            write_line(&mut table, outcome, ways);
+        }
+    }
+    table
+}
+
+fn write_line(table: &mut String, outcome: &Outcome, ways: &[Outcome]) {
+    let setting = &outcome.setting;
+    let mut cells = vec![
+        setting.processes.to_string(),
+        setting.sessions().to_string(),
+        setting.consumers().to_string(),
+        setting.backlog().to_string(),
+        outcome.way.name().to_owned(),
+        format!("{:.0}", outcome.median(|figures| figures.rate)),
+    ];
+    let yardsticks = Way::YARDSTICKS.iter().filter_map(|yardstick| {
+        let other = ways.iter().find(|other| other.way == *yardstick)?;
+        Some(format!("{:.2}", outcome.median_ratio(other)))
+    });
+    cells.extend(yardsticks);
+    cells.extend([
+        format!(
+            "{:.3}",
+            outcome.median(|figures| figures.conflicts_per_item)
+        ),
+        format!("{:.1} ms", outcome.median(|figures| figures.median_millis)),
+        format!("{:.1} ms", outcome.median(|figures| figures.late_millis)),
+        format!("{:.2}", outcome.median(|figures| figures.commits_per_item)),
+        format!("{:.0}", outcome.median(|figures| figures.bytes_per_item)),
+    ]);
+    write!(table, "| {} |", cells.join(" | ")).expect("a string takes it");
+}

@@ -1,0 +1,146 @@
+//! A trial: one way to queue, in one setting, for a time.
+
+use std::sync::Arc;
+
+use benches::contender::{BlindSets, Classic, Contender, Naive, Site};
+use benches::load::{Load, Sample};
+use benches::meter::Metered;
+use benches::statistics::percentile;
+use keyspace::{Store, Subspace};
+use serde::{Deserialize, Serialize};
+
+use crate::process;
+use crate::stage::{Stage, runtime};
+
+/// The ways to queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Way {
+    BlindSets,
+    Naive,
+    Classic,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::BlindSets, Self::Naive, Self::Classic];
+
+    /// What the others are measured by.
+    pub(crate) const YARDSTICKS: [Self; 3] = [Self::BlindSets, Self::Naive, Self::Classic];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::BlindSets => "blind sets",
+            Self::Naive => "naive",
+            Self::Classic => "classic",
+        }
+    }
+
+    /// Bears a load with a contender of this kind. `meet` is called, and may wait for other
+    /// processes, when all is prepared.
+    fn bear(self, load: &Load, site: &Site, meet: impl FnOnce()) -> Sample {
+        match self {
+            Self::BlindSets => bear::<BlindSets>(load, site, meet),
+            Self::Naive => bear::<Naive>(load, site, meet),
+            Self::Classic => bear::<Classic>(load, site, meet),
+        }
+    }
+}
+
+/// The runtime ends with the load, and with it whatever the contender left running.
+fn bear<C: Contender>(load: &Load, site: &Site, meet: impl FnOnce()) -> Sample {
+    let runtime = runtime();
+    let sessions: Vec<Arc<C>> = runtime.block_on(load.prepare(site));
+    meet();
+    runtime.block_on(load.run(site, &sessions))
+}
+
+/// Who consumes from what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting {
+    pub(crate) processes: usize,
+    /// What each process does.
+    pub(crate) load: Load,
+}
+
+impl Setting {
+    pub(crate) fn sessions(&self) -> usize {
+        self.processes * self.load.sessions
+    }
+
+    pub(crate) fn consumers(&self) -> usize {
+        self.sessions() * self.load.consumers_per_session
+    }
+
+    pub(crate) fn backlog(&self) -> u64 {
+        self.processes as u64 * self.load.backlog
+    }
+
+    /// Measures a way to queue: in this process, or in so many of its children.
+    pub(crate) fn measure(&self, way: Way, stage: &Stage) -> Figures {
+        let sample = stage.on_a_clean_place(|place| {
+            let part = Part {
+                way,
+                load: self.load,
+                place: place.bytes().to_vec(),
+            };
+            match self.processes {
+                1 => part.play(stage.db().clone(), || {}),
+                processes => process::play_in_children(&part, processes, stage.url()),
+            }
+        });
+        Figures::new(sample)
+    }
+}
+
+/// What one process does in a trial.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Part {
+    way: Way,
+    load: Load,
+    /// The prefix under which all processes of the trial meet.
+    place: Vec<u8>,
+}
+
+impl Part {
+    /// Plays the part. `meet` is called when all is prepared.
+    pub(crate) fn play(&self, db: Store, meet: impl FnOnce()) -> Sample {
+        let site = Site {
+            db: Metered::new(db),
+            root: Subspace::from_bytes(self.place.clone()),
+        };
+        self.way.bear(&self.load, &site, meet)
+    }
+}
+
+/// What is told of a trial.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    /// Items in a second.
+    pub(crate) rate: f64,
+    pub(crate) conflicts_per_item: f64,
+    pub(crate) commits_per_item: f64,
+    pub(crate) bytes_per_item: f64,
+    /// What taking an item took, in milliseconds.
+    pub(crate) median_millis: f64,
+    pub(crate) late_millis: f64,
+}
+
+impl Figures {
+    /// Sums a sample up; what there is nothing to sum of is not a number.
+    fn new(mut sample: Sample) -> Self {
+        sample.took_micros.sort_unstable();
+        let took = &sample.took_micros;
+        let millis = |percent| {
+            let micros = percentile(took, percent).map_or(f64::NAN, f64::from);
+            micros / 1e3
+        };
+        let per_item = |count: u64| count as f64 / took.len() as f64;
+        Self {
+            rate: sample.rate,
+            conflicts_per_item: per_item(sample.reading.conflicts),
+            commits_per_item: per_item(sample.reading.commits),
+            bytes_per_item: per_item(sample.reading.bytes_written),
+            median_millis: millis(50),
+            late_millis: millis(99),
+        }
+    }
+}

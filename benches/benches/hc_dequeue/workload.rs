@@ -1,0 +1,140 @@
+//! The workloads by name, and their rounds.
+
+use std::time::Duration;
+
+use benches::load::{Action, Load};
+use benches::statistics::median;
+use keyspace::conformance::scale;
+
+use crate::stage::Stage;
+use crate::trial::{Figures, Setting, Way};
+
+/// Settings that belong into one table.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// Whether the settings differ by the number of consumers.
+    pub(crate) is_curve: bool,
+    settings: Vec<Setting>,
+}
+
+/// What came of a way to queue in a setting.
+pub(crate) struct Outcome {
+    pub(crate) setting: Setting,
+    pub(crate) way: Way,
+    /// In the order of the rounds.
+    figures: Vec<Figures>,
+}
+
+/// What came of a workload, setting by setting.
+pub(crate) type Results = Vec<Outcome>;
+
+/// Returns all workloads.
+pub(crate) fn all() -> [Workload; 5] {
+    let long_backlog = scale(100_000, 1_000_000) as u64;
+    [
+        Workload {
+            name: "consumers",
+            title: "Pop by consumers of one session in one process",
+            is_curve: true,
+            settings: [1, 4, 16, 64, 256].map(|count| pop(1, 1, count)).into(),
+        },
+        Workload {
+            name: "processes",
+            title: "Pop by consumers of one session in each of four processes",
+            is_curve: true,
+            settings: [16, 64, 256].map(|count| pop(4, 1, count / 4)).into(),
+        },
+        Workload {
+            name: "sessions",
+            title: "Pop by sessions of one consumer",
+            is_curve: false,
+            settings: vec![pop(1, 64, 1)],
+        },
+        Workload {
+            name: "backlog",
+            title: "Pop with few and with many items behind",
+            is_curve: false,
+            settings: [1_000, long_backlog]
+                .map(|backlog| pop(1, 1, 64).with_backlog(backlog))
+                .into(),
+        },
+        Workload {
+            name: "enqueue",
+            title: "Enqueue, one item in a commit",
+            is_curve: false,
+            settings: vec![pop(1, 1, 64).with_action(Action::Enqueue)],
+        },
+    ]
+}
+
+/// Returns a setting of so many processes, sessions in each, and consumers in each of those, which
+/// take items.
+fn pop(processes: usize, sessions: usize, consumers_per_session: usize) -> Setting {
+    const BACKLOG: u64 = 20_000;
+    let load = Load {
+        action: Action::Pop,
+        sessions,
+        consumers_per_session,
+        backlog: BACKLOG / processes as u64,
+        time: Duration::from_millis(scale(1_000, 5_000) as u64),
+    };
+    Setting { processes, load }
+}
+
+impl Setting {
+    fn with_backlog(mut self, items: u64) -> Self {
+        self.load.backlog = items;
+        self
+    }
+
+    fn with_action(mut self, action: Action) -> Self {
+        self.load.action = action;
+        self
+    }
+}
+
+impl Workload {
+    /// Says whether the workload takes several processes.
+    pub(crate) fn takes_processes(&self) -> bool {
+        self.settings.iter().any(|setting| setting.processes > 1)
+    }
+
+    /// Runs all rounds.
+    pub(crate) fn run(&self, stage: &Stage) -> Results {
+        let mut results: Results = (self.settings.iter())
+            .flat_map(|&setting| Way::ALL.map(|way| Outcome::new(setting, way)))
+            .collect();
+        let count = results.len();
+        for round in 0..scale(3, 7) {
+            // Who begins changes, so that nobody always has the same one's work behind it.
+            for turn in 0..count {
+                let outcome = &mut results[(turn + round) % count];
+                let figures = outcome.setting.measure(outcome.way, stage);
+                outcome.figures.push(figures);
+            }
+        }
+        results
+    }
+}
+
+impl Outcome {
+    fn new(setting: Setting, way: Way) -> Self {
+        Self {
+            setting,
+            way,
+            figures: Vec::new(),
+        }
+    }
+
+    /// Returns the median over the rounds.
+    pub(crate) fn median(&self, figure: impl Fn(&Figures) -> f64) -> f64 {
+        median(self.figures.iter().map(figure))
+    }
+
+    /// Returns the median over the rounds of the rate in those of a yardstick.
+    pub(crate) fn median_ratio(&self, yardstick: &Self) -> f64 {
+        let pairs = self.figures.iter().zip(&yardstick.figures);
+        median(pairs.map(|(own, other)| own.rate / other.rate))
+    }
+}

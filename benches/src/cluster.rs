@@ -1,0 +1,31 @@
+//! What figures taken on a cluster belong to.
+
+use foundationdb::Database;
+use serde_json::Value;
+
+use crate::cores;
+
+/// Returns the cluster's configuration and the machine's cores, in a line.
+///
+/// # Panics
+/// If the cluster does not answer.
+pub async fn describe(cluster: &Database) -> String {
+    let tr = cluster.create_trx().expect("the network runs");
+    let status = tr.get(b"\xff\xff/status/json", false).await;
+    let status = status.expect("the cluster answers");
+    let status = status.expect("it has a status");
+    let status: Value = serde_json::from_slice(&status).expect("the status is JSON");
+    let cluster = &status["cluster"];
+    let processes = cluster["processes"].as_object();
+    let version = processes
+        .and_then(|processes| processes.values().next())
+        .map(|process| process["version"].to_string());
+    format!(
+        "FoundationDB {}, processes: {}, engine: {}, redundancy: {}, cores: {}",
+        version.unwrap_or_default(),
+        processes.map_or(0, serde_json::Map::len),
+        cluster["configuration"]["storage_engine"],
+        cluster["configuration"]["redundancy_mode"],
+        cores(),
+    )
+}

@@ -1,0 +1,127 @@
+//! Ways to queue, behind one trait, so that one harness measures them all.
+
+mod classic;
+mod naive;
+mod sets;
+
+use std::future::Future;
+
+use keyspace::{Bytes, Store, Subspace};
+
+pub use self::classic::Classic;
+pub use self::naive::Naive;
+pub use self::sets::BlindSets;
+use crate::meter::Metered;
+
+/// The value of every item.
+pub const ITEM: Bytes = Bytes::from_static(&[7; 100]);
+
+/// A way to queue, as one session of a queue.
+///
+/// Everything here commits, and tries again until it has. Failures for good are panics: a benchmark
+/// of a store that fails has no result.
+pub trait Contender: Send + Sync + Sized + 'static {
+    /// Opens a session.
+    fn open(site: &Site) -> impl Future<Output = Self> + Send;
+
+    /// Puts items into the queue, in one commit.
+    fn enqueue(&self, items: &[Bytes]) -> impl Future<Output = ()> + Send;
+
+    /// Takes an item; `None` if it found none.
+    fn pop(&self) -> impl Future<Output = Option<Bytes>> + Send;
+}
+
+/// Where the sessions of one queue meet.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// The store.
+    pub db: Metered<Store>,
+    /// What the queue may write into, all of it.
+    pub root: Subspace,
+}
+
+impl Site {
+    /// Returns the subspace of the queue proper.
+    #[must_use]
+    pub fn queue(&self) -> Subspace {
+        self.root.subspace(&"queue")
+    }
+
+    /// Returns the subspace of the ledgers of runners.
+    #[must_use]
+    pub fn ledger(&self) -> Subspace {
+        self.root.subspace(&"ledger")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+
+    const ITEMS: u8 = 200;
+
+    fn site() -> Site {
+        Site {
+            db: Metered::new(keyspace::open("memory:").unwrap()),
+            root: Subspace::from("test"),
+        }
+    }
+
+    /// Has two sessions of four consumers each take items, until nobody finds one.
+    async fn each_item_is_taken_once<C: Contender>() {
+        let site = site();
+        let sessions = [C::open(&site).await, C::open(&site).await].map(Arc::new);
+        let items: Vec<_> = (0..ITEMS).map(|item| Bytes::from(vec![item])).collect();
+        let (first, rest) = items.split_at(1);
+        sessions[0].enqueue(first).await;
+        sessions[1].enqueue(rest).await;
+        let consumers = (0..8).map(|number| {
+            let session = sessions[number % 2].clone();
+            tokio::spawn(async move {
+                let mut taken = Vec::new();
+                while let Some(item) = session.pop().await {
+                    taken.push(item);
+                }
+                taken
+            })
+        });
+        let mut taken = Vec::new();
+        for consumer in consumers.collect::<Vec<_>>() {
+            taken.extend(consumer.await.unwrap());
+        }
+        assert_eq!(taken.len(), items.len());
+        let taken: BTreeSet<_> = taken.into_iter().collect();
+        assert_eq!(taken, items.into_iter().collect());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_the_naive_dequeue_each_item_is_taken_once() {
+        each_item_is_taken_once::<Naive>().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_the_classic_dequeue_each_item_is_taken_once() {
+        each_item_is_taken_once::<Classic>().await;
+    }
+
+    #[tokio::test]
+    async fn blind_sets_write_as_much_as_an_item_and_meet_no_conflict() {
+        let site = site();
+        let sets = BlindSets::open(&site).await;
+        assert_eq!(sets.pop().await, Some(ITEM));
+        sets.enqueue(&[ITEM, ITEM]).await;
+        let reading = site.db.reading();
+        assert_eq!(reading.commits, 2);
+        assert_eq!(reading.conflicts, 0);
+
+        let queue = Naive::open(&site).await;
+        queue.enqueue(&[ITEM]).await;
+        let before = site.db.reading();
+        queue.enqueue(&[ITEM]).await;
+        let enqueue = site.db.reading() - before;
+        assert!(reading.bytes_written / 3 <= enqueue.bytes_written);
+    }
+}

@@ -1,0 +1,37 @@
+//! The queue without any arrangement among its consumers: one item in a transaction, from the head.
+
+use std::time::Duration;
+
+use keyspace::codec::Raw;
+use keyspace::{Bytes, RunOptions, Runner, Store};
+use microqueue::{CommittingQueue, MicroQueue};
+
+use super::{Contender, Site};
+use crate::meter::Metered;
+
+/// Longer than anybody waits at the head of a queue. The default of a cluster is not.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// A microqueue whose consumers collide at its head.
+#[derive(Debug)]
+pub struct Naive(CommittingQueue<Bytes, Metered<Store>, Raw>);
+
+impl Contender for Naive {
+    async fn open(site: &Site) -> Self {
+        let options = RunOptions::default()
+            .ledger_subspace(site.ledger())
+            .time_limit(TIME_LIMIT);
+        let runner = Runner::with_options(site.db.clone(), options);
+        Self(MicroQueue::new(site.queue()).on(&runner))
+    }
+
+    async fn enqueue(&self, items: &[Bytes]) {
+        let enqueued = self.0.enqueue_all(items).await;
+        enqueued.expect("nothing conflicts");
+    }
+
+    async fn pop(&self) -> Option<Bytes> {
+        let item = self.0.dequeue().await;
+        item.expect("conflicts are retried").map(|item| item.value)
+    }
+}

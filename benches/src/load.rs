@@ -1,0 +1,322 @@
+//! A load: what the consumers of a process do for a time, and what came of it.
+
+use std::iter::Sum;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use keyspace::Environment;
+use serde::{Deserialize, Serialize};
+
+use crate::contender::{Contender, ITEM, Site};
+use crate::meter::Reading;
+
+/// What fits a transaction of any contender.
+const ITEMS_PER_COMMIT: u64 = 5_000;
+
+/// What each consumer does, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Action {
+    /// Takes an item, in a commit of its own.
+    Pop,
+    /// Puts an item into the queue, in a commit of its own.
+    Enqueue,
+}
+
+/// What the consumers of one process do.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Load {
+    /// What they do.
+    pub action: Action,
+    /// How many sessions there are.
+    pub sessions: usize,
+    /// How many consumers share a session.
+    pub consumers_per_session: usize,
+    /// How many items are in the queue when they begin. They begin again each time so many are
+    /// taken.
+    pub backlog: u64,
+    /// How long they go on.
+    pub time: Duration,
+}
+
+/// What came of a load.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// How many actions were done in a second.
+    pub rate: f64,
+    /// What each action took, in microseconds.
+    pub took_micros: Vec<u32>,
+    /// What was committed and refused meanwhile.
+    pub reading: Reading,
+}
+
+impl Sum for Sample {
+    /// Returns the sample of processes that ran at the same time.
+    fn sum<I: Iterator<Item = Self>>(samples: I) -> Self {
+        samples.fold(Self::default(), |mut sum, sample| {
+            sum.rate += sample.rate;
+            sum.took_micros.extend(sample.took_micros);
+            sum.reading = sum.reading + sample.reading;
+            sum
+        })
+    }
+}
+
+impl Load {
+    /// Opens the sessions and puts the backlog into the queue.
+    pub async fn prepare<C: Contender>(&self, site: &Site) -> Vec<Arc<C>> {
+        let mut sessions = Vec::new();
+        for _ in 0..self.sessions {
+            sessions.push(Arc::new(C::open(site).await));
+        }
+        self.fill(&*sessions[0]).await;
+        sessions
+    }
+
+    async fn fill<C: Contender>(&self, session: &C) {
+        let mut missing = match self.action {
+            Action::Pop => self.backlog,
+            Action::Enqueue => 0,
+        };
+        while missing > 0 {
+            let count = missing.min(ITEMS_PER_COMMIT);
+            session.enqueue(&vec![ITEM; count as usize]).await;
+            missing -= count;
+        }
+    }
+
+    /// Has the consumers act for the time. Whenever they have taken the backlog they pause until it
+    /// is there again, which is not measured.
+    ///
+    /// # Panics
+    /// If a consumer does.
+    pub async fn run<C: Contender>(&self, site: &Site, sessions: &[Arc<C>]) -> Sample {
+        let mut sample = Sample::default();
+        let (mut elapsed, mut done_in_time) = (Duration::ZERO, 0);
+        loop {
+            let before = site.db.reading();
+            let burst = self.burst(sessions, self.time - elapsed).await;
+            sample.reading = sample.reading + (site.db.reading() - before);
+            elapsed += burst.lasted;
+            done_in_time += burst.done_in_time;
+            sample.took_micros.extend(burst.took_micros);
+            if elapsed >= self.time {
+                break;
+            }
+            self.fill(&*sessions[0]).await;
+        }
+        sample.rate = done_in_time as f64 / elapsed.as_secs_f64();
+        sample
+    }
+
+    /// Has the consumers act until the backlog is taken, at most for the time that is left.
+    async fn burst<C: Contender>(&self, sessions: &[Arc<C>], time_left: Duration) -> Burst {
+        let env = Environment::system();
+        let tickets = match self.action {
+            Action::Pop => self.backlog,
+            Action::Enqueue => u64::MAX,
+        };
+        let (tickets, began) = (Arc::new(AtomicU64::new(tickets)), env.now());
+        let consumers = (0..self.sessions * self.consumers_per_session).map(|number| {
+            let consumer = Consumer {
+                session: sessions[number % sessions.len()].clone(),
+                action: self.action,
+                tickets: tickets.clone(),
+                env: env.clone(),
+                deadline: began + time_left,
+            };
+            tokio::spawn(consumer.act())
+        });
+        let mut ended = began + time_left;
+        let mut done = Vec::new();
+        for consumer in consumers.collect::<Vec<_>>() {
+            let shift = consumer.await.expect("no consumer panics");
+            ended = ended.min(shift.ended);
+            done.extend(shift.done);
+        }
+        let in_time = done.iter().filter(|done| done.at <= ended);
+        Burst {
+            lasted: ended - began,
+            done_in_time: in_time.count() as u64,
+            took_micros: done.iter().map(Done::micros).collect(),
+        }
+    }
+}
+
+/// What came of the time that a backlog lasted.
+struct Burst {
+    lasted: Duration,
+    done_in_time: u64,
+    took_micros: Vec<u32>,
+}
+
+/// A task that acts until there are no more tickets or no more time.
+struct Consumer<C> {
+    session: Arc<C>,
+    action: Action,
+    /// How many actions are still allowed: as many as there are items.
+    tickets: Arc<AtomicU64>,
+    env: Environment,
+    deadline: Duration,
+}
+
+/// What a consumer has done.
+struct Shift {
+    done: Vec<Done>,
+    /// When the consumer found that there was nothing more to do. The first to do so ends the
+    /// measurement: those that still act then are fewer than they should be.
+    ended: Duration,
+}
+
+/// An action that succeeded.
+struct Done {
+    at: Duration,
+    took: Duration,
+}
+
+impl Done {
+    fn micros(&self) -> u32 {
+        u32::try_from(self.took.as_micros()).unwrap_or(u32::MAX)
+    }
+}
+
+impl<C: Contender> Consumer<C> {
+    async fn act(self) -> Shift {
+        let mut done = Vec::new();
+        loop {
+            let began = self.env.now();
+            if began >= self.deadline || !self.draw() {
+                let ended = began.min(self.deadline);
+                return Shift { done, ended };
+            }
+            if self.act_once().await {
+                let at = self.env.now();
+                let took = at - began;
+                done.push(Done { at, took });
+            }
+        }
+    }
+
+    fn draw(&self) -> bool {
+        let draw = |tickets: u64| tickets.checked_sub(1);
+        self.tickets
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, draw)
+            .is_ok()
+    }
+
+    /// Returns false if time ran out before there was an item.
+    async fn act_once(&self) -> bool {
+        if self.action == Action::Enqueue {
+            self.session.enqueue(&[ITEM]).await;
+            return true;
+        }
+        loop {
+            // There is an item for each ticket, but a session may hold one back for a moment.
+            if let Some(item) = self.session.pop().await {
+                assert_eq!(item, ITEM);
+                return true;
+            }
+            if self.env.now() >= self.deadline {
+                return false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keyspace::{Bytes, Subspace};
+
+    use super::*;
+    use crate::meter::Metered;
+
+    /// Counts what is in it and what went through.
+    struct Counter {
+        items: AtomicU64,
+        enqueued: AtomicU64,
+        popped: AtomicU64,
+    }
+
+    impl Contender for Counter {
+        async fn open(_: &Site) -> Self {
+            Self {
+                items: AtomicU64::new(0),
+                enqueued: AtomicU64::new(0),
+                popped: AtomicU64::new(0),
+            }
+        }
+
+        async fn enqueue(&self, items: &[Bytes]) {
+            let count = items.len() as u64;
+            self.items.fetch_add(count, Ordering::Relaxed);
+            self.enqueued.fetch_add(count, Ordering::Relaxed);
+        }
+
+        async fn pop(&self) -> Option<Bytes> {
+            let before = self.items.fetch_sub(1, Ordering::Relaxed);
+            assert!(before > 0, "there is an item for each ticket");
+            self.popped.fetch_add(1, Ordering::Relaxed);
+            Some(ITEM)
+        }
+    }
+
+    const LOAD: Load = Load {
+        action: Action::Pop,
+        sessions: 1,
+        consumers_per_session: 4,
+        backlog: 3,
+        time: Duration::from_millis(20),
+    };
+
+    async fn run(load: &Load) -> (Arc<Counter>, Sample) {
+        let site = Site {
+            db: Metered::new(keyspace::open("memory:").unwrap()),
+            root: Subspace::from("test"),
+        };
+        let sessions = load.prepare::<Counter>(&site).await;
+        let sample = load.run(&site, &sessions).await;
+        (sessions[0].clone(), sample)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_backlog_is_there_again_when_it_is_taken() {
+        let (queue, sample) = run(&LOAD).await;
+        let [items, enqueued, popped] =
+            [&queue.items, &queue.enqueued, &queue.popped].map(|n| n.load(Ordering::Relaxed));
+        assert!(popped > LOAD.backlog);
+        assert_eq!(sample.took_micros.len() as u64, popped);
+        assert_eq!(enqueued, popped + items);
+        assert_eq!(enqueued % LOAD.backlog, 0);
+        assert!(items <= LOAD.backlog);
+        assert!(sample.rate > 0.0);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_enqueued_is_the_whole_load_if_enqueues_are_measured() {
+        let load = Load {
+            action: Action::Enqueue,
+            ..LOAD
+        };
+        let (queue, sample) = run(&load).await;
+        let enqueued = queue.enqueued.load(Ordering::Relaxed);
+        assert_eq!(sample.took_micros.len() as u64, enqueued);
+        assert_eq!(queue.popped.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn processes_add_up() {
+        let sample = |rate, micros| Sample {
+            rate,
+            took_micros: vec![micros],
+            reading: Reading {
+                commits: 1,
+                conflicts: 2,
+                bytes_written: 3,
+            },
+        };
+        let sum: Sample = [sample(10.0, 1), sample(20.0, 2)].into_iter().sum();
+        assert_eq!(sum.rate, 30.0);
+        assert_eq!(sum.took_micros, [1, 2]);
+        assert_eq!(sum.reading.bytes_written, 6);
+    }
+}

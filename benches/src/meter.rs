@@ -1,0 +1,266 @@
+//! A database that counts what is committed on it, whoever commits.
+
+use std::future::Future;
+use std::ops::{Add, Sub};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use keyspace::{
+    Bytes, Code, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector,
+    MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption,
+    Versionstamp,
+};
+use serde::{Deserialize, Serialize};
+
+/// What has been committed, and what has been refused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Commits that wrote something.
+    pub commits: u64,
+    /// Commits that were refused because another transaction had written what they had read.
+    pub conflicts: u64,
+    /// Keys and values of the writes of those commits; of a clear, the keys it names.
+    pub bytes_written: u64,
+}
+
+impl Add for Reading {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            commits: self.commits + other.commits,
+            conflicts: self.conflicts + other.conflicts,
+            bytes_written: self.bytes_written + other.bytes_written,
+        }
+    }
+}
+
+impl Sub for Reading {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            commits: self.commits - earlier.commits,
+            conflicts: self.conflicts - earlier.conflicts,
+            bytes_written: self.bytes_written - earlier.bytes_written,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Meter {
+    commits: AtomicU64,
+    conflicts: AtomicU64,
+    bytes_written: AtomicU64,
+}
+
+/// A database whose commits are counted. Clones count together.
+#[derive(Debug, Clone)]
+pub struct Metered<D> {
+    db: D,
+    meter: Arc<Meter>,
+}
+
+impl<D: Database> Metered<D> {
+    /// Counts the commits on `db` from now on.
+    #[must_use]
+    pub fn new(db: D) -> Self {
+        Self {
+            db,
+            meter: Arc::default(),
+        }
+    }
+
+    /// Returns what was counted so far.
+    #[must_use]
+    pub fn reading(&self) -> Reading {
+        Reading {
+            commits: self.meter.commits.load(Ordering::Relaxed),
+            conflicts: self.meter.conflicts.load(Ordering::Relaxed),
+            bytes_written: self.meter.bytes_written.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl<D: Database> Database for Metered<D> {
+    type Transaction = MeteredTransaction<D::Transaction>;
+
+    fn begin(&self) -> Result<Self::Transaction> {
+        Ok(MeteredTransaction {
+            tr: self.db.begin()?,
+            staged_bytes: AtomicU64::new(0),
+            meter: self.meter.clone(),
+        })
+    }
+
+    fn set_option(&self, option: DatabaseOption) -> Result<()> {
+        self.db.set_option(option)
+    }
+}
+
+/// A transaction whose commit is counted.
+#[derive(Debug)]
+pub struct MeteredTransaction<T> {
+    tr: T,
+    staged_bytes: AtomicU64,
+    meter: Arc<Meter>,
+}
+
+impl<T> MeteredTransaction<T> {
+    fn stage(&self, parts: [&[u8]; 2]) {
+        let bytes = parts.map(<[u8]>::len).into_iter().sum::<usize>() as u64;
+        self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl<T: Transaction> Transaction for MeteredTransaction<T> {
+    fn get(
+        &self,
+        key: &[u8],
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<T> {
+        self.tr.get(key, isolation)
+    }
+
+    fn get_key(
+        &self,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Bytes>> + Send + use<T> {
+        self.tr.get_key(selector, isolation)
+    }
+
+    fn get_range(
+        &self,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<T> {
+        self.tr.get_range(query, isolation)
+    }
+
+    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<T> {
+        self.tr.read_version()
+    }
+
+    fn set_read_version(&self, version: i64) {
+        self.tr.set_read_version(version);
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) {
+        self.stage([key, value]);
+        self.tr.set(key, value);
+    }
+
+    fn clear(&self, key: &[u8]) {
+        self.stage([key, b""]);
+        self.tr.clear(key);
+    }
+
+    fn clear_range(&self, begin: &[u8], end: &[u8]) {
+        self.stage([begin, end]);
+        self.tr.clear_range(begin, end);
+    }
+
+    fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
+        self.stage([key, param]);
+        self.tr.atomic(op, key, param);
+    }
+
+    fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
+        self.tr.add_conflict_range(kind, begin, end)
+    }
+
+    fn set_option(&self, option: TransactionOption) -> Result<()> {
+        self.tr.set_option(option)
+    }
+
+    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<T> {
+        self.tr.watch(key)
+    }
+
+    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<T> {
+        self.tr.versionstamp()
+    }
+
+    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<T> {
+        self.tr.approximate_size()
+    }
+}
+
+impl<T: OwnedTransaction> OwnedTransaction for MeteredTransaction<T> {
+    async fn commit(&mut self) -> Result<Commit> {
+        let result = self.tr.commit().await;
+        let meter = &self.meter;
+        match &result {
+            Ok(commit) if commit.versionstamp.is_some() => {
+                let bytes = self.staged_bytes.swap(0, Ordering::Relaxed);
+                meter.commits.fetch_add(1, Ordering::Relaxed);
+                meter.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(error) if error.code() == Some(Code::NOT_COMMITTED) => {
+                meter.conflicts.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        result
+    }
+
+    async fn on_error(&mut self, error: Error) -> Result<()> {
+        self.staged_bytes.store(0, Ordering::Relaxed);
+        self.tr.on_error(error).await
+    }
+
+    fn reset(&mut self) {
+        self.staged_bytes.store(0, Ordering::Relaxed);
+        self.tr.reset();
+    }
+
+    fn cancel(&mut self) {
+        self.tr.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn commits_conflicts_and_the_bytes_of_what_is_committed_are_counted() {
+        let db = Metered::new(keyspace::open("memory:").unwrap());
+        let mut first = db.begin().unwrap();
+        let mut second = db.begin().unwrap();
+        let mut reader = db.begin().unwrap();
+        for tr in [&first, &second, &reader] {
+            tr.get(b"key", Isolation::Serializable).await.unwrap();
+        }
+        first.set(b"key", b"value");
+        first.clear(b"k");
+        first.commit().await.unwrap();
+        let reading = Reading {
+            commits: 1,
+            conflicts: 0,
+            bytes_written: 9,
+        };
+        assert_eq!(db.reading(), reading);
+
+        reader.commit().await.unwrap();
+        second.set(b"key", b"other");
+        let error = second.commit().await.unwrap_err();
+        let refused = Reading {
+            conflicts: 1,
+            ..reading
+        };
+        assert_eq!(db.reading(), refused);
+
+        second.on_error(error).await.unwrap();
+        second.clear_range(b"a", b"b");
+        second.commit().await.unwrap();
+        let more = Reading {
+            commits: 1,
+            conflicts: 0,
+            bytes_written: 2,
+        };
+        assert_eq!(db.reading(), refused + more);
+        assert_eq!(db.reading() - refused, more);
+    }
+}
