@@ -9,9 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::error::code_of;
 use microqueue::keyspace::{
-    Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, read_all,
+    Attempt, Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, read_all,
 };
 
 use crate::enqueue::stored_count;
@@ -21,6 +20,9 @@ use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, declare_dead, remove_grants, return_items};
 use crate::record::{Life, Settings, decode_grant};
 use crate::session::life;
+
+/// How often a count that does not come to its end in time is begun.
+const COUNTS: u32 = 3;
 
 /// Something in a queue that contradicts something else in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,20 +249,22 @@ async fn check_counter<D: Database>(
     keys: &Keys,
     counter: Counter,
 ) -> Result<Option<Finding>> {
-    let name = counter.name();
-    // Not through the runner, which would try again where the time is not enough.
-    let tr = runner.database().begin()?;
-    let (stored, counted) = match count(&tr, keys, counter).await {
-        Err(error) if code_of(&error) == Some(Code::TRANSACTION_TOO_OLD) => {
-            return Ok(Some(Finding::Uncounted { counter: name }));
+    let count = |tr, attempt: Attempt| async move {
+        let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
+        if had_no_time && attempt.number >= COUNTS {
+            return Ok(None);
         }
-        counts => counts?,
+        count(&tr, keys, counter).await.map(Some)
     };
-    Ok((stored != counted).then_some(Finding::CounterOff {
-        counter: name,
-        stored,
-        counted,
-    }))
+    let name = counter.name();
+    Ok(match runner.run(count).await? {
+        None => Some(Finding::Uncounted { counter: name }),
+        Some((stored, counted)) => (stored != counted).then_some(Finding::CounterOff {
+            counter: name,
+            stored,
+            counted,
+        }),
+    })
 }
 
 /// Returns what a counter says, and how many items there are.

@@ -1,5 +1,6 @@
 //! Deliveries: items in somebody's hands, and the ways out of them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,8 +54,11 @@ pub(crate) async fn give_back(
     let records = returns.iter().map(|item| held.get(tr, &item.id));
     let records = futures::future::try_join_all(records).await?;
     let mut given = Vec::with_capacity(returns.len());
+    let mut met = BTreeSet::new();
     for (item, record) in returns.iter().zip(records) {
-        let record = record.filter(|record| record.grant == item.grant);
+        // An item may be named twice: its time was over as it was dropped. The first word counts.
+        let is_first = met.insert(item.id);
+        let record = record.filter(|record| is_first && record.grant == item.grant);
         given.push(record.is_some());
         if let Some(record) = record {
             held.take(tr, &item.id)?;

@@ -91,6 +91,15 @@ impl World {
     }
 }
 
+/// Settings for tests in which sessions die.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        lease: Duration::from_millis(150),
+        max_attempts: 20,
+        ..Settings::default()
+    }
+}
+
 pub(crate) async fn open<D: Database>(
     store: &TestStore,
     runner: &Runner<D>,

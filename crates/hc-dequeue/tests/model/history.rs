@@ -1,0 +1,396 @@
+//! One random history: many sessions on one queue, and what must be true in the end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error};
+use keyspace::chaos::{Chaos, Faults};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{
+    Environment, Isolation, MutationOp, RangeQuery, Runner, Store, Transaction, read_all,
+};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::common::{LONG, Queue, open, settings};
+use crate::process::{FATES, Process, runner};
+
+const STEPS: usize = 120;
+const PROCESSES: usize = 3;
+
+/// What happens in a history beside enqueues, deliveries and acknowledgements.
+#[derive(Debug, Clone)]
+pub(crate) struct Play {
+    pub(crate) seed: u64,
+    pub(crate) faults: Faults,
+    /// Whether sessions die and are stopped.
+    pub(crate) deaths: bool,
+    /// Whether items are popped, too.
+    pub(crate) pops: bool,
+}
+
+/// What a history came to.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    pub(crate) enqueued: usize,
+    pub(crate) killed: usize,
+    pub(crate) late_refused: usize,
+    pub(crate) late_accepted: usize,
+    /// Pops that did not return, each of which may have taken an item with it.
+    pub(crate) unanswered_pops: usize,
+}
+
+/// A wish that a task waits for.
+enum Answer {
+    Delivered(Vec<Delivery<u64>>),
+    Popped(u64),
+    /// Nothing, or the future was dropped.
+    Nothing,
+    /// A pop that ended without an answer.
+    PopUnanswered,
+}
+
+struct Player {
+    store: TestStore,
+    play: Play,
+    rng: StdRng,
+    runner: Runner<Chaos<Store>>,
+    queue: Queue,
+    processes: Vec<Process>,
+    /// The ways of the dead to the store.
+    graves: Vec<Chaos<Store>>,
+    wishes: JoinSet<Answer>,
+    held: Vec<Delivery<u64>>,
+    popped: BTreeMap<u64, usize>,
+    next_value: u64,
+    course: Course,
+}
+
+/// Plays a history and checks what it left.
+pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String> {
+    let chaos = Chaos::new(store.db.clone(), Environment::system(), play.faults.clone());
+    let runner = runner(&store, chaos);
+    let queue = open(&store, &runner, settings()).await.unwrap();
+    let mut player = Player {
+        rng: StdRng::seed_from_u64(play.seed),
+        store,
+        play,
+        runner,
+        queue,
+        processes: Vec::new(),
+        graves: Vec::new(),
+        wishes: JoinSet::new(),
+        held: Vec::new(),
+        popped: BTreeMap::new(),
+        next_value: 0,
+        course: Course::default(),
+    };
+    for _ in 0..PROCESSES {
+        player.start().await;
+    }
+    for _ in 0..STEPS {
+        player.step().await;
+    }
+    Box::pin(player.end()).await
+}
+
+impl Player {
+    async fn start(&mut self) {
+        let options = ConsumerOptions::default().poll_interval(Duration::from_millis(50));
+        let process = Process::start(&self.store, &self.play.faults, options);
+        self.processes.push(process.await);
+    }
+
+    async fn step(&mut self) {
+        while let Some(answer) = self.wishes.try_join_next() {
+            self.take_in(answer.unwrap());
+        }
+        match self.rng.random_range(0..100) {
+            0..25 => self.enqueue().await,
+            25..55 => self.wish(),
+            55..75 => self.acknowledge().await,
+            75..85 => self.let_go().await,
+            85..87 => self.pause(Duration::from_millis(10)).await,
+            // Time enough to be found dead.
+            87..92 => self.pause(settings().lease * 2).await,
+            _ if self.play.deaths => self.strike().await,
+            _ => {}
+        }
+    }
+
+    async fn pause(&mut self, longest: Duration) {
+        let pause = longest.mul_f64(self.rng.random());
+        self.runner.environment().sleep(pause).await;
+    }
+
+    async fn enqueue(&mut self) {
+        let count = self.rng.random_range(1..4);
+        let values: Vec<_> = (self.next_value..self.next_value + count).collect();
+        self.next_value += count;
+        self.course.enqueued += values.len();
+        let options = match self.rng.random_range(0..4) {
+            0 => Enqueue::new().after(Duration::from_millis(self.rng.random_range(0..50))),
+            _ => Enqueue::new(),
+        };
+        let (queue, values, options) = (&self.queue, &values, &options);
+        let enqueue = |tr, _| async move {
+            for value in values {
+                let _ = queue.enqueue_with(&tr, value, options).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        self.runner.run(enqueue).await.unwrap();
+    }
+
+    /// Somebody wants items, and may lose interest at any moment.
+    fn wish(&mut self) {
+        let process = self.processes.choose(&mut self.rng).unwrap();
+        let consumer = process.consumer.clone();
+        let wanted = self.rng.random_range(1..4);
+        let within = Duration::from_millis(self.rng.random_range(0..30));
+        let interest = match self.rng.random_range(0..3) {
+            0 => Duration::from_micros(self.rng.random_range(0..3_000)),
+            _ => LONG,
+        };
+        if self.play.pops && self.rng.random() {
+            self.wishes.spawn(async move {
+                match timeout(interest, consumer.pop_within(within)).await {
+                    Ok(Ok(Some(item))) => Answer::Popped(item.value),
+                    Ok(Ok(None)) => Answer::Nothing,
+                    Ok(Err(_)) | Err(_) => Answer::PopUnanswered,
+                }
+            });
+        } else {
+            self.wishes.spawn(async move {
+                let wish = consumer.dequeue_batch_within(wanted, within);
+                match timeout(interest, wish).await {
+                    Ok(Ok(deliveries)) => Answer::Delivered(deliveries),
+                    Ok(Err(_)) | Err(_) => Answer::Nothing,
+                }
+            });
+        }
+    }
+
+    fn take_in(&mut self, answer: Answer) {
+        match answer {
+            Answer::Delivered(deliveries) => self.held.extend(deliveries),
+            Answer::Popped(value) => *self.popped.entry(value).or_default() += 1,
+            Answer::PopUnanswered => self.course.unanswered_pops += 1,
+            Answer::Nothing => {}
+        }
+    }
+
+    /// Acknowledges one of the deliveries, be it late, together with an effect.
+    async fn acknowledge(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let place = self.rng.random_range(0..self.held.len());
+        let delivery = self.held.swap_remove(place);
+        let was_lost = delivery.is_lost();
+        match acknowledge(&self.runner, &self.store, &delivery).await {
+            Ok(()) if was_lost => self.course.late_accepted += 1,
+            Ok(()) => {}
+            Err(Error::DeliveryLost { .. }) => self.course.late_refused += 1,
+            Err(error) => panic!("seed {}: {error}", self.play.seed),
+        }
+    }
+
+    /// Gives a delivery back, or leaks it, or goes on with it after it was lost.
+    async fn let_go(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let delivery = self.held.swap_remove(0);
+        match self.rng.random_range(0..5) {
+            0 => drop(delivery),
+            1 => drop(tokio::spawn(delivery.nack())),
+            2 => {
+                let delay = Duration::from_millis(self.rng.random_range(0..30));
+                drop(tokio::spawn(delivery.nack_after(delay)));
+            }
+            3 => std::mem::forget(delivery),
+            // Its transaction never commits.
+            _ => {
+                let tr = keyspace::Database::begin(&self.store.db).unwrap();
+                let _ = delivery.ack(&tr).await;
+            }
+        }
+    }
+
+    /// Kills or stops a process, or lets what is stopped go on.
+    async fn strike(&mut self) {
+        let place = self.rng.random_range(0..self.processes.len());
+        match self.rng.random_range(0..5) {
+            0 | 1 => {
+                let fate = *FATES.choose(&mut self.rng).unwrap();
+                let commit = self.rng.random_range(0..4);
+                self.processes[place].hang_at(commit, fate);
+            }
+            2 => {
+                let dead = self.processes.swap_remove(place);
+                self.graves.push(dead.chaos.clone());
+                drop(dead);
+                self.course.killed += 1;
+                self.start().await;
+            }
+            3 => self.processes[place].stop(),
+            _ => {
+                for process in &mut self.processes {
+                    process.go_on();
+                }
+                for grave in std::mem::take(&mut self.graves) {
+                    // What the dead had sent arrives now.
+                    grave.flush().await;
+                }
+            }
+        }
+    }
+
+    /// Lets one last process finish what there is, and checks what is left.
+    async fn end(mut self) -> Result<Course, String> {
+        for process in std::mem::take(&mut self.processes) {
+            self.graves.push(process.chaos.clone());
+        }
+        for grave in std::mem::take(&mut self.graves) {
+            grave.flush().await;
+        }
+        while let Some(answer) = self.wishes.join_next().await {
+            self.take_in(answer.unwrap());
+        }
+        let quiet = Faults::default();
+        let chaos = Chaos::new(self.store.db.clone(), Environment::system(), quiet.clone());
+        self.runner = runner(&self.store, chaos);
+        let options = ConsumerOptions::default().poll_interval(Duration::from_millis(50));
+        let last = Process::start(&self.store, &quiet, options).await;
+        self.held.clear();
+        let drained = timeout(LONG, self.drain(&last)).await;
+        if drained.is_err() {
+            return Err(format!("not all was delivered: {}", self.describe().await));
+        }
+        last.consumer.clone().shut_down().await.unwrap();
+        self.judge().await?;
+        Ok(self.course)
+    }
+
+    /// Acknowledges what comes until every item is completed and every session but one is gone.
+    async fn drain(&self, process: &Process) {
+        loop {
+            let stats = self.stats().await;
+            let is_drained = stats.queued + stats.delayed + stats.held + stats.dead == 0;
+            if is_drained && self.rows("s").await == 1 {
+                return;
+            }
+            let queue = &self.queue;
+            let redrive = |tr, _| async move {
+                for letter in queue.dead_letters(&tr, None, 100).await? {
+                    queue.redrive(&tr, &letter.id).await?;
+                }
+                Ok::<_, Error>(())
+            };
+            self.runner.run(redrive).await.unwrap();
+            let wait = Duration::from_millis(50);
+            for delivery in process
+                .consumer
+                .dequeue_batch_within(8, wait)
+                .await
+                .unwrap()
+            {
+                match acknowledge(&self.runner, &self.store, &delivery).await {
+                    Ok(()) | Err(Error::DeliveryLost { .. }) => {}
+                    Err(error) => panic!("seed {}: {error}", self.play.seed),
+                }
+            }
+        }
+    }
+
+    async fn stats(&self) -> hc_dequeue::Stats {
+        let queue = &self.queue;
+        let stats = |tr, _| async move { queue.stats(&tr).await };
+        self.runner.run(stats).await.unwrap()
+    }
+
+    /// Compares what is left with what was asked for.
+    async fn judge(&self) -> Result<(), String> {
+        let audit = self.queue.audit(&self.runner).await.unwrap();
+        if !audit.is_clean() {
+            return Err(format!("{audit:?}"));
+        }
+        let done = self.effects().await;
+        let mut missing = 0;
+        for value in 0..self.next_value {
+            let acknowledged = done.get(&value).copied().unwrap_or_default();
+            let popped = self.popped.get(&value).copied().unwrap_or_default();
+            match acknowledged + popped {
+                0 => missing += 1,
+                1 => {}
+                times => return Err(format!("item {value} was effective {times} times")),
+            }
+        }
+        if missing > self.course.unanswered_pops {
+            return Err(format!(
+                "{missing} items were lost, {} may have been",
+                self.course.unanswered_pops
+            ));
+        }
+        let stats = self.stats().await;
+        if stats.completed != self.next_value {
+            return Err(format!("{stats:?} of {} items", self.next_value));
+        }
+        for part in ["i", "t", "h", "g", "r", "d", "s", "b"] {
+            let left = self.rows(part).await;
+            if left != 0 {
+                return Err(format!("{left} keys are left under `{part}`"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how often each item was acknowledged with its effect.
+    async fn effects(&self) -> BTreeMap<u64, usize> {
+        let part = self.store.root.subspace(&"done");
+        let (begin, end) = part.range();
+        let query = &RangeQuery::keys(begin, end);
+        let read = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let rows = self.runner.run(read).await.unwrap();
+        let effect = |row: &keyspace::KeyValue| {
+            let count = u64::from_le_bytes(row.value().try_into().unwrap());
+            (part.unpack(row.key()).unwrap(), count as usize)
+        };
+        rows.iter().map(effect).collect()
+    }
+
+    async fn rows(&self, part: &str) -> usize {
+        let (begin, end) = self.queue.subspace().subspace(&part).range();
+        let query = &RangeQuery::keys(begin, end);
+        let read = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        self.runner.run(read).await.unwrap().len()
+    }
+
+    async fn describe(&self) -> String {
+        let mut parts = format!("{:?}", self.stats().await);
+        for part in ["r", "g", "h", "s"] {
+            parts += &format!(", {part}: {}", self.rows(part).await);
+        }
+        parts
+    }
+}
+
+/// Acknowledges a delivery, and counts that in the same transaction.
+async fn acknowledge(
+    runner: &Runner<Chaos<Store>>,
+    store: &TestStore,
+    delivery: &Delivery<u64>,
+) -> Result<(), Error> {
+    let key = &store.root.pack(&("done", delivery.value()));
+    runner
+        .run(|tr, _| async move {
+            delivery.ack(&tr).await?;
+            tr.atomic(MutationOp::Add, key, &1_u64.to_le_bytes());
+            Ok(())
+        })
+        .await
+}

@@ -1,0 +1,94 @@
+//! A process as far as a queue can tell: a runtime of its own with one consumer, which can be stopped
+//! for a while and killed at any moment.
+
+use std::sync::mpsc;
+use std::thread;
+
+use hc_dequeue::{Consumer, ConsumerOptions};
+use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Environment, RunOptions, Runner, Store};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::common::{open, settings};
+
+pub(crate) struct Process {
+    pub(crate) consumer: Consumer<u64>,
+    /// Its way to the store. Commits of a dead process may still be on it.
+    pub(crate) chaos: Chaos<Store>,
+    runtime: Handle,
+    /// Dropped, it kills the process.
+    _alive: oneshot::Sender<()>,
+    /// Dropped, it lets the process go on.
+    stopped: Option<mpsc::Sender<()>>,
+}
+
+impl Process {
+    pub(crate) async fn start(
+        store: &TestStore,
+        faults: &Faults,
+        options: ConsumerOptions,
+    ) -> Self {
+        let chaos = Chaos::new(store.db.clone(), Environment::system(), faults.clone());
+        let runner = runner(store, chaos.clone());
+        let (alive, killed) = oneshot::channel();
+        let (ready, is_ready) = oneshot::channel();
+        let store = store.clone();
+        thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let work = async {
+                let queue = open(&store, &runner, settings()).await.unwrap();
+                let consumer = queue.consumer(&runner, options).await.unwrap();
+                // Who starts a process waits for it, unless the test has failed.
+                let _ = ready.send((consumer, Handle::current()));
+                let _ = killed.await;
+            };
+            runtime.block_on(work);
+            // With the runtime its tasks are dropped, wherever they are.
+        });
+        let (consumer, runtime) = is_ready.await.unwrap();
+        Self {
+            consumer,
+            chaos,
+            runtime,
+            _alive: alive,
+            stopped: None,
+        }
+    }
+
+    /// Stops the process until it is stopped no more: nothing of it runs, its heartbeat included.
+    pub(crate) fn stop(&mut self) {
+        let (go_on, stopped) = mpsc::channel::<()>();
+        self.runtime.spawn(async move {
+            // Blocks the one thread that there is.
+            let _ = stopped.recv();
+        });
+        self.stopped = Some(go_on);
+    }
+
+    pub(crate) fn go_on(&mut self) {
+        self.stopped = None;
+    }
+
+    /// Makes one of the next commits the last: it is never answered, whatever becomes of it.
+    pub(crate) fn hang_at(&self, commit: usize, fate: Fate) {
+        let before = std::iter::repeat_n(CommitFault::None, commit);
+        self.chaos.script(before.chain([CommitFault::Silent(fate)]));
+    }
+}
+
+/// The ways in which a commit can end that nobody learns of.
+pub(crate) const FATES: [Fate; 3] = [
+    Fate::Applied,
+    Fate::Lost,
+    Fate::Late(Landing {
+        attempts: 2,
+        before: LandingPoint::Commit,
+    }),
+];
+
+pub(crate) fn runner(store: &TestStore, chaos: Chaos<Store>) -> Runner<Chaos<Store>> {
+    let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
+    Runner::with_options(chaos, options)
+}
