@@ -4,6 +4,7 @@
 #[cfg(feature = "fdb")]
 pub mod cluster;
 pub mod contender;
+pub mod figures;
 pub mod load;
 pub mod meter;
 pub mod statistics;

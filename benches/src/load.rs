@@ -8,7 +8,7 @@ use std::time::Duration;
 use keyspace::Environment;
 use serde::{Deserialize, Serialize};
 
-use crate::contender::{Contender, ITEM, Site};
+use crate::contender::{Contender, ITEM};
 use crate::meter::Reading;
 
 /// What fits a transaction of any contender.
@@ -24,7 +24,7 @@ pub enum Action {
 }
 
 /// What the consumers of one process do.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     /// What they do.
     pub action: Action,
@@ -64,7 +64,7 @@ impl Sum for Sample {
 
 impl Load {
     /// Opens the sessions and puts the backlog into the queue.
-    pub async fn prepare<C: Contender>(&self, site: &Site) -> Vec<Arc<C>> {
+    pub async fn prepare<C: Contender>(&self, site: &C::Site) -> Vec<Arc<C>> {
         let mut sessions = Vec::new();
         for _ in 0..self.sessions {
             sessions.push(Arc::new(C::open(site).await));
@@ -86,17 +86,21 @@ impl Load {
     }
 
     /// Has the consumers act for the time. Whenever they have taken the backlog they pause until it
-    /// is there again, which is not measured.
+    /// is there again, which is not measured. `read` reads the meter.
     ///
     /// # Panics
     /// If a consumer does.
-    pub async fn run<C: Contender>(&self, site: &Site, sessions: &[Arc<C>]) -> Sample {
+    pub async fn run<C: Contender>(
+        &self,
+        sessions: &[Arc<C>],
+        read: impl Fn() -> Reading,
+    ) -> Sample {
         let mut sample = Sample::default();
         let (mut elapsed, mut done_in_time) = (Duration::ZERO, 0);
         loop {
-            let before = site.db.reading();
+            let before = read();
             let burst = self.burst(sessions, self.time - elapsed).await;
-            sample.reading = sample.reading + (site.db.reading() - before);
+            sample.reading = sample.reading + (read() - before);
             elapsed += burst.lasted;
             done_in_time += burst.done_in_time;
             sample.took_micros.extend(burst.took_micros);
@@ -225,10 +229,9 @@ impl<C: Contender> Consumer<C> {
 
 #[cfg(test)]
 mod tests {
-    use keyspace::{Bytes, Subspace};
+    use keyspace::Bytes;
 
     use super::*;
-    use crate::meter::Metered;
 
     /// Counts what is in it and what went through.
     struct Counter {
@@ -238,7 +241,9 @@ mod tests {
     }
 
     impl Contender for Counter {
-        async fn open(_: &Site) -> Self {
+        type Site = ();
+
+        async fn open((): &()) -> Self {
             Self {
                 items: AtomicU64::new(0),
                 enqueued: AtomicU64::new(0),
@@ -269,12 +274,8 @@ mod tests {
     };
 
     async fn run(load: &Load) -> (Arc<Counter>, Sample) {
-        let site = Site {
-            db: Metered::new(keyspace::open("memory:").unwrap()),
-            root: Subspace::from("test"),
-        };
-        let sessions = load.prepare::<Counter>(&site).await;
-        let sample = load.run(&site, &sessions).await;
+        let sessions = load.prepare::<Counter>(&()).await;
+        let sample = load.run(&sessions, Reading::default).await;
         (sessions[0].clone(), sample)
     }
 

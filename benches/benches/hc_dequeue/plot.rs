@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use benches::figures::Figures;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::stage::Stage;
-use crate::trial::{Figures, Way};
+use crate::trial::Way;
 use crate::workload::{Outcome, Results};
 
 const PANEL: (u32, u32) = (560, 420);
@@ -15,16 +16,20 @@ const PANEL: (u32, u32) = (560, 420);
 /// A figure over the number of consumers.
 struct Panel {
     title: &'static str,
+    /// Digits after the point on the axis.
+    digits: usize,
     figure: fn(&Figures) -> f64,
 }
 
 const PANELS: [Panel; 2] = [
     Panel {
         title: "items a second",
+        digits: 0,
         figure: |figures| figures.rate,
     },
     Panel {
         title: "conflicts per item",
+        digits: 1,
         figure: |figures| figures.conflicts_per_item,
     },
 ];
@@ -56,11 +61,12 @@ impl Panel {
     fn draw(&self, area: &Area<'_>, results: &Results) -> Drawn {
         let point = |outcome: &Outcome| {
             let consumers = outcome.setting.consumers() as f64;
-            (consumers, outcome.median(self.figure))
+            (consumers, outcome.rounds.median(self.figure))
         };
         let points: Vec<_> = results.iter().map(point).collect();
         let (first, last) = (points[0].0, points[points.len() - 1].0);
-        let highest = points.iter().map(|point| point.1).fold(0.0, f64::max);
+        // An axis has a length, also where there is nothing to show.
+        let highest = points.iter().map(|point| point.1).fold(0.1, f64::max);
         let mut chart = ChartBuilder::on(area)
             .caption(self.title, ("sans-serif", 18))
             .margin(12)
@@ -70,7 +76,9 @@ impl Panel {
         chart
             .configure_mesh()
             .x_desc("consumers")
-            .light_line_style(WHITE)
+            .x_label_formatter(&|consumers| format!("{consumers:.0}"))
+            .y_label_formatter(&|figure| format!("{figure:.0$}", self.digits))
+            .max_light_lines(1)
             .draw()?;
         for (index, way) in Way::ALL.into_iter().enumerate() {
             let color = Palette99::pick(index);
@@ -87,6 +95,7 @@ impl Panel {
             .configure_series_labels()
             .background_style(WHITE)
             .border_style(BLACK.mix(0.3))
+            .position(SeriesLabelPosition::UpperLeft)
             .draw()?;
         Ok(())
     }

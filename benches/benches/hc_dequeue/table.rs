@@ -10,7 +10,7 @@ pub(crate) fn of(results: &Results) -> String {
     let mut table =
         "| processes | sessions | consumers | backlog | way | items a second".to_owned();
     for yardstick in Way::YARDSTICKS {
-        table += " | by ";
+        table += " | times ";
         table += yardstick.name();
     }
     table += " | conflicts per item | median | 99th percentile | commits per item \
@@ -18,8 +18,7 @@ pub(crate) fn of(results: &Results) -> String {
     let columns = table.matches('|').count() - 1;
     table += "|";
     table += &"---|".repeat(columns);
-    // The settings follow each other, each with all ways.
-    for ways in results.chunks(Way::ALL.len()) {
+    for ways in results.chunk_by(|one, next| one.setting == next.setting) {
         for outcome in ways {
             table += "\n";
             write_line(&mut table, outcome, ways);
@@ -36,22 +35,36 @@ fn write_line(table: &mut String, outcome: &Outcome, ways: &[Outcome]) {
         setting.consumers().to_string(),
         setting.backlog().to_string(),
         outcome.way.name().to_owned(),
-        format!("{:.0}", outcome.median(|figures| figures.rate)),
+        format!("{:.0}", outcome.rounds.median(|figures| figures.rate)),
     ];
-    let yardsticks = Way::YARDSTICKS.iter().filter_map(|yardstick| {
-        let other = ways.iter().find(|other| other.way == *yardstick)?;
-        Some(format!("{:.2}", outcome.median_ratio(other)))
+    let yardsticks = Way::YARDSTICKS.map(|yardstick| {
+        let other = ways.iter().find(|other| other.way == yardstick);
+        other.map_or_else(String::new, |other| {
+            format!("{:.2}", outcome.rounds.median_ratio(&other.rounds))
+        })
     });
     cells.extend(yardsticks);
     cells.extend([
         format!(
             "{:.3}",
-            outcome.median(|figures| figures.conflicts_per_item)
+            outcome.rounds.median(|figures| figures.conflicts_per_item)
         ),
-        format!("{:.1} ms", outcome.median(|figures| figures.median_millis)),
-        format!("{:.1} ms", outcome.median(|figures| figures.late_millis)),
-        format!("{:.2}", outcome.median(|figures| figures.commits_per_item)),
-        format!("{:.0}", outcome.median(|figures| figures.bytes_per_item)),
+        format!(
+            "{:.1} ms",
+            outcome.rounds.median(|figures| figures.median_millis)
+        ),
+        format!(
+            "{:.1} ms",
+            outcome.rounds.median(|figures| figures.late_millis)
+        ),
+        format!(
+            "{:.2}",
+            outcome.rounds.median(|figures| figures.commits_per_item)
+        ),
+        format!(
+            "{:.0}",
+            outcome.rounds.median(|figures| figures.bytes_per_item)
+        ),
     ]);
     write!(table, "| {} |", cells.join(" | ")).expect("a string takes it");
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use benches::contender::{BlindSets, Classic, Contender, Naive, Site};
+use benches::contender::{Acknowledged, BlindSets, Classic, Contender, Naive, Popped, Site};
+use benches::figures::Figures;
 use benches::load::{Load, Sample};
 use benches::meter::Metered;
-use benches::statistics::percentile;
 use keyspace::{Store, Subspace};
 use serde::{Deserialize, Serialize};
 
@@ -18,10 +18,18 @@ pub(crate) enum Way {
     BlindSets,
     Naive,
     Classic,
+    Popped,
+    Acknowledged,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 3] = [Self::BlindSets, Self::Naive, Self::Classic];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::BlindSets,
+        Self::Naive,
+        Self::Classic,
+        Self::Popped,
+        Self::Acknowledged,
+    ];
 
     /// What the others are measured by.
     pub(crate) const YARDSTICKS: [Self; 3] = [Self::BlindSets, Self::Naive, Self::Classic];
@@ -31,6 +39,8 @@ impl Way {
             Self::BlindSets => "blind sets",
             Self::Naive => "naive",
             Self::Classic => "classic",
+            Self::Popped => "hc-dequeue",
+            Self::Acknowledged => "hc-dequeue, acknowledged",
         }
     }
 
@@ -41,20 +51,22 @@ impl Way {
             Self::BlindSets => bear::<BlindSets>(load, site, meet),
             Self::Naive => bear::<Naive>(load, site, meet),
             Self::Classic => bear::<Classic>(load, site, meet),
+            Self::Popped => bear::<Popped>(load, site, meet),
+            Self::Acknowledged => bear::<Acknowledged>(load, site, meet),
         }
     }
 }
 
 /// The runtime ends with the load, and with it whatever the contender left running.
-fn bear<C: Contender>(load: &Load, site: &Site, meet: impl FnOnce()) -> Sample {
+fn bear<C: Contender<Site = Site>>(load: &Load, site: &Site, meet: impl FnOnce()) -> Sample {
     let runtime = runtime();
     let sessions: Vec<Arc<C>> = runtime.block_on(load.prepare(site));
     meet();
-    runtime.block_on(load.run(site, &sessions))
+    runtime.block_on(load.run(&sessions, || site.db.reading()))
 }
 
 /// Who consumes from what.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) processes: usize,
     /// What each process does.
@@ -87,7 +99,7 @@ impl Setting {
                 processes => process::play_in_children(&part, processes, stage.url()),
             }
         });
-        Figures::new(sample)
+        sample.into()
     }
 }
 
@@ -108,39 +120,5 @@ impl Part {
             root: Subspace::from_bytes(self.place.clone()),
         };
         self.way.bear(&self.load, &site, meet)
-    }
-}
-
-/// What is told of a trial.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
-    /// Items in a second.
-    pub(crate) rate: f64,
-    pub(crate) conflicts_per_item: f64,
-    pub(crate) commits_per_item: f64,
-    pub(crate) bytes_per_item: f64,
-    /// What taking an item took, in milliseconds.
-    pub(crate) median_millis: f64,
-    pub(crate) late_millis: f64,
-}
-
-impl Figures {
-    /// Sums a sample up; what there is nothing to sum of is not a number.
-    fn new(mut sample: Sample) -> Self {
-        sample.took_micros.sort_unstable();
-        let took = &sample.took_micros;
-        let millis = |percent| {
-            let micros = percentile(took, percent).map_or(f64::NAN, f64::from);
-            micros / 1e3
-        };
-        let per_item = |count: u64| count as f64 / took.len() as f64;
-        Self {
-            rate: sample.rate,
-            conflicts_per_item: per_item(sample.reading.conflicts),
-            commits_per_item: per_item(sample.reading.commits),
-            bytes_per_item: per_item(sample.reading.bytes_written),
-            median_millis: millis(50),
-            late_millis: millis(99),
-        }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use benches::figures::Rounds;
 use benches::load::{Action, Load};
-use benches::statistics::median;
 use keyspace::conformance::scale;
 
 use crate::stage::Stage;
-use crate::trial::{Figures, Setting, Way};
+use crate::trial::{Setting, Way};
 
 /// Settings that belong into one table.
 pub(crate) struct Workload {
@@ -16,14 +16,14 @@ pub(crate) struct Workload {
     /// Whether the settings differ by the number of consumers.
     pub(crate) is_curve: bool,
     settings: Vec<Setting>,
+    ways: &'static [Way],
 }
 
 /// What came of a way to queue in a setting.
 pub(crate) struct Outcome {
     pub(crate) setting: Setting,
     pub(crate) way: Way,
-    /// In the order of the rounds.
-    figures: Vec<Figures>,
+    pub(crate) rounds: Rounds,
 }
 
 /// What came of a workload, setting by setting.
@@ -38,18 +38,21 @@ pub(crate) fn all() -> [Workload; 5] {
             title: "Pop by consumers of one session in one process",
             is_curve: true,
             settings: [1, 4, 16, 64, 256].map(|count| pop(1, 1, count)).into(),
+            ways: &Way::ALL,
         },
         Workload {
             name: "processes",
             title: "Pop by consumers of one session in each of four processes",
             is_curve: true,
             settings: [16, 64, 256].map(|count| pop(4, 1, count / 4)).into(),
+            ways: &Way::ALL,
         },
         Workload {
             name: "sessions",
             title: "Pop by sessions of one consumer",
             is_curve: false,
             settings: vec![pop(1, 64, 1)],
+            ways: &Way::ALL,
         },
         Workload {
             name: "backlog",
@@ -58,12 +61,14 @@ pub(crate) fn all() -> [Workload; 5] {
             settings: [1_000, long_backlog]
                 .map(|backlog| pop(1, 1, 64).with_backlog(backlog))
                 .into(),
+            ways: &[Way::BlindSets, Way::Naive, Way::Popped],
         },
         Workload {
             name: "enqueue",
             title: "Enqueue, one item in a commit",
             is_curve: false,
             settings: vec![pop(1, 1, 64).with_action(Action::Enqueue)],
+            ways: &[Way::BlindSets, Way::Naive, Way::Classic, Way::Popped],
         },
     ]
 }
@@ -103,7 +108,7 @@ impl Workload {
     /// Runs all rounds.
     pub(crate) fn run(&self, stage: &Stage) -> Results {
         let mut results: Results = (self.settings.iter())
-            .flat_map(|&setting| Way::ALL.map(|way| Outcome::new(setting, way)))
+            .flat_map(|&setting| self.ways.iter().map(move |&way| Outcome::new(setting, way)))
             .collect();
         let count = results.len();
         for round in 0..scale(3, 7) {
@@ -111,7 +116,7 @@ impl Workload {
             for turn in 0..count {
                 let outcome = &mut results[(turn + round) % count];
                 let figures = outcome.setting.measure(outcome.way, stage);
-                outcome.figures.push(figures);
+                outcome.rounds.push(figures);
             }
         }
         results
@@ -123,18 +128,7 @@ impl Outcome {
         Self {
             setting,
             way,
-            figures: Vec::new(),
+            rounds: Rounds::default(),
         }
-    }
-
-    /// Returns the median over the rounds.
-    pub(crate) fn median(&self, figure: impl Fn(&Figures) -> f64) -> f64 {
-        median(self.figures.iter().map(figure))
-    }
-
-    /// Returns the median over the rounds of the rate in those of a yardstick.
-    pub(crate) fn median_ratio(&self, yardstick: &Self) -> f64 {
-        let pairs = self.figures.iter().zip(&yardstick.figures);
-        median(pairs.map(|(own, other)| own.rate / other.rate))
     }
 }

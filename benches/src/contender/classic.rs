@@ -58,6 +58,8 @@ pub struct Classic {
 }
 
 impl Contender for Classic {
+    type Site = Site;
+
     async fn open(site: &Site) -> Self {
         let queue = site.queue();
         Self {

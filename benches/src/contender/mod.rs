@@ -1,6 +1,7 @@
 //! Ways to queue, behind one trait, so that one harness measures them all.
 
 mod classic;
+mod high_contention;
 mod naive;
 mod sets;
 
@@ -9,6 +10,7 @@ use std::future::Future;
 use keyspace::{Bytes, Store, Subspace};
 
 pub use self::classic::Classic;
+pub use self::high_contention::{Acknowledged, Popped};
 pub use self::naive::Naive;
 pub use self::sets::BlindSets;
 use crate::meter::Metered;
@@ -21,8 +23,11 @@ pub const ITEM: Bytes = Bytes::from_static(&[7; 100]);
 /// Everything here commits, and tries again until it has. Failures for good are panics: a benchmark
 /// of a store that fails has no result.
 pub trait Contender: Send + Sync + Sized + 'static {
+    /// Where the sessions of one queue meet.
+    type Site: Sync;
+
     /// Opens a session.
-    fn open(site: &Site) -> impl Future<Output = Self> + Send;
+    fn open(site: &Self::Site) -> impl Future<Output = Self> + Send;
 
     /// Puts items into the queue, in one commit.
     fn enqueue(&self, items: &[Bytes]) -> impl Future<Output = ()> + Send;
@@ -31,7 +36,7 @@ pub trait Contender: Send + Sync + Sized + 'static {
     fn pop(&self) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
-/// Where the sessions of one queue meet.
+/// Where the sessions of one queue meet that is kept in a store.
 #[derive(Debug, Clone)]
 pub struct Site {
     /// The store.
@@ -71,7 +76,7 @@ mod tests {
     }
 
     /// Has two sessions of four consumers each take items, until nobody finds one.
-    async fn each_item_is_taken_once<C: Contender>() {
+    async fn each_item_is_taken_once<C: Contender<Site = Site>>() {
         let site = site();
         let sessions = [C::open(&site).await, C::open(&site).await].map(Arc::new);
         let items: Vec<_> = (0..ITEMS).map(|item| Bytes::from(vec![item])).collect();
@@ -105,6 +110,16 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn of_the_classic_dequeue_each_item_is_taken_once() {
         each_item_is_taken_once::<Classic>().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_the_high_contention_queue_each_item_is_popped_once() {
+        each_item_is_taken_once::<Popped>().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_the_high_contention_queue_each_item_is_acknowledged_once() {
+        each_item_is_taken_once::<Acknowledged>().await;
     }
 
     #[tokio::test]

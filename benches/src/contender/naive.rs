@@ -17,6 +17,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(600);
 pub struct Naive(CommittingQueue<Bytes, Metered<Store>, Raw>);
 
 impl Contender for Naive {
+    type Site = Site;
+
     async fn open(site: &Site) -> Self {
         let options = RunOptions::default()
             .ledger_subspace(site.ledger())

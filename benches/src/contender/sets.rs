@@ -31,6 +31,8 @@ impl BlindSets {
 }
 
 impl Contender for BlindSets {
+    type Site = Site;
+
     async fn open(site: &Site) -> Self {
         let env = Environment::system();
         Self {

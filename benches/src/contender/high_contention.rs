@@ -1,0 +1,87 @@
+//! The high-contention queue: consumers who share a session are combined, sessions register.
+
+use hc_dequeue::{Consumer, ConsumerOptions, Error, HighContentionQueue, Settings};
+use keyspace::codec::Raw;
+use keyspace::{Bytes, RunOptions, Runner, Store};
+
+use super::{Contender, Site};
+use crate::meter::Metered;
+
+/// A queue whose items are done when they are taken.
+#[derive(Debug)]
+pub struct Popped(Session);
+
+/// A queue whose items are each acknowledged in a transaction of its own.
+#[derive(Debug)]
+pub struct Acknowledged(Session);
+
+#[derive(Debug)]
+struct Session {
+    queue: HighContentionQueue<Bytes, Raw>,
+    runner: Runner<Metered<Store>>,
+    consumer: Consumer<Bytes>,
+}
+
+impl Session {
+    async fn open(site: &Site) -> Self {
+        let options = RunOptions::default().ledger_subspace(site.ledger());
+        let runner = Runner::with_options(site.db.clone(), options);
+        let queue = HighContentionQueue::open(&runner, site.queue(), Settings::default()).await;
+        let queue = queue.expect("nothing conflicts");
+        let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
+        Self {
+            queue,
+            runner,
+            consumer: consumer.expect("nothing conflicts"),
+        }
+    }
+
+    async fn enqueue(&self, items: &[Bytes]) {
+        let queue = &self.queue;
+        let enqueued = self
+            .runner
+            .run(|tr, _| async move { queue.enqueue_all(&tr, items).await });
+        enqueued.await.expect("nothing conflicts");
+    }
+}
+
+impl Contender for Popped {
+    type Site = Site;
+
+    async fn open(site: &Site) -> Self {
+        Self(Session::open(site).await)
+    }
+
+    async fn enqueue(&self, items: &[Bytes]) {
+        self.0.enqueue(items).await;
+    }
+
+    async fn pop(&self) -> Option<Bytes> {
+        let item = self.0.consumer.pop().await;
+        item.expect("conflicts are retried").map(|item| item.value)
+    }
+}
+
+impl Contender for Acknowledged {
+    type Site = Site;
+
+    async fn open(site: &Site) -> Self {
+        Self(Session::open(site).await)
+    }
+
+    async fn enqueue(&self, items: &[Bytes]) {
+        self.0.enqueue(items).await;
+    }
+
+    async fn pop(&self) -> Option<Bytes> {
+        let delivery = self.0.consumer.dequeue().await;
+        let delivery = delivery.expect("conflicts are retried")?;
+        let acknowledge = self.0.runner.run(|tr, _| {
+            let delivery = &delivery;
+            async move { delivery.ack(&tr).await }
+        });
+        let acknowledged: Result<(), Error> = acknowledge.await;
+        acknowledged.expect("the session lives");
+        Some(delivery.value().clone())
+    }
+}

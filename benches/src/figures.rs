@@ -1,0 +1,110 @@
+//! What is told of a load: figures of each round, and their medians.
+
+use crate::load::Sample;
+use crate::statistics::{median, percentile};
+
+/// What came of a load in one round.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures {
+    /// Items in a second.
+    pub rate: f64,
+    /// Commits that were refused, by items.
+    pub conflicts_per_item: f64,
+    /// Commits that wrote something, by items.
+    pub commits_per_item: f64,
+    /// Bytes of what was written, by items.
+    pub bytes_per_item: f64,
+    /// The middle one of the times that the items took, in milliseconds.
+    pub median_millis: f64,
+    /// The time that 99 of 100 items took less than, in milliseconds.
+    pub late_millis: f64,
+}
+
+impl From<Sample> for Figures {
+    /// Sums a sample up; what there is nothing to sum up of is not a number.
+    fn from(mut sample: Sample) -> Self {
+        sample.took_micros.sort_unstable();
+        let took = &sample.took_micros;
+        let millis = |percent| {
+            let micros = percentile(took, percent).map_or(f64::NAN, f64::from);
+            micros / 1e3
+        };
+        let per_item = |count: u64| count as f64 / took.len() as f64;
+        Self {
+            rate: sample.rate,
+            conflicts_per_item: per_item(sample.reading.conflicts),
+            commits_per_item: per_item(sample.reading.commits),
+            bytes_per_item: per_item(sample.reading.bytes_written),
+            median_millis: millis(50),
+            late_millis: millis(99),
+        }
+    }
+}
+
+/// What came of the same load in each round.
+#[derive(Debug, Clone, Default)]
+pub struct Rounds(Vec<Figures>);
+
+impl Rounds {
+    /// Adds a round.
+    pub fn push(&mut self, figures: Figures) {
+        self.0.push(figures);
+    }
+
+    /// Returns the median over the rounds.
+    ///
+    /// # Panics
+    /// If there were none.
+    #[must_use]
+    pub fn median(&self, figure: impl Fn(&Figures) -> f64) -> f64 {
+        median(self.0.iter().map(figure))
+    }
+
+    /// Returns the median over the rounds of the rate in those of a yardstick.
+    ///
+    /// # Panics
+    /// If there were no rounds.
+    #[must_use]
+    pub fn median_ratio(&self, yardstick: &Self) -> f64 {
+        let pairs = self.0.iter().zip(&yardstick.0);
+        median(pairs.map(|(own, other)| own.rate / other.rate))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::Reading;
+
+    fn rounds(rates: [f64; 3]) -> Rounds {
+        let mut rounds = Rounds::default();
+        for rate in rates {
+            rounds.push(Figures::from(Sample {
+                rate,
+                took_micros: vec![3_000, 1_000, 2_000, 4_000],
+                reading: Reading {
+                    commits: 8,
+                    conflicts: 2,
+                    bytes_written: 400,
+                },
+            }));
+        }
+        rounds
+    }
+
+    #[test]
+    fn what_was_counted_is_told_by_items() {
+        let rounds = rounds([1.0; 3]);
+        assert_eq!(rounds.median(|figures| figures.commits_per_item), 2.0);
+        assert_eq!(rounds.median(|figures| figures.conflicts_per_item), 0.5);
+        assert_eq!(rounds.median(|figures| figures.bytes_per_item), 100.0);
+        assert_eq!(rounds.median(|figures| figures.median_millis), 3.0);
+        assert_eq!(rounds.median(|figures| figures.late_millis), 4.0);
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_the_rounds_ratios_and_not_the_ratio_of_their_medians() {
+        let (own, yardstick) = (rounds([10.0, 20.0, 90.0]), rounds([10.0, 4.0, 5.0]));
+        assert_eq!(own.median_ratio(&yardstick), 5.0);
+    }
+}
