@@ -1,5 +1,6 @@
-//! Drives the tests, the checks and the recorded traces: `cargo xtask <command>`.
+//! Drives the tests, the checks, the benchmarks and the recorded traces: `cargo xtask <command>`.
 
+mod bench;
 mod ci;
 mod diff;
 mod fdb;
@@ -16,6 +17,8 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 enum Command {
+    /// Runs a benchmark with the servers that it takes
+    Bench(bench::Options),
     /// Checks all that must hold of a change: formatting, tidiness, packages, lints, docs, tests
     Ci,
     /// Runs random programs on two stores side by side, prints the smallest on which they differ
@@ -33,6 +36,7 @@ enum Command {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Command::parse() {
+        Command::Bench(options) => bench::run(&options),
         Command::Ci => ci::run(),
         Command::Diff(options) => diff::run(&options),
         Command::Fdb(action) => fdb::run(&action),

@@ -1,0 +1,67 @@
+//! `cargo xtask bench`: a benchmark of the crate `benches`, with the servers that it takes.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::fdb;
+use crate::workspace::cargo;
+
+/// What to measure, and where.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// A benchmark of the crate `benches`: `hc_dequeue`, `foundationdb` and others
+    name: String,
+    /// The URL of the store, for a benchmark of any store. `fdb:` is the cluster that
+    /// `FDB_CLUSTER_FILE` names, or else a private one, and is what is meant if a server is
+    /// installed; `embedded:` is a store in a temporary folder
+    #[arg(long)]
+    db: Option<String>,
+    /// Measures as long, and with as much, as published figures deserve
+    #[arg(long)]
+    long: bool,
+    /// What the benchmark is told: workloads, `--plot`
+    #[arg(last = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Runs the benchmark. The servers that were started for it end with it.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let url = match &options.db {
+        Some(url) => url.clone(),
+        None => usual_url(),
+    };
+    let served = fdb::Served::for_urls(&[&url])?;
+    let mut command = cargo(&["bench", "--package", "benches", "--bench", &options.name])?;
+    if url.starts_with("fdb:") {
+        command.args(["--features", feature()?]);
+    }
+    command.env("BENCH_DB", served.resolve(&url));
+    if let Some(file) = served.cluster_file() {
+        command.env(fdb::CLUSTER_FILE, file);
+    }
+    if options.long {
+        command.env("TEST_RUN", "long");
+    }
+    command.arg("--").args(&options.arguments);
+    let status = command.status().context("cannot run cargo")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
+}
+
+/// Returns the URL of a cluster if this machine has what that takes.
+fn usual_url() -> String {
+    match feature() {
+        Ok(_) => "fdb:".to_owned(),
+        Err(error) => {
+            println!("on the embedded store: {error:#}");
+            "embedded:".to_owned()
+        }
+    }
+}
+
+fn feature() -> anyhow::Result<&'static str> {
+    fdb::Installation::find_library()?;
+    fdb::Installation::find()?.feature()
+}
