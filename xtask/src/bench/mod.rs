@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: a benchmark of the crate `benches`, with the servers that it takes.
 
+mod peers;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -11,7 +13,7 @@ use crate::workspace::cargo;
 /// What to measure, and where.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// A benchmark of the crate `benches`: `hc_dequeue`, `foundationdb` and others
+    /// A benchmark of the crate `benches`: `hc_dequeue`, `foundationdb`, `peers` and others
     name: String,
     /// The URL of the store, for a benchmark of any store. `fdb:` is the cluster that
     /// `FDB_CLUSTER_FILE` names, or else a private one, and is what is meant if a server is
@@ -26,10 +28,14 @@ pub(crate) struct Options {
     arguments: Vec<OsString>,
 }
 
+/// The benchmark of other systems, which takes their servers and no cluster.
+const PEERS: &str = "peers";
+
 /// Runs the benchmark. The servers that were started for it end with it.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let url = match &options.db {
         Some(url) => url.clone(),
+        None if options.name == PEERS => "embedded:".to_owned(),
         None => usual_url(),
     };
     let served = fdb::Served::for_urls(&[&url])?;
@@ -43,6 +49,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     if options.long {
         command.env("TEST_RUN", "long");
+    }
+    let peers = match options.name == PEERS {
+        true => peers::start()?,
+        false => Vec::new(),
+    };
+    for peer in &peers {
+        command.env(peer.variable, &peer.address);
     }
     command.arg("--").args(&options.arguments);
     let status = command.status().context("cannot run cargo")?;
