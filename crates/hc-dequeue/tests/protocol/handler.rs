@@ -1,0 +1,75 @@
+//! What the handlers of deliveries do, beside the dispatcher.
+
+use crate::database::{ABSENT, Database, ITEMS, Key};
+use crate::model::{Protocol, Step};
+use crate::protocol;
+use crate::state::State;
+
+/// A step of the handler of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handle {
+    /// `delivery::ack`, of a delivery that the process counts as its own.
+    Acknowledge,
+    /// The delivery lapses while the handler goes on: it is leaked, or its time is over.
+    Lapse,
+    /// `delivery::ack`, after the delivery has lapsed.
+    AcknowledgeLapsed,
+    /// After the delivery has lapsed, the handler ends without an acknowledgement, or with one that
+    /// fails.
+    Abandon,
+}
+
+impl Protocol {
+    /// Adds the steps that handlers of a session can take.
+    pub(crate) fn steps_of_handlers(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
+        let memory = &state.sessions[me];
+        for item in 0..ITEMS {
+            let mut add = |step| steps.push(Step::Handle(me, item, step));
+            if memory.deliveries[item] != ABSENT {
+                add(Handle::Acknowledge);
+                if state.budget.lapses > 0 {
+                    add(Handle::Lapse);
+                }
+            }
+            if memory.lapsed[item] != ABSENT {
+                add(Handle::AcknowledgeLapsed);
+                add(Handle::Abandon);
+            }
+        }
+    }
+
+    /// Takes a step of a handler.
+    pub(crate) fn handle(
+        &self,
+        db: &Database,
+        next: &mut State,
+        me: usize,
+        item: usize,
+        step: Handle,
+    ) {
+        let memory = &mut next.sessions[me];
+        match step {
+            Handle::Acknowledge => {
+                let number = std::mem::take(&mut memory.deliveries[item]);
+                self.acknowledge(db, next, me, item, number);
+            }
+            Handle::Lapse => {
+                memory.lapsed[item] = std::mem::take(&mut memory.deliveries[item]);
+                next.budget.lapses -= 1;
+            }
+            Handle::AcknowledgeLapsed => {
+                let number = std::mem::take(&mut memory.lapsed[item]);
+                self.acknowledge(db, next, me, item, number);
+            }
+            Handle::Abandon => memory.lapsed[item] = ABSENT,
+        }
+    }
+
+    /// Acknowledges an item under the number of a grant, unless it is refused.
+    fn acknowledge(&self, db: &Database, next: &mut State, me: usize, item: usize, number: u8) {
+        if let Some(staged) = protocol::ack(db, self.rules, me, item, number) {
+            next.acknowledged_late |= db.get(Key::Held(me, item)) != number;
+            next.commit(&staged);
+        }
+    }
+}

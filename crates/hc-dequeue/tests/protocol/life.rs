@@ -1,0 +1,138 @@
+//! The life of a session, its death, and what others do after it.
+
+use crate::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
+use crate::model::{Protocol, Step};
+use crate::protocol;
+use crate::state::{Process, State};
+
+/// A step between life and death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Live {
+    /// The heartbeats of the process stop arriving.
+    FallSilent,
+    /// `session::beat`, of a process that comes back late.
+    Beat,
+    /// A process whose heartbeats have stopped ends.
+    Crash,
+    /// `reclaim::retire`, by a process that ends as it should.
+    Retire,
+}
+
+/// A step of somebody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reclaim {
+    /// `reclaim::declare_dead`.
+    DeclareDead,
+    /// `reclaim::return_items`.
+    ReturnItem(usize),
+    /// `reclaim::remove_grants` and `reclaim::bury`.
+    Bury,
+}
+
+impl Protocol {
+    /// Adds the steps between life and death. There is always one process whose heartbeats arrive:
+    /// without any there is nobody to finish.
+    pub(crate) fn steps_of_life(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
+        let mut add = |step| steps.push(Step::Live(me, step));
+        let memory = &state.sessions[me];
+        let is_timely = |session: &usize| state.sessions[*session].process == Process::Timely;
+        let has_other = (0..SESSIONS).filter(is_timely).any(|other| other != me);
+        match memory.process {
+            Process::Timely if has_other => {
+                if state.budget.deaths > 0 {
+                    add(Live::FallSilent);
+                }
+                // Whoever ends with a commit in doubt is like one that falls silent and crashes.
+                let is_in_doubt = memory.in_flight.is_some() || !state.adrift.is_empty();
+                if state.budget.endings > 0 && !is_in_doubt {
+                    add(Live::Retire);
+                }
+            }
+            Process::Late => {
+                add(Live::Beat);
+                add(Live::Crash);
+            }
+            Process::Timely | Process::Gone => {}
+        }
+    }
+
+    /// Takes a step between life and death. `None`: it finds nothing to do.
+    pub(crate) fn live(
+        &self,
+        db: &Database,
+        next: &mut State,
+        me: usize,
+        step: Live,
+    ) -> Option<()> {
+        match step {
+            Live::FallSilent => {
+                next.sessions[me].process = Process::Late;
+                next.budget.deaths -= 1;
+            }
+            Live::Beat => match protocol::beat(db, me) {
+                Some(staged) => {
+                    next.sessions[me].process = Process::Timely;
+                    next.commit(&staged);
+                }
+                // What it opens anew is another session. In this one it will do nothing any more.
+                None => next.end(me),
+            },
+            Live::Crash => next.end(me),
+            Live::Retire => {
+                next.budget.endings -= 1;
+                next.commit(&protocol::retire(db, me)?);
+                next.end(me);
+            }
+        }
+        Some(())
+    }
+
+    /// Adds the steps of those who reclaim a session. What comes of them changes nobody's memory, so
+    /// that it does not matter who takes them, as long as there is somebody else.
+    pub(crate) fn steps_of_reclaim(&self, state: &State, session: usize, steps: &mut Vec<Step>) {
+        let mut add = |step| steps.push(Step::Reclaim(session, step));
+        let mut others = (0..self.session_count).filter(|other| *other != session);
+        if !others.any(|other| state.sessions[other].runs()) {
+            return;
+        }
+        match state.db.get(Key::Session(session)) {
+            ALIVE if state.sessions[session].process != Process::Timely => {
+                add(Reclaim::DeclareDead);
+            }
+            DEAD => {
+                (0..ITEMS).for_each(|item| add(Reclaim::ReturnItem(item)));
+                add(Reclaim::Bury);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a step of somebody who reclaims a session. `None`: it finds nothing to do.
+    pub(crate) fn reclaim(
+        &self,
+        db: &Database,
+        next: &mut State,
+        session: usize,
+        step: Reclaim,
+    ) -> Option<()> {
+        let staged = match step {
+            Reclaim::DeclareDead => protocol::declare_dead(db, self.rules, session),
+            Reclaim::ReturnItem(item) => protocol::return_item(db, session, item),
+            Reclaim::Bury => protocol::bury(db, self.rules, session),
+        };
+        run_for_nobody(next, staged?)
+    }
+}
+
+/// Runs a transaction whose outcome nobody needs to learn. If it is not serializable, it may land at
+/// any later time. `None`: the same is under way.
+fn run_for_nobody(next: &mut State, staged: Staged) -> Option<()> {
+    if staged.is_serializable() {
+        next.commit(&staged);
+    } else if let Err(place) = next.adrift.binary_search(&staged) {
+        next.adrift.insert(place, staged);
+    } else {
+        return None;
+    }
+    Some(())
+}

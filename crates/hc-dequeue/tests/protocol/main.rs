@@ -1,0 +1,252 @@
+//! The protocol of the staged registry, checked in every order of its steps.
+//!
+//! The [`model`] has a few sessions that take a few items from one queue, and a checker that visits
+//! every state that they can reach. Each [`Step`](model::Step) names the function of the crate that it
+//! stands for.
+//!
+//! - [`database`]: keys, and optimistic transactions with their conflicts.
+//! - [`protocol`]: what each function reads and stages, and the rules that a planted bug breaks.
+//! - [`state`]: what is committed, in flight and remembered.
+//! - [`model`]: the steps; of a [`dispatcher`], of a [`handler`], between [`life`] and death.
+//! - [`promises`]: what must hold.
+//! - [`progress`]: what is left to do.
+//!
+//! # What happens
+//!
+//! A transaction begins in one step and commits in another, unless all that it read is in its
+//! conflict ranges: such a transaction might as well happen at its commit, and it does. Everybody
+//! takes any step that the protocol allows, at any time. Beyond that, within a
+//! [`Budget`](state::Budget), which bounds how often,
+//!
+//! - items are enqueued;
+//! - a process falls silent at any point. It comes back late and goes on with what it was at and what
+//!   it believes to hold, or it crashes, and leaves a commit that lands at any later time or never;
+//! - a living process gives up to learn what becomes of a take or a fulfilment, and goes on (of its
+//!   other commits it learns the outcome);
+//! - a delivery is lost to its process, while its handler goes on and acknowledges late, or does not;
+//! - a request is withdrawn;
+//! - a session ends as it should.
+//!
+//! The ordinary run has two sessions, two items and one death; the long run has three sessions, three
+//! items and two deaths, and two items and one death where everything else comes together.
+//!
+//! There is no clock. A heartbeat is old when its process is silent. Patience may end as soon as
+//! somebody has fallen silent, and not before: without that, whoever sleeps sleeps until it is woken.
+//!
+//! # What must hold
+//!
+//! No item is lost, none has its effect twice, and more [`promises`]. That everything can be finished
+//! is asked of single states, in two parts that together say it for runs.
+//!
+//! 1. Each step leaves less to do, by a measure that is [asserted](progress) at every step. So there
+//!    is no infinite run, and no need to assume that anybody is treated fairly.
+//! 2. A state from which only steps of the budget lead on, or none, is one in which all items have had
+//!    their effect and all dead sessions are buried.
+//!
+//! So whatever has happened: once nothing more happens to them, the processes finish, whichever steps
+//! they take. What may remain is the request of a buried session. `registry::fulfill` clears it when
+//! it meets it, which is among the steps.
+//!
+//! # What is left out
+//!
+//! A session has one request and one consumer, and all requests want the same number of items. A
+//! session that finds itself dead opens anew as another, which is one of the others of the model.
+//! Delayed items, dead letters, `pop`, the pause and limits on batches are not in the model.
+
+mod database;
+mod dispatcher;
+mod handler;
+mod life;
+mod model;
+mod progress;
+mod promises;
+mod protocol;
+mod state;
+
+use std::collections::BTreeSet;
+
+use keyspace::conformance::scale;
+use stateright::{Checker, HasDiscoveries, Model};
+
+use crate::model::Protocol;
+use crate::promises::{FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, ONE_PLACE, OWNED};
+use crate::protocol::{Mistake, Rules};
+use crate::state::Budget;
+
+/// As many items as two sessions need to meet, and no misfortune.
+const QUIET: Budget = Budget {
+    arrivals: 2,
+    deaths: 0,
+    doubts: 0,
+    lapses: 0,
+    withdrawals: 0,
+    endings: 0,
+};
+
+/// How many threads check one model.
+const THREADS: usize = 2;
+
+/// Returns the bounds of a run without other misfortunes than deaths.
+fn deaths() -> Budget {
+    Budget {
+        arrivals: scale(2, 3),
+        deaths: scale(1, 2),
+        ..QUIET
+    }
+}
+
+/// Visits every state that the protocol can reach, with requests for so many items.
+fn check(wanted: usize, budget: Budget) {
+    let protocol = Protocol {
+        rules: Rules {
+            wanted,
+            mistake: None,
+        },
+        session_count: scale(2, 3),
+        budget,
+    };
+    let checker = protocol.checker().symmetry().threads(THREADS);
+    let checker = checker.spawn_dfs().join();
+    println!(
+        "{budget:?}, {wanted} wanted: {} steps between {} states, {} in a row at most",
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth()
+    );
+    checker.assert_properties();
+}
+
+/// Breaks a rule, and expects that a property fails in one of the states that two sessions reach.
+fn catch(mistake: Mistake, property: &'static str, budget: Budget) {
+    let protocol = Protocol {
+        rules: Rules {
+            wanted: 1,
+            mistake: Some(mistake),
+        },
+        session_count: 2,
+        budget,
+    };
+    let expected = HasDiscoveries::AnyOf(BTreeSet::from([property]));
+    let checker = protocol.checker().finish_when(expected).spawn_bfs().join();
+    checker.assert_any_discovery(property);
+}
+
+#[test]
+fn keeps_its_promises_while_sessions_die_and_come_back() {
+    check(1, deaths());
+}
+
+#[test]
+fn keeps_its_promises_with_several_items_for_a_request() {
+    check(2, deaths());
+}
+
+#[test]
+fn keeps_its_promises_while_commits_are_in_doubt() {
+    let budget = Budget {
+        doubts: 1,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_deliveries_lapse() {
+    let budget = Budget {
+        lapses: 1,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_requests_are_withdrawn_and_sessions_end() {
+    let budget = Budget {
+        withdrawals: 1,
+        endings: 1,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_whatever_happens_together() {
+    let budget = Budget {
+        arrivals: 2,
+        deaths: scale(0, 1),
+        doubts: 1,
+        lapses: 1,
+        withdrawals: 1,
+        endings: 1,
+    };
+    check(1, budget);
+}
+
+#[test]
+fn catches_a_reclaim_that_does_not_conflict_with_the_heartbeat() {
+    let budget = Budget { deaths: 1, ..QUIET };
+    catch(Mistake::HeartbeatNotInConflict, LIVING_SPARED, budget);
+}
+
+#[test]
+fn catches_a_grant_that_does_not_conflict_with_the_session() {
+    let budget = Budget { deaths: 1, ..QUIET };
+    catch(Mistake::SessionNotInConflict, OWNED, budget);
+}
+
+#[test]
+fn catches_a_burial_that_does_not_read_what_is_left() {
+    let budget = Budget { deaths: 1, ..QUIET };
+    catch(Mistake::BuriedUnread, OWNED, budget);
+}
+
+#[test]
+fn catches_a_fulfilment_that_does_not_conflict_on_items() {
+    catch(Mistake::ItemsNotInConflict, ONE_PLACE, QUIET);
+}
+
+#[test]
+fn catches_a_fulfilment_that_grants_the_last_items_first() {
+    catch(Mistake::LastItemsFirst, IN_ORDER, QUIET);
+}
+
+#[test]
+fn catches_an_acknowledgement_that_ignores_the_grant_number() {
+    let budget = Budget { lapses: 1, ..QUIET };
+    catch(Mistake::GrantNumberIgnored, LATE_REFUSED, budget);
+}
+
+#[test]
+fn catches_a_leader_that_leaves_without_its_second_look() {
+    catch(Mistake::NoSecondLook, FINISHES, QUIET);
+}
+
+#[test]
+fn catches_a_withdrawal_without_a_look_after_it() {
+    let budget = Budget {
+        withdrawals: 1,
+        ..QUIET
+    };
+    catch(Mistake::NoLookAfterWithdrawal, FINISHES, budget);
+}
+
+#[test]
+fn catches_a_fulfilment_in_doubt_without_a_look_after_it() {
+    let budget = Budget { doubts: 1, ..QUIET };
+    catch(Mistake::NoLookInDoubt, FINISHES, budget);
+}
+
+#[test]
+fn catches_a_burial_that_wakes_nobody() {
+    let budget = Budget {
+        endings: 1,
+        ..QUIET
+    };
+    catch(Mistake::BuriedSilently, FINISHES, budget);
+}
+
+#[test]
+fn catches_a_heartbeat_that_keeps_what_nobody_owns_while_a_request_waits() {
+    let budget = Budget { lapses: 1, ..QUIET };
+    catch(Mistake::StraysKept, FINISHES, budget);
+}

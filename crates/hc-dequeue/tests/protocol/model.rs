@@ -1,0 +1,111 @@
+//! The model: which step can happen when, and what it does.
+
+use std::ops::Range;
+
+use stateright::{Model, Property};
+
+use crate::dispatcher::Dispatch;
+use crate::handler::Handle;
+use crate::life::{Live, Reclaim};
+use crate::progress::work_left;
+use crate::promises;
+use crate::protocol::{self, Rules};
+use crate::state::{Budget, State};
+
+/// The model: the rules of the protocol, and how much happens.
+#[derive(Debug, Clone)]
+pub(crate) struct Protocol {
+    pub(crate) rules: Rules,
+    pub(crate) session_count: usize,
+    pub(crate) budget: Budget,
+}
+
+/// A step: a transaction that begins, a commit, or something that happens to a process. A transaction
+/// that is serializable commits as it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// `enqueue`, of the next item.
+    Enqueue,
+    /// A session's dispatcher does something.
+    Dispatch(usize, Dispatch),
+    /// A session's handler of an item does something.
+    Handle(usize, usize, Handle),
+    /// Something happens between life and death of a session.
+    Live(usize, Live),
+    /// Somebody does something about a session that seems dead.
+    Reclaim(usize, Reclaim),
+    /// One of the commits lands of which nobody will learn.
+    Land(usize),
+    /// One of them is lost.
+    Lose(usize),
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(self.session_count, self.budget)]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        if state.budget.arrivals > 0 {
+            steps.push(Step::Enqueue);
+        }
+        for (place, _) in state.adrift.iter().enumerate() {
+            steps.extend([Step::Land(place), Step::Lose(place)]);
+        }
+        for session in 0..self.session_count {
+            if state.sessions[session].runs() {
+                self.steps_of_dispatcher(state, session, steps);
+                self.steps_of_handlers(state, session, steps);
+                self.steps_of_life(state, session, steps);
+            }
+            self.steps_of_reclaim(state, session, steps);
+        }
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let next = self.after(last, step)?;
+        assert!(
+            self.rules.mistake.is_some() || work_left(&next) < work_left(last),
+            "{step:?} makes no progress: {last:#?}"
+        );
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        promises::all()
+    }
+}
+
+impl Protocol {
+    /// Returns the state after a step; `None` if it finds nothing to do.
+    pub(crate) fn after(&self, last: &State, step: Step) -> Option<State> {
+        let (db, mut next) = (&last.db, last.clone());
+        match step {
+            Step::Enqueue => {
+                let item = self.enqueued(last).end;
+                next.budget.arrivals -= 1;
+                next.commit(&protocol::enqueue(db, item)?);
+            }
+            Step::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,
+            Step::Handle(me, item, step) => self.handle(db, &mut next, me, item, step),
+            Step::Live(me, step) => self.live(db, &mut next, me, step)?,
+            Step::Reclaim(session, step) => self.reclaim(db, &mut next, session, step)?,
+            Step::Land(place) => {
+                let staged = next.adrift.remove(place);
+                next.commit(&staged);
+            }
+            Step::Lose(place) => {
+                next.adrift.remove(place);
+            }
+        }
+        Some(next)
+    }
+
+    /// Returns the items that were enqueued.
+    pub(crate) fn enqueued(&self, state: &State) -> Range<usize> {
+        0..self.budget.arrivals - state.budget.arrivals
+    }
+}

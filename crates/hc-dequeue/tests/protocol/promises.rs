@@ -1,0 +1,76 @@
+//! What must hold of every state.
+
+use stateright::{Model, Property};
+
+use crate::database::{ALIVE, Database, ITEMS, Key, SESSIONS};
+use crate::model::Protocol;
+use crate::state::{Process, State};
+
+pub(crate) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
+pub(crate) const OWNED: &str = "what is held or granted belongs to a session that is not buried";
+pub(crate) const ONCE: &str = "an item has its effect at most once";
+pub(crate) const LATE_REFUSED: &str = "an acknowledgement by the number of an old grant is refused";
+pub(crate) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
+pub(crate) const IN_ORDER: &str = "the first items in the queue are granted first";
+pub(crate) const FINISHES: &str = "when nothing more happens, all is done and the dead are buried";
+
+/// Returns everything that must hold.
+pub(crate) fn all() -> Vec<Property<Protocol>> {
+    vec![
+        Property::always(ONE_PLACE, |protocol: &Protocol, state: &State| {
+            let mut enqueued = protocol.enqueued(state);
+            enqueued.all(|item| place_count(&state.db, item) == 1)
+        }),
+        Property::always(OWNED, |_, state: &State| {
+            (0..SESSIONS).all(|session| {
+                state.db.has(Key::Session(session)) || has_nothing(&state.db, session)
+            })
+        }),
+        Property::always(ONCE, |_, state: &State| {
+            (0..ITEMS).all(|item| state.db.get(Key::Effect(item)) <= 1)
+        }),
+        Property::always(LATE_REFUSED, |_, state: &State| !state.acknowledged_late),
+        Property::always(LIVING_SPARED, |_, state: &State| {
+            (0..SESSIONS).all(|session| {
+                let is_timely = state.sessions[session].process == Process::Timely;
+                !is_timely || state.db.get(Key::Session(session)) == ALIVE
+            })
+        }),
+        Property::always(IN_ORDER, |_, state: &State| !state.granted_out_of_order),
+        Property::always(FINISHES, |protocol: &Protocol, state: &State| {
+            is_finished(protocol, state) || can_go_on(protocol, state)
+        }),
+    ]
+}
+
+/// Returns in how many places an item is.
+fn place_count(db: &Database, item: usize) -> usize {
+    let held = (0..SESSIONS).map(|session| Key::Held(session, item));
+    let places = held.chain([Key::Item(item), Key::Effect(item)]);
+    places.filter(|key| db.has(*key)).count()
+}
+
+/// Returns whether a session neither holds nor was granted anything.
+fn has_nothing(db: &Database, session: usize) -> bool {
+    let held = (0..ITEMS).map(|item| Key::Held(session, item));
+    !held.chain([Key::Grant(session)]).any(|key| db.has(key))
+}
+
+/// Returns whether every item that was enqueued has had its effect, and every session is buried whose
+/// process has ended.
+fn is_finished(protocol: &Protocol, state: &State) -> bool {
+    let mut gone = (0..SESSIONS).filter(|session| !state.sessions[*session].runs());
+    let mut enqueued = protocol.enqueued(state);
+    enqueued.all(|item| state.db.has(Key::Effect(item)))
+        && gone.all(|session| !state.db.has(Key::Session(session)))
+}
+
+/// Returns whether there is a step that takes nothing from the budget.
+fn can_go_on(protocol: &Protocol, state: &State) -> bool {
+    let mut steps = Vec::new();
+    protocol.actions(state, &mut steps);
+    let mut next = steps
+        .into_iter()
+        .filter_map(|step| protocol.after(state, step));
+    next.any(|next| next.budget == state.budget)
+}

@@ -1,0 +1,287 @@
+//! The transactions of the protocol, each named like the function of the crate that it stands for.
+//!
+//! They return what they stage, or `None` if they find nothing to do.
+
+use crate::database::{
+    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, PRESENT, SESSIONS, STAMP, Staged, Transaction,
+};
+
+/// A planted bug: a rule of the protocol that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// `reclaim::declare_dead` reads the heartbeat by snapshot.
+    HeartbeatNotInConflict,
+    /// `registry::fulfill` reads the session of a request by snapshot.
+    SessionNotInConflict,
+    /// `registry::fulfill` and `registry::take` add no read conflict on the items.
+    ItemsNotInConflict,
+    /// `registry::fulfill` pairs the last items instead of the first.
+    LastItemsFirst,
+    /// `delivery::ack` does not compare the number of the grant.
+    GrantNumberIgnored,
+    /// `reclaim::bury` does not read what the session holds and was granted.
+    BuriedUnread,
+    /// Whoever has fulfilled leaves without another look.
+    NoSecondLook,
+    /// Whoever has withdrawn its request leaves without a look.
+    NoLookAfterWithdrawal,
+    /// Whoever gives up to learn what becomes of its fulfilment leaves without a look.
+    NoLookInDoubt,
+    /// `reclaim::bury` wakes nobody.
+    BuriedSilently,
+    /// What `reclaim::unknown` finds is kept while a request waits.
+    StraysKept,
+}
+
+/// The rules by which the protocol is run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// How many items a request wants.
+    pub(crate) wanted: usize,
+    /// The rule that is broken.
+    pub(crate) mistake: Option<Mistake>,
+}
+
+impl Rules {
+    /// Returns whether this rule is broken.
+    pub(crate) fn breaks(self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    /// Reads the queued items, in the order in which they are to be granted.
+    fn queued(self, tr: &mut Transaction<'_>) -> Vec<(usize, u8)> {
+        let mut items: Vec<_> = (0..ITEMS)
+            .map(|item| (item, tr.snapshot(Key::Item(item))))
+            .filter(|(_, number)| *number != ABSENT)
+            .collect();
+        if self.breaks(Mistake::LastItemsFirst) {
+            items.reverse();
+        }
+        items
+    }
+
+    /// Moves an item from the queue to those that a session holds.
+    fn hold(self, tr: &mut Transaction<'_>, session: usize, (item, number): (usize, u8)) {
+        if !self.breaks(Mistake::ItemsNotInConflict) {
+            tr.conflict(Key::Item(item));
+        }
+        tr.clear(Key::Item(item));
+        tr.set(Key::Held(session, item), number);
+    }
+}
+
+/// `enqueue`: blind, and wakes.
+pub(crate) fn enqueue(db: &Database, item: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    tr.set(Key::Item(item), 1);
+    tr.set(Key::Wake, PRESENT);
+    tr.staged()
+}
+
+/// `session::open`: blind.
+pub(crate) fn open(db: &Database, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    tr.set(Key::Session(me), ALIVE);
+    tr.set(Key::Heartbeat(me), PRESENT);
+    tr.staged()
+}
+
+/// `session::beat`. `None`: the session is dead.
+pub(crate) fn beat(db: &Database, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    tr.get(Key::Heartbeat(me));
+    if tr.get(Key::Session(me)) == ALIVE {
+        tr.set(Key::Heartbeat(me), PRESENT);
+    }
+    tr.staged()
+}
+
+/// `registry::take`: the fast path, as long as nobody has registered.
+pub(crate) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    if tr.get(Key::Session(me)) != ALIVE {
+        return None;
+    }
+    let mut registered = (0..SESSIONS).map(|session| tr.get(Key::Request(session)));
+    if registered.any(|rank| rank != ABSENT) {
+        return None;
+    }
+    for item in rules.queued(&mut tr).into_iter().take(rules.wanted) {
+        rules.hold(&mut tr, me, item);
+    }
+    tr.staged()
+}
+
+/// `registry::register`.
+pub(crate) fn register(db: &Database, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    if tr.get(Key::Session(me)) == ALIVE {
+        tr.set(Key::Request(me), STAMP);
+    }
+    tr.staged()
+}
+
+/// `registry::fulfill`: pairs the first requests with the first items, and clears the requests of the
+/// dead that it meets. One's own request gets no grant: its owner learns its items from the commit.
+pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    let mut requests: Vec<_> = (0..SESSIONS)
+        .map(|session| (tr.snapshot(Key::Request(session)), session))
+        .filter(|(rank, _)| *rank != ABSENT)
+        .collect();
+    requests.sort_unstable();
+    let mut items = rules.queued(&mut tr).into_iter();
+    let mut unanswered = requests.len();
+    for (_, session) in requests {
+        unanswered -= 1;
+        let life = if rules.breaks(Mistake::SessionNotInConflict) {
+            tr.snapshot(Key::Session(session))
+        } else {
+            tr.get(Key::Session(session))
+        };
+        if life == ALIVE && items.len() == 0 {
+            break;
+        }
+        tr.conflict(Key::Request(session));
+        tr.clear(Key::Request(session));
+        if life != ALIVE {
+            continue;
+        }
+        // Everybody gets something before anybody gets all.
+        let share = (items.len() - 1) / (unanswered + 1) + 1;
+        let mut grant = 0;
+        for item in items.by_ref().take(share.min(rules.wanted)) {
+            grant |= 1 << item.0;
+            rules.hold(&mut tr, session, item);
+        }
+        if session != me {
+            tr.set(Key::Grant(session), grant);
+        }
+    }
+    tr.staged()
+}
+
+/// `registry::collect`.
+pub(crate) fn collect(db: &Database, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    let grant = tr.get(Key::Grant(me));
+    for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
+        tr.get(Key::Held(me, item));
+    }
+    if grant != ABSENT {
+        tr.clear(Key::Grant(me));
+    }
+    tr.staged()
+}
+
+/// `registry::withdraw`.
+pub(crate) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    if tr.get(Key::Request(me)) != ABSENT {
+        tr.clear(Key::Request(me));
+    }
+    tr.staged()
+}
+
+/// `delivery::ack`, in the transaction that gives the item its effect. `None`: the delivery is lost.
+pub(crate) fn ack(
+    db: &Database,
+    rules: Rules,
+    me: usize,
+    item: usize,
+    number: u8,
+) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    let held = tr.get(Key::Held(me, item));
+    let is_lost = held != number && !rules.breaks(Mistake::GrantNumberIgnored);
+    if held == ABSENT || is_lost {
+        return None;
+    }
+    tr.clear(Key::Held(me, item));
+    let effects = tr.get(Key::Effect(item));
+    tr.set(Key::Effect(item), effects + 1);
+    tr.staged()
+}
+
+/// `delivery::give_back`.
+pub(crate) fn give_back(db: &Database, me: usize, item: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    put_back(&mut tr, me, item);
+    tr.staged()
+}
+
+/// `reclaim::declare_dead`, of a session whose last heartbeat is old.
+pub(crate) fn declare_dead(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    if rules.breaks(Mistake::HeartbeatNotInConflict) {
+        tr.snapshot(Key::Heartbeat(session));
+    } else {
+        tr.get(Key::Heartbeat(session));
+    }
+    if tr.get(Key::Session(session)) == ALIVE {
+        tr.set(Key::Session(session), DEAD);
+    }
+    tr.staged()
+}
+
+/// `reclaim::return_items`, for one item. The function returns several in one transaction, with a
+/// read conflict on each: that is the same as this step for one after the other, with nothing in
+/// between.
+pub(crate) fn return_item(db: &Database, session: usize, item: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    if tr.get(Key::Session(session)) == DEAD {
+        put_back(&mut tr, session, item);
+    }
+    tr.staged()
+}
+
+/// `reclaim::retire`, of a session that ends.
+pub(crate) fn retire(db: &Database, me: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    if tr.get(Key::Session(me)) == ALIVE {
+        tr.set(Key::Session(me), DEAD);
+    }
+    tr.staged()
+}
+
+/// `reclaim::remove_grants` and `reclaim::bury`, in one transaction.
+pub(crate) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    if tr.get(Key::Session(session)) != DEAD {
+        return None;
+    }
+    remove_grants(&mut tr, session);
+    let mut held = (0..ITEMS).map(|item| Key::Held(session, item));
+    if !rules.breaks(Mistake::BuriedUnread) && held.any(|key| tr.get(key) != ABSENT) {
+        return None;
+    }
+    tr.clear(Key::Session(session));
+    tr.clear(Key::Heartbeat(session));
+    if !rules.breaks(Mistake::BuriedSilently) {
+        tr.set(Key::Wake, PRESENT);
+    }
+    tr.staged()
+}
+
+/// `reclaim::remove_grants`. It searches the first requests for those of the session: here one, so
+/// that others are left for whoever meets them. (The crate searches by snapshot. Here the read is in
+/// conflict, which saves a step. What is left out is a request that becomes the first in between, by a
+/// burial at the same time: it stays there until somebody loses patience.)
+fn remove_grants(tr: &mut Transaction<'_>, session: usize) {
+    if tr.get(Key::Grant(session)) != ABSENT {
+        tr.clear(Key::Grant(session));
+    }
+    if tr.get(Key::Request(session)) == FIRST {
+        tr.clear(Key::Request(session));
+    }
+}
+
+/// Moves an item from those that a session holds back to its place in the queue, and wakes.
+fn put_back(tr: &mut Transaction<'_>, session: usize, item: usize) {
+    let number = tr.get(Key::Held(session, item));
+    if number != ABSENT {
+        tr.clear(Key::Held(session, item));
+        tr.set(Key::Item(item), number + 1);
+        tr.set(Key::Wake, PRESENT);
+    }
+}
