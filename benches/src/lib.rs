@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use keyspace::embedded::{Embedded, Options};
 use keyspace::{Database, Environment, OwnedTransaction, Transaction};
+use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -64,6 +65,16 @@ impl Default for TempStore {
 pub fn cores() -> usize {
     let cores = std::thread::available_parallelism();
     cores.expect("the system counts its cores").get()
+}
+
+/// Returns the processor time that this process has used, in all its threads.
+///
+/// # Panics
+/// If the system counts backwards.
+#[must_use]
+pub fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("a process has not used less than no time")
 }
 
 /// Returns a runtime with this many workers.

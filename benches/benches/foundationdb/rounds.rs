@@ -1,11 +1,9 @@
 //! A comparison in rounds that alternate.
 
 use std::future::Future;
-use std::time::Duration;
 
-use benches::run_tasks;
 use benches::statistics::median;
-use rustix::time::{ClockId, clock_gettime};
+use benches::{processor_time, run_tasks};
 
 use crate::cluster::Cluster;
 
@@ -92,9 +90,4 @@ pub(crate) fn median_ratio(pairs: &[Pair], figure: impl Fn(&Cost) -> f64) -> f64
         .iter()
         .map(|[yardstick, subject]| figure(subject) / figure(yardstick));
     median(ratios)
-}
-
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::try_from(time).expect("a process has not used less than no time")
 }

@@ -1,8 +1,8 @@
 //! Many consumers at one queue, by several ways to queue, on any store.
 //!
 //! `cargo bench -p benches --bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
-//! `consumers`, `processes`, `sessions`, `backlog` and `enqueue`, all of them unless named. Prints
-//! tables in Markdown; with `--plot` draws curves into `docs/plots`.
+//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue` and `idle`, all of them unless named.
+//! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
 //! the `fdb-` features. Unless it is set, that is a new `embedded:` store in a temporary folder. All
@@ -12,6 +12,7 @@
 //! In each round every way takes its turn on every setting, and who begins changes. Figures are
 //! medians over the rounds, ratios are medians of the rounds' ratios.
 
+mod idle;
 mod plot;
 mod process;
 mod stage;
@@ -31,6 +32,7 @@ fn main() -> io::Result<()> {
     let (flags, named): (Vec<_>, Vec<_>) = std::env::args()
         .skip(1)
         .partition(|argument| argument.starts_with('-'));
+    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|named| named == name);
     let stage = match Stage::open() {
         Ok(stage) => stage,
         Err(error) => return writeln!(io::stderr(), "skipped: hc_dequeue: {error}"),
@@ -38,7 +40,7 @@ fn main() -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out, "{}", stage.description())?;
     for workload in workload::all() {
-        if !named.is_empty() && !named.iter().any(|named| named == workload.name) {
+        if !is_wanted(workload.name) {
             continue;
         }
         if workload.takes_processes() && !stage.is_shared() {
@@ -56,6 +58,9 @@ fn main() -> io::Result<()> {
             let path = plot::draw(workload.name, &stage, &results);
             writeln!(out, "{}", path.display())?;
         }
+    }
+    if is_wanted("idle") {
+        writeln!(out, "\n{}\n\n{}", idle::latency(&stage), idle::cost(&stage))?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The high-contention queue: consumers who share a session are combined, sessions register.
 
+use std::time::Duration;
+
 use hc_dequeue::{Consumer, ConsumerOptions, Error, HighContentionQueue, Settings};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, RunOptions, Runner, Store};
@@ -42,6 +44,17 @@ impl Session {
             .runner
             .run(|tr, _| async move { queue.enqueue_all(&tr, items).await });
         enqueued.await.expect("nothing conflicts");
+    }
+}
+
+impl Popped {
+    /// Takes an item as soon as there is one; `None` if there was none for so long.
+    ///
+    /// # Panics
+    /// If the store fails.
+    pub async fn pop_within(&self, time: Duration) -> Option<Bytes> {
+        let item = self.0.consumer.pop_within(time).await;
+        item.expect("conflicts are retried").map(|item| item.value)
     }
 }
 

@@ -1,0 +1,127 @@
+//! Consumers that wait: how soon they get what is enqueued, and what waiting costs.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use benches::contender::{Contender, ITEM, Popped, Site};
+use benches::meter::Metered;
+use benches::processor_time;
+use benches::statistics::percentile;
+use keyspace::conformance::scale;
+use keyspace::{Environment, Subspace};
+
+use crate::stage::{Stage, runtime};
+
+/// Longer than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long it takes a consumer, with room to spare, until all is quiet around it.
+const SETTLING: Duration = Duration::from_millis(20);
+
+/// How many consumers wait when the cost of waiting is measured.
+const CONSUMERS: usize = 100;
+
+fn site(stage: &Stage, place: &Subspace) -> Site {
+    Site {
+        db: Metered::new(stage.db().clone()),
+        root: place.clone(),
+    }
+}
+
+/// Returns a table of the times from the call of enqueue, in one session, to its acknowledgement
+/// and to the delivery to a consumer that waits in another one.
+pub(crate) fn latency(stage: &Stage) -> String {
+    let measure = |place: &Subspace| runtime().block_on(measure_latency(&site(stage, place)));
+    let times = stage.on_a_clean_place(measure);
+    let mut table = "\
+From the call of enqueue to an idle consumer
+
+| from the call of enqueue | median | 99th percentile |
+|---|---|---|"
+        .to_owned();
+    for (name, mut micros) in ["to its acknowledgement", "to the delivery"]
+        .into_iter()
+        .zip(times)
+    {
+        micros.sort_unstable();
+        let [median, late] = [50, 99].map(|percent| {
+            let micros = percentile(&micros, percent);
+            f64::from(micros.expect("it was measured")) / 1e3
+        });
+        write!(table, "\n| {name} | {median:.2} ms | {late:.2} ms |").expect("a string takes it");
+    }
+    table
+}
+
+/// Returns the times to acknowledgements and those to deliveries, in microseconds.
+async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
+    let env = Environment::system();
+    let (producer, consumer) = (Popped::open(site).await, Popped::open(site).await);
+    let consumer = Arc::new(consumer);
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..scale(200, 2_000) {
+        let waiting = tokio::spawn({
+            let (consumer, env) = (consumer.clone(), env.clone());
+            async move {
+                assert_eq!(consumer.pop_within(PATIENCE).await, Some(ITEM));
+                env.now()
+            }
+        });
+        env.sleep(SETTLING).await;
+        let began = env.now();
+        producer.enqueue(&[ITEM]).await;
+        let acknowledged = env.now();
+        let delivered = waiting.await.expect("the consumer does not panic");
+        for (times, at) in times.iter_mut().zip([acknowledged, delivered]) {
+            let micros = (at - began).as_micros();
+            times.push(u32::try_from(micros).unwrap_or(u32::MAX));
+        }
+    }
+    times
+}
+
+/// Returns a table of what consumers cost that wait at an empty queue, beside that of none.
+pub(crate) fn cost(stage: &Stage) -> String {
+    let mut table = "\
+Waiting at an empty queue
+
+| consumers | sessions | processor time, of one core | commits a second |
+|---|---|---|---|"
+        .to_owned();
+    for (consumers, sessions) in [(0, 0), (CONSUMERS, 1), (CONSUMERS, CONSUMERS)] {
+        let measure = |place: &Subspace| {
+            let measured = measure_cost(site(stage, place), consumers, sessions);
+            runtime().block_on(measured)
+        };
+        let [processor, commits] = stage.on_a_clean_place(measure);
+        let percent = 100.0 * processor;
+        write!(
+            table,
+            "\n| {consumers} | {sessions} | {percent:.2}% | {commits:.1} |"
+        )
+        .expect("a string takes it");
+    }
+    table
+}
+
+/// Returns the processor time and the number of commits in a second.
+async fn measure_cost(site: Site, consumers: usize, sessions: usize) -> [f64; 2] {
+    let env = Environment::system();
+    let mut opened = Vec::new();
+    for _ in 0..sessions {
+        opened.push(Arc::new(Popped::open(&site).await));
+    }
+    for consumer in 0..consumers {
+        let session = opened[consumer % sessions].clone();
+        tokio::spawn(async move { session.pop_within(PATIENCE).await });
+    }
+    // The first to come and the last to leave have more to do than to wait.
+    env.sleep(50 * SETTLING).await;
+    let (before, began) = ((processor_time(), site.db.reading()), env.now());
+    env.sleep(Duration::from_secs(scale(5, 30) as u64)).await;
+    let seconds = (env.now() - began).as_secs_f64();
+    let processor = processor_time() - before.0;
+    let commits = (site.db.reading() - before.1).commits;
+    [processor.as_secs_f64() / seconds, commits as f64 / seconds]
+}
