@@ -10,6 +10,7 @@ use microqueue::Item;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Environment, Runner, Subspace};
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 use crate::delivery::Delivery;
 use crate::dispatcher::{Command, Dispatcher, Reply, Want};
@@ -101,7 +102,9 @@ where
             commands.downgrade(),
             received,
         );
-        tokio::spawn(dispatcher.await?.run());
+        let dispatcher = dispatcher.await?;
+        let span = tracing::debug_span!("dispatcher", queue = %self.subspace(), session = %dispatcher.session());
+        tokio::spawn(dispatcher.run().instrument(span));
         Ok(Consumer {
             _handle: Arc::new(Handle(commands.clone())),
             commands,

@@ -51,6 +51,8 @@
 //! **Invariant:** while there is a key under `(queue, "h", session)` or `(queue, "g", session)`,
 //! `(queue, "s", session)` is there too. Who writes one of the former reads the latter serializably.
 
+use std::fmt;
+
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
     Environment, KeyValue, MutationOp, Subspace, Transaction, Versionstamp,
@@ -66,6 +68,15 @@ pub(crate) type Records = MicroQueue<Record, RecordCodec>;
 /// The name of a session: of one dispatcher, from its opening to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SessionId(pub(crate) [u8; 16]);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
 
 /// A number that transactions add to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,15 +217,13 @@ impl Keys {
         }
     }
 
+    pub(crate) fn request(&self, request: &ItemId) -> Vec<u8> {
+        key_of(&self.queue.subspace(&"r"), request)
+    }
+
     pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
         let grants = self.queue.subspace(&("g", session.0.as_slice()));
-        match request {
-            ItemId::Commit { versionstamp, call } => {
-                let stamp = TupleVersionstamp::complete(*versionstamp.as_bytes(), 0);
-                grants.pack(&(stamp, call))
-            }
-            ItemId::Index { index, .. } => grants.pack(index),
-        }
+        key_of(&grants, request)
     }
 
     /// The range of what a session has been granted and not yet cleared.
@@ -256,6 +265,17 @@ impl Keys {
     /// Stages that everybody who waits looks again. Writes blindly: nobody conflicts.
     pub(crate) fn wake_all(&self, tr: &impl Transaction) {
         stamp(tr, &self.wake());
+    }
+}
+
+/// Returns the key that an id has in a subspace. All ids of a queue are of the commit order.
+fn key_of(part: &Subspace, id: &ItemId) -> Vec<u8> {
+    match id {
+        ItemId::Commit { versionstamp, call } => {
+            let stamp = TupleVersionstamp::complete(*versionstamp.as_bytes(), 0);
+            part.pack(&(stamp, call))
+        }
+        ItemId::Index { index, .. } => part.pack(index),
     }
 }
 

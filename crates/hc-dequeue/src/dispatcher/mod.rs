@@ -26,6 +26,7 @@ use crate::delivery::{Delivery, GiveBack, Out, Return, Shared, give_back};
 use crate::error::{Error, Result};
 use crate::keys::{Keys, SessionId};
 use crate::queue::HighContentionQueue;
+use crate::registry::request::Woken;
 use crate::registry::{Demand, ITEMS_PER_FULFILMENT};
 use crate::session;
 
@@ -91,28 +92,45 @@ impl<T> Want<T> {
 }
 
 /// The session's one request.
+#[derive(Debug, Clone, Copy)]
 struct Requested {
     id: ItemId,
+    /// Not before then does the session fulfill, though it be the first: while others take items,
+    /// too, one of them leads as a rule, and answers this request with its next step.
+    lead_at: Duration,
     patience: Option<Patience>,
+    /// What has told that there may be something new; `None` if nothing has for long.
+    woken: Option<Woken>,
+}
+
+impl Requested {
+    fn new(id: ItemId, lead_at: Duration) -> Self {
+        Self {
+            id,
+            lead_at,
+            patience: None,
+            woken: Some(Woken::Changed),
+        }
+    }
 }
 
 /// How long somebody else may be the first while there are items.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    first: Option<ItemId>,
+    first: ItemId,
     until: Duration,
 }
 
 /// A watch that is armed. The lock is never contended, nor taken: it makes the dispatcher `Sync`, so
 /// that its futures are `Send`.
-type Watch = Mutex<BoxFuture<keyspace::Result<()>>>;
+type Watch = Mutex<BoxFuture<keyspace::Result<Woken>>>;
 
-/// What wakes the dispatcher beside its commands and its timers.
-#[derive(Default)]
-struct Wakers {
+/// What the dispatcher waits for beside its commands and its timers.
+struct Sleep {
+    /// `None` once it has failed.
     watch: Option<Watch>,
     /// When to look again, whatever the watch says.
-    look_at: Option<Duration>,
+    until: Duration,
 }
 
 pub(crate) struct Dispatcher<T, D: Database, C> {
@@ -133,7 +151,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     leads: bool,
     /// How many takes to come do not try the fast path.
     staged: u32,
-    wakers: Wakers,
+    /// `None`: awake.
+    sleep: Option<Sleep>,
     ticks: u32,
     next_tick: Duration,
     /// Sessions that are dead and not yet buried.
@@ -177,13 +196,17 @@ where
             request: None,
             leads: false,
             staged: 0,
-            wakers: Wakers::default(),
+            sleep: None,
             ticks: 0,
             dead: Vec::new(),
             closing: None,
         };
         dispatcher.open_session().await?;
         Ok(dispatcher)
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        self.session
     }
 
     /// Begins a new session; what the one before held is lost.
@@ -193,7 +216,7 @@ where
         }
         self.request = None;
         self.leads = false;
-        self.wakers = Wakers::default();
+        self.sleep = None;
         self.session = SessionId(self.runner.environment().random_bytes());
         let (keys, session) = (self.keys(), self.session);
         let open = |tr, _| async move {
@@ -318,14 +341,14 @@ where
     async fn rest(&mut self) {
         let now = self.now();
         let deliveries = self.out.values().map(|out| out.deadline());
-        let wants = self.wants.iter().map(|want| want.until);
+        let wants = self.wants.iter().filter(|want| want.waits).map(|want| want.until);
         let next = deliveries
             .chain(wants)
-            .chain(self.wakers.look_at)
+            .chain(self.sleep.iter().map(|sleep| sleep.until))
             .fold(self.next_tick, Duration::min);
         let timer = self.runner.environment().sleep(next.saturating_sub(now));
         let watch = async {
-            match &mut self.wakers.watch {
+            match self.sleep.as_mut().and_then(|sleep| sleep.watch.as_mut()) {
                 Some(watch) => {
                     watch
                         .get_mut()
@@ -341,12 +364,26 @@ where
                 Some(command) => self.accept(command),
                 None => self.closing = Some(None),
             },
-            _ = watch => self.wakers = Wakers::default(),
+            woken = watch => match (woken, &mut self.sleep) {
+                (Ok(woken), _) => self.wake(Some(woken)),
+                // It tells no more. The timer does.
+                (Err(_), Some(sleep)) => sleep.watch = None,
+                (Err(_), None) => {}
+            },
             () = timer => {
-                if self.wakers.look_at.is_some_and(|time| time <= self.runner.environment().now()) {
-                    self.wakers = Wakers::default();
+                let now = self.now();
+                if self.sleep.as_ref().is_some_and(|sleep| sleep.until <= now) {
+                    self.wake(None);
                 }
             }
+        }
+    }
+
+    /// Makes the dispatcher look. `None`: it has waited long enough.
+    fn wake(&mut self, woken: Option<Woken>) {
+        self.sleep = None;
+        if let Some(request) = &mut self.request {
+            request.woken = woken;
         }
     }
 

@@ -5,25 +5,50 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::try_join;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{Code, Database};
 use microqueue::{Item, ItemId};
 
-use super::{Dispatcher, Patience, Reply, Requested, STAGED_TAKES, Wakers, Watch};
+use super::{Dispatcher, Patience, Reply, Requested, STAGED_TAKES, Sleep, Watch};
 use crate::delivery::{Delivery, GiveBack, Out};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::record::Record;
 use crate::registry::fulfill::{Taken, fulfill, take};
-use crate::registry::request::{Standing, collect, look, next_due, register, watch, withdraw};
+use crate::registry::request::{
+    Precedence, Standing, Supply, Woken, collect, look, precedence, register, supply,
+    watch_request, watch_wake, withdraw,
+};
 use crate::registry::{Demand, Granted, Own, wanted};
+
+/// For how many of its own transactions a session that has become the first leaves the lead to
+/// somebody else, while others take items, too. Who leads needs one of them to answer its request, and
+/// the answer needs another to be noticed.
+const GRACE: u32 = 4;
 
 /// Into how many parts the patience of one rank divides the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
 
-/// What a try of the fast path came to, as the dispatcher sees it.
+/// What a look at the own request has seen.
+enum Seen {
+    Granted,
+    Gone,
+    Waits {
+        is_first: bool,
+        /// What there is, if that was looked at.
+        supply: Option<Supply>,
+        /// Who comes before, if that was looked at.
+        precedence: Option<Precedence>,
+        watch: Watch,
+    },
+}
+
+/// What became of an attempt to take items at the same time as others.
 enum Tried<T> {
-    Taken(Taken<T>),
+    Did(T),
+    /// It met a conflict.
     Contended,
 }
 
@@ -41,21 +66,20 @@ where
         }
         if self.wants.is_empty() {
             return match self.request.take() {
-                Some(request) => self.leave(request.id).await.map(|()| true),
+                Some(request) => self.leave(request).await.map(|()| true),
                 None => Ok(false),
             };
         }
-        if self.wakers.watch.is_some() {
-            // Asleep until something happens. Somebody who does not want to wait has come since.
-            if self.wants.iter().all(|want| want.waits) {
-                return Ok(false);
-            }
+        // Asleep until something happens, or somebody comes who does not want to wait.
+        if self.sleep.is_some() && self.wants.iter().all(|want| want.waits) {
+            return Ok(false);
         }
-        match &self.request {
-            Some(request) => {
-                let request = request.id;
-                self.follow(request).await
+        match self.request {
+            Some(request) if request.woken == Some(Woken::Granted) => {
+                self.collect(request).await?;
+                Ok(true)
             }
+            Some(request) => self.follow(request).await,
             None if self.staged > 0 => {
                 self.staged -= 1;
                 self.register().await?;
@@ -73,30 +97,31 @@ where
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 return Ok(Tried::Contended);
             }
-            take(&tr, own).await.map(Tried::Taken)
+            take(&tr, own).await.map(Tried::Did)
         });
         match tried.await? {
-            Tried::Taken(Taken::Items(items)) if !items.is_empty() => self.hand_out(items),
-            Tried::Taken(Taken::Items(_)) => {
+            Tried::Did(Taken::Items(items)) if !items.is_empty() => self.hand_out(items),
+            Tried::Did(Taken::Items(_)) => {
                 self.answer_impatient();
                 if !self.wants.is_empty() {
                     self.register().await?;
                 }
             }
-            Tried::Taken(Taken::Staged) => self.register().await?,
+            Tried::Did(Taken::Staged) => self.register().await?,
             Tried::Contended => {
+                tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
                 self.staged = STAGED_TAKES;
                 self.register().await?;
             }
-            Tried::Taken(Taken::Paused) => {
+            Tried::Did(Taken::Paused) => {
                 self.answer_impatient();
                 if self.wants.is_empty() {
                     return Ok(true);
                 }
-                self.watch_for_resumption().await?;
+                self.sleep_until_resumed().await?;
                 return Ok(false);
             }
-            Tried::Taken(Taken::SessionLost) => self.open_session().await?,
+            Tried::Did(Taken::SessionLost) => self.open_session().await?,
         }
         Ok(true)
     }
@@ -104,7 +129,7 @@ where
     async fn register(&mut self) -> Result<()> {
         let demand = self.demand();
         let wanted = u32::try_from(wanted(&demand)).unwrap_or(u32::MAX);
-        let (keys, session) = (self.keys(), self.session);
+        let (keys, session, began) = (self.keys(), self.session, self.now());
         let registered = self
             .runner
             .run_committed(|tr, _| async move { register(&tr, keys, session, wanted).await });
@@ -112,11 +137,13 @@ where
             (Some(staged), commit) => {
                 let stamp = commit.versionstamp;
                 let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
-                self.wakers = Wakers::default();
-                self.request = Some(Requested {
-                    id: staged.at(stamp),
-                    patience: None,
-                });
+                tracing::debug!(queue = %self.keys().queue, wanted, "registered a request");
+                self.sleep = None;
+                let lead_at = match self.staged {
+                    0 => began,
+                    _ => self.grace(began),
+                };
+                self.request = Some(Requested::new(staged.at(stamp), lead_at));
             }
             (None, _) => self.open_session().await?,
         }
@@ -124,95 +151,131 @@ where
     }
 
     /// Looks how things stand for the request, and does what they ask for.
-    async fn follow(&mut self, request: ItemId) -> Result<bool> {
-        let (keys, session) = (self.keys(), self.session);
+    async fn follow(&mut self, request: Requested) -> Result<bool> {
+        let (keys, session, id) = (self.keys(), self.session, request.id);
+        let looks_closely = request.woken.is_none() || self.wants.iter().any(|want| !want.waits);
         let look = self.runner.run(|tr, _| async move {
-            // Armed first: what changes after this read wakes.
-            let watch = watch(&tr, keys, session, Some(&request));
-            let (standing, due) =
-                futures::try_join!(look(&tr, keys, session, &request), next_due(&tr, keys))?;
-            let watch: Watch = Mutex::new(Box::pin(watch));
-            Ok::<_, Error>((standing, due, watch))
+            let before = match look(&tr, keys, session, &id).await? {
+                Standing::Waits(before) => before,
+                Standing::Granted => return Ok(Seen::Granted),
+                Standing::Gone => return Ok(Seen::Gone),
+            };
+            let watch = watch_request(&tr, keys, session, &id, before.as_ref());
+            // Who is not the first, and was not left alone for long, has no use for the rest.
+            let (supply, precedence) = match before {
+                None => (Some(supply(&tr, keys).await?), None),
+                Some(_) if looks_closely => {
+                    let both = try_join!(supply(&tr, keys), precedence(&tr, keys, &id))?;
+                    (Some(both.0), Some(both.1))
+                }
+                Some(_) => (None, None),
+            };
+            Ok::<_, Error>(Seen::Waits {
+                is_first: before.is_none(),
+                supply,
+                precedence,
+                watch: Mutex::new(Box::pin(watch)),
+            })
         });
-        let (standing, due, watch) = Box::pin(look).await?;
-        if standing.is_granted {
-            self.collect(request).await?;
-            return Ok(true);
+        let (is_first, supply, precedence, watch) = match Box::pin(look).await? {
+            Seen::Waits {
+                is_first,
+                supply,
+                precedence,
+                watch,
+            } => (is_first, supply, precedence, watch),
+            Seen::Granted => {
+                self.collect(request).await?;
+                return Ok(true);
+            }
+            Seen::Gone => {
+                self.request = None;
+                return Ok(true);
+            }
+        };
+        let has_items = supply.map(|supply| supply.has_items);
+        if has_items == Some(true) && self.may_lead(precedence) {
+            return self.lead().await.map(|()| true);
         }
-        if !standing.is_registered {
-            self.request = None;
-            return Ok(true);
-        }
-        if standing.has_items && self.may_lead(&standing) {
-            self.lead().await?;
-            return Ok(true);
-        }
-        if !standing.has_items {
+        if has_items == Some(false) {
             self.answer_impatient();
             if self.wants.is_empty() {
                 return Ok(true);
             }
         }
         let now = self.now();
-        let due = due.map(|due| {
+        let due = supply.and_then(|supply| supply.due).map(|due| {
             let delay = due.saturating_sub(wall_millis(self.keys()));
             now.saturating_add(Duration::from_millis(delay))
         });
-        let patience = (self.request.as_ref())
-            .and_then(|request| request.patience)
-            .map(|patience| patience.until);
-        let poll = now.saturating_add(self.options.poll_interval);
-        let look_at = [due, patience]
-            .into_iter()
-            .flatten()
-            .fold(poll, Duration::min);
-        self.wakers = Wakers {
-            watch: Some(watch),
-            look_at: Some(look_at),
+        let turn = match has_items {
+            Some(true) if is_first => Some(request.lead_at),
+            _ => self.request.and_then(|request| request.patience).map(|patience| patience.until),
         };
+        let poll = now.saturating_add(self.options.poll_interval);
+        let until = [due, turn].into_iter().flatten().fold(poll, Duration::min);
+        tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
+        self.sleep = Some(Sleep {
+            watch: Some(watch),
+            until,
+        });
         Ok(false)
     }
 
     /// Returns whether it is this session's turn to fulfill: its request is the first, or the first
     /// one has had its time.
-    fn may_lead(&mut self, standing: &Standing) -> bool {
-        if standing.rank == 0 {
-            return true;
-        }
+    fn may_lead(&mut self, precedence: Option<Precedence>) -> bool {
         let now = self.now();
         let step = self.queue.settings.lease / PATIENCES_PER_LEASE;
-        let rank = u32::try_from(standing.rank).unwrap_or(u32::MAX);
         let Some(request) = &mut self.request else {
             return false;
         };
+        let Some(precedence) = precedence else {
+            return request.lead_at <= now;
+        };
         match request.patience {
-            Some(patience) if patience.first == standing.first => {
-                let expired = patience.until <= now;
-                if expired {
+            Some(patience) if patience.first == precedence.first => {
+                let is_over = patience.until <= now;
+                if is_over {
                     tracing::warn!(queue = %self.shared.keys.queue, "the first request waits too long");
                     request.patience = None;
                 }
-                expired
+                is_over
             }
             _ => {
                 request.patience = Some(Patience {
-                    first: standing.first,
-                    until: now.saturating_add(step.saturating_mul(rank)),
+                    first: precedence.first,
+                    until: now.saturating_add(step.saturating_mul(precedence.rank)),
                 });
                 false
             }
         }
     }
 
-    /// Fulfills the first requests, the own one among them as a rule.
+    /// Fulfills the first requests, the own one or the own demand among them as a rule.
     async fn lead(&mut self) -> Result<()> {
         let demand = self.demand();
         let own = self.own(&demand);
-        let request = self.request.as_ref().map(|request| request.id);
-        let fulfilled = self
-            .runner
-            .run(|tr, _| async move { fulfill(&tr, own, request).await })
-            .await?;
+        let request = self.request.map(|request| request.id);
+        let began = self.now();
+        let tried = self.runner.run(|tr, attempt| async move {
+            // Somebody else takes items, too, and has answered the request as a rule.
+            if attempt.after == Some(Code::NOT_COMMITTED) {
+                return Ok(Tried::Contended);
+            }
+            fulfill(&tr, own, request).await.map(Tried::Did)
+        });
+        let fulfilled = match tried.await? {
+            Tried::Did(fulfilled) => fulfilled,
+            Tried::Contended => {
+                tracing::debug!(queue = %self.keys().queue, "a fulfilment met a conflict");
+                self.leads = false;
+                self.staged = STAGED_TAKES;
+                let lead_at = self.grace(began);
+                self.request = request.map(|id| Requested::new(id, lead_at));
+                return Ok(());
+            }
+        };
         tracing::debug!(
             queue = %self.keys().queue,
             answered = fulfilled.answered,
@@ -223,57 +286,73 @@ where
         self.leads = fulfilled.has_changed();
         if let Some(items) = fulfilled.own {
             self.request = None;
+            self.sleep = None;
             self.hand_out(items);
         }
         Ok(())
     }
 
-    async fn collect(&mut self, request: ItemId) -> Result<()> {
+    async fn collect(&mut self, request: Requested) -> Result<()> {
         let demand = self.demand();
         let own = self.own(&demand);
         let collected = self
             .runner
-            .run(|tr, _| async move { collect(&tr, own, &request).await })
+            .run(|tr, _| async move { collect(&tr, own, &request.id).await })
             .await?;
-        self.request = None;
-        self.wakers = Wakers::default();
-        if let Some(items) = collected {
-            self.hand_out(items);
+        self.sleep = None;
+        match collected {
+            Some(items) => {
+                tracing::debug!(queue = %self.keys().queue, items = items.len(), "collected a grant");
+                self.request = None;
+                self.hand_out(items);
+            }
+            // The watch was mistaken.
+            None => self.request = Some(Requested::new(request.id, request.lead_at)),
         }
         Ok(())
     }
 
     /// Takes a request back that nobody waits for any more.
-    async fn leave(&mut self, request: ItemId) -> Result<()> {
-        self.wakers = Wakers::default();
+    async fn leave(&mut self, request: Requested) -> Result<()> {
+        self.sleep = None;
         let keys = self.keys();
         let withdrawn = self
             .runner
-            .run(|tr, _| async move { withdraw(&tr, keys, &request).await });
+            .run(|tr, _| async move { withdraw(&tr, keys, &request.id).await });
         match withdrawn.await {
             Ok(true) => Ok(()),
-            Ok(false) => self.collect(request).await,
+            Ok(false) => {
+                self.collect(request).await?;
+                // Neither answered nor there: somebody has removed it.
+                self.request = None;
+                Ok(())
+            }
             Err(error) => {
-                self.request = Some(Requested {
-                    id: request,
-                    patience: None,
-                });
+                self.request = Some(request);
                 Err(error)
             }
         }
     }
 
-    async fn watch_for_resumption(&mut self) -> Result<()> {
-        let (keys, session) = (self.keys(), self.session);
+    async fn sleep_until_resumed(&mut self) -> Result<()> {
+        let keys = self.keys();
         let watch = self.runner.run(|tr, _| async move {
-            let watch: Watch = Mutex::new(Box::pin(watch(&tr, keys, session, None)));
-            Ok::<_, Error>(watch)
+            let watch = watch_wake(&tr, keys);
+            Ok::<_, Error>(Mutex::new(Box::pin(watch) as BoxFuture<_>))
         });
-        self.wakers = Wakers {
+        self.sleep = Some(Sleep {
             watch: Some(Box::pin(watch).await?),
-            look_at: Some(self.now().saturating_add(self.options.poll_interval)),
-        };
+            until: self.now().saturating_add(self.options.poll_interval),
+        });
         Ok(())
+    }
+
+    /// Returns until when somebody else may lead, after a transaction that began at a time: for as
+    /// long as several such transactions take.
+    fn grace(&self, began: Duration) -> Duration {
+        let now = self.now();
+        let took = now.saturating_sub(began);
+        now.saturating_add(took.saturating_mul(GRACE))
     }
 
     /// Tells those who do not wait that there is nothing.

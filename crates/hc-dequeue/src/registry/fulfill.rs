@@ -55,7 +55,7 @@ impl<T> Fulfilled<T> {
 
     /// Whether there may be more to do: only a look that changed nothing has seen that there is not.
     pub(crate) fn has_changed(&self) -> bool {
-        self.answered + self.removed > 0
+        self.granted + self.removed > 0
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) async fn take<T>(tr: &impl Transaction, own: Own<'_, T>) -> Result<Ta
 }
 
 /// Answers the first requests with the first items. If the own request is among them, its items are
-/// taken over at once.
+/// taken over at once; without a request the own demand comes after all of them.
 ///
 /// # Conflicts
 /// Reads the pause and the states of the sessions that it meets; the key of each request that it
@@ -108,15 +108,24 @@ pub(crate) async fn fulfill<T>(
         .requests
         .snapshot(tr, REQUESTS_PER_FULFILMENT, BYTES_PER_FULFILMENT);
     let (paused, requests) = try_join!(is_paused(tr, keys), requests.map_err(Error::from))?;
-    if paused || requests.is_empty() {
+    let of_requests: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
+    let of_own = match own_request {
+        None => wanted(own.demand),
+        Some(_) => 0,
+    };
+    let asked = (of_requests + of_own).min(ITEMS_PER_FULFILMENT);
+    if paused || asked == 0 {
         return Ok(Fulfilled::nothing());
     }
-    let asked: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
-    let items = ready_items(tr, keys, asked.min(ITEMS_PER_FULFILMENT));
-    let (alive, items) = try_join!(alive(tr, keys, &requests), items)?;
+    let (alive, items) = try_join!(
+        alive(tr, keys, &requests, own.session),
+        ready_items(tr, keys, asked)
+    )?;
 
     let mut fulfilled = Fulfilled::nothing();
-    let mut unanswered = requests.len();
+    // Without a request the session's own demand is one more to be answered, if it lives.
+    let takes_last = of_own > 0 && alive[&own.session];
+    let mut unanswered = requests.len() + usize::from(takes_last);
     let mut items = items.into_iter();
     for Item { id, value: request } in requests {
         unanswered -= 1;
@@ -141,6 +150,11 @@ pub(crate) async fn fulfill<T>(
             fulfilled.granted += grant(tr, keys, &request, &id, items.by_ref().take(limit))?;
         }
     }
+    if takes_last && items.len() > 0 {
+        let taken = grant_own(tr, own, &mut items, of_own)?;
+        fulfilled.granted += taken.len();
+        fulfilled.own = Some(taken);
+    }
     Ok(fulfilled)
 }
 
@@ -154,13 +168,15 @@ async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
     Ok(pause.is_some())
 }
 
-/// Returns which of the sessions that have requests are alive.
+/// Returns which of the sessions that have requests, and of the own one, are alive.
 async fn alive(
     tr: &impl Transaction,
     keys: &Keys,
     requests: &[Item<Request>],
+    own: SessionId,
 ) -> Result<BTreeMap<SessionId, bool>> {
     let mut sessions: Vec<_> = requests.iter().map(|item| item.value.session).collect();
+    sessions.push(own);
     sessions.sort_unstable();
     sessions.dedup();
     let lives = sessions.into_iter().map(|session| async move {

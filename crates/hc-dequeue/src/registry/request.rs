@@ -3,17 +3,21 @@
 use std::future::Future;
 
 use futures::future::try_join_all;
-use futures::{TryFutureExt, try_join};
+use futures::try_join;
+use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, StagedId};
 
 use super::fulfill::complete;
-use super::{Granted, Own, REQUESTS_PER_FULFILMENT, places};
+use super::{Granted, Own, places};
 use crate::enqueue::wall_millis;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::{Counter, Keys, SessionId};
 use crate::record::{Life, Request, decode_grant};
 use crate::session::life;
+
+/// How many of the requests before one are counted.
+const RANKS: usize = 16;
 
 /// Stages a request at the end of the registry. `None`: the session is dead.
 ///
@@ -34,17 +38,13 @@ pub(crate) async fn register(
 
 /// How things stand for a request.
 #[derive(Debug)]
-pub(crate) struct Standing {
-    /// Whether the request was answered.
-    pub(crate) is_granted: bool,
-    /// Whether it waits. If it was not answered either, somebody has removed it.
-    pub(crate) is_registered: bool,
-    /// How many requests come before it, as far as they were counted.
-    pub(crate) rank: usize,
-    /// The first request.
-    pub(crate) first: Option<ItemId>,
-    /// Whether an item is ready, and may be granted.
-    pub(crate) has_items: bool,
+pub(crate) enum Standing {
+    /// It was answered.
+    Granted,
+    /// It was not answered, and it waits no more: somebody has removed it.
+    Gone,
+    /// It waits, behind this one; `None`: it is the first.
+    Waits(Option<ItemId>),
 }
 
 /// Reads how things stand for a request.
@@ -55,68 +55,114 @@ pub(crate) async fn look(
     request: &ItemId,
 ) -> Result<Standing> {
     let grant = tr.get(&keys.grant(session, request), Isolation::Snapshot);
-    let requests = keys
-        .requests
-        .snapshot(tr, REQUESTS_PER_FULFILMENT, usize::MAX);
-    let own = keys.requests.get(tr, request);
-    let (grant, own, requests, has_items) = try_join!(
-        grant.map_err(Error::from),
-        own.map_err(Error::from),
-        requests.map_err(Error::from),
-        has_items(tr, keys)
-    )?;
-    let place = requests.iter().position(|item| item.id == *request);
-    Ok(Standing {
-        is_granted: grant.is_some(),
-        is_registered: own.is_some(),
-        rank: place.unwrap_or(requests.len()),
-        first: requests.first().map(|item| item.id),
-        has_items,
+    let (begin, _) = keys.part("r");
+    let up_to_it = RangeQuery::keys(begin, key_after(&keys.request(request)));
+    let last_two = tr.get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot);
+    let (grant, last_two) = try_join!(grant, last_two)?;
+    if grant.is_some() {
+        return Ok(Standing::Granted);
+    }
+    let mut rows = last_two.rows.iter().map(|row| keys.requests.decode(row));
+    match rows.next().transpose()? {
+        Some(last) if last.id == *request => {
+            let before = rows.next().transpose()?;
+            Ok(Standing::Waits(before.map(|item| item.id)))
+        }
+        _ => Ok(Standing::Gone),
+    }
+}
+
+/// Who comes first in the registry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Precedence {
+    /// The first request.
+    pub(crate) first: ItemId,
+    /// How many requests come before one's own, as far as they are counted.
+    pub(crate) rank: u32,
+}
+
+/// Reads who comes before a request that waits.
+pub(crate) async fn precedence(
+    tr: &impl Transaction,
+    keys: &Keys,
+    request: &ItemId,
+) -> Result<Precedence> {
+    let requests = keys.requests.snapshot(tr, RANKS, usize::MAX).await?;
+    let before = requests.iter().take_while(|item| item.id < *request);
+    Ok(Precedence {
+        rank: u32::try_from(before.count()).unwrap_or(u32::MAX),
+        first: requests.first().map_or(*request, |first| first.id),
     })
 }
 
-/// Returns whether an item is ready and may be granted.
-async fn has_items(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
-    let (begin, end) = keys.due(wall_millis(keys));
-    let due = RangeQuery::keys(begin, end).limit(1);
-    let (begin, end) = keys.items.subspace().range();
+/// What could be granted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Supply {
+    /// Whether an item is ready, and may be granted.
+    pub(crate) has_items: bool,
+    /// When the first delayed item is due, by the wall clock.
+    pub(crate) due: Option<u64>,
+}
+
+/// Reads what could be granted.
+pub(crate) async fn supply(tr: &impl Transaction, keys: &Keys) -> Result<Supply> {
+    let (begin, end) = keys.part("t");
+    let delayed = RangeQuery::keys(begin, end).limit(1);
+    let (begin, end) = keys.part("i");
     let queued = RangeQuery::keys(begin, end).limit(1);
-    let (due, queued, pause) = try_join!(
-        tr.get_range(&due, Isolation::Snapshot),
+    let (delayed, queued, pause) = try_join!(
+        tr.get_range(&delayed, Isolation::Snapshot),
         tr.get_range(&queued, Isolation::Snapshot),
         tr.get(&keys.pause(), Isolation::Snapshot)
     )?;
-    Ok(pause.is_none() && !(due.rows.is_empty() && queued.rows.is_empty()))
+    let due = delayed.rows.first().map(|row| keys.ready_of(row));
+    let due = due.transpose()?;
+    let is_due = due.is_some_and(|due| due <= wall_millis(keys));
+    Ok(Supply {
+        has_items: pause.is_none() && (is_due || !queued.rows.is_empty()),
+        due: due.filter(|_| !is_due),
+    })
 }
 
-/// Returns when the first delayed item is due, by the wall clock.
-pub(crate) async fn next_due(tr: &impl Transaction, keys: &Keys) -> Result<Option<u64>> {
-    let (begin, end) = keys.due(u64::MAX);
-    let first = RangeQuery::keys(begin, end).limit(1);
-    let first = tr.get_range(&first, Isolation::Snapshot).await?;
-    first.rows.first().map(|row| keys.ready_of(row)).transpose()
+/// What a watch tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// The request was answered, as it seems.
+    Granted,
+    /// Its turn may have come, or there may be an item.
+    Changed,
 }
 
-/// Watches what may answer a request or make an item ready.
-pub(crate) fn watch<Tr: Transaction>(
+/// Watches what may answer a request that waits, and what may make it the next to act: the wake
+/// stamp if it is the first, else the request before it. So an enqueue wakes one session, however
+/// many wait.
+pub(crate) fn watch_request<Tr: Transaction>(
     tr: &Tr,
     keys: &Keys,
     session: SessionId,
-    request: Option<&ItemId>,
-) -> impl Future<Output = keyspace::Result<()>> + Send + use<Tr> {
-    let wake = tr.watch(&keys.wake());
-    let grant = request.map(|request| tr.watch(&keys.grant(session, request)));
+    request: &ItemId,
+    before: Option<&ItemId>,
+) -> impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr> {
+    let granted = tr.watch(&keys.grant(session, request));
+    let changed = match before {
+        None => tr.watch(&keys.wake()),
+        Some(before) => tr.watch(&keys.request(before)),
+    };
     async move {
-        match grant {
-            None => wake.await,
-            Some(grant) => {
-                tokio::select! {
-                    woken = wake => woken,
-                    granted = grant => granted,
-                }
-            }
+        tokio::select! {
+            granted = granted => granted.map(|()| Woken::Granted),
+            changed = changed => changed.map(|()| Woken::Changed),
         }
     }
+}
+
+/// Watches what ends a pause.
+pub(crate) fn watch_wake<Tr: Transaction>(
+    tr: &Tr,
+    keys: &Keys,
+) -> impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr> {
+    let woken = tr.watch(&keys.wake());
+    async move { woken.await.map(|()| Woken::Changed) }
 }
 
 /// Takes over what was granted to a request: clears the grant, and completes what is popped. `None`:
@@ -157,20 +203,14 @@ pub(crate) async fn collect<T>(
 
 /// Removes a request. False: it was answered before.
 ///
-/// The next request becomes the first, and its owner may have gone to sleep behind this one: it is
-/// woken.
+/// The owner of the next request watches this one and looks what that means for it.
 ///
 /// # Conflicts
 /// Reads the request.
 pub(crate) async fn withdraw(tr: &impl Transaction, keys: &Keys, request: &ItemId) -> Result<bool> {
-    let first = keys.requests.snapshot(tr, 2, usize::MAX);
-    let (own, first) = try_join!(keys.requests.get(tr, request), first)?;
-    if own.is_none() {
-        return Ok(false);
+    let is_there = keys.requests.get(tr, request).await?.is_some();
+    if is_there {
+        keys.requests.take(tr, request)?;
     }
-    keys.requests.take(tr, request)?;
-    if first.len() > 1 && first[0].id == *request {
-        keys.wake_all(tr);
-    }
-    Ok(true)
+    Ok(is_there)
 }
