@@ -79,9 +79,10 @@ impl Panel {
             .x_label_formatter(&|consumers| format!("{consumers:.0}"))
             .y_label_formatter(&|figure| format!("{figure:.0$}", self.digits))
             .max_light_lines(1)
+            .bold_line_style(BLACK.mix(0.15))
             .draw()?;
-        for (index, way) in Way::ALL.into_iter().enumerate() {
-            let color = Palette99::pick(index);
+        for way in Way::ALL {
+            let color = color(way);
             let of_way = results.iter().filter(|outcome| outcome.way == way);
             let line: Vec<_> = of_way.map(point).collect();
             chart
@@ -98,5 +99,16 @@ impl Panel {
             .position(SeriesLabelPosition::UpperLeft)
             .draw()?;
         Ok(())
+    }
+}
+
+/// Returns the color of a way, which the color-blind tell from the others, too.
+fn color(way: Way) -> RGBColor {
+    match way {
+        Way::BlindSets => RGBColor(120, 120, 120),
+        Way::Naive => RGBColor(213, 94, 0),
+        Way::Classic => RGBColor(230, 159, 0),
+        Way::Popped => RGBColor(0, 114, 178),
+        Way::Acknowledged => RGBColor(86, 180, 233),
     }
 }
