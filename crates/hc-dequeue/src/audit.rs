@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys, SessionId};
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, declare_dead, remove_grants, return_items};
-use crate::record::{Life, Settings, decode_grant};
+use crate::record::{Life, Settings, decode_grant, is_turn};
 use crate::session::life;
 
 /// How often a count that does not come to its end in time is begun.
@@ -155,6 +155,7 @@ struct Sessions {
     heartbeats: BTreeSet<SessionId>,
     requests: Vec<(ItemId, SessionId)>,
     held: BTreeSet<(SessionId, ItemId)>,
+    /// Those that have items.
     grants: Vec<(SessionId, Vec<ItemId>)>,
     /// Which of the items that are held are also somewhere else.
     twice: Vec<ItemId>,
@@ -193,7 +194,11 @@ impl Sessions {
                 .map(|item| (item.id, item.value.session))
                 .collect(),
             held: BTreeSet::new(),
-            grants: grants.iter().map(grant).collect::<Result<_>>()?,
+            grants: grants
+                .iter()
+                .filter(|row| !is_turn(row.value()))
+                .map(grant)
+                .collect::<Result<_>>()?,
             twice: Vec::new(),
         };
         for row in &held {
@@ -377,7 +382,7 @@ async fn remove_empty_grants(tr: &impl Transaction, keys: &Keys, session: Sessio
         for id in decode_grant(grant.key(), grant.value())? {
             is_empty &= held.get(tr, &id).await?.is_none();
         }
-        if is_empty {
+        if is_empty && !is_turn(grant.value()) {
             tr.clear(grant.key());
         }
     }

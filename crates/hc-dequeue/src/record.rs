@@ -122,6 +122,11 @@ pub(crate) fn encode_grant<'a>(items: impl Iterator<Item = &'a ItemId>) -> Vec<u
     value
 }
 
+/// Returns whether a grant has no items: it tells its request that it has become the first.
+pub(crate) fn is_turn(value: &[u8]) -> bool {
+    value == [FORMAT]
+}
+
 /// Returns the items of a grant.
 pub(crate) fn decode_grant(key: &[u8], value: &[u8]) -> Result<Vec<ItemId>> {
     let mut fields = Fields(value);

@@ -35,7 +35,7 @@ use crate::session;
 const TICKS_PER_LEASE: u32 = 6;
 
 /// How many takes after a conflict go by the registry without trying the fast path.
-const STAGED_TAKES: u32 = 16;
+const STAGED_TAKES: u32 = 64;
 
 /// How long the dispatcher waits after a transaction that failed for good.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -125,6 +125,15 @@ struct Patience {
 /// that its futures are `Send`.
 type Watch = Mutex<BoxFuture<keyspace::Result<Woken>>>;
 
+/// For whom a session that leads takes items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lead {
+    /// For whoever has a request, and then for itself.
+    Everybody,
+    /// For whoever has a request: somebody else takes items at the same time.
+    OthersOnly,
+}
+
 /// What the dispatcher waits for beside its commands and its timers.
 struct Sleep {
     /// `None` once it has failed.
@@ -147,8 +156,9 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     out: BTreeMap<ItemId, Arc<Out>>,
     returns: Vec<(Return, Option<oneshot::Sender<Result<()>>>)>,
     request: Option<Requested>,
-    /// Whether the last fulfilment may have left a pair.
-    leads: bool,
+    /// Whether there may be a pair, or somebody who does not know that it is the first: who leads
+    /// leaves only after a fulfilment that changed nothing.
+    leads: Option<Lead>,
     /// How many takes to come do not try the fast path.
     staged: u32,
     /// `None`: awake.
@@ -194,7 +204,7 @@ where
             out: BTreeMap::new(),
             returns: Vec::new(),
             request: None,
-            leads: false,
+            leads: None,
             staged: 0,
             sleep: None,
             ticks: 0,
@@ -215,7 +225,7 @@ where
             out.lose();
         }
         self.request = None;
-        self.leads = false;
+        self.leads = None;
         self.sleep = None;
         self.session = SessionId(self.runner.environment().random_bytes());
         let (keys, session) = (self.keys(), self.session);
@@ -341,7 +351,11 @@ where
     async fn rest(&mut self) {
         let now = self.now();
         let deliveries = self.out.values().map(|out| out.deadline());
-        let wants = self.wants.iter().filter(|want| want.waits).map(|want| want.until);
+        let wants = self
+            .wants
+            .iter()
+            .filter(|want| want.waits)
+            .map(|want| want.until);
         let next = deliveries
             .chain(wants)
             .chain(self.sleep.iter().map(|sleep| sleep.until))

@@ -11,7 +11,7 @@ use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{Code, Database};
 use microqueue::{Item, ItemId};
 
-use super::{Dispatcher, Patience, Reply, Requested, STAGED_TAKES, Sleep, Watch};
+use super::{Dispatcher, Lead, Patience, Reply, Requested, STAGED_TAKES, Sleep, Watch};
 use crate::delivery::{Delivery, GiveBack, Out};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
@@ -19,14 +19,14 @@ use crate::record::Record;
 use crate::registry::fulfill::{Taken, fulfill, take};
 use crate::registry::request::{
     Precedence, Standing, Supply, Woken, collect, look, precedence, register, supply,
-    watch_request, watch_wake, withdraw,
+    supply_counted, watch_request, watch_wake, withdraw,
 };
 use crate::registry::{Demand, Granted, Own, wanted};
 
 /// For how many of its own transactions a session that has become the first leaves the lead to
 /// somebody else, while others take items, too. Who leads needs one of them to answer its request, and
 /// the answer needs another to be noticed.
-const GRACE: u32 = 4;
+const GRACE: u32 = 2;
 
 /// Into how many parts the patience of one rank divides the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
@@ -60,7 +60,7 @@ where
 {
     /// Does one step for those who want items. False: there is nothing to do for now.
     pub(super) async fn serve(&mut self) -> Result<bool> {
-        if self.leads {
+        if self.leads.is_some() {
             self.lead().await?;
             return Ok(true);
         }
@@ -153,25 +153,28 @@ where
     /// Looks how things stand for the request, and does what they ask for.
     async fn follow(&mut self, request: Requested) -> Result<bool> {
         let (keys, session, id) = (self.keys(), self.session, request.id);
-        let looks_closely = request.woken.is_none() || self.wants.iter().any(|want| !want.waits);
+        let was_left_alone = request.woken.is_none();
+        let is_impatient = self.wants.iter().any(|want| !want.waits);
         let look = self.runner.run(|tr, _| async move {
-            let before = match look(&tr, keys, session, &id).await? {
-                Standing::Waits(before) => before,
+            let is_first = match look(&tr, keys, session, &id).await? {
+                Standing::Waits { is_first } => is_first,
                 Standing::Granted => return Ok(Seen::Granted),
                 Standing::Gone => return Ok(Seen::Gone),
             };
-            let watch = watch_request(&tr, keys, session, &id, before.as_ref());
-            // Who is not the first, and was not left alone for long, has no use for the rest.
-            let (supply, precedence) = match before {
-                None => (Some(supply(&tr, keys).await?), None),
-                Some(_) if looks_closely => {
-                    let both = try_join!(supply(&tr, keys), precedence(&tr, keys, &id))?;
-                    (Some(both.0), Some(both.1))
-                }
-                Some(_) => (None, None),
+            let watch = watch_request(&tr, keys, session, &id, is_first);
+            let (supply, precedence) = if is_first {
+                (Some(supply(&tr, keys).await?), None)
+            } else if was_left_alone {
+                let both = try_join!(supply(&tr, keys), precedence(&tr, keys, &id))?;
+                (Some(both.0), Some(both.1))
+            } else if is_impatient {
+                (Some(supply_counted(&tr, keys).await?), None)
+            } else {
+                // There is somebody before it whose turn it is, and time.
+                (None, None)
             };
             Ok::<_, Error>(Seen::Waits {
-                is_first: before.is_none(),
+                is_first,
                 supply,
                 precedence,
                 watch: Mutex::new(Box::pin(watch)),
@@ -194,7 +197,7 @@ where
             }
         };
         let has_items = supply.map(|supply| supply.has_items);
-        if has_items == Some(true) && self.may_lead(precedence) {
+        if has_items == Some(true) && self.may_lead(is_first, precedence) {
             return self.lead().await.map(|()| true);
         }
         if has_items == Some(false) {
@@ -210,7 +213,10 @@ where
         });
         let turn = match has_items {
             Some(true) if is_first => Some(request.lead_at),
-            _ => self.request.and_then(|request| request.patience).map(|patience| patience.until),
+            _ => self
+                .request
+                .and_then(|request| request.patience)
+                .map(|patience| patience.until),
         };
         let poll = now.saturating_add(self.options.poll_interval);
         let until = [due, turn].into_iter().flatten().fold(poll, Duration::min);
@@ -224,14 +230,14 @@ where
 
     /// Returns whether it is this session's turn to fulfill: its request is the first, or the first
     /// one has had its time.
-    fn may_lead(&mut self, precedence: Option<Precedence>) -> bool {
+    fn may_lead(&mut self, is_first: bool, precedence: Option<Precedence>) -> bool {
         let now = self.now();
         let step = self.queue.settings.lease / PATIENCES_PER_LEASE;
         let Some(request) = &mut self.request else {
             return false;
         };
         let Some(precedence) = precedence else {
-            return request.lead_at <= now;
+            return is_first && request.lead_at <= now;
         };
         match request.patience {
             Some(patience) if patience.first == precedence.first => {
@@ -253,8 +259,13 @@ where
     }
 
     /// Fulfills the first requests, the own one or the own demand among them as a rule.
-    async fn lead(&mut self) -> Result<()> {
-        let demand = self.demand();
+    pub(super) async fn lead(&mut self) -> Result<()> {
+        let demand = match (self.leads, self.request) {
+            (Some(Lead::OthersOnly), None) => Vec::new(),
+            _ => self.demand(),
+        };
+        // Also if this step ends in doubt.
+        self.leads = Some(Lead::Everybody);
         let own = self.own(&demand);
         let request = self.request.map(|request| request.id);
         let began = self.now();
@@ -269,7 +280,8 @@ where
             Tried::Did(fulfilled) => fulfilled,
             Tried::Contended => {
                 tracing::debug!(queue = %self.keys().queue, "a fulfilment met a conflict");
-                self.leads = false;
+                // It still owes the others a look, and takes its own turn among them.
+                self.leads = Some(Lead::OthersOnly);
                 self.staged = STAGED_TAKES;
                 let lead_at = self.grace(began);
                 self.request = request.map(|id| Requested::new(id, lead_at));
@@ -283,7 +295,7 @@ where
             "fulfilled requests"
         );
         // Who leads leaves only after a look that found no pair.
-        self.leads = fulfilled.has_changed();
+        self.leads = fulfilled.has_changed().then_some(Lead::Everybody);
         if let Some(items) = fulfilled.own {
             self.request = None;
             self.sleep = None;
@@ -313,14 +325,18 @@ where
     }
 
     /// Takes a request back that nobody waits for any more.
-    async fn leave(&mut self, request: Requested) -> Result<()> {
+    pub(super) async fn leave(&mut self, request: Requested) -> Result<()> {
         self.sleep = None;
-        let keys = self.keys();
+        let (keys, session) = (self.keys(), self.session);
         let withdrawn = self
             .runner
-            .run(|tr, _| async move { withdraw(&tr, keys, &request.id).await });
+            .run(|tr, _| async move { withdraw(&tr, keys, session, &request.id).await });
         match withdrawn.await {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                // The next one may be asleep behind it.
+                self.leads = Some(Lead::Everybody);
+                Ok(())
+            }
             Ok(false) => {
                 self.collect(request).await?;
                 // Neither answered nor there: somebody has removed it.

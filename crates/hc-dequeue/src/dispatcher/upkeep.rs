@@ -4,7 +4,7 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Transaction};
 use tokio::sync::oneshot;
 
-use super::{Dispatcher, TICKS_PER_LEASE};
+use super::{Dispatcher, Lead, TICKS_PER_LEASE};
 use crate::delivery::GiveBack;
 use crate::error::{Error, Result};
 use crate::keys::SessionId;
@@ -75,7 +75,7 @@ where
     }
 
     /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
-    async fn bury_partly(&self, session: SessionId) -> Result<bool> {
+    async fn bury_partly(&mut self, session: SessionId) -> Result<bool> {
         let (keys, settings) = (self.keys(), &self.queue.settings);
         let returned = self
             .runner
@@ -85,11 +85,17 @@ where
             tracing::info!(queue = %keys.queue, ?session, returned, "returned items of the dead");
             return Ok(false);
         }
-        let bury = |tr, _| async move {
-            remove_grants(&tr, keys, session).await?;
-            bury(&tr, keys, session).await
-        };
-        self.runner.run(bury).await
+        let (removed, is_buried) = self
+            .runner
+            .run(|tr, _| async move {
+                let removed = remove_grants(&tr, keys, session).await?;
+                Ok::<_, Error>((removed, bury(&tr, keys, session).await?))
+            })
+            .await?;
+        if removed > 0 {
+            self.leads = Some(Lead::Everybody);
+        }
+        Ok(is_buried)
     }
 
     /// Gives back what the session holds without a delivery and without a grant that is still to be
@@ -122,6 +128,12 @@ where
             while !self.returns.is_empty() {
                 // They keep the time at which they go back, or that they are dead.
                 self.give_back().await?;
+            }
+            if let Some(request) = self.request.take() {
+                self.leave(request).await?;
+            }
+            while self.leads.is_some() {
+                self.lead().await?;
             }
             let (keys, session) = (self.keys(), self.session);
             let retire = |tr, _| async move { retire(&tr, keys, session).await };

@@ -41,6 +41,8 @@ pub(crate) struct Fulfilled<T> {
     pub(crate) removed: usize,
     /// How many items were granted.
     pub(crate) granted: usize,
+    /// Whether the request that is now the first was told so.
+    pub(crate) has_told: bool,
 }
 
 impl<T> Fulfilled<T> {
@@ -50,12 +52,13 @@ impl<T> Fulfilled<T> {
             answered: 0,
             removed: 0,
             granted: 0,
+            has_told: false,
         }
     }
 
     /// Whether there may be more to do: only a look that changed nothing has seen that there is not.
     pub(crate) fn has_changed(&self) -> bool {
-        self.granted + self.removed > 0
+        self.granted + self.removed > 0 || self.has_told
     }
 }
 
@@ -93,11 +96,12 @@ pub(crate) async fn take<T>(tr: &impl Transaction, own: Own<'_, T>) -> Result<Ta
 }
 
 /// Answers the first requests with the first items. If the own request is among them, its items are
-/// taken over at once; without a request the own demand comes after all of them.
+/// taken over at once; without a request the own demand comes after all of them. Another request that
+/// stays, and is the first, is told so.
 ///
 /// # Conflicts
 /// Reads the pause and the states of the sessions that it meets; the key of each request that it
-/// answers and of each item that it grants.
+/// answers or tells, and of each item that it grants.
 pub(crate) async fn fulfill<T>(
     tr: &impl Transaction,
     own: Own<'_, T>,
@@ -135,6 +139,9 @@ pub(crate) async fn fulfill<T>(
             continue;
         }
         if items.len() == 0 {
+            if Some(id) != own_request {
+                fulfilled.has_told = tell_turn(tr, keys, &request, &id).await?;
+            }
             break;
         }
         // Everybody gets something before anybody gets all.
@@ -249,6 +256,23 @@ fn grant_own<T>(
     own.keys.count(tr, Counter::Queued, -(granted.len() as i64));
     own.keys.count(tr, Counter::Held, held as i64);
     Ok(granted)
+}
+
+/// Tells a request that it is the first, unless that was done before. Returns whether it was not.
+async fn tell_turn(
+    tr: &impl Transaction,
+    keys: &Keys,
+    request: &Request,
+    id: &ItemId,
+) -> Result<bool> {
+    let key = keys.grant(request.session, id);
+    if tr.get(&key, Isolation::Snapshot).await?.is_some() {
+        return Ok(false);
+    }
+    // Fails if the request is withdrawn meanwhile. Its owner then leads.
+    tr.add_conflict_key(ConflictKind::Read, &keys.request(id))?;
+    tr.set(&key, &encode_grant(std::iter::empty()));
+    Ok(true)
 }
 
 /// Grants items to the session of a request. Returns how many.

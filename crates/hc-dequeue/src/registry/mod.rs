@@ -14,7 +14,7 @@
 //!   own state, so that it never conflicts with other requests.
 //! - [`fulfill`](fulfill::fulfill): pairs the first requests with the first items. Everybody may do
 //!   it at any time; the owner of the *first* request does it as a rule.
-//! - [`look`](request::look): is there a grant, who is first, and watches on what may change it.
+//! - [`look`](request::look): is there a grant, is it the first; with watches on what may change it.
 //! - [`collect`](request::collect): takes over what was granted.
 //! - [`withdraw`](request::withdraw): removes a request that nobody has answered.
 //!
@@ -32,12 +32,20 @@
 //!
 //! # Why it does not stall
 //!
-//! The owner of the first request leaves only after a `fulfill` that began after its own commit found
-//! no pair. Everybody else watches the wake stamp, which every enqueue, return and redrive writes,
-//! and its own grant. The watches are armed in the transaction that read the state, so that no change
-//! falls between. When it wakes, only the owner of the first request acts. Should that one be dead,
-//! the others lose patience one after the other, by their rank, and act in its place. While there is
-//! no item there is no patience to lose.
+//! The owner of the first request leads: it fulfills. Only it watches the wake stamp, which every
+//! enqueue, return and redrive writes, so that an enqueue wakes one session, however many wait. The
+//! others watch for their own answer alone. The watches are armed in the transaction that read the
+//! state, so that no change falls between.
+//!
+//! A `fulfill` that leaves somebody else's request as the first tells it so, under the key of its
+//! grant. A request that was registered meanwhile may have seen one before it that is gone by now, and
+//! be told by nobody: so whoever removes requests, by answering them, by withdrawing its own or for the
+//! dead, leaves only after a `fulfill` that began after its own commit and changed nothing.
+//!
+//! While that goes on, somebody else may come to be the first: it lets the other one lead for as long
+//! as a few transactions take. Should the first one be dead, the others notice when they look after
+//! their poll interval, lose patience one after the other, by their rank, and act in its place. While
+//! there is no item there is no patience to lose.
 
 pub(crate) mod fulfill;
 pub(crate) mod request;

@@ -3,17 +3,17 @@
 use std::future::Future;
 
 use futures::future::try_join_all;
-use futures::try_join;
+use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, StagedId};
 
 use super::fulfill::complete;
 use super::{Granted, Own, places};
-use crate::enqueue::wall_millis;
-use crate::error::Result;
+use crate::enqueue::{stored_count, wall_millis};
+use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys, SessionId};
-use crate::record::{Life, Request, decode_grant};
+use crate::record::{Life, Request, decode_grant, is_turn};
 use crate::session::life;
 
 /// How many of the requests before one are counted.
@@ -43,8 +43,11 @@ pub(crate) enum Standing {
     Granted,
     /// It was not answered, and it waits no more: somebody has removed it.
     Gone,
-    /// It waits, behind this one; `None`: it is the first.
-    Waits(Option<ItemId>),
+    /// It waits.
+    Waits {
+        /// Whether it is the first.
+        is_first: bool,
+    },
 }
 
 /// Reads how things stand for a request.
@@ -59,17 +62,16 @@ pub(crate) async fn look(
     let up_to_it = RangeQuery::keys(begin, key_after(&keys.request(request)));
     let last_two = tr.get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot);
     let (grant, last_two) = try_join!(grant, last_two)?;
-    if grant.is_some() {
+    if grant.is_some_and(|grant| !is_turn(&grant)) {
         return Ok(Standing::Granted);
     }
-    let mut rows = last_two.rows.iter().map(|row| keys.requests.decode(row));
-    match rows.next().transpose()? {
-        Some(last) if last.id == *request => {
-            let before = rows.next().transpose()?;
-            Ok(Standing::Waits(before.map(|item| item.id)))
-        }
-        _ => Ok(Standing::Gone),
-    }
+    let last = last_two.rows.first().map(|row| keys.requests.decode(row));
+    Ok(match last.transpose()? {
+        Some(last) if last.id == *request => Standing::Waits {
+            is_first: last_two.rows.len() == 1,
+        },
+        _ => Standing::Gone,
+    })
 }
 
 /// Who comes first in the registry.
@@ -106,20 +108,39 @@ pub(crate) struct Supply {
 
 /// Reads what could be granted.
 pub(crate) async fn supply(tr: &impl Transaction, keys: &Keys) -> Result<Supply> {
-    let (begin, end) = keys.part("t");
-    let delayed = RangeQuery::keys(begin, end).limit(1);
     let (begin, end) = keys.part("i");
-    let queued = RangeQuery::keys(begin, end).limit(1);
-    let (delayed, queued, pause) = try_join!(
-        tr.get_range(&delayed, Isolation::Snapshot),
-        tr.get_range(&queued, Isolation::Snapshot),
-        tr.get(&keys.pause(), Isolation::Snapshot)
+    let first = RangeQuery::keys(begin, end).limit(1);
+    let queued = tr.get_range(&first, Isolation::Snapshot);
+    let queued = queued.map_ok(|batch| !batch.rows.is_empty());
+    supply_if(tr, keys, queued.map_err(Error::from)).await
+}
+
+/// Reads what could be granted from the counter: cheaper than [`supply`], which walks over what
+/// was taken lately. Not for who leads: while nobody leads, the items alone must count.
+pub(crate) async fn supply_counted(tr: &impl Transaction, keys: &Keys) -> Result<Supply> {
+    let queued = stored_count(tr, keys, Counter::Queued);
+    supply_if(tr, keys, queued.map_ok(|count| count > 0)).await
+}
+
+async fn supply_if(
+    tr: &impl Transaction,
+    keys: &Keys,
+    has_queued: impl Future<Output = Result<bool>>,
+) -> Result<Supply> {
+    let (begin, end) = keys.part("t");
+    let first = RangeQuery::keys(begin, end).limit(1);
+    let delayed = tr.get_range(&first, Isolation::Snapshot);
+    let pause = tr.get(&keys.pause(), Isolation::Snapshot);
+    let (delayed, pause, has_queued) = try_join!(
+        delayed.map_err(Error::from),
+        pause.map_err(Error::from),
+        has_queued
     )?;
     let due = delayed.rows.first().map(|row| keys.ready_of(row));
     let due = due.transpose()?;
     let is_due = due.is_some_and(|due| due <= wall_millis(keys));
     Ok(Supply {
-        has_items: pause.is_none() && (is_due || !queued.rows.is_empty()),
+        has_items: pause.is_none() && (is_due || has_queued),
         due: due.filter(|_| !is_due),
     })
 }
@@ -133,25 +154,27 @@ pub(crate) enum Woken {
     Changed,
 }
 
-/// Watches what may answer a request that waits, and what may make it the next to act: the wake
-/// stamp if it is the first, else the request before it. So an enqueue wakes one session, however
-/// many wait.
+/// Watches what answers a request that waits, or tells that it has become the first; if it is the
+/// first, also the wake stamp. So an enqueue wakes one session, however many wait.
+///
+/// All that is watched is set, never only cleared: a storage server of FoundationDB 7.3 does not
+/// forget a watch whose key was cleared, and visits it at every clear nearby.
 pub(crate) fn watch_request<Tr: Transaction>(
     tr: &Tr,
     keys: &Keys,
     session: SessionId,
     request: &ItemId,
-    before: Option<&ItemId>,
+    is_first: bool,
 ) -> impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr> {
     let granted = tr.watch(&keys.grant(session, request));
-    let changed = match before {
-        None => tr.watch(&keys.wake()),
-        Some(before) => tr.watch(&keys.request(before)),
-    };
+    let woken = is_first.then(|| tr.watch(&keys.wake()));
     async move {
+        let Some(woken) = woken else {
+            return granted.await.map(|()| Woken::Granted);
+        };
         tokio::select! {
             granted = granted => granted.map(|()| Woken::Granted),
-            changed = changed => changed.map(|()| Woken::Changed),
+            woken = woken => woken.map(|()| Woken::Changed),
         }
     }
 }
@@ -176,7 +199,8 @@ pub(crate) async fn collect<T>(
     request: &ItemId,
 ) -> Result<Option<Vec<Granted<T>>>> {
     let key = own.keys.grant(own.session, request);
-    let Some(grant) = tr.get(&key, Isolation::Serializable).await? else {
+    let grant = tr.get(&key, Isolation::Serializable).await?;
+    let Some(grant) = grant.filter(|grant| !is_turn(grant)) else {
         return Ok(None);
     };
     let ids = decode_grant(&key, &grant)?;
@@ -203,14 +227,27 @@ pub(crate) async fn collect<T>(
 
 /// Removes a request. False: it was answered before.
 ///
-/// The owner of the next request watches this one and looks what that means for it.
+/// It may have been the first, and the owner of the next one may have gone to sleep behind it: whoever
+/// withdraws has to [`fulfill`](super::fulfill::fulfill) afterwards until nothing changes, as who leads.
 ///
 /// # Conflicts
-/// Reads the request.
-pub(crate) async fn withdraw(tr: &impl Transaction, keys: &Keys, request: &ItemId) -> Result<bool> {
-    let is_there = keys.requests.get(tr, request).await?.is_some();
-    if is_there {
-        keys.requests.take(tr, request)?;
+/// Reads the request, and whether it was told that it is the first.
+pub(crate) async fn withdraw(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+) -> Result<bool> {
+    let key = keys.grant(session, request);
+    let grant = tr.get(&key, Isolation::Serializable);
+    let (own, _) = try_join!(
+        keys.requests.get(tr, request).map_err(Error::from),
+        grant.map_err(Error::from)
+    )?;
+    if own.is_none() {
+        return Ok(false);
     }
-    Ok(is_there)
+    keys.requests.take(tr, request)?;
+    tr.clear(&key);
+    Ok(true)
 }
