@@ -14,6 +14,10 @@ use crate::meter::Reading;
 /// What fits a transaction of any contender.
 const ITEMS_PER_COMMIT: u64 = 5_000;
 
+/// How long a store is left alone with what was put into it, for each item: a cluster acknowledges
+/// what it has logged, and moves it on for seconds afterwards.
+const DIGESTION: Duration = Duration::from_micros(10);
+
 /// What each consumer does, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Action {
@@ -63,21 +67,28 @@ impl Sum for Sample {
 }
 
 impl Load {
-    /// Opens the sessions and puts the backlog into the queue.
+    /// Opens the sessions, puts the backlog into the queue and lets the store digest it.
     pub async fn prepare<C: Contender>(&self, site: &C::Site) -> Vec<Arc<C>> {
         let mut sessions = Vec::new();
         for _ in 0..self.sessions {
             sessions.push(Arc::new(C::open(site).await));
         }
         self.fill(&*sessions[0]).await;
+        let digestion = DIGESTION.mul_f64(self.items_before() as f64);
+        Environment::system().sleep(digestion).await;
         sessions
     }
 
-    async fn fill<C: Contender>(&self, session: &C) {
-        let mut missing = match self.action {
+    /// Returns how many items are put into the queue before the consumers begin.
+    fn items_before(&self) -> u64 {
+        match self.action {
             Action::Pop => self.backlog,
             Action::Enqueue => 0,
-        };
+        }
+    }
+
+    async fn fill<C: Contender>(&self, session: &C) {
+        let mut missing = self.items_before();
         while missing > 0 {
             let count = missing.min(ITEMS_PER_COMMIT);
             session.enqueue(&vec![ITEM; count as usize]).await;
