@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +15,7 @@ use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys, SessionId};
 use crate::record::{Record, Settings, millis};
+use crate::registry::Own;
 use crate::registry::fulfill::complete;
 
 /// Where an item goes that was held and not acknowledged.
@@ -28,6 +29,8 @@ pub(crate) enum GiveBack {
     At(u64),
     /// To the dead letters.
     Dead,
+    /// Out of the queue: it is done.
+    Completed,
 }
 
 /// An item that goes back, by its grant.
@@ -38,22 +41,22 @@ pub(crate) struct Return {
     pub(crate) how: GiveBack,
 }
 
-/// Stages items to be given back that a session holds by these grants. Returns for each whether it
+/// Stages that items which a session holds by these grants go where they go. Returns for each whether it
 /// does.
 ///
 /// # Conflicts
 /// Reads each item.
-pub(crate) async fn give_back(
+pub(crate) async fn give_back<T>(
     tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    session: SessionId,
+    own: Own<'_, T>,
     returns: &[Return],
 ) -> Result<Vec<bool>> {
-    let held = &keys.held(session);
+    let (keys, settings) = (own.keys, own.settings);
+    let held = &keys.held(own.session);
     let records = returns.iter().map(|item| held.get(tr, &item.id));
     let records = futures::future::try_join_all(records).await?;
     let mut given = Vec::with_capacity(returns.len());
+    let mut is_back = false;
     let mut met = BTreeSet::new();
     for (item, record) in returns.iter().zip(records) {
         // An item may be named twice: its time was over as it was dropped. The first word counts.
@@ -64,15 +67,16 @@ pub(crate) async fn give_back(
             held.take(tr, &item.id)?;
             put(tr, keys, settings, &item.id, &record, item.how)?;
             keys.count(tr, Counter::Held, -1);
+            is_back |= item.how != GiveBack::Completed;
         }
     }
-    if given.contains(&true) {
+    if is_back {
         keys.wake_all(tr);
     }
     Ok(given)
 }
 
-/// Stages an item that nobody holds any more at the place where it goes.
+/// Stages an item that nobody holds any more at the place where it goes, if it goes anywhere.
 pub(crate) fn put(
     tr: &impl Transaction,
     keys: &Keys,
@@ -81,6 +85,10 @@ pub(crate) fn put(
     record: &Record,
     how: GiveBack,
 ) -> Result<()> {
+    if how == GiveBack::Completed {
+        complete(tr, keys, settings, record);
+        return Ok(());
+    }
     let mut record = record.clone();
     if how == GiveBack::Unused {
         record.attempts = record.attempts.saturating_sub(1);
@@ -95,7 +103,7 @@ pub(crate) fn put(
             keys.delayed(ready).insert(tr, id, &record)?;
             Counter::Delayed
         }
-        GiveBack::Now | GiveBack::Unused | GiveBack::Dead => {
+        GiveBack::Now | GiveBack::Unused | GiveBack::Dead | GiveBack::Completed => {
             keys.items.insert(tr, id, &record)?;
             Counter::Queued
         }
@@ -149,8 +157,19 @@ pub struct Delivery<T> {
     pub(crate) session: SessionId,
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: mpsc::UnboundedSender<Command<T>>,
-    pub(crate) is_acknowledged: AtomicBool,
-    pub(crate) is_settled: bool,
+    pub(crate) fate: AtomicU8,
+}
+
+/// What has been decided of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Fate {
+    /// Nothing: dropping it gives the item back.
+    Open,
+    /// It was acknowledged in a transaction whose end is not known here.
+    Acknowledged,
+    /// The dispatcher has been told.
+    Settled,
 }
 
 /// What all deliveries of a dispatcher share.
@@ -209,8 +228,39 @@ impl<T> Delivery<T> {
         held.take(tr, &self.id)?;
         keys.count(tr, Counter::Held, -1);
         complete(tr, keys, settings, &record);
-        self.is_acknowledged.store(true, Ordering::Relaxed);
+        self.fate.store(Fate::Acknowledged as u8, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Acknowledges the item in a transaction of the consumer's own, together with others and with
+    /// what the consumer does next, and returns when that is committed. For work whose effects are
+    /// elsewhere; work in the same store acknowledges with [`ack`](Self::ack).
+    ///
+    /// # Errors
+    /// As [`nack`](Self::nack).
+    ///
+    /// # Cancel safety
+    /// The item is acknowledged also if the future is dropped.
+    pub async fn complete(self) -> Result<()> {
+        let (done, is_done) = oneshot::channel();
+        self.tell(GiveBack::Completed, Some(done))?;
+        is_done.await.map_err(|_| self.shut_down())?
+    }
+
+    /// Completes the item, unless it was acknowledged, and does not wait for it.
+    pub(crate) fn finish(&self) {
+        if self.fate.load(Ordering::Relaxed) == Fate::Open as u8 {
+            // Without a dispatcher the session has ended, and the item was returned.
+            let _ = self.tell(GiveBack::Completed, None);
+        }
+    }
+
+    /// Gives the item back for later, unless it was acknowledged, and does not wait for it.
+    pub(crate) fn retry_after(&self, delay: Duration) {
+        if self.fate.load(Ordering::Relaxed) == Fate::Open as u8 {
+            // As above.
+            let _ = self.tell(GiveBack::At(self.after(delay)), None);
+        }
     }
 
     /// Gives the item back to its place in the queue, where it is the next to be granted again, and
@@ -234,7 +284,7 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// As [`nack`](Self::nack).
     pub async fn nack_after(self, delay: Duration) -> Result<()> {
-        let ready = wall_millis(&self.shared.keys).saturating_add(millis(delay));
+        let ready = self.after(delay);
         self.settle(GiveBack::At(ready)).await
     }
 
@@ -280,46 +330,45 @@ impl<T> Delivery<T> {
         *self.out.lost.borrow()
     }
 
-    async fn settle(mut self, how: GiveBack) -> Result<()> {
-        self.is_settled = true;
+    async fn settle(self, how: GiveBack) -> Result<()> {
         let (done, is_done) = oneshot::channel();
+        self.tell(how, Some(done))?;
+        is_done.await.map_err(|_| self.shut_down())?
+    }
+
+    /// Tells the dispatcher what becomes of the item.
+    fn tell(&self, how: GiveBack, done: Option<oneshot::Sender<Result<()>>>) -> Result<()> {
+        self.fate.store(Fate::Settled as u8, Ordering::Relaxed);
         let item = Return {
             id: self.id,
             grant: self.out.grant,
             how,
         };
-        let command = Command::GiveBack {
-            item,
-            done: Some(done),
-        };
-        let shut_down = || Error::ShutDown {
+        let command = Command::GiveBack { item, done };
+        self.commands.send(command).map_err(|_| self.shut_down())
+    }
+
+    fn after(&self, delay: Duration) -> u64 {
+        wall_millis(&self.shared.keys).saturating_add(millis(delay))
+    }
+
+    fn shut_down(&self) -> Error {
+        Error::ShutDown {
             queue: self.shared.keys.queue.clone(),
-        };
-        self.commands.send(command).map_err(|_| shut_down())?;
-        is_done.await.map_err(|_| shut_down())?
+        }
     }
 }
 
 impl<T> Drop for Delivery<T> {
     fn drop(&mut self) {
-        if self.is_settled {
-            return;
-        }
-        let command = if *self.is_acknowledged.get_mut() {
+        let fate = *self.fate.get_mut();
+        if fate == Fate::Acknowledged as u8 {
             // Most likely it has left the queue. If its transaction failed, a heartbeat finds it.
-            Command::Forget { id: self.id }
-        } else {
-            Command::GiveBack {
-                item: Return {
-                    id: self.id,
-                    grant: self.out.grant,
-                    how: GiveBack::Now,
-                },
-                done: None,
-            }
-        };
-        // Without a dispatcher the session ends, and its items are returned.
-        let _ = self.commands.send(command);
+            let _ = self.commands.send(Command::Forget { id: self.id });
+        } else if fate == Fate::Open as u8 {
+            // Without a dispatcher the session ends, and its items are returned.
+            let _ = self.tell(GiveBack::Now, None);
+        }
     }
 }
 

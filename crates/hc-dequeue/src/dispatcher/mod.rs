@@ -25,6 +25,7 @@ use crate::consumer::ConsumerOptions;
 use crate::delivery::{Delivery, GiveBack, Out, Return, Shared, give_back};
 use crate::error::{Error, Result};
 use crate::keys::{Keys, SessionId};
+use crate::metrics::Metrics;
 use crate::queue::HighContentionQueue;
 use crate::registry::request::Woken;
 use crate::registry::{Demand, ITEMS_PER_FULFILMENT};
@@ -163,6 +164,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     staged: u32,
     /// `None`: awake.
     sleep: Option<Sleep>,
+    metrics: Metrics,
     ticks: u32,
     next_tick: Duration,
     /// Sessions that are dead and not yet buried.
@@ -190,6 +192,7 @@ where
             settings: queue.settings.clone(),
             time_limit: options.time_limit,
         };
+        let metrics = Metrics::new(&queue.subspace().to_string());
         let mut dispatcher = Self {
             clock: VersionClock::new(env.clone(), queue.settings.lease),
             session: SessionId(env.random_bytes()),
@@ -207,6 +210,7 @@ where
             leads: None,
             staged: 0,
             sleep: None,
+            metrics,
             ticks: 0,
             dead: Vec::new(),
             closing: None,
@@ -262,12 +266,22 @@ where
             self.tick().await?;
             return Ok(true);
         }
-        if !self.returns.is_empty() {
+        let returns_to_queue = |(item, _): &(Return, _)| item.how != GiveBack::Completed;
+        if self.returns.iter().any(returns_to_queue) {
+            // Before anything is taken: what comes back comes first.
             self.give_back().await?;
             return Ok(true);
         }
         let has_reclaimed = self.reclaim().await?;
-        Ok(self.serve().await? || has_reclaimed)
+        if self.serve().await? {
+            return Ok(true);
+        }
+        if self.returns.is_empty() {
+            return Ok(has_reclaimed);
+        }
+        // Nobody wants anything with which they could go.
+        self.give_back().await?;
+        Ok(true)
     }
 
     fn accept(&mut self, command: Command<T>) {
@@ -304,6 +318,7 @@ where
                 continue;
             };
             out.lose();
+            self.metrics.lost.increment(1);
             self.return_later(id, out.grant, GiveBack::Now);
         }
     }
@@ -312,30 +327,40 @@ where
         self.returns.push((Return { id, grant, how }, None));
     }
 
-    /// Gives items back, and tells who asked for it.
+    /// Settles deliveries in a transaction of their own.
     pub(super) async fn give_back(&mut self) -> Result<()> {
-        let count = self.returns.len().min(ITEMS_PER_FULFILMENT);
-        let items: Vec<_> = self.returns[..count]
-            .iter()
-            .map(|(item, _)| *item)
-            .collect();
-        let (keys, settings, session) = (self.keys(), &self.queue.settings, self.session);
-        let items = &items;
+        let (own, returns) = (self.own(&[]), &self.next_returns());
         let given = self
             .runner
-            .run(|tr, _| async move { give_back(&tr, keys, settings, session, items).await })
-            .await;
-        for (place, (item, done)) in self.returns.drain(..count).enumerate() {
-            let Some(done) = done else { continue };
-            let outcome = match &given {
-                Ok(given) if given[place] => Ok(()),
-                Ok(_) => Err(Error::DeliveryLost { id: item.id }),
-                Err(error) => Err(error.clone()),
+            .run(|tr, _| async move { give_back(&tr, own, returns).await })
+            .await?;
+        self.returned(&given);
+        Ok(())
+    }
+
+    /// Returns the deliveries to be settled in the next transaction. Those that take items settle, too:
+    /// who completes an item and wants the next one needs one commit for both.
+    pub(super) fn next_returns(&self) -> Vec<Return> {
+        let next = self.returns.iter().take(ITEMS_PER_FULFILMENT);
+        next.map(|(item, _)| *item).collect()
+    }
+
+    /// Notes what became of the [next returns](Self::next_returns), and tells who asked for it.
+    pub(super) fn returned(&mut self, given: &[bool]) {
+        for ((item, done), given) in self.returns.drain(..given.len()).zip(given) {
+            if !given {
+                self.metrics.lost.increment(1);
+                tracing::warn!(id = ?item.id, "a delivery was lost before it was settled");
+            }
+            let outcome = match given {
+                true => Ok(()),
+                false => Err(Error::DeliveryLost { id: item.id }),
             };
-            // Whoever asked may have gone.
-            let _ = done.send(outcome);
+            if let Some(done) = done {
+                // Whoever asked may have gone.
+                let _ = done.send(outcome);
+            }
         }
-        given.map(drop)
     }
 
     /// Tells everybody who waits that it does not work, and waits before it tries again.
@@ -343,6 +368,12 @@ where
         tracing::warn!(queue = %self.keys().queue, %error, "dispatcher failed");
         for want in std::mem::take(&mut self.wants) {
             want.fail(error.clone());
+        }
+        // What is to be given back is tried again: it does no harm if it was already.
+        for (_, done) in &mut self.returns {
+            if let Some(done) = done.take() {
+                let _ = done.send(Err(error.clone()));
+            }
         }
         self.runner.environment().sleep(PAUSE_AFTER_FAILURE).await;
     }

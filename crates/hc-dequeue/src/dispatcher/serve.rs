@@ -1,18 +1,18 @@
 //! From a wish to items.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::try_join;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
-use microqueue::keyspace::{Code, Database};
+use microqueue::keyspace::{self, Code, Database};
 use microqueue::{Item, ItemId};
 
 use super::{Dispatcher, Lead, Patience, Reply, Requested, STAGED_TAKES, Sleep, Watch};
-use crate::delivery::{Delivery, GiveBack, Out};
+use crate::delivery::{Delivery, Fate, GiveBack, Out, give_back};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::record::Record;
@@ -30,6 +30,14 @@ const GRACE: u32 = 2;
 
 /// Into how many parts the patience of one rank divides the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
+
+/// Returns whether what the transaction was to do may have been done, or still be.
+fn is_in_doubt(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Keyspace(keyspace::Error::OutcomeUnknown { .. })
+    )
+}
 
 /// What a look at the own request has seen.
 enum Seen {
@@ -92,14 +100,22 @@ where
     /// Tries the fast path.
     async fn take(&mut self) -> Result<bool> {
         let demand = self.demand();
-        let own = self.own(&demand);
+        let (own, returns) = (self.own(&demand), &self.next_returns());
         let tried = self.runner.run(|tr, attempt| async move {
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 return Ok(Tried::Contended);
             }
-            take(&tr, own).await.map(Tried::Did)
+            let both = try_join!(take(&tr, own), give_back(&tr, own, returns));
+            both.map(Tried::Did)
         });
-        match tried.await? {
+        let tried = match tried.await? {
+            Tried::Did((taken, given)) => {
+                self.returned(&given);
+                Tried::Did(taken)
+            }
+            Tried::Contended => Tried::Contended,
+        };
+        match tried {
             Tried::Did(Taken::Items(items)) if !items.is_empty() => self.hand_out(items),
             Tried::Did(Taken::Items(_)) => {
                 self.answer_impatient();
@@ -109,6 +125,7 @@ where
             }
             Tried::Did(Taken::Staged) => self.register().await?,
             Tried::Contended => {
+                self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
                 self.staged = STAGED_TAKES;
                 self.register().await?;
@@ -129,11 +146,20 @@ where
     async fn register(&mut self) -> Result<()> {
         let demand = self.demand();
         let wanted = u32::try_from(wanted(&demand)).unwrap_or(u32::MAX);
-        let (keys, session, began) = (self.keys(), self.session, self.now());
-        let registered = self
-            .runner
-            .run_committed(|tr, _| async move { register(&tr, keys, session, wanted).await });
-        match registered.await? {
+        let (own, returns, began) = (self.own(&[]), &self.next_returns(), self.now());
+        let registered = self.runner.run_committed(|tr, _| async move {
+            try_join!(register(&tr, own, wanted), give_back(&tr, own, returns))
+        });
+        let ((registered, given), commit) = match registered.await {
+            Err(error) if is_in_doubt(&error) => {
+                // A request may be there that is not known here, and would be answered.
+                self.open_session().await?;
+                return Err(error);
+            }
+            registered => registered?,
+        };
+        self.returned(&given);
+        match (registered, commit) {
             (Some(staged), commit) => {
                 let stamp = commit.versionstamp;
                 let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
@@ -243,6 +269,7 @@ where
             Some(patience) if patience.first == precedence.first => {
                 let is_over = patience.until <= now;
                 if is_over {
+                    self.metrics.patience_expiries.increment(1);
                     tracing::warn!(queue = %self.shared.keys.queue, "the first request waits too long");
                     request.patience = None;
                 }
@@ -266,7 +293,7 @@ where
         };
         // Also if this step ends in doubt.
         self.leads = Some(Lead::Everybody);
-        let own = self.own(&demand);
+        let (own, returns) = (self.own(&demand), &self.next_returns());
         let request = self.request.map(|request| request.id);
         let began = self.now();
         let tried = self.runner.run(|tr, attempt| async move {
@@ -274,11 +301,13 @@ where
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 return Ok(Tried::Contended);
             }
-            fulfill(&tr, own, request).await.map(Tried::Did)
+            let both = try_join!(fulfill(&tr, own, request), give_back(&tr, own, returns));
+            both.map(Tried::Did)
         });
-        let fulfilled = match tried.await? {
-            Tried::Did(fulfilled) => fulfilled,
+        let (fulfilled, given) = match tried.await? {
+            Tried::Did(both) => both,
             Tried::Contended => {
+                self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a fulfilment met a conflict");
                 // It still owes the others a look, and takes its own turn among them.
                 self.leads = Some(Lead::OthersOnly);
@@ -288,6 +317,8 @@ where
                 return Ok(());
             }
         };
+        self.returned(&given);
+        self.metrics.fulfilled.record(fulfilled.granted as f64);
         tracing::debug!(
             queue = %self.keys().queue,
             answered = fulfilled.answered,
@@ -306,11 +337,14 @@ where
 
     async fn collect(&mut self, request: Requested) -> Result<()> {
         let demand = self.demand();
-        let own = self.own(&demand);
-        let collected = self
+        let (own, returns) = (self.own(&demand), &self.next_returns());
+        let (collected, given) = self
             .runner
-            .run(|tr, _| async move { collect(&tr, own, &request.id).await })
+            .run(|tr, _| async move {
+                try_join!(collect(&tr, own, &request.id), give_back(&tr, own, returns))
+            })
             .await?;
+        self.returned(&given);
         self.sleep = None;
         match collected {
             Some(items) => {
@@ -385,6 +419,7 @@ where
     /// Gives items to those who want them, in their order. An item that does not decode becomes a dead
     /// letter.
     fn hand_out(&mut self, granted: Vec<Granted<T>>) {
+        self.metrics.dequeues.increment(granted.len() as u64);
         let (mut popped, mut held) = (VecDeque::new(), VecDeque::new());
         for item in granted {
             let (id, record) = (item.id, item.record);
@@ -442,12 +477,11 @@ where
             session: self.session,
             shared: self.shared.clone(),
             commands,
-            is_acknowledged: AtomicBool::new(false),
-            is_settled: false,
+            fate: AtomicU8::new(Fate::Open as u8),
         })
     }
 
-    fn own<'a>(&'a self, demand: &'a [Demand]) -> Own<'a, T> {
+    pub(super) fn own<'a>(&'a self, demand: &'a [Demand]) -> Own<'a, T> {
         Own {
             keys: &self.shared.keys,
             settings: &self.shared.settings,

@@ -1,5 +1,6 @@
 //! What keeps a session alive, and what it does for those that are not.
 
+use futures::try_join;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Transaction};
 use tokio::sync::oneshot;
@@ -38,8 +39,18 @@ where
             tracing::warn!(queue = %keys.queue, ?session, "the session was declared dead");
             return self.open_session().await;
         }
+        self.report().await?;
         self.look_for_dead().await?;
         self.recover().await
+    }
+
+    /// Tells the gauges how things stand.
+    async fn report(&mut self) -> Result<()> {
+        let queue = &self.queue;
+        let read = |tr, _| async move { try_join!(queue.stats(&tr), queue.oldest_age(&tr)) };
+        let (stats, age) = self.runner.run(read).await?;
+        self.metrics.report(&stats, age);
+        Ok(())
     }
 
     /// Declares those dead that have shown no sign of life for a lease.
@@ -82,6 +93,7 @@ where
             .run(|tr, _| async move { return_items(&tr, keys, settings, session).await })
             .await?;
         if returned > 0 {
+            self.metrics.reclaimed.increment(returned as u64);
             tracing::info!(queue = %keys.queue, ?session, returned, "returned items of the dead");
             return Ok(false);
         }

@@ -23,12 +23,12 @@ const RANKS: usize = 16;
 ///
 /// # Conflicts
 /// Reads the session's state.
-pub(crate) async fn register(
+pub(crate) async fn register<T>(
     tr: &impl Transaction,
-    keys: &Keys,
-    session: SessionId,
+    own: Own<'_, T>,
     wanted: u32,
 ) -> Result<Option<StagedId>> {
+    let (keys, session) = (own.keys, own.session);
     if life(tr, keys, session).await? != Some(Life::Alive) {
         return Ok(None);
     }

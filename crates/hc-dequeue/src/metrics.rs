@@ -1,0 +1,62 @@
+//! What a dispatcher counts, for whatever recorder the application has installed for the [`metrics`]
+//! facade. Every name has the label `queue`.
+//!
+//! | name | kind | what |
+//! |---|---|---|
+//! | `hc_dequeue_depth` | gauge | items that wait |
+//! | `hc_dequeue_held` | gauge | items that sessions hold |
+//! | `hc_dequeue_dead` | gauge | dead letters |
+//! | `hc_dequeue_age_seconds` | gauge | for how long the first item has waited |
+//! | `hc_dequeue_dequeues` | counter | items that this process has taken |
+//! | `hc_dequeue_conflicts` | counter | transactions of this process that took items and met a conflict |
+//! | `hc_dequeue_fulfilled` | histogram | items granted by one fulfilment of this process |
+//! | `hc_dequeue_patience_expiries` | counter | how often this process gave up on the first request |
+//! | `hc_dequeue_reclaimed` | counter | items that this process has returned for the dead |
+//! | `hc_dequeue_lost` | counter | deliveries of this process that were lost to it |
+//!
+//! Conflicts per dequeue are the quotient of two counters. The gauges are set at each heartbeat.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+use crate::read::Stats;
+
+/// The numbers of one dispatcher.
+pub(crate) struct Metrics {
+    depth: Gauge,
+    held: Gauge,
+    dead: Gauge,
+    age: Gauge,
+    pub(crate) dequeues: Counter,
+    pub(crate) conflicts: Counter,
+    pub(crate) fulfilled: Histogram,
+    pub(crate) patience_expiries: Counter,
+    pub(crate) reclaimed: Counter,
+    pub(crate) lost: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new(queue: &str) -> Self {
+        let queue = || ("queue", queue.to_owned());
+        Self {
+            depth: gauge!("hc_dequeue_depth", &[queue()]),
+            held: gauge!("hc_dequeue_held", &[queue()]),
+            dead: gauge!("hc_dequeue_dead", &[queue()]),
+            age: gauge!("hc_dequeue_age_seconds", &[queue()]),
+            dequeues: counter!("hc_dequeue_dequeues", &[queue()]),
+            conflicts: counter!("hc_dequeue_conflicts", &[queue()]),
+            fulfilled: histogram!("hc_dequeue_fulfilled", &[queue()]),
+            patience_expiries: counter!("hc_dequeue_patience_expiries", &[queue()]),
+            reclaimed: counter!("hc_dequeue_reclaimed", &[queue()]),
+            lost: counter!("hc_dequeue_lost", &[queue()]),
+        }
+    }
+
+    pub(crate) fn report(&self, stats: &Stats, age: Option<Duration>) {
+        self.depth.set(stats.queued as f64);
+        self.held.set(stats.held as f64);
+        self.dead.set(stats.dead as f64);
+        self.age.set(age.unwrap_or_default().as_secs_f64());
+    }
+}

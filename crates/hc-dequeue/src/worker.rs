@@ -1,0 +1,234 @@
+//! A loop around a consumer: take, handle, acknowledge or try again later.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Database, Environment, Runner};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::consumer::{Consumer, ConsumerOptions};
+use crate::delivery::Delivery;
+use crate::error::{Error, Result};
+use crate::queue::HighContentionQueue;
+
+/// When an item is tried again whose handler failed.
+///
+/// After the n-th attempt it waits for `first * 2^(n - 1)`, `longest` at most, of which a random part
+/// of up to a half is taken off, so that what failed together is not tried together. After
+/// [`Settings::max_attempts`](crate::Settings::max_attempts) attempts it is a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// The wait after the first attempt.
+    pub first: Duration,
+    /// The longest wait.
+    pub longest: Duration,
+}
+
+impl Default for Backoff {
+    /// From one second to five minutes.
+    fn default() -> Self {
+        Self {
+            first: Duration::from_secs(1),
+            longest: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+impl Backoff {
+    fn after(self, attempts: u32, env: &Environment) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(30);
+        let wait = self.first.saturating_mul(1 << doublings).min(self.longest);
+        wait.mul_f64(1.0 - env.random_unit() / 2.0)
+    }
+}
+
+/// How a [`Worker`] works.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    concurrency: usize,
+    backoff: Backoff,
+    consumer: ConsumerOptions,
+}
+
+impl Default for WorkerOptions {
+    /// Sixteen handlers at once.
+    fn default() -> Self {
+        Self {
+            concurrency: 16,
+            backoff: Backoff::default(),
+            consumer: ConsumerOptions::default(),
+        }
+    }
+}
+
+impl WorkerOptions {
+    /// Sets how many items are handled at the same time, at least one.
+    #[must_use]
+    pub fn concurrency(mut self, handlers: usize) -> Self {
+        self.concurrency = handlers.max(1);
+        self
+    }
+
+    /// Sets when an item is tried again whose handler failed.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets how items are taken, above all for how long a handler may work on one.
+    #[must_use]
+    pub fn consumer(mut self, options: ConsumerOptions) -> Self {
+        self.consumer = options;
+        self
+    }
+}
+
+/// Handles the items of a queue until it is shut down.
+///
+/// The handler gets each delivery, and what it returns decides what becomes of the item:
+///
+/// - `Ok`: it is completed, unless the handler has acknowledged it in a transaction of its own. The
+///   worker's acknowledgement goes into the transaction that takes the next items.
+/// - `Err`, or a panic: it is tried again later, see [`Backoff`].
+/// - If the delivery is [lost](Delivery::lost), because its time is over or the session died, the
+///   handler's future is dropped and the item is somebody else's. So a handler that hangs costs its
+///   place for as long as the time limit. One that blocks its thread cannot be stopped, but what it
+///   acknowledges afterwards is refused.
+///
+/// Dropping a worker drops its handlers wherever they are, and returns what they held.
+pub struct Worker<T> {
+    consumer: Consumer<T>,
+    handlers: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl<T, C> HighContentionQueue<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+{
+    /// Opens a session and handles what it takes from the queue.
+    ///
+    /// # Errors
+    /// Those of [`consumer`](Self::consumer).
+    ///
+    /// # Cancel safety
+    /// As [`consumer`](Self::consumer).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn work<D, F, Fut, E>(
+        &self,
+        runner: &Runner<D>,
+        options: WorkerOptions,
+        handler: F,
+    ) -> Result<Worker<T>>
+    where
+        D: Database,
+        F: Fn(Arc<Delivery<T>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let consumer = self.consumer(runner, options.consumer).await?;
+        let handler = Arc::new(handler);
+        let (stop, _) = watch::channel(false);
+        let mut handlers = JoinSet::new();
+        for _ in 0..options.concurrency {
+            let place = Place {
+                consumer: consumer.clone(),
+                handler: handler.clone(),
+                backoff: options.backoff,
+                env: runner.environment().clone(),
+                stopped: stop.subscribe(),
+            };
+            handlers.spawn(place.work());
+        }
+        Ok(Worker {
+            consumer,
+            handlers,
+            stop,
+        })
+    }
+}
+
+impl<T: Send + Sync + 'static> Worker<T> {
+    /// Takes nothing more, lets the handlers finish for up to `grace`, and ends the session, which
+    /// returns what is not finished by then.
+    ///
+    /// # Errors
+    /// Those of [`Consumer::shut_down`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the handlers.
+    pub async fn shut_down(mut self, grace: Duration) -> Result<()> {
+        self.stop.send_replace(true);
+        let finish = async { while self.handlers.join_next().await.is_some() {} };
+        if timeout(grace, finish).await.is_err() {
+            tracing::warn!("handlers that do not finish are dropped");
+            self.handlers.shutdown().await;
+        }
+        self.consumer.shut_down().await
+    }
+}
+
+/// One of the handlers that work at the same time.
+struct Place<T, F> {
+    consumer: Consumer<T>,
+    handler: Arc<F>,
+    backoff: Backoff,
+    env: Environment,
+    stopped: watch::Receiver<bool>,
+}
+
+impl<T, F, Fut, E> Place<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(Arc<Delivery<T>>) -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+    E: Display,
+{
+    async fn work(mut self) {
+        loop {
+            let next = tokio::select! {
+                biased;
+                _ = self.stopped.wait_for(|stopped| *stopped) => return,
+                next = self.consumer.dequeue_within(Duration::MAX) => next,
+            };
+            match next {
+                Ok(Some(delivery)) => self.handle(Arc::new(delivery)).await,
+                Ok(None) => {}
+                Err(Error::ShutDown { .. }) => return,
+                // The dispatcher has told of it, and waits before it tries again.
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn handle(&self, delivery: Arc<Delivery<T>>) {
+        // The call itself may panic as well as its future.
+        let handle = async { (self.handler)(delivery.clone()).await };
+        let handled = tokio::select! {
+            handled = AssertUnwindSafe(handle).catch_unwind() => handled,
+            () = delivery.lost() => {
+                tracing::warn!(id = ?delivery.id(), "a handler was dropped: its delivery is lost");
+                return;
+            }
+        };
+        let problem = match handled {
+            Ok(Ok(())) => return delivery.finish(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it panicked".to_owned(),
+        };
+        let delay = self.backoff.after(delivery.attempts(), &self.env);
+        tracing::warn!(id = ?delivery.id(), problem, ?delay, "a handler failed");
+        delivery.retry_after(delay);
+    }
+}
