@@ -121,9 +121,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let keys = &*self.keys;
         let look = |tr, _| async move { Sessions::read(&tr, keys).await };
-        let mut findings = runner.run(look).await?.findings();
+        let mut findings = Box::pin(runner.run(look)).await?.findings();
         for counter in Counter::OF_ITEMS {
-            findings.extend(check_counter(runner, keys, counter).await?);
+            findings.extend(Box::pin(check_counter(runner, keys, counter)).await?);
         }
         Ok(Audit { findings })
     }

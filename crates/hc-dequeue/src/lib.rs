@@ -10,6 +10,8 @@ mod error;
 mod keys;
 mod letters;
 mod metrics;
+#[cfg(test)]
+mod pairs;
 mod queue;
 mod read;
 mod reclaim;

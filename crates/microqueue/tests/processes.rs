@@ -5,11 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Sender};
-use std::{env, io, thread};
+use std::sync::mpsc;
 
+use keyspace::conformance::process::{Process, acknowledge, misaccounted, role};
 use keyspace::conformance::server::Server;
 use keyspace::conformance::{scale, stores};
 use microqueue::keyspace::{
@@ -20,9 +18,6 @@ use microqueue::{Error, MicroQueue, Result};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-
-/// Set for a child: what it does, the store's URL, and its own name.
-const ROLE: &str = "MICROQUEUE_PROCESS";
 
 const NAME: &str = "on_fdb_every_acknowledged_item_is_taken_exactly_once";
 
@@ -38,8 +33,7 @@ fn takes() -> Subspace {
     Subspace::from("takes")
 }
 
-/// Does a child's work until it is killed. Each line that it prints is an item whose enqueue was
-/// acknowledged.
+/// Does a child's work until it is killed. Its role is a verb, its name, and the store's URL.
 async fn work(role: &str) -> Result<()> {
     let (verb, rest) = role.split_once(' ').unwrap();
     let (name, url) = rest.split_once(' ').unwrap();
@@ -48,7 +42,7 @@ async fn work(role: &str) -> Result<()> {
         if verb == "enqueue" {
             let item = format!("{name}-{number}");
             queue().on(&runner).enqueue(&item).await?;
-            println!("acknowledged {item}");
+            acknowledge(&item);
         } else {
             take(&runner).await?;
         }
@@ -73,58 +67,6 @@ async fn take<D: Database>(runner: &Runner<D>) -> Result<bool> {
     taken.await
 }
 
-/// A process and what reads its lines.
-struct Process {
-    child: Child,
-    verb: &'static str,
-}
-
-impl Process {
-    fn start(verb: &'static str, name: usize, url: &str, lines: &Sender<String>) -> Self {
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", NAME, "--nocapture"])
-            .env(ROLE, format!("{verb} {name} {url}"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let lines = lines.clone();
-        thread::spawn(move || {
-            for line in output.lines().map_while(io::Result::ok) {
-                if let Some(item) = line.strip_prefix("acknowledged ") {
-                    // The test may have ended.
-                    let _ = lines.send(item.to_owned());
-                }
-            }
-        });
-        Self { child, verb }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        let status = self.child.wait().unwrap();
-        assert_eq!(status.code(), None, "a process ended by itself: {status}");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Finds what is wrong with the takes of items, given those that were acknowledged.
-fn misaccounted(acknowledged: &BTreeSet<String>, takes: &BTreeMap<String, u64>) -> Vec<String> {
-    let lost = acknowledged
-        .iter()
-        .filter(|item| !takes.contains_key(*item));
-    let lost = lost.map(|item| format!("{item} was acknowledged and never taken"));
-    let repeated = takes.iter().filter(|(_, count)| **count != 1);
-    lost.chain(repeated.map(|(item, count)| format!("{item} was taken {count} times")))
-        .collect()
-}
-
 async fn counted(db: &Store) -> BTreeMap<String, u64> {
     let (begin, end) = takes().range();
     let tr = db.begin().unwrap();
@@ -139,7 +81,7 @@ async fn counted(db: &Store) -> BTreeMap<String, u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
-    if let Ok(role) = env::var(ROLE) {
+    if let Some(role) = role() {
         return work(&role).await.unwrap();
     }
     let mut server = match Server::start() {
@@ -150,7 +92,10 @@ async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
     let (lines, acknowledgements) = mpsc::channel();
     let mut names = 0..;
     let store = url.clone();
-    let mut start = move |verb| Process::start(verb, names.next().unwrap(), &store, &lines);
+    let mut start = move |verb| {
+        let role = format!("{verb} {} {store}", names.next().unwrap());
+        (verb, Process::start(NAME, &role, &lines))
+    };
     let mut processes = Vec::new();
     for _ in 0..PROCESSES {
         processes.extend([start("enqueue"), start("dequeue")]);
@@ -167,11 +112,13 @@ async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
             server.restart();
         }
         let numbers: Vec<_> = (0..processes.len()).collect();
-        let process = &mut processes[*numbers.choose(&mut rng).unwrap()];
+        let (verb, process) = &mut processes[*numbers.choose(&mut rng).unwrap()];
         process.kill();
-        *process = start(process.verb);
+        (*verb, *process) = start(verb);
     }
-    processes.iter_mut().for_each(Process::kill);
+    for (_, process) in &mut processes {
+        process.kill();
+    }
     // Then every sender is gone once the pipes are read to their ends.
     drop(start);
     acknowledged.extend(acknowledgements);
@@ -180,27 +127,4 @@ async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
     while take(&runner).await.unwrap() {}
     let takes = counted(runner.database()).await;
     assert_eq!(misaccounted(&acknowledged, &takes), [""; 0]);
-}
-
-#[test]
-fn the_account_finds_what_was_lost_and_what_was_taken_twice() {
-    let acknowledged = ["a", "b"].map(str::to_owned).into();
-    let takes = |counts: &[(&str, u64)]| {
-        let counts = counts.iter();
-        counts
-            .map(|(item, count)| ((*item).to_owned(), *count))
-            .collect()
-    };
-    // The news of an enqueue may be lost with its process.
-    let right = takes(&[("a", 1), ("b", 1), ("c", 1)]);
-    assert_eq!(misaccounted(&acknowledged, &right), [""; 0]);
-    let wrong = takes(&[("a", 2), ("c", 3)]);
-    assert_eq!(
-        misaccounted(&acknowledged, &wrong),
-        [
-            "b was acknowledged and never taken",
-            "a was taken 2 times",
-            "c was taken 3 times"
-        ]
-    );
 }

@@ -20,8 +20,11 @@ mod transaction;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 pub use self::transaction::ChaosTransaction;
 use crate::env::Environment;
@@ -171,6 +174,7 @@ struct Shared<T> {
     environment: Environment,
     faults: Faults,
     state: Mutex<State<T>>,
+    is_stopped: watch::Sender<bool>,
 }
 
 struct State<T> {
@@ -202,6 +206,7 @@ impl<D: Database> Chaos<D> {
                     outstanding: Vec::new(),
                     tally: Tally::default(),
                 }),
+                is_stopped: watch::Sender::new(false),
             }),
         }
     }
@@ -210,6 +215,26 @@ impl<D: Database> Chaos<D> {
     /// faults are drawn again. Adds to a script that is not used up yet.
     pub fn script(&self, faults: impl IntoIterator<Item = CommitFault>) {
         self.lock().script.extend(faults);
+    }
+
+    /// Stops answering, until [`go_on`](Self::go_on): reads and commits wait, as on a cluster that is
+    /// unavailable.
+    pub fn stop(&self) {
+        self.shared.is_stopped.send_replace(true);
+    }
+
+    /// Answers again what waits since [`stop`](Self::stop).
+    pub fn go_on(&self) {
+        self.shared.is_stopped.send_replace(false);
+    }
+
+    /// Waits while the store is stopped.
+    fn gate(&self) -> impl Future<Output = ()> + Send + use<D> {
+        let mut stopped = self.shared.is_stopped.subscribe();
+        async move {
+            // The sender lives as long as the chaos that somebody waits for.
+            let _ = stopped.wait_for(|stopped| !stopped).await;
+        }
     }
 
     /// Lets every commit on its way reach the store.

@@ -70,6 +70,7 @@ impl<D: Database> ChaosTransaction<D> {
 
     async fn commit_unless_faulty(&self) -> Result<Commit> {
         let mut tr = self.take().ok_or(Code::USED_DURING_COMMIT)?;
+        self.chaos.gate().await;
         self.chaos.land_before(LandingPoint::Commit).await;
         if let Some(code) = *lock(&self.failed_read) {
             self.put(tr);
@@ -144,8 +145,11 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
         key: &[u8],
         isolation: Isolation,
     ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<D> {
-        let issued = self.read(|tr| tr.get(key, isolation));
-        async move { issued?.await }
+        let (gate, issued) = (self.chaos.gate(), self.read(|tr| tr.get(key, isolation)));
+        async move {
+            gate.await;
+            issued?.await
+        }
     }
 
     fn get_key(
@@ -153,8 +157,12 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
         selector: &KeySelector,
         isolation: Isolation,
     ) -> impl Future<Output = Result<Bytes>> + Send + use<D> {
+        let gate = self.chaos.gate();
         let issued = self.read(|tr| tr.get_key(selector, isolation));
-        async move { issued?.await }
+        async move {
+            gate.await;
+            issued?.await
+        }
     }
 
     fn get_range(
@@ -162,13 +170,18 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<D> {
+        let gate = self.chaos.gate();
         let issued = self.read(|tr| tr.get_range(query, isolation));
-        async move { issued?.await }
+        async move {
+            gate.await;
+            issued?.await
+        }
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<D> {
         let (chaos, tr) = (self.chaos.clone(), self.tr.clone());
         async move {
+            chaos.gate().await;
             chaos.land_before(LandingPoint::ReadVersion).await;
             with(&tr, D::Transaction::read_version)?.await
         }

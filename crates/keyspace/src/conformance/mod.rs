@@ -8,7 +8,7 @@
 //!   those smaller on which they differ, [`oracle`] judges the verdict of each commit by reading
 //!   again.
 //! - [`stores`] runs one test on every store, and a [`part`] of one is a store for it
-//!   alone; a [`server`] is a cluster that a test may kill.
+//!   alone; a [`server`] is a cluster that a test may kill, and a [`process`] a program.
 //! - [`history`] records what concurrent transactions did and replays it in commit order.
 //! - [`plant`] breaks a promise of a store, to prove that a test sees it; [`fuzz`] holds what must be
 //!   true of any bytes that are decoded.
@@ -21,6 +21,7 @@ pub mod model;
 pub mod oracle;
 pub mod part;
 pub mod plant;
+pub mod process;
 pub mod program;
 pub mod replay;
 pub mod server;

@@ -16,6 +16,8 @@ use crate::{
 pub enum Plant {
     /// Serializable reads add no conflict range.
     ReadsWithoutConflicts,
+    /// Nothing adds a read conflict range, no read and no call that does nothing else.
+    NoReadConflicts,
     /// Writes add no conflict range.
     WritesWithoutConflicts,
     /// A read that stopped at its limit conflicts with the whole range.
@@ -33,6 +35,8 @@ pub enum Plant {
     LostCommits,
     /// Now and then a commit is applied twice.
     RepeatedCommits,
+    /// Watches never fire.
+    DeafWatches,
 }
 
 /// How many commits the broken store looks back.
@@ -127,7 +131,7 @@ impl<D: Database> PlantedTransaction<D> {
 
     fn isolation(&self, isolation: Isolation) -> Isolation {
         match self.store.plant {
-            Plant::ReadsWithoutConflicts => Isolation::Snapshot,
+            Plant::ReadsWithoutConflicts | Plant::NoReadConflicts => Isolation::Snapshot,
             _ => isolation,
         }
     }
@@ -240,6 +244,9 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
     }
 
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
+        if self.store.plant == Plant::NoReadConflicts && kind == ConflictKind::Read {
+            return Ok(());
+        }
         self.tr.add_conflict_range(kind, begin, end)
     }
 
@@ -248,7 +255,14 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
     }
 
     fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<D> {
-        self.tr.watch(key)
+        let watch = self.tr.watch(key);
+        let is_deaf = self.store.plant == Plant::DeafWatches;
+        async move {
+            if is_deaf {
+                std::future::pending::<()>().await;
+            }
+            watch.await
+        }
     }
 
     fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<D> {

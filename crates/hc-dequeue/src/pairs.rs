@@ -1,0 +1,285 @@
+//! Two steps of the protocol that begin at the same time: which of them make the other one fail.
+
+use futures::future::BoxFuture;
+use keyspace::conformance::plant::{Plant, Planted};
+use microqueue::ItemId;
+use microqueue::keyspace::codec::{Bincode, Codec};
+use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subspace};
+
+use crate::delivery::{GiveBack, Return, give_back};
+use crate::error::Result;
+use crate::keys::SessionId;
+use crate::queue::HighContentionQueue;
+use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items};
+use crate::record::Settings;
+use crate::registry::fulfill::{fulfill, take};
+use crate::registry::request::{collect, register, withdraw};
+use crate::registry::{Demand, Own};
+use crate::session;
+
+/// Session A holds an item and has the one request; B and C are there; the dead one holds an item.
+const A: SessionId = SessionId([1; 16]);
+const B: SessionId = SessionId([2; 16]);
+const C: SessionId = SessionId([3; 16]);
+const DEAD: SessionId = SessionId([4; 16]);
+
+const ONE: [Demand; 1] = [Demand {
+    wanted: 1,
+    pop: false,
+}];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Enqueue,
+    Pause,
+    Register(SessionId),
+    Take(SessionId),
+    /// By B or C, for the request that there is.
+    Fulfill(SessionId),
+    Withdraw,
+    Collect,
+    Complete,
+    Beat,
+    DeclareDead,
+    ReturnItems,
+    /// What is left of the dead one, once it holds nothing.
+    Bury,
+}
+
+/// What there is at the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scene {
+    /// Items, and nobody who has asked for one.
+    Items,
+    /// A's request, and items.
+    Requested,
+    /// A's request, and none.
+    RequestedWithoutItems,
+    /// A's request has been answered.
+    Granted,
+    /// The dead one holds nothing any more.
+    Empty,
+}
+
+struct World<D> {
+    db: D,
+    queue: HighContentionQueue<u64>,
+    request: Option<ItemId>,
+    held: ItemId,
+}
+
+impl<D: Database> World<D> {
+    async fn new(db: D, scene: Scene) -> Self {
+        let runner = Runner::new(db.clone());
+        let subspace = Subspace::from("queue");
+        let queue = HighContentionQueue::<u64>::open(&runner, subspace, Settings::default());
+        let queue = queue.await.unwrap();
+        let (handle, keys) = (&queue, &queue.keys);
+        let open = |tr, _| async move {
+            for session in [A, B, C, DEAD] {
+                session::open(&tr, keys, session);
+            }
+            handle.enqueue_all(&tr, &[1, 2]).await.map(drop)
+        };
+        runner.run(open).await.unwrap();
+        let mut world = Self {
+            db,
+            request: None,
+            held: ItemId::Commit {
+                versionstamp: microqueue::keyspace::Versionstamp::INCOMPLETE,
+                call: 0,
+            },
+            queue: queue.clone(),
+        };
+        for holder in [A, DEAD] {
+            world.commit(Step::Take(holder)).await.unwrap();
+        }
+        let tr = world.db.begin().unwrap();
+        let held = keys.held(A).snapshot(&tr, 1, usize::MAX).await.unwrap();
+        world.held = held[0].id;
+        let die = |tr, _| async move { retire(&tr, keys, DEAD).await };
+        runner.run(die).await.unwrap();
+        if scene == Scene::Empty {
+            world.commit(Step::ReturnItems).await.unwrap();
+        }
+        if matches!(scene, Scene::Items | Scene::Requested | Scene::Granted) {
+            world.commit(Step::Enqueue).await.unwrap();
+            world.commit(Step::Enqueue).await.unwrap();
+        }
+        let asked = [
+            Scene::Requested,
+            Scene::RequestedWithoutItems,
+            Scene::Granted,
+        ];
+        if asked.contains(&scene) {
+            world.commit(Step::Register(A)).await.unwrap();
+            let tr = world.db.begin().unwrap();
+            let requests = keys.requests.snapshot(&tr, 1, usize::MAX).await.unwrap();
+            world.request = Some(requests[0].id);
+        }
+        if scene == Scene::Granted {
+            world.commit(Step::Fulfill(B)).await.unwrap();
+        }
+        world
+    }
+
+    fn own(&self, session: SessionId) -> Own<'_, u64> {
+        Own {
+            keys: &self.queue.keys,
+            settings: &self.queue.settings,
+            session,
+            demand: &ONE,
+            decode: <Bincode as Codec<u64>>::decode,
+        }
+    }
+
+    /// Stages a step, which must have something to do.
+    fn stage<'a>(&'a self, tr: &'a D::Transaction, step: Step) -> BoxFuture<'a, Result<()>> {
+        let (keys, settings) = (&*self.queue.keys, &self.queue.settings);
+        Box::pin(async move {
+            match step {
+                Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
+                Step::Pause => self.queue.pause(tr),
+                Step::Register(session) => {
+                    assert!(register(tr, self.own(session), 1).await?.is_some());
+                }
+                Step::Take(session) => drop(take(tr, self.own(session)).await?),
+                Step::Fulfill(session) => {
+                    let own = Own {
+                        demand: &[],
+                        ..self.own(session)
+                    };
+                    assert!(fulfill(tr, own, None).await?.has_changed());
+                }
+                Step::Withdraw => {
+                    assert!(withdraw(tr, keys, A, &self.request.unwrap()).await?);
+                }
+                Step::Collect => {
+                    let collected = collect(tr, self.own(A), &self.request.unwrap()).await?;
+                    assert!(collected.is_some());
+                }
+                Step::Complete => {
+                    let item = Return {
+                        id: self.held,
+                        grant: 1,
+                        how: GiveBack::Completed,
+                    };
+                    assert_eq!(give_back(tr, self.own(A), &[item]).await?, [true]);
+                }
+                Step::Beat => assert!(session::beat(tr, keys, A).await?),
+                Step::DeclareDead => {
+                    assert!(declare_dead(tr, keys, A, Some(i64::MAX)).await?);
+                }
+                Step::ReturnItems => {
+                    assert_eq!(return_items(tr, keys, settings, DEAD).await?, 1);
+                }
+                Step::Bury => {
+                    remove_grants(tr, keys, DEAD).await?;
+                    assert!(bury(tr, keys, DEAD).await?);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn commit(&self, step: Step) -> Result<()> {
+        let mut tr = self.db.begin()?;
+        self.stage(&tr, step).await?;
+        tr.commit().await?;
+        Ok(())
+    }
+}
+
+/// Lets two steps read the same state, commits the one and then the other. Returns whether the other
+/// one failed.
+async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -> bool {
+    let world = World::new(db, scene).await;
+    let (mut one, mut other) = (world.db.begin().unwrap(), world.db.begin().unwrap());
+    world.stage(&one, first).await.unwrap();
+    world.stage(&other, second).await.unwrap();
+    one.commit().await.unwrap();
+    match other.commit().await {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
+            true
+        }
+    }
+}
+
+fn memory() -> Store {
+    microqueue::keyspace::open("memory:").unwrap()
+}
+
+/// What must fail, and why.
+const CONFLICTS: [(Scene, Step, Step); 15] = [
+    // Reclaim reads the heartbeat.
+    (Scene::Items, Step::Beat, Step::DeclareDead),
+    (Scene::Items, Step::DeclareDead, Step::Beat),
+    // Who writes under a session reads its state.
+    (Scene::Items, Step::DeclareDead, Step::Register(A)),
+    (Scene::Items, Step::DeclareDead, Step::Take(A)),
+    (Scene::Requested, Step::DeclareDead, Step::Fulfill(B)),
+    // An item and a request are given once.
+    (Scene::Items, Step::Take(A), Step::Take(B)),
+    (Scene::Requested, Step::Fulfill(B), Step::Fulfill(C)),
+    (Scene::Requested, Step::Fulfill(B), Step::Withdraw),
+    (Scene::Requested, Step::Withdraw, Step::Fulfill(B)),
+    (
+        Scene::RequestedWithoutItems,
+        Step::Fulfill(B),
+        Step::Withdraw,
+    ),
+    (
+        Scene::RequestedWithoutItems,
+        Step::Withdraw,
+        Step::Fulfill(B),
+    ),
+    // Whoever registers stops the fast path, and so does a pause.
+    (Scene::Items, Step::Register(A), Step::Take(B)),
+    (Scene::Items, Step::Pause, Step::Take(B)),
+    // What is held goes one way.
+    (Scene::Items, Step::ReturnItems, Step::ReturnItems),
+    (Scene::Items, Step::Complete, Step::Complete),
+];
+
+#[tokio::test]
+async fn what_must_not_happen_twice_fails() {
+    for (scene, first, second) in CONFLICTS {
+        let failed = conflict(memory(), scene, first, second).await;
+        assert!(failed, "{scene:?}: {first:?}, then {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_read_conflicts_all_of_that_happens() {
+    for (scene, first, second) in CONFLICTS {
+        let planted = Planted::new(memory(), Plant::NoReadConflicts);
+        let failed = conflict(planted, scene, first, second).await;
+        assert!(!failed, "{scene:?}: {first:?}, then {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
+    let pairs = [
+        (Scene::Items, Step::Enqueue, Step::Take(A)),
+        (Scene::Items, Step::Take(A), Step::Enqueue),
+        (Scene::Items, Step::Register(A), Step::Register(B)),
+        (Scene::Items, Step::Beat, Step::Take(A)),
+        (Scene::Items, Step::Beat, Step::Complete),
+        (Scene::Requested, Step::Enqueue, Step::Fulfill(B)),
+        (Scene::Requested, Step::Register(B), Step::Fulfill(C)),
+        (Scene::Requested, Step::Beat, Step::Fulfill(B)),
+        (Scene::Requested, Step::Complete, Step::Fulfill(B)),
+        (Scene::Granted, Step::Complete, Step::Collect),
+        (Scene::Granted, Step::Enqueue, Step::Collect),
+        (Scene::Granted, Step::Beat, Step::Collect),
+        (Scene::Empty, Step::Enqueue, Step::Bury),
+        (Scene::Items, Step::ReturnItems, Step::Take(B)),
+    ];
+    for (scene, first, second) in pairs {
+        let failed = conflict(memory(), scene, first, second).await;
+        assert!(!failed, "{scene:?}: {first:?}, then {second:?}");
+    }
+}

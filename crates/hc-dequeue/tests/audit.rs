@@ -1,0 +1,172 @@
+//! The audit finds everything that is broken on purpose, and repairs it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::World;
+use hc_dequeue::microqueue::{ItemId, MicroQueue};
+use hc_dequeue::{Consumer, Delivery, Error, Finding, Settings};
+use keyspace::codec::Raw;
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Bytes, Isolation, KeyValue, MutationOp, RangeQuery, Transaction, read_all};
+
+keyspace::on_every_store!(
+    a_queue_in_use_is_clean,
+    a_counter_that_is_off_is_set_right,
+    what_a_session_held_that_is_gone_is_returned,
+    a_session_without_a_heartbeat_is_buried,
+    strays_are_removed,
+    an_item_in_two_places_is_reported,
+);
+
+/// A queue with an item that is held, and one of each other kind.
+async fn world_in_use(store: &TestStore) -> (World, Delivery<u64>, Consumer<u64>) {
+    let world = World::new(store, Settings::default()).await;
+    let consumer = world.consumer().await;
+    world.enqueue(0..5).await;
+    let held = consumer.dequeue().await.unwrap().unwrap();
+    let dead = consumer.dequeue().await.unwrap().unwrap();
+    dead.reject().await.unwrap();
+    let delayed = consumer.dequeue().await.unwrap().unwrap();
+    delayed.nack_after(common::LONG).await.unwrap();
+    (world, held, consumer)
+}
+
+impl World {
+    fn key(&self, part: &str) -> keyspace::Subspace {
+        self.queue.subspace().subspace(&part)
+    }
+
+    async fn rows(&self, part: &str) -> Vec<KeyValue> {
+        let (begin, end) = self.key(part).range();
+        let query = &RangeQuery::keys(begin, end);
+        let read = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        self.runner.run(read).await.unwrap()
+    }
+
+    /// Writes a key, or clears it.
+    async fn write(&self, key: &[u8], value: Option<&[u8]>) {
+        let write = self.runner.run(|tr, _| async move {
+            match value {
+                Some(value) => tr.set(key, value),
+                None => tr.clear(key),
+            }
+            Ok::<_, Error>(())
+        });
+        write.await.unwrap();
+    }
+
+    /// The audit finds these things, repairs them, and finds nothing afterwards.
+    async fn finds_and_repairs(&self, findings: &[Finding]) {
+        let audit = self.queue.repair(&self.runner).await.unwrap();
+        assert_eq!(audit.findings, findings);
+        self.check().await;
+    }
+}
+
+async fn a_queue_in_use_is_clean(store: TestStore) {
+    let (world, _held, _consumer) = world_in_use(&store).await;
+    world.check().await;
+}
+
+async fn a_counter_that_is_off_is_set_right(store: TestStore) {
+    for (counter, counted) in [("queued", 2), ("delayed", 1), ("held", 1), ("dead", 1)] {
+        let (world, held, _consumer) = world_in_use(&store).await;
+        let key = &world.queue.subspace().pack(&("c", counter));
+        let drift = world.runner.run(|tr, _| async move {
+            tr.atomic(MutationOp::Add, key, &3_i64.to_le_bytes());
+            Ok::<_, Error>(())
+        });
+        drift.await.unwrap();
+        let stored = counted + 3;
+        let finding = Finding::CounterOff {
+            counter,
+            stored,
+            counted,
+        };
+        world.finds_and_repairs(&[finding]).await;
+        drop(held);
+    }
+}
+
+async fn what_a_session_held_that_is_gone_is_returned(store: TestStore) {
+    let (world, held, _consumer) = world_in_use(&store).await;
+    let states = world.rows("s").await;
+    let heartbeats = world.rows("b").await;
+    let session: Vec<u8> = world.key("s").unpack(states[0].key()).unwrap();
+    let session = session.try_into().unwrap();
+    world.write(states[0].key(), None).await;
+    world.write(heartbeats[0].key(), None).await;
+    world
+        .finds_and_repairs(&[Finding::NoSession { session }])
+        .await;
+    let lost = world.ack(&held).await.unwrap_err();
+    assert!(matches!(lost, Error::DeliveryLost { .. }));
+    assert_eq!(world.values().await.len(), 3);
+}
+
+async fn a_session_without_a_heartbeat_is_buried(store: TestStore) {
+    let (world, _held, _consumer) = world_in_use(&store).await;
+    let heartbeats = world.rows("b").await;
+    let session: Vec<u8> = world.key("b").unpack(heartbeats[0].key()).unwrap();
+    let session = session.try_into().unwrap();
+    world.write(heartbeats[0].key(), None).await;
+    world
+        .finds_and_repairs(&[Finding::NoHeartbeat { session }])
+        .await;
+    assert_eq!(world.values().await.len(), 3);
+}
+
+async fn strays_are_removed(store: TestStore) {
+    let (world, _held, _consumer) = world_in_use(&store).await;
+    let (session, known) = ([9; 16], world.rows("s").await);
+    let heartbeat = world.key("b").pack(&session.as_slice());
+    world.write(&heartbeat, Some(&[0; 10])).await;
+    world
+        .finds_and_repairs(&[Finding::StrayHeartbeat { session }])
+        .await;
+
+    // A request of nobody: format, session, wanted.
+    let requests = MicroQueue::<Bytes, Raw>::new(world.key("r"));
+    let record = [&[1][..], &session, &1_u32.to_be_bytes()].concat();
+    let requests = requests.on(&world.runner);
+    let request = requests.enqueue(&Bytes::from(record)).await.unwrap();
+    world
+        .finds_and_repairs(&[Finding::StrayRequest { request }])
+        .await;
+
+    // A grant of an item that is nowhere.
+    let session: Vec<u8> = world.key("s").unpack(known[0].key()).unwrap();
+    let ItemId::Commit { versionstamp, .. } = request else {
+        panic!("requests are in commit order");
+    };
+    let stamp = keyspace::tuple::Versionstamp::complete(*versionstamp.as_bytes(), 0);
+    let grant = world
+        .queue
+        .subspace()
+        .pack(&("g", session.as_slice(), stamp, 0));
+    let nothing = [&[1][..], versionstamp.as_bytes(), &[0; 8]].concat();
+    world.write(&grant, Some(&nothing)).await;
+    let session = session.try_into().unwrap();
+    world
+        .finds_and_repairs(&[Finding::EmptyGrant { session }])
+        .await;
+}
+
+async fn an_item_in_two_places_is_reported(store: TestStore) {
+    let (world, held, _consumer) = world_in_use(&store).await;
+    let rows = world.rows("h").await;
+    let (part, id) = (world.key("h"), held.id());
+    let of_item: (Vec<u8>, keyspace::tuple::Versionstamp, u64) =
+        part.unpack(rows[0].key()).unwrap();
+    let copy = world.key("i").pack(&(of_item.1, of_item.2));
+    world.write(&copy, Some(rows[0].value())).await;
+    let audit = world.queue.audit(&world.runner).await.unwrap();
+    let off = Finding::CounterOff {
+        counter: "queued",
+        stored: 2,
+        counted: 3,
+    };
+    assert_eq!(audit.findings, [Finding::Twice { id }, off]);
+}

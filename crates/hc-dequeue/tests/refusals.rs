@@ -1,0 +1,256 @@
+//! Bad input: each gets a typed error, and nothing is lost.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LONG, Queue, World, open};
+use hc_dequeue::microqueue::ItemId;
+use hc_dequeue::{
+    ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
+    MAX_PAYLOAD_BYTES, Settings,
+};
+use keyspace::codec::Raw;
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction};
+
+keyspace::on_every_store!(
+    nothing_and_too_much_are_refused,
+    a_lease_shorter_than_three_heartbeats_is_refused,
+    other_settings_than_the_queues_are_refused,
+    an_item_is_acknowledged_once,
+    an_acknowledgement_that_does_not_commit_has_no_effect,
+    a_dedupe_id_has_a_length,
+    a_payload_of_exactly_the_limit_goes_everywhere,
+    a_record_of_a_newer_format_is_refused_and_stays,
+    what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped,
+);
+
+async fn nothing_and_too_much_are_refused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    for wanted in [0, 513] {
+        let refused = consumer.dequeue_batch(wanted).await.unwrap_err();
+        assert!(matches!(refused, Error::Wanted { limit: 512, .. }));
+    }
+}
+
+async fn a_lease_shorter_than_three_heartbeats_is_refused(store: TestStore) {
+    let settings = Settings {
+        lease: Duration::from_millis(29),
+        ..Settings::default()
+    };
+    let refused = open(&store, &store.runner(), settings).await.unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::TooShort {
+            option: "lease",
+            ..
+        }
+    ));
+    assert!(
+        open(&store, &store.runner(), Settings::default())
+            .await
+            .is_ok()
+    );
+}
+
+async fn other_settings_than_the_queues_are_refused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let others = [
+        Settings {
+            lease: LONG,
+            ..Settings::default()
+        },
+        Settings {
+            max_attempts: 1,
+            ..Settings::default()
+        },
+        Settings {
+            dedupe_retention: LONG,
+            ..Settings::default()
+        },
+    ];
+    for other in others {
+        let refused = open(&world.store, &world.runner, other).await.unwrap_err();
+        assert!(matches!(refused, Error::SettingsDiffer { .. }), "{refused}");
+    }
+    let subspace = world.queue.subspace().clone();
+    let codec =
+        HighContentionQueue::<Bytes, Raw>::open(&world.runner, subspace, Settings::default());
+    assert!(matches!(
+        codec.await.unwrap_err(),
+        Error::SettingsDiffer { .. }
+    ));
+    let same = open(&world.store, &world.runner, Settings::default()).await;
+    assert_eq!(same.unwrap().settings(), world.queue.settings());
+}
+
+async fn an_item_is_acknowledged_once(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    let twice = world.runner.run(|tr, _| {
+        let delivery = &delivery;
+        async move {
+            delivery.ack(&tr).await?;
+            delivery.ack(&tr).await
+        }
+    });
+    assert!(matches!(
+        twice.await.unwrap_err(),
+        Error::DeliveryLost { .. }
+    ));
+    world.ack(&delivery).await.unwrap();
+    let again = world.ack(&delivery).await.unwrap_err();
+    assert!(matches!(again, Error::DeliveryLost { .. }));
+    assert_eq!(world.stats().await.completed, 1);
+    world.check().await;
+}
+
+async fn an_acknowledgement_that_does_not_commit_has_no_effect(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    delivery.ack(&store.db.begin().unwrap()).await.unwrap();
+    assert_eq!(world.stats().await.held, 1);
+    world.ack(&delivery).await.unwrap();
+    drop(delivery);
+    assert_eq!(world.stats().await.completed, 1);
+    world.check().await;
+}
+
+async fn a_dedupe_id_has_a_length(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    for bytes in [0, MAX_DEDUPE_BYTES + 1] {
+        let options = Enqueue::new().dedupe(vec![7; bytes]);
+        let refused = world.enqueue_with(1, &options).await.unwrap_err();
+        assert!(matches!(refused, Error::DedupeId { .. }), "{refused}");
+    }
+    assert_eq!(world.stats().await.queued, 0);
+}
+
+async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
+    type Blobs = HighContentionQueue<Bytes, Raw>;
+    let settings = Settings {
+        max_attempts: 4,
+        ..Settings::default()
+    };
+    let runner = store.runner();
+    let subspace = store.root.subspace(&"queue");
+    let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
+    let (largest, too_large) = (
+        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]),
+        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]),
+    );
+    // With the longest envelope, so that not one byte more would fit.
+    let id = vec![7; MAX_DEDUPE_BYTES];
+    let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);
+    let refused = |tr, _| async move { queue.enqueue_with(&tr, too_large, later).await };
+    let refused = runner.run(refused).await.unwrap_err();
+    assert!(matches!(refused, Error::PayloadTooLarge { .. }));
+    let enqueue = |tr, _| async move { queue.enqueue_with(&tr, largest, later).await };
+    let enqueued = runner.run(enqueue).await.unwrap();
+    assert!(matches!(enqueued, Enqueued::Staged(_)));
+
+    let options = ConsumerOptions::default();
+    let consumer = queue.consumer(&runner, options).await.unwrap();
+    let next = || async { consumer.dequeue_within(LONG).await.unwrap().unwrap() };
+    next().await.nack().await.unwrap();
+    let delay = Duration::from_millis(1);
+    next().await.nack_after(delay).await.unwrap();
+    next().await.reject().await.unwrap();
+    let redrive = |tr, _| async move {
+        let dead = queue.dead_letters(&tr, None, 1).await?;
+        queue.redrive(&tr, &dead[0].id).await
+    };
+    assert!(runner.run(redrive).await.unwrap());
+    let delivery = next().await;
+    assert_eq!(delivery.value(), largest);
+    delivery.complete().await.unwrap();
+    assert!(queue.audit(&runner).await.unwrap().is_clean());
+}
+
+/// Changes a byte of the first item's record.
+async fn damage(world: &World, place: usize, byte: u8) {
+    let (begin, end) = world.queue.subspace().subspace(&"i").range();
+    let query = &RangeQuery::keys(begin, end).limit(1);
+    world
+        .runner
+        .run(|tr, _| async move {
+            let batch = tr.get_range(query, Isolation::Serializable).await?;
+            let mut record = batch.rows[0].value().to_vec();
+            record[place] = byte;
+            tr.set(batch.rows[0].key(), &record);
+            Ok::<_, Error>(())
+        })
+        .await
+        .unwrap();
+}
+
+async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2]).await;
+    // After microqueue's own format byte.
+    damage(&world, 1, 2).await;
+    let refused = consumer.dequeue().await.unwrap_err();
+    let mut message = refused.to_string();
+    let mut source: Option<&dyn std::error::Error> = std::error::Error::source(&refused);
+    while let Some(error) = source {
+        message += &error.to_string();
+        source = error.source();
+    }
+    assert!(message.contains("format 2 is newer"), "{message}");
+    assert_eq!(world.stats().await.queued, 2);
+    // As a newer version of the library would find it.
+    damage(&world, 1, 1).await;
+    for value in [1, 2] {
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        assert_eq!(*delivery.value(), value);
+        delivery.complete().await.unwrap();
+    }
+    world.check().await;
+}
+
+async fn what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped(store: TestStore) {
+    let subspace = store.root.subspace(&"queue");
+    let runner = store.runner();
+    type Names = HighContentionQueue<String>;
+    let settings = Settings::default();
+    let names = &Names::open(&runner, subspace.clone(), settings.clone())
+        .await
+        .unwrap();
+    let enqueue = |tr, _| async move {
+        for name in ["", "ten bytes.", "", "ten bytes."] {
+            names.enqueue(&tr, &name.to_owned()).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    runner.run(enqueue).await.unwrap();
+    // The same codec and another type: of the names, a number is what is in an empty one alone.
+    let numbers = Queue::open(&runner, subspace, settings).await.unwrap();
+    let options = ConsumerOptions::default();
+    let consumer = numbers.consumer(&runner, options).await.unwrap();
+    let popped = consumer.pop_within(LONG).await.unwrap().unwrap();
+    assert_eq!(popped.value, 0);
+    let delivered = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!(*delivered.value(), 0);
+    delivered.complete().await.unwrap();
+    assert!(
+        consumer
+            .pop_within(Duration::from_millis(1))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let letters = |tr, _| async move { names.dead_letters(&tr, None, 10).await };
+    let dead = runner.run(letters).await.unwrap();
+    assert_eq!(dead.len(), 2);
+    assert!(matches!(dead[0].id, ItemId::Commit { .. }));
+    assert!(numbers.audit(&runner).await.unwrap().is_clean());
+}
