@@ -29,6 +29,9 @@ pub(crate) const DEAD: u8 = 2;
 /// The value of the key of the first request.
 pub(crate) const FIRST: u8 = 1;
 
+/// The value of a grant without items: it tells its request that it has become the first.
+pub(crate) const TURN: u8 = 1 << ITEMS;
+
 /// Written to the key of a request, this is replaced at the commit, as a versionstamp is, by the
 /// request's rank. Ranks count from [`FIRST`] and close up when a request is removed: of the ids of requests
 /// only the order matters.
@@ -44,7 +47,7 @@ pub(crate) enum Key {
     Heartbeat(usize),
     /// `r/<id>`: the rank of a session's request.
     Request(usize),
-    /// `g/<session>/<request>`: the granted items, one bit for each.
+    /// `g/<session>/<request>`: the granted items, one bit for each, or [`TURN`].
     Grant(usize),
     /// `h/<session>/<item>`: the number of the grant.
     Held(usize, usize),

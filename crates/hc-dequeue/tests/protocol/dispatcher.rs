@@ -1,9 +1,9 @@
 //! What a session's dispatcher does: one step after the other, around its one request.
 
-use crate::database::{ABSENT, Database, ITEMS, Key, Staged};
+use crate::database::{Database, FIRST, ITEMS, Key, Staged};
 use crate::model::{Protocol, Step};
 use crate::protocol::{self, Mistake};
-use crate::state::State;
+use crate::state::{Lead, State, Watch};
 
 /// A step of a dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,10 +12,12 @@ pub(crate) enum Dispatch {
     Take,
     /// `registry::register`.
     Register,
-    /// `registry::fulfill`, by the owner of the first request, by one that owes a look, or by one
+    /// `registry::fulfill`, by the owner of the first request, by one that leads already, or by one
     /// that has lost patience.
     Fulfill,
-    /// `registry::look`, or a `registry::fulfill` that finds no pair: nothing to do for now.
+    /// `registry::fulfill` that finds nothing to change.
+    Leave,
+    /// `registry::look`: nothing to do for now.
     Look,
     /// `registry::collect`.
     Collect,
@@ -42,29 +44,36 @@ impl Protocol {
             }
             return;
         }
-        let is_answered = state.db.has(Key::Grant(me));
-        if is_answered {
-            add(Dispatch::Collect);
-        }
         let is_registered = state.db.has(Key::Request(me));
-        let is_up = is_registered && !memory.sleeps;
-        let leads = is_up && state.is_first(me) || self.loses_patience(state, me);
-        let finds_pair = || protocol::fulfill(&state.db, self.rules, me).is_some();
-        if (memory.owes_look || leads) && finds_pair() {
-            add(Dispatch::Fulfill);
-        } else if memory.owes_look || is_up {
-            add(Dispatch::Look);
+        let takes_last = takes_last(state, me);
+        let changes = || protocol::fulfill(&state.db, self.rules, me, takes_last).is_some();
+        // Of a request for which there will be no item nobody has anything.
+        let is_over = (0..self.budget.arrivals).all(|item| state.db.has(Key::Effect(item)));
+        if memory.leads.is_some() {
+            add(if changes() {
+                Dispatch::Fulfill
+            } else {
+                Dispatch::Leave
+            });
+        } else if memory.watches.is_some() {
+            if self.loses_patience(state) && changes() {
+                add(Dispatch::Fulfill);
+            }
+        } else if state.is_answered(me) {
+            add(Dispatch::Collect);
+        } else if is_registered {
+            let fulfills = state.is_first(me) && changes();
+            add(if fulfills {
+                Dispatch::Fulfill
+            } else {
+                Dispatch::Look
+            });
+        } else if state.is_idle(me) && !is_over {
+            add(Dispatch::Take);
+            add(Dispatch::Register);
         }
         if is_registered && state.budget.withdrawals > 0 {
             add(Dispatch::Withdraw);
-        }
-        // A session has one consumer, which takes up the next items when it is done with the last.
-        // A request for which there will be no item changes nothing for anybody.
-        let is_busy = memory.owes_look || memory.deliveries != [ABSENT; ITEMS];
-        let is_over = (0..self.budget.arrivals).all(|item| state.db.has(Key::Effect(item)));
-        if !is_registered && !is_answered && !is_busy && !is_over {
-            add(Dispatch::Take);
-            add(Dispatch::Register);
         }
         let keeps_strays = is_registered && self.rules.breaks(Mistake::StraysKept);
         (0..ITEMS)
@@ -72,12 +81,12 @@ impl Protocol {
             .for_each(|item| add(Dispatch::GiveBack(item)));
     }
 
-    /// Returns whether a session may act though it is not the first. Somebody has to fall silent
+    /// Returns whether a session that sleeps may act though it was not woken. Somebody has to fall silent
     /// before that: the model has no other timer.
-    fn loses_patience(&self, state: &State, me: usize) -> bool {
+    fn loses_patience(&self, state: &State) -> bool {
         let somebody_died = state.budget.deaths < self.budget.deaths;
         let has_items = (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
-        state.sessions[me].sleeps && somebody_died && has_items
+        somebody_died && has_items
     }
 
     /// Takes a step of a dispatcher. `None`: it finds nothing to do.
@@ -94,13 +103,18 @@ impl Protocol {
             Dispatch::Take => self.run(next, me, protocol::take(db, rules, me)?),
             Dispatch::Register => self.run(next, me, protocol::register(db, me)?),
             Dispatch::Fulfill => {
-                memory.owes_look = true;
-                memory.sleeps = false;
-                self.run(next, me, protocol::fulfill(db, rules, me)?);
+                let takes_last = takes_last(next, me);
+                let memory = &mut next.sessions[me];
+                memory.leads = Some(Lead::Everybody);
+                memory.watches = None;
+                self.run(next, me, protocol::fulfill(db, rules, me, takes_last)?);
             }
+            Dispatch::Leave => memory.leads = None,
             Dispatch::Look => {
-                memory.owes_look = false;
-                memory.sleeps = db.has(Key::Request(me));
+                memory.watches = Some(match db.get(Key::Request(me)) {
+                    FIRST => Watch::GrantOrWake,
+                    _ => Watch::Grant,
+                });
             }
             Dispatch::Collect => {
                 let grant = db.get(Key::Grant(me));
@@ -110,7 +124,10 @@ impl Protocol {
                 next.commit(&protocol::collect(db, me)?);
             }
             Dispatch::Withdraw => {
-                memory.owes_look = !rules.breaks(Mistake::NoLookAfterWithdrawal);
+                memory.watches = None;
+                if !rules.breaks(Mistake::NoLookAfterWithdrawal) {
+                    memory.leads = Some(Lead::OthersOnly);
+                }
                 next.budget.withdrawals -= 1;
                 next.commit(&protocol::withdraw(db, me)?);
             }
@@ -120,7 +137,9 @@ impl Protocol {
                 self.commit(next, me, &staged);
             }
             Dispatch::Doubt => {
-                memory.owes_look &= !rules.breaks(Mistake::NoLookInDoubt);
+                if rules.breaks(Mistake::NoLookInDoubt) {
+                    memory.leads = None;
+                }
                 next.budget.doubts -= 1;
                 next.set_adrift(me);
             }
@@ -142,13 +161,20 @@ impl Protocol {
     fn commit(&self, next: &mut State, me: usize, staged: &Staged) {
         next.commit(staged);
         let memory = &mut next.sessions[me];
-        memory.owes_look &= !self.rules.breaks(Mistake::NoSecondLook);
+        if self.rules.breaks(Mistake::NoSecondLook) {
+            memory.leads = None;
+        }
         for item in 0..ITEMS {
             if let Some(number) = staged.written(Key::Held(me, item)) {
                 memory.deliveries[item] = number;
             }
         }
     }
+}
+
+/// Returns whether a session that leads has a demand without a request.
+fn takes_last(state: &State, me: usize) -> bool {
+    state.sessions[me].leads == Some(Lead::Everybody) && state.is_idle(me)
 }
 
 /// Returns whether a transaction that reads this state grants an item and leaves one before it.

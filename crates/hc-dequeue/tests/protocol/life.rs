@@ -3,7 +3,7 @@
 use crate::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
 use crate::model::{Protocol, Step};
 use crate::protocol;
-use crate::state::{Process, State};
+use crate::state::{Lead, Process, State};
 
 /// A step between life and death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +25,9 @@ pub(crate) enum Reclaim {
     DeclareDead,
     /// `reclaim::return_items`.
     ReturnItem(usize),
-    /// `reclaim::remove_grants` and `reclaim::bury`.
-    Bury,
+    /// `reclaim::remove_grants` and `reclaim::bury`, by a session that leads afterwards if it has removed
+    /// a request.
+    Bury(usize),
 }
 
 impl Protocol {
@@ -44,7 +45,8 @@ impl Protocol {
                 }
                 // Whoever ends with a commit in doubt is like one that falls silent and crashes.
                 let is_in_doubt = memory.in_flight.is_some() || !state.adrift.is_empty();
-                if state.budget.endings > 0 && !is_in_doubt {
+                let has_left = !state.db.has(Key::Request(me)) && memory.leads.is_none();
+                if state.budget.endings > 0 && has_left && !is_in_doubt {
                     add(Live::Retire);
                 }
             }
@@ -87,12 +89,13 @@ impl Protocol {
         Some(())
     }
 
-    /// Adds the steps of those who reclaim a session. What comes of them changes nobody's memory, so
-    /// that it does not matter who takes them, as long as there is somebody else.
+    /// Adds the steps of those who reclaim a session. Only who removes a request remembers it: of all
+    /// other steps it does not matter who takes them, as long as there is somebody else.
     pub(crate) fn steps_of_reclaim(&self, state: &State, session: usize, steps: &mut Vec<Step>) {
         let mut add = |step| steps.push(Step::Reclaim(session, step));
-        let mut others = (0..self.session_count).filter(|other| *other != session);
-        if !others.any(|other| state.sessions[other].runs()) {
+        let is_other = |other: &usize| *other != session && state.sessions[*other].runs();
+        let mut others: Vec<_> = (0..self.session_count).filter(is_other).collect();
+        if others.is_empty() {
             return;
         }
         match state.db.get(Key::Session(session)) {
@@ -101,7 +104,14 @@ impl Protocol {
             }
             DEAD => {
                 (0..ITEMS).for_each(|item| add(Reclaim::ReturnItem(item)));
-                add(Reclaim::Bury);
+                if state.is_first(session) {
+                    others.retain(|other| state.sessions[*other].in_flight.is_none());
+                } else {
+                    others.truncate(1);
+                }
+                others
+                    .into_iter()
+                    .for_each(|other| add(Reclaim::Bury(other)));
             }
             _ => {}
         }
@@ -118,7 +128,13 @@ impl Protocol {
         let staged = match step {
             Reclaim::DeclareDead => protocol::declare_dead(db, self.rules, session),
             Reclaim::ReturnItem(item) => protocol::return_item(db, session, item),
-            Reclaim::Bury => protocol::bury(db, self.rules, session),
+            Reclaim::Bury(by) => {
+                let staged = protocol::bury(db, self.rules, session)?;
+                if staged.written(Key::Request(session)).is_some() {
+                    next.sessions[by].leads = Some(Lead::Everybody);
+                }
+                Some(staged)
+            }
         };
         run_for_nobody(next, staged?)
     }

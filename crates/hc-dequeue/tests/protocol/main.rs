@@ -25,13 +25,14 @@
 //!   other commits it learns the outcome);
 //! - a delivery is lost to its process, while its handler goes on and acknowledges late, or does not;
 //! - a request is withdrawn;
-//! - a session ends as it should.
+//! - a session that has no request and does not lead ends as it should.
 //!
 //! The ordinary run has two sessions, two items and one death; the long run has three sessions, three
 //! items and two deaths, and two items and one death where everything else comes together.
 //!
 //! There is no clock. A heartbeat is old when its process is silent. Patience may end as soon as
 //! somebody has fallen silent, and not before: without that, whoever sleeps sleeps until it is woken.
+//! The time for which a session that is the first lets another one lead may be over at once.
 //!
 //! # What must hold
 //!
@@ -49,9 +50,10 @@
 //!
 //! # What is left out
 //!
-//! A session has one request and one consumer, and all requests want the same number of items. A
-//! session that finds itself dead opens anew as another, which is one of the others of the model.
-//! Delayed items, dead letters, `pop`, the pause and limits on batches are not in the model.
+//! A session has one request and one consumer, which wants nothing between a withdrawal and the first
+//! look after it, and all requests want the same number of items. A session that finds itself dead
+//! opens anew as another, which is one of the others of the model. Delayed items, dead letters, `pop`,
+//! the pause and limits on batches are not in the model.
 
 mod database;
 mod dispatcher;
@@ -237,12 +239,13 @@ fn catches_a_fulfilment_in_doubt_without_a_look_after_it() {
 }
 
 #[test]
-fn catches_a_burial_that_wakes_nobody() {
-    let budget = Budget {
-        endings: 1,
-        ..QUIET
-    };
-    catch(Mistake::BuriedSilently, FINISHES, budget);
+fn catches_a_fulfilment_that_tells_nobody() {
+    catch(Mistake::NobodyTold, FINISHES, QUIET);
+}
+
+#[test]
+fn catches_an_enqueue_that_wakes_nobody() {
+    catch(Mistake::EnqueuedSilently, FINISHES, QUIET);
 }
 
 #[test]

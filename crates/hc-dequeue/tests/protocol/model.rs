@@ -87,7 +87,7 @@ impl Protocol {
             Step::Enqueue => {
                 let item = self.enqueued(last).end;
                 next.budget.arrivals -= 1;
-                next.commit(&protocol::enqueue(db, item)?);
+                next.commit(&protocol::enqueue(db, self.rules, item)?);
             }
             Step::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,
             Step::Handle(me, item, step) => self.handle(db, &mut next, me, item, step),

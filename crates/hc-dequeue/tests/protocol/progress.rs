@@ -3,12 +3,12 @@
 //! It is why the model has no infinite run, so that everything that must happen at last can be asked
 //! of the states in which no step is left.
 
-use crate::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS};
+use crate::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, Staged, TURN};
 use crate::state::{Process, State};
 
 /// Returns what is left to do. Of two measures the first number that differs decides: a step may
 /// make work of a kind that comes after one of which it leaves less.
-pub(crate) fn work_left(state: &State) -> [usize; 7] {
+pub(crate) fn work_left(state: &State) -> [usize; 9] {
     let sum = |of_session: fn(&State, usize) -> usize| -> usize {
         (0..SESSIONS)
             .map(|session| of_session(state, session))
@@ -21,6 +21,8 @@ pub(crate) fn work_left(state: &State) -> [usize; 7] {
         sum(returns),
         sum_of_items(state),
         sum(registration),
+        sum(untold),
+        sum(tells),
         sum(memory),
     ]
 }
@@ -70,8 +72,26 @@ fn registration(state: &State, session: usize) -> usize {
         ABSENT => 0,
         _ => 1,
     };
-    let grant = 3 * usize::from(state.db.has(Key::Grant(session)));
+    let grant = 3 * usize::from(state.is_answered(session));
     request + grant
+}
+
+/// Whether a session has a request that was not told that it is the first.
+fn untold(state: &State, session: usize) -> usize {
+    let is_registered = state.db.has(Key::Request(session));
+    usize::from(is_registered && state.db.get(Key::Grant(session)) == ABSENT)
+}
+
+/// How far a process is from having told the first request: several may be about to.
+fn tells(state: &State, session: usize) -> usize {
+    let Some(first) = (0..SESSIONS).find(|other| state.is_first(*other)) else {
+        return 0;
+    };
+    let turn = |staged: &Staged| staged.written(Key::Grant(first)) == Some(TURN);
+    match &state.sessions[session].in_flight {
+        Some(staged) if turn(staged) => 1,
+        _ => 2 * untold(state, first),
+    }
 }
 
 /// What a process has in mind. All of it may change when something is committed; but every commit
@@ -81,6 +101,6 @@ fn memory(state: &State, session: usize) -> usize {
     let numbers = memory.deliveries.iter().chain(&memory.lapsed);
     numbers.filter(|number| **number != ABSENT).count()
         + 3 * usize::from(memory.in_flight.is_none())
-        + usize::from(memory.owes_look)
-        + usize::from(!memory.sleeps)
+        + usize::from(memory.leads.is_some())
+        + usize::from(memory.watches.is_none())
 }

@@ -3,7 +3,8 @@
 //! They return what they stage, or `None` if they find nothing to do.
 
 use crate::database::{
-    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, PRESENT, SESSIONS, STAMP, Staged, Transaction,
+    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, PRESENT, SESSIONS, STAMP, Staged, TURN,
+    Transaction,
 };
 
 /// A planted bug: a rule of the protocol that is broken.
@@ -27,8 +28,10 @@ pub(crate) enum Mistake {
     NoLookAfterWithdrawal,
     /// Whoever gives up to learn what becomes of its fulfilment leaves without a look.
     NoLookInDoubt,
-    /// `reclaim::bury` wakes nobody.
-    BuriedSilently,
+    /// `registry::fulfill` tells nobody that it has become the first.
+    NobodyTold,
+    /// `enqueue` does not write the wake stamp.
+    EnqueuedSilently,
     /// What `reclaim::unknown` finds is kept while a request waits.
     StraysKept,
 }
@@ -71,10 +74,12 @@ impl Rules {
 }
 
 /// `enqueue`: blind, and wakes.
-pub(crate) fn enqueue(db: &Database, item: usize) -> Option<Staged> {
+pub(crate) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.set(Key::Item(item), 1);
-    tr.set(Key::Wake, PRESENT);
+    if !rules.breaks(Mistake::EnqueuedSilently) {
+        tr.set(Key::Wake, PRESENT);
+    }
     tr.staged()
 }
 
@@ -121,32 +126,31 @@ pub(crate) fn register(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `registry::fulfill`: pairs the first requests with the first items, and clears the requests of the
-/// dead that it meets. One's own request gets no grant: its owner learns its items from the commit.
-pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
+/// `registry::fulfill`: pairs the first requests with the first items, clears the requests of the dead
+/// that it meets, and tells the request that is the first after it. One's own request gets no grant: its
+/// owner learns its items from the commit. (What it was told goes with it. In the crate that stays, under
+/// the id of a request that is gone.) Who has a demand of its own, without a request, comes last.
+pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize, takes_last: bool) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
-    let mut requests: Vec<_> = (0..SESSIONS)
-        .map(|session| (tr.snapshot(Key::Request(session)), session))
-        .filter(|(rank, _)| *rank != ABSENT)
-        .collect();
-    requests.sort_unstable();
+    let takes_last = takes_last && tr.get(Key::Session(me)) == ALIVE;
+    let requests = requests(&mut tr, rules);
+    let mut unanswered = requests.len() + usize::from(takes_last);
     let mut items = rules.queued(&mut tr).into_iter();
-    let mut unanswered = requests.len();
-    for (_, session) in requests {
+    for (session, life) in requests {
         unanswered -= 1;
-        let life = if rules.breaks(Mistake::SessionNotInConflict) {
-            tr.snapshot(Key::Session(session))
-        } else {
-            tr.get(Key::Session(session))
-        };
-        if life == ALIVE && items.len() == 0 {
+        if life != ALIVE {
+            tr.conflict(Key::Request(session));
+            tr.clear(Key::Request(session));
+            continue;
+        }
+        if items.len() == 0 {
+            if session != me && !rules.breaks(Mistake::NobodyTold) {
+                tell_turn(&mut tr, session);
+            }
             break;
         }
         tr.conflict(Key::Request(session));
         tr.clear(Key::Request(session));
-        if life != ALIVE {
-            continue;
-        }
         // Everybody gets something before anybody gets all.
         let share = (items.len() - 1) / (unanswered + 1) + 1;
         let mut grant = 0;
@@ -154,11 +158,41 @@ pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize) -> Option<Staged> 
             grant |= 1 << item.0;
             rules.hold(&mut tr, session, item);
         }
-        if session != me {
+        if session == me {
+            tr.clear(Key::Grant(session));
+        } else {
             tr.set(Key::Grant(session), grant);
         }
     }
+    if takes_last {
+        for item in items.take(rules.wanted) {
+            rules.hold(&mut tr, me, item);
+        }
+    }
     tr.staged()
+}
+
+/// Reads the sessions that have requests, in the order of these, and whether they are alive.
+fn requests(tr: &mut Transaction<'_>, rules: Rules) -> Vec<(usize, u8)> {
+    let mut requests: Vec<_> = (0..SESSIONS)
+        .map(|session| (tr.snapshot(Key::Request(session)), session))
+        .filter(|(rank, _)| *rank != ABSENT)
+        .collect();
+    requests.sort_unstable();
+    let mut life = |session| match rules.breaks(Mistake::SessionNotInConflict) {
+        true => tr.snapshot(Key::Session(session)),
+        false => tr.get(Key::Session(session)),
+    };
+    let sessions = requests.into_iter().map(|(_, session)| session);
+    sessions.map(|session| (session, life(session))).collect()
+}
+
+/// Tells a request that it is the first, unless that was done before.
+fn tell_turn(tr: &mut Transaction<'_>, session: usize) {
+    if tr.snapshot(Key::Grant(session)) == ABSENT {
+        tr.conflict(Key::Request(session));
+        tr.set(Key::Grant(session), TURN);
+    }
 }
 
 /// `registry::collect`.
@@ -168,17 +202,17 @@ pub(crate) fn collect(db: &Database, me: usize) -> Option<Staged> {
     for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
         tr.get(Key::Held(me, item));
     }
-    if grant != ABSENT {
-        tr.clear(Key::Grant(me));
-    }
+    tr.clear(Key::Grant(me));
     tr.staged()
 }
 
 /// `registry::withdraw`.
 pub(crate) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
+    tr.get(Key::Grant(me));
     if tr.get(Key::Request(me)) != ABSENT {
         tr.clear(Key::Request(me));
+        tr.clear(Key::Grant(me));
     }
     tr.staged()
 }
@@ -257,9 +291,6 @@ pub(crate) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged
     }
     tr.clear(Key::Session(session));
     tr.clear(Key::Heartbeat(session));
-    if !rules.breaks(Mistake::BuriedSilently) {
-        tr.set(Key::Wake, PRESENT);
-    }
     tr.staged()
 }
 

@@ -2,7 +2,7 @@
 
 use stateright::Representative;
 
-use crate::database::{ABSENT, Database, FIRST, ITEMS, Key, Names, SESSIONS, Staged};
+use crate::database::{ABSENT, Database, FIRST, ITEMS, Key, Names, SESSIONS, Staged, TURN};
 use crate::protocol;
 
 /// How often what need not happen may still happen.
@@ -41,6 +41,24 @@ pub(crate) enum Process {
     Gone,
 }
 
+/// For whom a session that leads takes items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Lead {
+    /// For whoever has a request, and then for itself.
+    Everybody,
+    /// For whoever has a request.
+    OthersOnly,
+}
+
+/// What wakes the owner of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Watch {
+    /// Its grant.
+    Grant,
+    /// Its grant, or a write of the wake stamp.
+    GrantOrWake,
+}
+
 /// A process and what it remembers of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Memory {
@@ -49,10 +67,10 @@ pub(crate) struct Memory {
     pub(crate) deliveries: [u8; ITEMS],
     /// Deliveries that only a handler knows any more, which may still acknowledge them.
     pub(crate) lapsed: [u8; ITEMS],
-    /// It has begun to change the registry, and has not found since that there is no pair.
-    pub(crate) owes_look: bool,
-    /// It has found nothing to do for its request, and waits to be woken.
-    pub(crate) sleeps: bool,
+    /// It has begun to change the registry, and has not found since that there is nothing to change.
+    pub(crate) leads: Option<Lead>,
+    /// It has found nothing to do for its request, and sleeps until this wakes it.
+    pub(crate) watches: Option<Watch>,
     /// What the process is about to commit. It may not have sent it yet, or not know the outcome.
     pub(crate) in_flight: Option<Staged>,
 }
@@ -64,8 +82,8 @@ impl Memory {
             process: Process::Timely,
             deliveries: [ABSENT; ITEMS],
             lapsed: [ABSENT; ITEMS],
-            owes_look: false,
-            sleeps: false,
+            leads: None,
+            watches: None,
             in_flight: None,
         }
     }
@@ -122,11 +140,17 @@ impl State {
 
     /// Commits, dooms what this makes fail, and wakes those who watch.
     pub(crate) fn commit(&mut self, staged: &Staged) {
+        let before = self.db;
         self.db.apply(staged);
-        let wakes = staged.written(Key::Wake).is_some();
+        let is_woken = staged.written(Key::Wake).is_some();
         for (session, memory) in self.sessions.iter_mut().enumerate() {
-            memory.in_flight.take_if(|other| staged.dooms(other));
-            memory.sleeps &= !wakes && self.db.has(Key::Request(session));
+            let (grant, watches) = (Key::Grant(session), &mut memory.watches);
+            let is_granted = self.db.has(grant) && self.db.get(grant) != before.get(grant);
+            watches.take_if(|watch| is_granted || is_woken && *watch == Watch::GrantOrWake);
+            let doomed = memory.in_flight.take_if(|other| staged.dooms(other));
+            if doomed.is_some() && memory.leads.is_some() {
+                memory.leads = Some(Lead::OthersOnly);
+            }
         }
         self.adrift.retain(|other| !staged.dooms(other));
     }
@@ -146,6 +170,18 @@ impl State {
     /// Returns whether the session's request is the first.
     pub(crate) fn is_first(&self, session: usize) -> bool {
         self.db.get(Key::Request(session)) == FIRST
+    }
+
+    /// Returns whether the session has no request, no answer and no delivery.
+    pub(crate) fn is_idle(&self, session: usize) -> bool {
+        !self.db.has(Key::Request(session))
+            && !self.is_answered(session)
+            && self.sessions[session].deliveries == [ABSENT; ITEMS]
+    }
+
+    /// Returns whether the session's request was answered.
+    pub(crate) fn is_answered(&self, session: usize) -> bool {
+        !matches!(self.db.get(Key::Grant(session)), ABSENT | TURN)
     }
 
     /// Returns whether the database says that the session holds an item of which its process does
