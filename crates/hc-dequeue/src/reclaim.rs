@@ -30,6 +30,14 @@ const ITEMS_PER_LOOK: usize = 10_000;
 /// they come to be met.
 const REQUESTS_PER_SEARCH: usize = 1_000;
 
+/// What a look for dead sessions saw.
+#[derive(Debug)]
+pub(crate) struct Suspects {
+    pub(crate) suspects: Vec<SessionId>,
+    /// How many sessions there are.
+    pub(crate) sessions: usize,
+}
+
 /// Returns the sessions, but for one's own, that are dead or have shown no sign of life after
 /// `version_ago`. Without that, those that are dead.
 ///
@@ -40,7 +48,7 @@ pub(crate) async fn suspects(
     keys: &Keys,
     own: SessionId,
     version_ago: Option<i64>,
-) -> Result<Vec<SessionId>> {
+) -> Result<Suspects> {
     let page = |(begin, end)| {
         let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_LOOK);
         read_all(tr, query, Isolation::Snapshot)
@@ -61,7 +69,10 @@ pub(crate) async fn suspects(
     suspects.retain(|session| *session != own);
     suspects.sort_unstable();
     suspects.dedup();
-    Ok(suspects)
+    Ok(Suspects {
+        suspects,
+        sessions: sessions.len(),
+    })
 }
 
 /// Declares a session dead that has shown no sign of life after `version_ago`. False: it has, or it

@@ -167,6 +167,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     metrics: Metrics,
     ticks: u32,
     next_tick: Duration,
+    /// How many sessions there were at the last look for dead ones.
+    sessions: usize,
     /// Sessions that are dead and not yet buried.
     dead: Vec<SessionId>,
     closing: Option<Option<oneshot::Sender<Result<()>>>>,
@@ -212,6 +214,7 @@ where
             sleep: None,
             metrics,
             ticks: 0,
+            sessions: 0,
             dead: Vec::new(),
             closing: None,
         };
@@ -238,7 +241,7 @@ where
             Ok::<_, Error>(())
         };
         self.runner.run(open).await?;
-        tracing::debug!(queue = %keys.queue, ?session, "opened a session");
+        tracing::debug!(queue = %keys.queue, %session, "opened a session");
         Ok(())
     }
 
@@ -270,6 +273,10 @@ where
         if self.returns.iter().any(returns_to_queue) {
             // Before anything is taken: what comes back comes first.
             self.give_back().await?;
+            return Ok(true);
+        }
+        if self.leads.is_some() {
+            self.lead().await?;
             return Ok(true);
         }
         let has_reclaimed = self.reclaim().await?;

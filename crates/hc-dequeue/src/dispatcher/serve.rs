@@ -68,10 +68,6 @@ where
 {
     /// Does one step for those who want items. False: there is nothing to do for now.
     pub(super) async fn serve(&mut self) -> Result<bool> {
-        if self.leads.is_some() {
-            self.lead().await?;
-            return Ok(true);
-        }
         if self.wants.is_empty() {
             return match self.request.take() {
                 Some(request) => self.leave(request).await.map(|()| true),

@@ -1,5 +1,6 @@
 //! What keeps a session alive, and what it does for those that are not.
 
+use futures::future::try_join_all;
 use futures::try_join;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Transaction};
@@ -11,6 +12,12 @@ use crate::error::{Error, Result};
 use crate::keys::SessionId;
 use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items, suspects, unknown};
 use crate::session;
+
+/// How many sessions look for dead ones in the time from one heartbeat to the next.
+const LOOKS_PER_BEAT: f64 = 4.0;
+
+/// How many sessions one transaction declares dead at most.
+const DEATHS_PER_STEP: usize = 100;
 
 /// Every how many ticks the heart beats.
 const TICKS_PER_BEAT: u32 = 2;
@@ -36,7 +43,7 @@ where
             .run(|tr, _| async move { session::beat(&tr, keys, session).await })
             .await?;
         if !alive {
-            tracing::warn!(queue = %keys.queue, ?session, "the session was declared dead");
+            tracing::warn!(queue = %keys.queue, %session, "the session was declared dead");
             return self.open_session().await;
         }
         self.report().await?;
@@ -53,22 +60,34 @@ where
         Ok(())
     }
 
-    /// Declares those dead that have shown no sign of life for a lease.
+    /// Declares those dead that have shown no sign of life for a lease. Of many sessions a few look at
+    /// each heartbeat, so that together they read each other some times and not as often as there are
+    /// sessions.
     async fn look_for_dead(&mut self) -> Result<()> {
+        let share = LOOKS_PER_BEAT / self.sessions.max(1) as f64;
+        if self.runner.environment().random_unit() >= share {
+            return Ok(());
+        }
         let (keys, session, ago) = (self.keys(), self.session, self.clock.version_ago());
-        let suspects = self
+        let seen = self
             .runner
             .run(|tr, _| async move { suspects(&tr, keys, session, ago).await })
             .await?;
-        for session in suspects {
+        self.sessions = seen.sessions;
+        for suspects in seen.suspects.chunks(DEATHS_PER_STEP) {
             let keys = self.keys();
-            let is_dead = self
-                .runner
-                .run(|tr, _| async move { declare_dead(&tr, keys, session, ago).await })
-                .await?;
-            if is_dead && !self.dead.contains(&session) {
-                tracing::info!(queue = %self.keys().queue, ?session, "found a dead session");
-                self.dead.push(session);
+            let are_dead = self.runner.run(|tr, _| async move {
+                let tr = &tr;
+                let declare = |session: &SessionId| declare_dead(tr, keys, *session, ago);
+                try_join_all(suspects.iter().map(declare)).await
+            });
+            for (session, is_dead) in suspects.iter().zip(are_dead.await?) {
+                if is_dead && !self.dead.contains(session) {
+                    tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
+                    self.dead.push(*session);
+                    // First of all, their requests may stand before others.
+                    self.leads = Some(Lead::Everybody);
+                }
             }
         }
         Ok(())
@@ -94,7 +113,7 @@ where
             .await?;
         if returned > 0 {
             self.metrics.reclaimed.increment(returned as u64);
-            tracing::info!(queue = %keys.queue, ?session, returned, "returned items of the dead");
+            tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
             return Ok(false);
         }
         let (removed, is_buried) = self

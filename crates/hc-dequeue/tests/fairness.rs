@@ -1,0 +1,363 @@
+//! Order, hand-over and patience: who gets what, and that nobody waits for nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use common::{LONG, World};
+use hc_dequeue::microqueue::{ItemId, MicroQueue};
+use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Settings};
+use keyspace::chaos::{Chaos, Faults};
+use keyspace::codec::Raw;
+use keyspace::conformance::plant::{Plant, Planted};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Bytes, Environment, RunOptions, Runner};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+keyspace::on_every_store!(threads:
+    items_are_granted_in_the_order_of_their_first_enqueue,
+    what_comes_back_comes_first,
+    who_waits_longest_is_served_first,
+    without_a_death_every_item_arrives_without_the_poll_and_no_patience_ends,
+    a_dead_leader_costs_one_patience_at_most,
+    a_thousand_abandoned_requests_are_removed_by_a_few_steps,
+    while_the_store_does_not_answer_nobody_is_found_dead,
+);
+
+/// Returns what was counted under a name for a queue, in this program.
+fn counted(world: &World, name: &str) -> Vec<f64> {
+    static METRICS: OnceLock<Snapshotter> = OnceLock::new();
+    let snapshotter = METRICS.get_or_init(|| {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        recorder.install().unwrap();
+        snapshotter
+    });
+    static TOTALS: std::sync::Mutex<BTreeMap<(String, String), Vec<f64>>> =
+        std::sync::Mutex::new(BTreeMap::new());
+    let mut totals = TOTALS.lock().unwrap();
+    // A snapshot takes what it shows away.
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let labels = key.key().labels();
+        let queue: String = labels.map(|label| label.value().to_owned()).collect();
+        let total = totals.entry((key.key().name().to_owned(), queue));
+        let total = total.or_default();
+        match value {
+            DebugValue::Counter(count) => total.push(count as f64),
+            DebugValue::Gauge(value) => *total = vec![value.into_inner()],
+            DebugValue::Histogram(values) => {
+                total.extend(values.into_iter().map(|value| value.into_inner()));
+            }
+        }
+    }
+    let queue = world.queue.subspace().to_string();
+    totals
+        .get(&(name.to_owned(), queue))
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// A world whose metrics are counted from the beginning.
+async fn counted_world(store: &TestStore, settings: Settings) -> World {
+    let world = World::new(store, settings).await;
+    counted(&world, "");
+    world
+}
+
+/// So patient that nothing but a lost wake-up makes it wait for the end of a patience.
+fn patient() -> Settings {
+    Settings {
+        lease: LONG * 60,
+        ..Settings::default()
+    }
+}
+
+/// A consumer that is woken by watches alone.
+async fn without_poll(world: &World) -> Consumer<u64> {
+    let options = ConsumerOptions::default().poll_interval(LONG * 60);
+    world.queue.consumer(&world.runner, options).await.unwrap()
+}
+
+async fn items_are_granted_in_the_order_of_their_first_enqueue(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    for first in 0..10 {
+        world.enqueue(first * 20..(first + 1) * 20).await;
+    }
+    let mut consumers = JoinSet::new();
+    for _ in 0..4 {
+        let consumer = world.consumer().await;
+        consumers.spawn(async move {
+            let mut taken = Vec::new();
+            while let Some(delivery) = consumer.dequeue().await.unwrap() {
+                taken.push((delivery.id(), *delivery.value()));
+                delivery.complete().await.unwrap();
+            }
+            taken
+        });
+    }
+    let mut all = Vec::new();
+    for taken in consumers.join_all().await {
+        // Each sees the order, and so do all together: nobody is granted what is behind something
+        // that waits.
+        assert!(taken.is_sorted(), "{taken:?}");
+        all.extend(taken);
+    }
+    all.sort_unstable();
+    let values: Vec<_> = all.into_iter().map(|(_, value)| value).collect();
+    assert_eq!(values, (0..200).collect::<Vec<_>>());
+}
+
+async fn what_comes_back_comes_first(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    let soon = Enqueue::new().after(Duration::from_millis(1));
+    let _ = world.enqueue_with(0, &soon).await.unwrap();
+    world.enqueue(1..=3).await;
+    let mut ids: Vec<ItemId> = Vec::new();
+    let first = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let second = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let third = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    for delivery in [&first, &second, &third] {
+        ids.push(delivery.id());
+    }
+    ids.sort_unstable();
+    third.reject().await.unwrap();
+    second.nack_after(Duration::from_millis(1)).await.unwrap();
+    first.nack().await.unwrap();
+    let queue = &world.queue;
+    let redrive = |tr, _| async move {
+        let dead = queue.dead_letters(&tr, None, 1).await?;
+        queue.redrive(&tr, &dead[0].id).await
+    };
+    assert!(world.runner.run(redrive).await.unwrap());
+    let stats = world.stats().await;
+    assert_eq!((stats.dead, stats.held), (0, 0));
+    // The delayed one is due by now, or becomes so before a poll.
+    let mut again = Vec::new();
+    while again.len() < 4 {
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        again.push((delivery.id(), *delivery.value()));
+        delivery.complete().await.unwrap();
+    }
+    let mut granted: Vec<_> = again.iter().map(|(id, _)| *id).collect();
+    granted.sort_unstable();
+    assert_eq!(granted[..3], ids[..]);
+    assert_eq!(again.last().unwrap().1, 3, "{again:?}");
+}
+
+async fn who_waits_longest_is_served_first(store: TestStore) {
+    let world = World::new(&store, patient()).await;
+    let consumers = [
+        without_poll(&world).await,
+        without_poll(&world).await,
+        without_poll(&world).await,
+    ];
+    let mut waiting = JoinSet::new();
+    for (number, consumer) in consumers.iter().cloned().enumerate() {
+        waiting.spawn(async move {
+            let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+            delivery.complete().await.unwrap();
+            number
+        });
+        world.until_requested(number + 1).await;
+    }
+    for expected in 0..3 {
+        world.enqueue([7]).await;
+        assert_eq!(waiting.join_next().await.unwrap().unwrap(), expected);
+    }
+}
+
+async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_ends(
+    store: TestStore,
+) {
+    const SESSIONS: u64 = 6;
+    const ITEMS: u64 = 120;
+    let world = counted_world(&store, patient()).await;
+    let mut consumers = JoinSet::new();
+    for _ in 0..SESSIONS {
+        let consumer = without_poll(&world).await;
+        for _ in 0..2 {
+            let consumer = consumer.clone();
+            consumers.spawn(async move {
+                let mut taken = 0;
+                // Some lose interest between two items, and come back.
+                while let Some(delivery) = consumer.dequeue_within(LONG).await.unwrap() {
+                    delivery.complete().await.unwrap();
+                    taken += 1;
+                    if taken % 3 == 0 {
+                        let _ =
+                            timeout(Duration::from_micros(300), consumer.pop_within(LONG)).await;
+                    }
+                    if taken == ITEMS / SESSIONS / 4 {
+                        break;
+                    }
+                }
+                taken
+            });
+        }
+    }
+    // As long as anybody wants one, there is one, now and then several.
+    let enqueue = async {
+        for round in 0.. {
+            world.enqueue([round]).await;
+            if round % 7 == 0 {
+                world.enqueue(0..5).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = enqueue => unreachable!("it never ends"),
+        taken = timeout(LONG, consumers.join_all()) => {
+            let taken: u64 = taken.expect("nobody waits for ever").into_iter().sum();
+            assert_eq!(taken, ITEMS / 2);
+        }
+    }
+    let expiries: f64 = counted(&world, "hc_dequeue_patience_expiries").iter().sum();
+    assert_eq!(expiries, 0.0);
+    assert!(counted(&world, "hc_dequeue_dequeues").iter().sum::<f64>() >= (ITEMS / 2) as f64);
+}
+
+/// A consumer on a runtime of its own, which waits for an item until it dies.
+struct Doomed {
+    _alive: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Doomed {
+    async fn start(world: &World) -> Self {
+        let (alive, killed) = tokio::sync::oneshot::channel::<()>();
+        let (queue, runner) = (world.queue.clone(), world.runner.clone());
+        std::thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let options = ConsumerOptions::default();
+                let consumer = queue.consumer(&runner, options).await.unwrap();
+                tokio::select! {
+                    _ = consumer.pop_within(LONG) => {}
+                    _ = killed => {}
+                }
+            });
+        });
+        world.until_requested(1).await;
+        Self { _alive: alive }
+    }
+}
+
+async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
+    let settings = Settings {
+        lease: Duration::from_millis(600),
+        ..Settings::default()
+    };
+    let world = counted_world(&store, settings).await;
+    let leader = Doomed::start(&world).await;
+    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        for _ in 0..10 {
+            let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+            delivery.complete().await.unwrap();
+        }
+        consumer
+    });
+    world.until_requested(2).await;
+    drop(leader);
+    world.enqueue(0..11).await;
+    // One more goes to the dead, or comes back from it.
+    timeout(LONG, waiting).await.unwrap().unwrap();
+    let expiries: f64 = counted(&world, "hc_dequeue_patience_expiries").iter().sum();
+    assert!(expiries <= 1.0, "{expiries}");
+}
+
+async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestStore) {
+    const ABANDONED: usize = 1_000;
+    const REQUESTS_PER_STEP: usize = 128;
+    let settings = Settings {
+        lease: Duration::from_millis(300),
+        ..Settings::default()
+    };
+    let world = counted_world(&store, settings).await;
+    // Format, session, wanted: as sessions that are gone may have left them.
+    let record = |number: usize| {
+        let session = (number as u128).to_be_bytes();
+        Bytes::from([&[1][..], &session, &1_u32.to_be_bytes()].concat())
+    };
+    let requests = MicroQueue::<Bytes, Raw>::new(world.queue.subspace().subspace(&"r"));
+    let records: Vec<_> = (0..ABANDONED).map(record).collect();
+    let requests = requests.on(&world.runner);
+    requests.enqueue_all(&records).await.unwrap();
+
+    world.enqueue([7]).await;
+    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let delivery = consumer.dequeue_within(LONG).await.unwrap();
+    delivery.unwrap().complete().await.unwrap();
+    world.until_requested(0).await;
+    let steps = counted(&world, "hc_dequeue_fulfilled").len();
+    assert!(steps <= ABANDONED / REQUESTS_PER_STEP + 2, "{steps}");
+    world.check().await;
+}
+
+async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) {
+    let settings = Settings {
+        lease: Duration::from_millis(300),
+        ..Settings::default()
+    };
+    let lease = settings.lease;
+    let world = World::new(&store, settings).await;
+    let env = Environment::system();
+    let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::default());
+    let ledgers = world.store.root.subspace(&"ledgers");
+    let options = RunOptions::default().ledger_subspace(ledgers);
+    let runner = Runner::with_options(chaos.clone(), options);
+    world.enqueue(0..3).await;
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        let options = ConsumerOptions::default();
+        let consumer = world.queue.consumer(&runner, options).await.unwrap();
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        sessions.push((consumer, delivery));
+    }
+    chaos.stop();
+    env.sleep(lease * 3).await;
+    chaos.go_on();
+    // Time enough for each to look for the dead.
+    env.sleep(lease * 3).await;
+    for (_, delivery) in &sessions {
+        assert!(!delivery.is_lost());
+        world.ack(delivery).await.unwrap();
+    }
+    world.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_waits_longest_is_not_served_at_all_if_wake_ups_are_lost_and_nobody_polls() {
+    let store = TestStore::memory();
+    let world = World::new(&store, patient()).await;
+    let deaf = Planted::new(store.db.clone(), Plant::DeafWatches);
+    let ledgers = world.store.root.subspace(&"ledgers");
+    let options = RunOptions::default().ledger_subspace(ledgers);
+    let runner = Runner::with_options(deaf, options);
+    let poll = |interval| ConsumerOptions::default().poll_interval(interval);
+    let wait = async |options| {
+        let consumer = world.queue.consumer(&runner, options).await.unwrap();
+        let waiting = consumer.dequeue_within(Duration::from_millis(300));
+        let enqueue = async {
+            world.until_requested(1).await;
+            // Once it has gone to sleep.
+            Environment::system().sleep(Duration::from_millis(50)).await;
+            world.enqueue([7]).await;
+        };
+        let (delivery, ()) = tokio::join!(waiting, enqueue);
+        let is_served = delivery.unwrap().is_some();
+        world.queue.clear(&world.runner).await.unwrap();
+        is_served
+    };
+    assert!(!wait(poll(LONG)).await);
+    assert!(wait(poll(Duration::from_millis(10))).await);
+}
