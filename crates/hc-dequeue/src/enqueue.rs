@@ -4,12 +4,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microqueue::StagedId;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Bytes, Isolation, Transaction};
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{Bytes, ConflictKind, Isolation, RangeQuery, Transaction};
 
 use crate::error::{Error, Result, corrupt};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
 use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record, Settings, millis};
+
+/// How many dedupe ids one sweep looks at.
+const DEDUPE_IDS_PER_SWEEP: usize = 100;
 
 /// How an item is enqueued.
 ///
@@ -214,10 +218,8 @@ async fn is_repeated(tr: &impl Transaction, keys: &Keys, dedupe: &[u8]) -> Resul
     let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
         return Ok(false);
     };
-    match value[..].try_into().map(u64::from_be_bytes) {
-        Ok(until) => Ok(until == 0 || wall_millis(keys) < until),
-        Err(_) => Err(corrupt(&key, "expected a time of eight bytes")),
-    }
+    let until = until_of(&key, &value)?;
+    Ok(until == 0 || wall_millis(keys) < until)
 }
 
 /// Stages what becomes of an item's dedupe id when the item is completed.
@@ -237,6 +239,40 @@ pub(crate) fn retire_dedupe(
         let until = wall_millis(keys).saturating_add(millis(settings.dedupe_retention));
         tr.set(&key, &until.to_be_bytes());
     }
+}
+
+/// Removes ids that were kept for long enough, among the next ones behind `after`. Returns the last one
+/// looked at; `None` at the end.
+///
+/// # Conflicts
+/// Reads the ids that it removes.
+pub(crate) async fn sweep_dedupe(
+    tr: &impl Transaction,
+    keys: &Keys,
+    after: Option<&[u8]>,
+) -> Result<Option<Vec<u8>>> {
+    let (begin, end) = keys.part("k");
+    let begin = after.map_or(begin, key_after);
+    let query = RangeQuery::keys(begin, end).limit(DEDUPE_IDS_PER_SWEEP);
+    // Safe as a snapshot read: of what is removed, each key is in a conflict range.
+    let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+    let now = wall_millis(keys);
+    for row in &batch.rows {
+        let until = until_of(row.key(), row.value())?;
+        if until != 0 && until <= now {
+            tr.add_conflict_key(ConflictKind::Read, row.key())?;
+            tr.clear(row.key());
+        }
+    }
+    let is_last = batch.rows.len() < DEDUPE_IDS_PER_SWEEP && !batch.more;
+    let last = batch.rows.last().filter(|_| !is_last);
+    Ok(last.map(|row| row.key().to_vec()))
+}
+
+/// Returns until when a dedupe id is kept; 0 while its item is there.
+fn until_of(key: &[u8], value: &[u8]) -> Result<u64> {
+    let until = value.try_into().map(u64::from_be_bytes);
+    until.map_err(|_| corrupt(key, "expected a time of eight bytes"))
 }
 
 /// Reads a counter by snapshot: it is exact at the read version.

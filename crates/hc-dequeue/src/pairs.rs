@@ -207,6 +207,31 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
     }
 }
 
+#[tokio::test]
+async fn an_earlier_grant_does_not_settle_what_was_granted_again() {
+    let world = World::new(memory(), Scene::Items).await;
+    let settle = async |grant, how| {
+        let mut tr = world.db.begin().unwrap();
+        let item = Return {
+            id: world.held,
+            grant,
+            how,
+        };
+        let given = give_back(&tr, world.own(A), &[item]).await.unwrap();
+        tr.commit().await.unwrap();
+        given == [true]
+    };
+    // It comes back, as the first one, and the same session takes it again.
+    assert!(settle(1, GiveBack::Now).await);
+    world.commit(Step::Take(A)).await.unwrap();
+    assert!(!settle(1, GiveBack::Completed).await);
+    // Of the session and the item alone, the late one could not be told.
+    let held = world.queue.keys.held(A);
+    let tr = world.db.begin().unwrap();
+    assert!(held.get(&tr, &world.held).await.unwrap().is_some());
+    assert!(settle(2, GiveBack::Completed).await);
+}
+
 fn memory() -> Store {
     microqueue::keyspace::open("memory:").unwrap()
 }

@@ -24,6 +24,7 @@ keyspace::on_every_store!(
     an_item_for_later_comes_later,
     an_item_is_there_once_for_each_dedupe_id,
     a_dedupe_id_is_kept_after_completion_for_as_long_as_asked,
+    dedupe_ids_are_removed_once_they_were_kept_for_long_enough,
     a_full_queue_refuses,
     a_paused_queue_grants_nothing,
     a_stream_delivers_until_it_is_shut_down,
@@ -255,6 +256,29 @@ async fn a_dedupe_id_is_kept_after_completion_for_as_long_as_asked(store: TestSt
         let again = world.enqueue_with(1, &once).await.unwrap();
         assert_eq!(again == Enqueued::Repeated, is_kept);
     }
+}
+
+async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestStore) {
+    let settings = Settings {
+        lease: Duration::from_millis(60),
+        dedupe_retention: Duration::from_millis(1),
+        ..Settings::default()
+    };
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    // More than one look takes.
+    for number in 0..150_u64 {
+        let once = Enqueue::new().dedupe(number.to_be_bytes().to_vec());
+        let _ = world.enqueue_with(number, &once).await.unwrap();
+    }
+    for _ in 0..149 {
+        assert!(consumer.pop().await.unwrap().is_some());
+    }
+    // Only the id of the item that is still there stays.
+    while world.count("k").await != 1 {
+        tokio::task::yield_now().await;
+    }
+    world.check().await;
 }
 
 async fn a_full_queue_refuses(store: TestStore) {

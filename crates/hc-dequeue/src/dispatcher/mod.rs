@@ -167,6 +167,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     metrics: Metrics,
     ticks: u32,
     next_tick: Duration,
+    /// Up to where dedupe ids have been swept.
+    swept: Option<Vec<u8>>,
     /// How many sessions there were at the last look for dead ones.
     sessions: usize,
     /// Sessions that are dead and not yet buried.
@@ -214,6 +216,7 @@ where
             sleep: None,
             metrics,
             ticks: 0,
+            swept: None,
             sessions: 0,
             dead: Vec::new(),
             closing: None,

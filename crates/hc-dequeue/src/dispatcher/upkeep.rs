@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::{Dispatcher, Lead, TICKS_PER_LEASE};
 use crate::delivery::GiveBack;
+use crate::enqueue::sweep_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::SessionId;
 use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items, suspects, unknown};
@@ -47,6 +48,7 @@ where
             return self.open_session().await;
         }
         self.report().await?;
+        self.sweep().await?;
         self.look_for_dead().await?;
         self.recover().await
     }
@@ -57,6 +59,17 @@ where
         let read = |tr, _| async move { try_join!(queue.stats(&tr), queue.oldest_age(&tr)) };
         let (stats, age) = self.runner.run(read).await?;
         self.metrics.report(&stats, age);
+        Ok(())
+    }
+
+    /// Removes some of the dedupe ids that were kept for long enough.
+    async fn sweep(&mut self) -> Result<()> {
+        if self.queue.settings.dedupe_retention.is_zero() {
+            return Ok(());
+        }
+        let (keys, after) = (self.keys(), self.swept.as_deref());
+        let sweep = |tr, _| async move { sweep_dedupe(&tr, keys, after).await };
+        self.swept = self.runner.run(sweep).await?;
         Ok(())
     }
 

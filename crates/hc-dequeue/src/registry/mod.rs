@@ -7,16 +7,16 @@
 //!
 //! # The steps
 //!
-//! - [`take`](fulfill::take), the fast path: pairs the items at the head with one's own wish, without
+//! - `take`, the fast path: pairs the items at the head with one's own wish, without
 //!   a request. It reads the first key of the registry serializably and does nothing if there is
 //!   one: whoever registers stops it.
-//! - [`register`](request::register): appends a request to the registry. It reads only the session's
+//! - `register`: appends a request to the registry. It reads only the session's
 //!   own state, so that it never conflicts with other requests.
-//! - [`fulfill`](fulfill::fulfill): pairs the first requests with the first items. Everybody may do
+//! - `fulfill`: pairs the first requests with the first items. Everybody may do
 //!   it at any time; the owner of the *first* request does it as a rule.
-//! - [`look`](request::look): is there a grant, is it the first; with watches on what may change it.
-//! - [`collect`](request::collect): takes over what was granted.
-//! - [`withdraw`](request::withdraw): removes a request that nobody has answered.
+//! - `look`: is there a grant, is it the first; with watches on what may change it.
+//! - `collect`: takes over what was granted.
+//! - `withdraw`: removes a request that nobody has answered.
 //!
 //! # Why it is safe
 //!

@@ -75,13 +75,17 @@ impl World {
 
     /// Returns once so many requests are registered.
     pub(crate) async fn until_requested(&self, count: usize) {
-        let (begin, end) = self.queue.subspace().subspace(&"r").range();
-        let query = &RangeQuery::keys(begin, end);
-        let requests =
-            |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-        while self.runner.run(requests).await.unwrap().len() != count {
+        while self.count("r").await != count {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Returns how many keys a part of the queue has.
+    pub(crate) async fn count(&self, part: &str) -> usize {
+        let (begin, end) = self.queue.subspace().subspace(&part).range();
+        let query = &RangeQuery::keys(begin, end);
+        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        self.runner.run(rows).await.unwrap().len()
     }
 
     /// Panics if anything in the queue contradicts anything else.

@@ -1,0 +1,87 @@
+//! Payments are settled: acknowledging one, changing a balance and enqueuing a receipt is one
+//! transaction. Whatever dies when, each payment is booked once and has one receipt.
+//!
+//! `cargo run -p hc-dequeue --example settle` runs it in memory; with a URL, `embedded:shop.store` or
+//! `fdb:`, it runs there.
+
+use std::env;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hc_dequeue::microqueue::keyspace::{self, MutationOp, Runner, Store, Subspace, Transaction};
+use hc_dequeue::{
+    ConsumerOptions, Delivery, Error, HighContentionQueue, Result, Settings, WorkerOptions,
+};
+
+/// A payment: whose, and how much.
+type Payment = (String, i64);
+
+const PAYMENTS: i64 = 100;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = env::args().nth(1);
+    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
+    let runner = Runner::new(store);
+    let shop = Subspace::from("shop");
+    let settings = Settings::default();
+    let payments =
+        HighContentionQueue::<Payment>::open(&runner, shop.subspace(&"payments"), settings.clone());
+    let payments = payments.await?;
+    let receipts = shop.subspace(&"receipts");
+    let receipts = HighContentionQueue::<String>::open(&runner, receipts, settings).await?;
+
+    let pay = |tr, _| {
+        let payments = &payments;
+        async move {
+            for amount in 1..=PAYMENTS {
+                payments.enqueue(&tr, &("Ada".to_owned(), amount)).await?;
+            }
+            Ok::<_, Error>(())
+        }
+    };
+    runner.run(pay).await?;
+
+    let handler = {
+        let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
+        move |payment: Arc<Delivery<Payment>>| {
+            let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
+            async move { settle(&runner, &shop, &receipts, &payment).await }
+        }
+    };
+    let worker = payments.work(&runner, WorkerOptions::default(), handler);
+    let worker = worker.await?;
+
+    // The receipts come as the payments are settled.
+    let printer = receipts.consumer(&runner, ConsumerOptions::default());
+    let printer = printer.await?;
+    for _ in 0..PAYMENTS {
+        if let Some(receipt) = printer.dequeue_within(Duration::from_secs(60)).await? {
+            println!("{}", receipt.value());
+            receipt.complete().await?;
+        }
+    }
+    worker.shut_down(Duration::from_secs(60)).await?;
+    printer.shut_down().await
+}
+
+/// Settles a payment, all of it or nothing.
+async fn settle(
+    runner: &Runner<Store>,
+    shop: &Subspace,
+    receipts: &HighContentionQueue<String>,
+    payment: &Delivery<Payment>,
+) -> Result<()> {
+    let (customer, amount) = payment.value();
+    let balance = &shop.pack(&("balance", customer.as_str()));
+    let receipt = &format!("{customer} paid {amount}");
+    runner
+        .run(|tr, _| async move {
+            // Refused if somebody else has the payment by now. Then nothing of this happens.
+            payment.ack(&tr).await?;
+            tr.atomic(MutationOp::Add, balance, &amount.to_le_bytes());
+            receipts.enqueue(&tr, receipt).await?;
+            Ok(())
+        })
+        .await
+}
