@@ -137,8 +137,7 @@ pub(crate) async fn return_items(
     Ok(items.len())
 }
 
-/// Removes the grants and requests of a dead session. Returns how many requests: whoever removes one
-/// has to [`fulfill`](crate::registry::fulfill::fulfill) afterwards until nothing changes, since the
+/// Removes the grants and requests of a dead session. Whoever removes a request has to [`fulfill`](crate::registry::fulfill::fulfill) afterwards until nothing changes, since the
 /// owner of the next one may have gone to sleep behind it.
 ///
 /// # Conflicts
@@ -147,9 +146,9 @@ pub(crate) async fn remove_grants(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
-) -> Result<usize> {
+) -> Result<()> {
     if life(tr, keys, session).await? != Some(Life::Dead) {
-        return Ok(0);
+        return Ok(());
     }
     let (begin, end) = keys.grants(session);
     tr.clear_range(&begin, &end);
@@ -157,14 +156,12 @@ pub(crate) async fn remove_grants(
         .requests
         .snapshot(tr, REQUESTS_PER_SEARCH, usize::MAX)
         .await?;
-    let mut removed = 0;
     for request in requests {
         if request.value.session == session {
             keys.requests.take(tr, &request.id)?;
-            removed += 1;
         }
     }
-    Ok(removed)
+    Ok(())
 }
 
 /// Removes a dead session of which nothing is left. False: something is.

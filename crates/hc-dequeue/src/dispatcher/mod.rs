@@ -35,6 +35,9 @@ use crate::session;
 /// for a quarter of the lease, observes one; at every other tick the heart beats.
 const TICKS_PER_LEASE: u32 = 6;
 
+/// For how many turns of the scheduler those who were just served may ask again.
+const GATHERING_TURNS: u32 = 32;
+
 /// How many takes after a conflict go by the registry without trying the fast path.
 const STAGED_TAKES: u32 = 64;
 
@@ -155,6 +158,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     wants: VecDeque<Want<T>>,
     /// The items that deliveries hold.
     out: BTreeMap<ItemId, Arc<Out>>,
+    /// How many wants the last step has answered.
+    served: usize,
     returns: Vec<(Return, Option<oneshot::Sender<Result<()>>>)>,
     request: Option<Requested>,
     /// Whether there may be a pair, or somebody who does not know that it is the first: who leads
@@ -209,6 +214,7 @@ where
             sender,
             wants: VecDeque::new(),
             out: BTreeMap::new(),
+            served: 0,
             returns: Vec::new(),
             request: None,
             leads: None,
@@ -257,11 +263,27 @@ where
             if let Some(done) = self.closing.take() {
                 return self.close(done).await;
             }
+            self.gather().await;
             self.expire();
             match self.step().await {
                 Ok(true) => {}
                 Ok(false) => self.rest().await,
                 Err(error) => self.fail(&error).await,
+            }
+        }
+    }
+
+    /// Lets those who were just served ask again, as they do as a rule, so that the next transaction
+    /// serves all of them.
+    async fn gather(&mut self) {
+        let served = std::mem::take(&mut self.served);
+        for _ in 0..GATHERING_TURNS {
+            if self.wants.len() >= served {
+                return;
+            }
+            tokio::task::yield_now().await;
+            while let Ok(command) = self.commands.try_recv() {
+                self.accept(command);
             }
         }
     }

@@ -357,16 +357,14 @@ where
     /// Takes a request back that nobody waits for any more.
     pub(super) async fn leave(&mut self, request: Requested) -> Result<()> {
         self.sleep = None;
+        // The next one may be asleep behind it. Also if this step ends in doubt.
+        self.leads = Some(Lead::Everybody);
         let (keys, session) = (self.keys(), self.session);
         let withdrawn = self
             .runner
             .run(|tr, _| async move { withdraw(&tr, keys, session, &request.id).await });
         match withdrawn.await {
-            Ok(true) => {
-                // The next one may be asleep behind it.
-                self.leads = Some(Lead::Everybody);
-                Ok(())
-            }
+            Ok(true) => Ok(()),
             Ok(false) => {
                 self.collect(request).await?;
                 // Neither answered nor there: somebody has removed it.
@@ -435,6 +433,7 @@ where
             }
             match want.reply {
                 Reply::Pop(reply) if !popped.is_empty() => {
+                    self.served += 1;
                     let count = popped.len().min(want.wanted);
                     if let Err(Ok(items)) = reply.send(Ok(popped.drain(..count).collect())) {
                         // It left at this very moment. Somebody else may want them.
@@ -444,6 +443,7 @@ where
                     }
                 }
                 Reply::Deliver(reply) if !held.is_empty() => {
+                    self.served += 1;
                     let count = held.len().min(want.wanted);
                     let items: Vec<_> = held.drain(..count).collect();
                     let deliveries = items.into_iter().filter_map(|item| self.deliver(item));

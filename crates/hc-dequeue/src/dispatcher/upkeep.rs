@@ -119,7 +119,7 @@ where
 
     /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
     async fn bury_partly(&mut self, session: SessionId) -> Result<bool> {
-        let (keys, settings) = (self.keys(), &self.queue.settings);
+        let (keys, settings) = (&self.shared.keys, &self.queue.settings);
         let returned = self
             .runner
             .run(|tr, _| async move { return_items(&tr, keys, settings, session).await })
@@ -129,17 +129,13 @@ where
             tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
             return Ok(false);
         }
-        let (removed, is_buried) = self
-            .runner
-            .run(|tr, _| async move {
-                let removed = remove_grants(&tr, keys, session).await?;
-                Ok::<_, Error>((removed, bury(&tr, keys, session).await?))
-            })
-            .await?;
-        if removed > 0 {
-            self.leads = Some(Lead::Everybody);
-        }
-        Ok(is_buried)
+        // Another one may be asleep behind a request of the dead. Also if this step ends in doubt.
+        self.leads = Some(Lead::Everybody);
+        let bury = |tr, _| async move {
+            remove_grants(&tr, keys, session).await?;
+            bury(&tr, keys, session).await
+        };
+        self.runner.run(bury).await
     }
 
     /// Gives back what the session holds without a delivery and without a grant that is still to be
@@ -183,6 +179,7 @@ where
             let retire = |tr, _| async move { retire(&tr, keys, session).await };
             self.runner.run(retire).await?;
             while !self.bury_partly(session).await? {}
+            // Nobody of this session leads any more: it has no request by now.
             Ok(())
         };
         let ended = ended.await;

@@ -118,13 +118,17 @@ pub(crate) async fn fulfill<T>(
         Some(_) => 0,
     };
     let asked = (of_requests + of_own).min(ITEMS_PER_FULFILMENT);
-    if paused || asked == 0 {
+    if asked == 0 {
         return Ok(Fulfilled::nothing());
     }
-    let (alive, items) = try_join!(
-        alive(tr, keys, &requests, own.session),
-        ready_items(tr, keys, asked)
-    )?;
+    let items = async {
+        match paused {
+            // The first one has to be told all the same: it learns when the pause ends.
+            true => Ok(Vec::new()),
+            false => ready_items(tr, keys, asked).await,
+        }
+    };
+    let (alive, items) = try_join!(alive(tr, keys, &requests, own.session), items)?;
 
     let mut fulfilled = Fulfilled::nothing();
     // Without a request the session's own demand is one more to be answered, if it lives.
@@ -150,6 +154,8 @@ pub(crate) async fn fulfill<T>(
         keys.requests.take(tr, &id)?;
         fulfilled.answered += 1;
         if Some(id) == own_request {
+            // It may have been told that it is the first.
+            tr.clear(&keys.grant(own.session, &id));
             let taken = grant_own(tr, own, &mut items, limit)?;
             fulfilled.granted += taken.len();
             fulfilled.own = Some(taken);

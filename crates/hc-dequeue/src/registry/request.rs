@@ -231,23 +231,18 @@ pub(crate) async fn collect<T>(
 /// withdraws has to [`fulfill`](super::fulfill::fulfill) afterwards until nothing changes, as who leads.
 ///
 /// # Conflicts
-/// Reads the request, and whether it was told that it is the first.
+/// Reads the request.
 pub(crate) async fn withdraw(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
     request: &ItemId,
 ) -> Result<bool> {
-    let key = keys.grant(session, request);
-    let grant = tr.get(&key, Isolation::Serializable);
-    let (own, _) = try_join!(
-        keys.requests.get(tr, request).map_err(Error::from),
-        grant.map_err(Error::from)
-    )?;
-    if own.is_none() {
+    if keys.requests.get(tr, request).await?.is_none() {
         return Ok(false);
     }
     keys.requests.take(tr, request)?;
-    tr.clear(&key);
+    // It may have been told that it is the first.
+    tr.clear(&keys.grant(session, request));
     Ok(true)
 }
