@@ -55,6 +55,8 @@ pub(crate) enum Key {
     Item(usize),
     /// The application's data: how often the item has had its effect.
     Effect(usize),
+    /// The pause.
+    Pause,
     /// `w`.
     Wake,
 }
@@ -63,7 +65,7 @@ pub(crate) enum Key {
 const KEYS_OF_SESSION: usize = 4 + ITEMS;
 
 /// How many keys there are: first those of one session after the other, then those of nobody.
-const KEYS: usize = SESSIONS * KEYS_OF_SESSION + 2 * ITEMS + 1;
+const KEYS: usize = SESSIONS * KEYS_OF_SESSION + 2 * ITEMS + 2;
 
 /// Returns the indexes of a session's keys.
 const fn keys_of(session: usize) -> Range<usize> {
@@ -80,6 +82,7 @@ impl Key {
             Key::Held(session, item) => keys_of(session).start + 4 + item,
             Key::Item(item) => keys_of(SESSIONS).start + item,
             Key::Effect(item) => keys_of(SESSIONS).start + ITEMS + item,
+            Key::Pause => KEYS - 2,
             Key::Wake => KEYS - 1,
         }
     }

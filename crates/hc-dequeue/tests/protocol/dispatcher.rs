@@ -86,7 +86,7 @@ impl Protocol {
     fn loses_patience(&self, state: &State) -> bool {
         let somebody_died = state.budget.deaths < self.budget.deaths;
         let has_items = (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
-        somebody_died && has_items
+        somebody_died && has_items && !state.db.has(Key::Pause)
     }
 
     /// Takes a step of a dispatcher. `None`: it finds nothing to do.

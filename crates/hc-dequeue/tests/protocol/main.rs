@@ -24,7 +24,8 @@
 //! - a living process gives up to learn what becomes of a take or a fulfilment, and goes on (of its
 //!   other commits it learns the outcome);
 //! - a delivery is lost to its process, while its handler goes on and acknowledges late, or does not;
-//! - a request is withdrawn;
+//! - a request is withdrawn (whoever does not learn the outcome looks as well);
+//! - the queue is paused, until it is resumed;
 //! - a session that has no request and does not lead ends as it should.
 //!
 //! The ordinary run has two sessions, two items and one death; the long run has three sessions, three
@@ -52,8 +53,8 @@
 //!
 //! A session has one request and one consumer, which wants nothing between a withdrawal and the first
 //! look after it, and all requests want the same number of items. A session that finds itself dead
-//! opens anew as another, which is one of the others of the model. Delayed items, dead letters, `pop`,
-//! the pause and limits on batches are not in the model.
+//! opens anew as another, which is one of the others of the model. Delayed items, dead letters, `pop`
+//! and limits on batches are not in the model.
 
 mod database;
 mod dispatcher;
@@ -71,7 +72,9 @@ use keyspace::conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::model::Protocol;
-use crate::promises::{FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, ONE_PLACE, OWNED};
+use crate::promises::{
+    FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, NOTHING_STALE, ONE_PLACE, OWNED,
+};
 use crate::protocol::{Mistake, Rules};
 use crate::state::Budget;
 
@@ -83,6 +86,7 @@ const QUIET: Budget = Budget {
     lapses: 0,
     withdrawals: 0,
     endings: 0,
+    pauses: 0,
 };
 
 /// How many threads check one model.
@@ -180,6 +184,17 @@ fn keeps_its_promises_whatever_happens_together() {
         lapses: 1,
         withdrawals: 1,
         endings: 1,
+        pauses: 0,
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_the_queue_is_paused() {
+    let budget = Budget {
+        withdrawals: 1,
+        pauses: 1,
+        ..deaths()
     };
     check(1, budget);
 }
@@ -241,6 +256,26 @@ fn catches_a_fulfilment_in_doubt_without_a_look_after_it() {
 #[test]
 fn catches_a_fulfilment_that_tells_nobody() {
     catch(Mistake::NobodyTold, FINISHES, QUIET);
+}
+
+#[test]
+fn catches_a_fulfilment_that_tells_nobody_while_the_queue_is_paused() {
+    let budget = Budget { pauses: 1, ..QUIET };
+    catch(Mistake::NobodyToldInPause, FINISHES, budget);
+}
+
+#[test]
+fn catches_a_fulfilment_that_tells_a_request_without_a_conflict() {
+    let budget = Budget {
+        withdrawals: 1,
+        ..QUIET
+    };
+    catch(Mistake::ToldNotInConflict, NOTHING_STALE, budget);
+}
+
+#[test]
+fn catches_an_answer_that_leaves_what_its_request_was_told() {
+    catch(Mistake::TurnKept, NOTHING_STALE, QUIET);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use stateright::{Model, Property};
 
+use crate::database::Key;
 use crate::dispatcher::Dispatch;
 use crate::handler::Handle;
 use crate::life::{Live, Reclaim};
@@ -26,6 +27,10 @@ pub(crate) struct Protocol {
 pub(crate) enum Step {
     /// `enqueue`, of the next item.
     Enqueue,
+    /// `pause`.
+    Pause,
+    /// `resume`.
+    Resume,
     /// A session's dispatcher does something.
     Dispatch(usize, Dispatch),
     /// A session's handler of an item does something.
@@ -51,6 +56,11 @@ impl Model for Protocol {
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         if state.budget.arrivals > 0 {
             steps.push(Step::Enqueue);
+        }
+        if state.db.has(Key::Pause) {
+            steps.push(Step::Resume);
+        } else if state.budget.pauses > 0 {
+            steps.push(Step::Pause);
         }
         for (place, _) in state.adrift.iter().enumerate() {
             steps.extend([Step::Land(place), Step::Lose(place)]);
@@ -89,6 +99,11 @@ impl Protocol {
                 next.budget.arrivals -= 1;
                 next.commit(&protocol::enqueue(db, self.rules, item)?);
             }
+            Step::Pause => {
+                next.budget.pauses -= 1;
+                next.commit(&protocol::pause(db)?);
+            }
+            Step::Resume => next.commit(&protocol::resume(db)?),
             Step::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,
             Step::Handle(me, item, step) => self.handle(db, &mut next, me, item, step),
             Step::Live(me, step) => self.live(db, &mut next, me, step)?,

@@ -8,7 +8,7 @@ use crate::state::{Process, State};
 
 /// Returns what is left to do. Of two measures the first number that differs decides: a step may
 /// make work of a kind that comes after one of which it leaves less.
-pub(crate) fn work_left(state: &State) -> [usize; 9] {
+pub(crate) fn work_left(state: &State) -> [usize; 10] {
     let sum = |of_session: fn(&State, usize) -> usize| -> usize {
         (0..SESSIONS)
             .map(|session| of_session(state, session))
@@ -16,6 +16,7 @@ pub(crate) fn work_left(state: &State) -> [usize; 9] {
     };
     [
         state.budget.sum(),
+        usize::from(state.db.has(Key::Pause)),
         sum(life),
         state.adrift.len(),
         sum(returns),

@@ -2,12 +2,13 @@
 
 use stateright::{Model, Property};
 
-use crate::database::{ALIVE, Database, ITEMS, Key, SESSIONS};
+use crate::database::{ALIVE, Database, ITEMS, Key, SESSIONS, TURN};
 use crate::model::Protocol;
 use crate::state::{Process, State};
 
 pub(crate) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
 pub(crate) const OWNED: &str = "what is held or granted belongs to a session that is not buried";
+pub(crate) const NOTHING_STALE: &str = "what a session was told goes with its request";
 pub(crate) const ONCE: &str = "an item has its effect at most once";
 pub(crate) const LATE_REFUSED: &str = "an acknowledgement by the number of an old grant is refused";
 pub(crate) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
@@ -24,6 +25,15 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
         Property::always(OWNED, |_, state: &State| {
             (0..SESSIONS).all(|session| {
                 state.db.has(Key::Session(session)) || has_nothing(&state.db, session)
+            })
+        }),
+        Property::always(NOTHING_STALE, |_, state: &State| {
+            let mut sessions = 0..SESSIONS;
+            sessions.all(|session| {
+                let is_over = !state.db.has(Key::Request(session));
+                let is_alive = state.db.get(Key::Session(session)) == ALIVE;
+                let is_told = state.db.get(Key::Grant(session)) == TURN;
+                !(is_told && is_over && is_alive)
             })
         }),
         Property::always(ONCE, |_, state: &State| {

@@ -30,6 +30,12 @@ pub(crate) enum Mistake {
     NoLookInDoubt,
     /// `registry::fulfill` tells nobody that it has become the first.
     NobodyTold,
+    /// `registry::fulfill` does nothing while the queue is paused.
+    NobodyToldInPause,
+    /// `registry::fulfill` adds no read conflict on the request that it tells.
+    ToldNotInConflict,
+    /// `registry::fulfill` leaves what the own request was told when it answers it.
+    TurnKept,
     /// `enqueue` does not write the wake stamp.
     EnqueuedSilently,
     /// What `reclaim::unknown` finds is kept while a request waits.
@@ -83,6 +89,21 @@ pub(crate) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged
     tr.staged()
 }
 
+/// `pause`.
+pub(crate) fn pause(db: &Database) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    tr.set(Key::Pause, PRESENT);
+    tr.staged()
+}
+
+/// `resume`: wakes.
+pub(crate) fn resume(db: &Database) -> Option<Staged> {
+    let mut tr = Transaction::begin(db);
+    tr.clear(Key::Pause);
+    tr.set(Key::Wake, PRESENT);
+    tr.staged()
+}
+
 /// `session::open`: blind.
 pub(crate) fn open(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
@@ -104,7 +125,8 @@ pub(crate) fn beat(db: &Database, me: usize) -> Option<Staged> {
 /// `registry::take`: the fast path, as long as nobody has registered.
 pub(crate) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
-    if tr.get(Key::Session(me)) != ALIVE {
+    let is_alive = tr.get(Key::Session(me)) == ALIVE;
+    if !is_alive || tr.get(Key::Pause) != ABSENT {
         return None;
     }
     let mut registered = (0..SESSIONS).map(|session| tr.get(Key::Request(session)));
@@ -128,14 +150,20 @@ pub(crate) fn register(db: &Database, me: usize) -> Option<Staged> {
 
 /// `registry::fulfill`: pairs the first requests with the first items, clears the requests of the dead
 /// that it meets, and tells the request that is the first after it. One's own request gets no grant: its
-/// owner learns its items from the commit. (What it was told goes with it. In the crate that stays, under
-/// the id of a request that is gone.) Who has a demand of its own, without a request, comes last.
+/// owner learns its items from the commit, and what it was told goes with it. Who has a demand of its own,
+/// without a request, comes last. While the queue is paused it is as if there were no items.
 pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize, takes_last: bool) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
+    let is_paused = tr.get(Key::Pause) != ABSENT;
+    if is_paused && rules.breaks(Mistake::NobodyToldInPause) {
+        return None;
+    }
     let takes_last = takes_last && tr.get(Key::Session(me)) == ALIVE;
     let requests = requests(&mut tr, rules);
     let mut unanswered = requests.len() + usize::from(takes_last);
-    let mut items = rules.queued(&mut tr).into_iter();
+    let mut items = rules.queued(&mut tr);
+    items.retain(|_| !is_paused);
+    let mut items = items.into_iter();
     for (session, life) in requests {
         unanswered -= 1;
         if life != ALIVE {
@@ -145,7 +173,7 @@ pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize, takes_last: bool) 
         }
         if items.len() == 0 {
             if session != me && !rules.breaks(Mistake::NobodyTold) {
-                tell_turn(&mut tr, session);
+                tell_turn(&mut tr, rules, session);
             }
             break;
         }
@@ -158,10 +186,10 @@ pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize, takes_last: bool) 
             grant |= 1 << item.0;
             rules.hold(&mut tr, session, item);
         }
-        if session == me {
-            tr.clear(Key::Grant(session));
-        } else {
+        if session != me {
             tr.set(Key::Grant(session), grant);
+        } else if !rules.breaks(Mistake::TurnKept) {
+            tr.clear(Key::Grant(session));
         }
     }
     if takes_last {
@@ -188,9 +216,11 @@ fn requests(tr: &mut Transaction<'_>, rules: Rules) -> Vec<(usize, u8)> {
 }
 
 /// Tells a request that it is the first, unless that was done before.
-fn tell_turn(tr: &mut Transaction<'_>, session: usize) {
+fn tell_turn(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
     if tr.snapshot(Key::Grant(session)) == ABSENT {
-        tr.conflict(Key::Request(session));
+        if !rules.breaks(Mistake::ToldNotInConflict) {
+            tr.conflict(Key::Request(session));
+        }
         tr.set(Key::Grant(session), TURN);
     }
 }

@@ -21,12 +21,20 @@ pub(crate) struct Budget {
     pub(crate) withdrawals: usize,
     /// Sessions that may still end as they should, with no commit in doubt.
     pub(crate) endings: usize,
+    /// How often the queue may still be paused.
+    pub(crate) pauses: usize,
 }
 
 impl Budget {
     /// Returns how much is left in all.
     pub(crate) fn sum(&self) -> usize {
-        self.arrivals + self.deaths + self.doubts + self.lapses + self.withdrawals + self.endings
+        self.arrivals
+            + self.deaths
+            + self.doubts
+            + self.lapses
+            + self.withdrawals
+            + self.endings
+            + self.pauses
     }
 }
 
