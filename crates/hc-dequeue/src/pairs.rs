@@ -237,7 +237,7 @@ fn memory() -> Store {
 }
 
 /// What must fail, and why.
-const CONFLICTS: [(Scene, Step, Step); 15] = [
+const CONFLICTS: [(Scene, Step, Step); 14] = [
     // Reclaim reads the heartbeat.
     (Scene::Items, Step::Beat, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Beat),
@@ -250,11 +250,6 @@ const CONFLICTS: [(Scene, Step, Step); 15] = [
     (Scene::Requested, Step::Fulfill(B), Step::Fulfill(C)),
     (Scene::Requested, Step::Fulfill(B), Step::Withdraw),
     (Scene::Requested, Step::Withdraw, Step::Fulfill(B)),
-    (
-        Scene::RequestedWithoutItems,
-        Step::Fulfill(B),
-        Step::Withdraw,
-    ),
     (
         Scene::RequestedWithoutItems,
         Step::Withdraw,
@@ -297,6 +292,12 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Requested, Step::Register(B), Step::Fulfill(C)),
         (Scene::Requested, Step::Beat, Step::Fulfill(B)),
         (Scene::Requested, Step::Complete, Step::Fulfill(B)),
+        // What the request was told goes with it.
+        (
+            Scene::RequestedWithoutItems,
+            Step::Fulfill(B),
+            Step::Withdraw,
+        ),
         (Scene::Granted, Step::Complete, Step::Collect),
         (Scene::Granted, Step::Enqueue, Step::Collect),
         (Scene::Granted, Step::Beat, Step::Collect),

@@ -99,6 +99,8 @@ impl<T> Want<T> {
 #[derive(Debug, Clone, Copy)]
 struct Requested {
     id: ItemId,
+    /// Not before then does the session look for the answer.
+    look_at: Duration,
     /// Not before then does the session fulfill, though it be the first: while others take items,
     /// too, one of them leads as a rule, and answers this request with its next step.
     lead_at: Duration,
@@ -111,6 +113,7 @@ impl Requested {
     fn new(id: ItemId, lead_at: Duration) -> Self {
         Self {
             id,
+            look_at: Duration::ZERO,
             lead_at,
             patience: None,
             woken: Some(Woken::Changed),
@@ -422,6 +425,11 @@ where
         let next = deliveries
             .chain(wants)
             .chain(self.sleep.iter().map(|sleep| sleep.until))
+            .chain(
+                self.request
+                    .map(|request| request.look_at)
+                    .filter(|time| *time > now),
+            )
             .fold(self.next_tick, Duration::min);
         let timer = self.runner.environment().sleep(next.saturating_sub(now));
         let watch = async {

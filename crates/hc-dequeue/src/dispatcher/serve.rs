@@ -23,6 +23,10 @@ use crate::registry::request::{
 };
 use crate::registry::{Demand, Granted, Own, wanted};
 
+/// After how many of its own transactions a session that has registered looks for the answer, while
+/// others take items, too: as a rule it is there, and nothing had to be watched.
+const ANSWER: u32 = 2;
+
 /// For how many of its own transactions a session that has become the first leaves the lead to
 /// somebody else, while others take items, too. Who leads needs one of them to answer its request, and
 /// the answer needs another to be noticed.
@@ -40,8 +44,9 @@ fn is_in_doubt(error: &Error) -> bool {
 }
 
 /// What a look at the own request has seen.
-enum Seen {
-    Granted,
+enum Seen<T> {
+    /// It was answered: with these items, which were taken over at once. What was settled with them.
+    Granted(Option<Vec<Granted<T>>>, Vec<bool>),
     Gone,
     Waits {
         is_first: bool,
@@ -79,6 +84,7 @@ where
             return Ok(false);
         }
         match self.request {
+            Some(request) if self.now() < request.look_at => Ok(false),
             Some(request) if request.woken == Some(Woken::Granted) => {
                 self.collect(request).await?;
                 Ok(true)
@@ -161,11 +167,12 @@ where
                 let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
                 tracing::debug!(queue = %self.keys().queue, wanted, "registered a request");
                 self.sleep = None;
-                let lead_at = match self.staged {
-                    0 => began,
-                    _ => self.grace(began),
+                let (look_at, lead_at) = match self.staged {
+                    0 => (began, began),
+                    _ => (self.after(began, ANSWER), self.after(began, GRACE)),
                 };
-                self.request = Some(Requested::new(staged.at(stamp), lead_at));
+                let request = Requested::new(staged.at(stamp), lead_at);
+                self.request = Some(Requested { look_at, ..request });
             }
             (None, _) => self.open_session().await?,
         }
@@ -177,11 +184,16 @@ where
         let (keys, session, id) = (self.keys(), self.session, request.id);
         let was_left_alone = request.woken.is_none();
         let is_impatient = self.wants.iter().any(|want| !want.waits);
+        let demand = self.demand();
+        let (own, returns) = (self.own(&demand), &self.next_returns());
         let look = self.runner.run(|tr, _| async move {
             let is_first = match look(&tr, keys, session, &id).await? {
                 Standing::Waits { is_first } => is_first,
-                Standing::Granted => return Ok(Seen::Granted),
                 Standing::Gone => return Ok(Seen::Gone),
+                Standing::Granted => {
+                    let both = try_join!(collect(&tr, own, &id), give_back(&tr, own, returns))?;
+                    return Ok(Seen::Granted(both.0, both.1));
+                }
             };
             let watch = watch_request(&tr, keys, session, &id, is_first);
             let (supply, precedence) = if is_first {
@@ -209,8 +221,8 @@ where
                 precedence,
                 watch,
             } => (is_first, supply, precedence, watch),
-            Seen::Granted => {
-                self.collect(request).await?;
+            Seen::Granted(items, given) => {
+                self.collected(request, items, &given);
                 return Ok(true);
             }
             Seen::Gone => {
@@ -308,7 +320,7 @@ where
                 // It still owes the others a look, and takes its own turn among them.
                 self.leads = Some(Lead::OthersOnly);
                 self.staged = STAGED_TAKES;
-                let lead_at = self.grace(began);
+                let lead_at = self.after(began, GRACE);
                 self.request = request.map(|id| Requested::new(id, lead_at));
                 return Ok(());
             }
@@ -340,9 +352,15 @@ where
                 try_join!(collect(&tr, own, &request.id), give_back(&tr, own, returns))
             })
             .await?;
-        self.returned(&given);
+        self.collected(request, collected, &given);
+        Ok(())
+    }
+
+    /// Hands out what a request was answered with. `None`: it was not.
+    fn collected(&mut self, request: Requested, items: Option<Vec<Granted<T>>>, given: &[bool]) {
+        self.returned(given);
         self.sleep = None;
-        match collected {
+        match items {
             Some(items) => {
                 tracing::debug!(queue = %self.keys().queue, items = items.len(), "collected a grant");
                 self.request = None;
@@ -351,7 +369,6 @@ where
             // The watch was mistaken.
             None => self.request = Some(Requested::new(request.id, request.lead_at)),
         }
-        Ok(())
     }
 
     /// Takes a request back that nobody waits for any more.
@@ -391,12 +408,12 @@ where
         Ok(())
     }
 
-    /// Returns until when somebody else may lead, after a transaction that began at a time: for as
-    /// long as several such transactions take.
-    fn grace(&self, began: Duration) -> Duration {
+    /// Returns when so many more transactions could have been made one after the other as the one that
+    /// began at a time.
+    fn after(&self, began: Duration, transactions: u32) -> Duration {
         let now = self.now();
         let took = now.saturating_sub(began);
-        now.saturating_add(took.saturating_mul(GRACE))
+        now.saturating_add(took.saturating_mul(transactions))
     }
 
     /// Tells those who do not wait that there is nothing.
