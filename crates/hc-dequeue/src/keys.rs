@@ -294,3 +294,50 @@ pub(crate) fn stamp_of(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
         Err(_) => Err(corrupt(key, "expected the ten bytes of a versionstamp")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_bytes_of_the_schema() {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), Environment::system());
+        let session = SessionId([7; 16]);
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+        };
+        let name = |name: &str| [b"Q\x02", name.as_bytes(), b"\0"].concat();
+        let of_session = |part| [&name(part)[..], b"\x01", &[7; 16], b"\0"].concat();
+        let stamped = |prefix: Vec<u8>| [&prefix[..], b"\x33", &[8; 10], b"\0\0\x15\x09"].concat();
+        let counter = [&name("c")[..], b"\x02held\0"].concat();
+        let dedupe = [&name("k")[..], b"\x01id\0"].concat();
+        let due = [&name("t")[..], b"\x16\x01\x00"].concat();
+        let table = [
+            (keys.settings(), name("m")),
+            (keys.pause(), name("p")),
+            (keys.wake(), name("w")),
+            (keys.counter(Counter::Held), counter),
+            (keys.session(session), of_session("s")),
+            (keys.heartbeat(session), of_session("b")),
+            (keys.dedupe(b"id"), dedupe),
+            (keys.request(&id), stamped(name("r"))),
+            (keys.grant(session, &id), stamped(of_session("g"))),
+            (
+                keys.held(session).subspace().bytes().to_vec(),
+                of_session("h"),
+            ),
+            (keys.delayed(256).subspace().bytes().to_vec(), due),
+            (keys.items.subspace().bytes().to_vec(), name("i")),
+            (keys.dead.subspace().bytes().to_vec(), name("d")),
+        ];
+        for (key, expected) in table {
+            assert_eq!(key, expected);
+        }
+        assert_eq!(keys.session_of("s", &of_session("s")).unwrap(), session);
+        let held = stamped(of_session("h"));
+        assert_eq!(keys.session_before("h", &held).unwrap(), session);
+        assert!(keys.session_of("s", b"Q").is_err());
+        assert!(keys.session_before("h", &of_session("h")).is_err());
+    }
+}

@@ -257,3 +257,112 @@ impl<'a> Fields<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            attempts: 2,
+            grant: 3,
+            enqueued_millis: 4,
+            dedupe: Bytes::from_static(b"id"),
+            payload: Bytes::from_static(b"payload"),
+        }
+    }
+
+    fn encoded(record: &Record) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        RecordCodec::encode(record, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_record_has_the_bytes_of_the_schema() {
+        let mut expected = vec![1, 0, 0, 0, 2];
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 3]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
+        expected.extend(b"\x02idpayload");
+        assert_eq!(encoded(&record()), expected);
+        assert_eq!(RecordCodec::decode(expected.into()).unwrap(), record());
+    }
+
+    #[test]
+    fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
+        let request = Request {
+            session: SessionId([7; 16]),
+            wanted: 5,
+        };
+        let mut bytes = Vec::new();
+        RequestCodec::encode(&request, &mut bytes).unwrap();
+        assert_eq!(bytes, [&[1][..], &[7; 16], &[0, 0, 0, 5]].concat());
+        assert_eq!(RequestCodec::decode(bytes.into()).unwrap(), request);
+
+        let item = ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+        };
+        let grant = encode_grant([item].iter());
+        let expected = [&[1][..], &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
+        assert_eq!(grant, expected);
+        assert_eq!(decode_grant(b"key", &grant).unwrap(), [item]);
+        assert!(is_turn(&encode_grant([].iter())) && !is_turn(&grant));
+
+        for (life, bytes) in [(Life::Alive, [1, 1]), (Life::Dead, [1, 0])] {
+            assert_eq!(life.encode(), bytes);
+            assert_eq!(Life::decode(b"key", &bytes).unwrap(), life);
+        }
+    }
+
+    #[test]
+    fn settings_have_the_bytes_of_the_schema() {
+        let settings = Settings {
+            lease: Duration::from_millis(2),
+            max_attempts: 3,
+            dedupe_retention: Duration::from_millis(4),
+        };
+        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
+        expected.extend(b"codec");
+        assert_eq!(settings.encode("codec"), expected);
+        let decoded = Settings::decode(b"key", &expected).unwrap();
+        assert_eq!(decoded, (settings, "codec".to_owned()));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_of_another_format_is_refused() {
+        let whole = encoded(&record());
+        for length in 0..ENVELOPE_BYTES + record().dedupe.len() {
+            let cut = Bytes::copy_from_slice(&whole[..length]);
+            assert!(RecordCodec::decode(cut).is_err(), "{length} bytes");
+        }
+        for format in [0, 2, 255] {
+            let mut other = whole.clone();
+            other[0] = format;
+            let error = RecordCodec::decode(other.into()).unwrap_err();
+            let says_newer = error.reason.contains("newer");
+            assert_eq!(says_newer, format > FORMAT, "{error}");
+        }
+        for grant in [&b""[..], &[2], &[1, 0]] {
+            assert!(decode_grant(b"key", grant).is_err());
+        }
+        for state in [&b""[..], &[1], &[1, 2], &[2, 1], &[1, 1, 1]] {
+            assert!(Life::decode(b"key", state).is_err());
+        }
+        for request in [&b""[..], &[1; 20], &[1; 22]] {
+            assert!(RequestCodec::decode(Bytes::copy_from_slice(request)).is_err());
+        }
+    }
+
+    #[test]
+    fn the_largest_item_fills_a_value() {
+        let record = Record {
+            dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
+            payload: vec![0; MAX_PAYLOAD_BYTES].into(),
+            ..record()
+        };
+        // Microqueue's format byte comes before it.
+        assert_eq!(1 + encoded(&record).len(), limits::VALUE_BYTES);
+    }
+}

@@ -12,6 +12,7 @@ use microqueue::keyspace::{Database, Environment, Runner};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tracing::Instrument;
 
 use crate::consumer::{Consumer, ConsumerOptions};
 use crate::delivery::Delivery;
@@ -215,6 +216,9 @@ where
     async fn handle(&self, delivery: Arc<Delivery<T>>) {
         // The call itself may panic as well as its future.
         let handle = async { (self.handler)(delivery.clone()).await };
+        let span =
+            tracing::debug_span!("handler", id = ?delivery.id(), attempts = delivery.attempts());
+        let handle = handle.instrument(span);
         let handled = tokio::select! {
             handled = AssertUnwindSafe(handle).catch_unwind() => handled,
             () = delivery.lost() => {

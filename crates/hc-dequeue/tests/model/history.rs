@@ -7,7 +7,8 @@ use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::conformance::stores::TestStore;
 use keyspace::{
-    Environment, Isolation, MutationOp, RangeQuery, Runner, Store, Transaction, read_all,
+    Environment, Isolation, MutationOp, RangeQuery, RunOptions, Runner, Store, Transaction,
+    read_all,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -16,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::common::{LONG, Queue, open, settings};
-use crate::process::{FATES, Process, runner};
+use crate::process::{FATES, Process, runner, runner_with};
 
 const STEPS: usize = 120;
 const PROCESSES: usize = 3;
@@ -58,6 +59,8 @@ struct Player {
     play: Play,
     rng: StdRng,
     runner: Runner<Chaos<Store>>,
+    /// The same, and it tries once.
+    hasty: Runner<Chaos<Store>>,
     queue: Queue,
     processes: Vec<Process>,
     /// The ways of the dead to the store.
@@ -72,10 +75,15 @@ struct Player {
 /// Plays a history and checks what it left.
 pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String> {
     let chaos = Chaos::new(store.db.clone(), Environment::system(), play.faults.clone());
-    let runner = runner(&store, chaos);
+    let runner = runner(&store, chaos.clone());
     let queue = open(&store, &runner, settings()).await.unwrap();
     let mut player = Player {
         rng: StdRng::seed_from_u64(play.seed),
+        hasty: runner_with(
+            &store,
+            chaos.clone(),
+            RunOptions::default().attempt_limit(1),
+        ),
         store,
         play,
         runner,
@@ -99,7 +107,10 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
 
 impl Player {
     async fn start(&mut self) {
-        let options = ConsumerOptions::default().poll_interval(Duration::from_millis(50));
+        // Short, so that what is leaked or hangs comes back while its process lives.
+        let options = ConsumerOptions::default()
+            .poll_interval(Duration::from_millis(50))
+            .delivery_time_limit(settings().lease * 2);
         let process = Process::start(&self.store, &self.play.faults, options);
         self.processes.push(process.await);
     }
@@ -191,6 +202,11 @@ impl Player {
         let place = self.rng.random_range(0..self.held.len());
         let delivery = self.held.swap_remove(place);
         let was_lost = delivery.is_lost();
+        if self.rng.random_range(0..8) == 0 {
+            // Given up after one attempt, whatever became of it.
+            let _ = acknowledge(&self.hasty, &self.store, &delivery).await;
+            return;
+        }
         match acknowledge(&self.runner, &self.store, &delivery).await {
             Ok(()) if was_lost => self.course.late_accepted += 1,
             Ok(()) => {}
@@ -258,6 +274,7 @@ impl Player {
         for grave in std::mem::take(&mut self.graves) {
             grave.flush().await;
         }
+        self.hasty.database().flush().await;
         while let Some(answer) = self.wishes.join_next().await {
             self.take_in(answer.unwrap());
         }

@@ -89,6 +89,14 @@ pub(crate) const FATES: [Fate; 3] = [
 ];
 
 pub(crate) fn runner(store: &TestStore, chaos: Chaos<Store>) -> Runner<Chaos<Store>> {
-    let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
+    runner_with(store, chaos, RunOptions::default())
+}
+
+pub(crate) fn runner_with(
+    store: &TestStore,
+    chaos: Chaos<Store>,
+    options: RunOptions,
+) -> Runner<Chaos<Store>> {
+    let options = options.ledger_subspace(store.root.subspace(&"ledgers"));
     Runner::with_options(chaos, options)
 }
