@@ -36,7 +36,8 @@
 //!     17..21  wanted: how many items
 //! grant
 //!     0       format, 01
-//!     1..     for each item 10 bytes of versionstamp and 8 of call
+//!     1..     for each item 10 bytes of versionstamp and 8 of call; of no item: not an answer, it
+//!             tells the request that it is the first
 //! settings
 //!     0       format, 01
 //!     1..9    lease in milliseconds

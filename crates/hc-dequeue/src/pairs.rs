@@ -10,7 +10,7 @@ use crate::delivery::{GiveBack, Return, give_back};
 use crate::error::Result;
 use crate::keys::SessionId;
 use crate::queue::HighContentionQueue;
-use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items};
+use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items, suspects};
 use crate::record::Settings;
 use crate::registry::fulfill::{fulfill, take};
 use crate::registry::request::{collect, register, withdraw};
@@ -230,6 +230,21 @@ async fn an_earlier_grant_does_not_settle_what_was_granted_again() {
     let tr = world.db.begin().unwrap();
     assert!(held.get(&tr, &world.held).await.unwrap().is_some());
     assert!(settle(2, GiveBack::Completed).await);
+}
+
+#[tokio::test]
+async fn the_dead_do_not_count_among_the_living() {
+    let world = World::new(memory(), Scene::Items).await;
+    let tr = world.db.begin().unwrap();
+    let look = async |ago| {
+        let seen = suspects(&tr, &world.queue.keys, A, ago).await.unwrap();
+        (seen.suspects, seen.living)
+    };
+    // Nobody has been silent for so long; of one the state says that it is dead.
+    assert_eq!(look(Some(0)).await, (vec![DEAD], 3));
+    assert_eq!(look(Some(i64::MAX)).await, (vec![B, C, DEAD], 1));
+    // Who has not watched for a lease cannot tell.
+    assert_eq!(look(None).await, (vec![DEAD], 0));
 }
 
 fn memory() -> Store {

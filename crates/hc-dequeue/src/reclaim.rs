@@ -34,8 +34,8 @@ const REQUESTS_PER_SEARCH: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Suspects {
     pub(crate) suspects: Vec<SessionId>,
-    /// How many sessions there are.
-    pub(crate) sessions: usize,
+    /// How many others live, as far as that is known by now.
+    pub(crate) living: usize,
 }
 
 /// Returns the sessions, but for one's own, that are dead or have shown no sign of life after
@@ -69,10 +69,11 @@ pub(crate) async fn suspects(
     suspects.retain(|session| *session != own);
     suspects.sort_unstable();
     suspects.dedup();
-    Ok(Suspects {
-        suspects,
-        sessions: sessions.len(),
-    })
+    let living = match version_ago {
+        Some(_) => sessions.len().saturating_sub(suspects.len()),
+        None => 0,
+    };
+    Ok(Suspects { suspects, living })
 }
 
 /// Declares a session dead that has shown no sign of life after `version_ago`. False: it has, or it

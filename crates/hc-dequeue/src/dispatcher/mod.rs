@@ -177,8 +177,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     next_tick: Duration,
     /// Up to where dedupe ids have been swept.
     swept: Option<Vec<u8>>,
-    /// How many sessions there were at the last look for dead ones.
-    sessions: usize,
+    /// How many sessions lived at the last look for dead ones.
+    living: usize,
     /// Sessions that are dead and not yet buried.
     dead: Vec<SessionId>,
     closing: Option<Option<oneshot::Sender<Result<()>>>>,
@@ -226,7 +226,7 @@ where
             metrics,
             ticks: 0,
             swept: None,
-            sessions: 0,
+            living: 0,
             dead: Vec::new(),
             closing: None,
         };

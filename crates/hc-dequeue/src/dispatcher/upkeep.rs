@@ -73,11 +73,11 @@ where
         Ok(())
     }
 
-    /// Declares those dead that have shown no sign of life for a lease. Of many sessions a few look at
+    /// Declares those dead that have shown no sign of life for a lease. Of many that live a few look at
     /// each heartbeat, so that together they read each other some times and not as often as there are
     /// sessions.
     async fn look_for_dead(&mut self) -> Result<()> {
-        let share = LOOKS_PER_BEAT / self.sessions.max(1) as f64;
+        let share = LOOKS_PER_BEAT / self.living.max(1) as f64;
         if self.runner.environment().random_unit() >= share {
             return Ok(());
         }
@@ -86,7 +86,7 @@ where
             .runner
             .run(|tr, _| async move { suspects(&tr, keys, session, ago).await })
             .await?;
-        self.sessions = seen.sessions;
+        self.living = seen.living;
         for suspects in seen.suspects.chunks(DEATHS_PER_STEP) {
             let keys = self.keys();
             let are_dead = self.runner.run(|tr, _| async move {
