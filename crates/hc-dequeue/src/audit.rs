@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
@@ -20,6 +21,9 @@ use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, declare_dead, remove_grants, return_items};
 use crate::record::{Life, Settings, decode_grant, is_turn};
 use crate::session::life;
+
+/// How many items are looked for elsewhere at the same time.
+const LOOKS_AT_ONCE: usize = 100;
 
 /// How often a count that does not come to its end in time is begun.
 const COUNTS: u32 = 3;
@@ -128,7 +132,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(Audit { findings })
     }
 
-    /// Does an [`audit`](Self::audit), and repairs what can be repaired. Returns what it found.
+    /// Does an [`audit`](Self::audit), and repairs what can be repaired. Returns what it found. Repairs
+    /// one at a time: two that find the same counter off would both set it right.
+    ///
+    /// Who waits behind a request that is removed notices that at its next poll.
     ///
     /// # Conflicts
     /// Reads by snapshot; each repair reads again, serializably, what it changes.
@@ -201,15 +208,25 @@ impl Sessions {
                 .collect::<Result<_>>()?,
             twice: Vec::new(),
         };
+        let mut ids = BTreeSet::new();
         for row in &held {
             let session = keys.session_before("h", row.key())?;
             let id = keys.held(session).decode(row)?.id;
-            let elsewhere = try_join!(keys.items.get(tr, &id), keys.dead.get(tr, &id))?;
-            let is_held_before = found.held.iter().any(|(_, held)| *held == id);
-            if elsewhere.0.is_some() || elsewhere.1.is_some() || is_held_before {
+            found.held.insert((session, id));
+            if !ids.insert(id) {
                 found.twice.push(id);
             }
-            found.held.insert((session, id));
+        }
+        let ids: Vec<_> = ids.into_iter().collect();
+        for ids in ids.chunks(LOOKS_AT_ONCE) {
+            let elsewhere = ids.iter().map(|id| async move {
+                let places = try_join!(keys.items.get(tr, id), keys.dead.get(tr, id))?;
+                let is_elsewhere = places.0.is_some() || places.1.is_some();
+                Ok::<_, Error>(is_elsewhere.then_some(*id))
+            });
+            found
+                .twice
+                .extend(try_join_all(elsewhere).await?.into_iter().flatten());
         }
         Ok(found)
     }

@@ -3,7 +3,9 @@
 use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{ConflictKind, Database, Isolation, RangeQuery, Runner, Transaction};
+use microqueue::keyspace::{
+    ConflictKind, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction,
+};
 
 use crate::enqueue::retire_dedupe;
 use crate::error::{Error, Result};
@@ -16,8 +18,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Removes the items that wait and those that are delayed, and returns how many.
     ///
     /// It takes them out as a consumer does, many in each of as many transactions as it needs, so
-    /// that the counters stay exact. What is enqueued meanwhile may be among them or not. Items that
-    /// are held and dead letters stay.
+    /// that the counters stay exact. What is enqueued meanwhile may be among them or not; while delayed
+    /// items keep coming it goes on. Items that are held and dead letters stay.
     ///
     /// # Conflicts
     /// Reads and writes the keys of the items removed.
@@ -60,7 +62,9 @@ async fn remove_some(
     last: Option<ItemId>,
 ) -> Result<u64> {
     let (begin, end) = keys.part("t");
-    let delayed = RangeQuery::keys(begin, end).limit(ITEMS_PER_FULFILMENT);
+    let delayed = RangeQuery::keys(begin, end)
+        .limit(ITEMS_PER_FULFILMENT)
+        .mode(StreamingMode::WantAll);
     // Safe as snapshot reads: each key that is removed is in a conflict range.
     let (items, delayed) = try_join!(
         keys.items

@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 use crate::queue::HighContentionQueue;
 use crate::registry::ITEMS_PER_FULFILMENT;
 
+/// The shortest time limit and poll interval: with none a session would do nothing else.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// How a [`Consumer`] works.
 #[derive(Debug, Clone)]
 pub struct ConsumerOptions {
@@ -39,7 +42,7 @@ impl ConsumerOptions {
     /// Sets how long a delivery may take. Afterwards its item goes back to the queue.
     #[must_use]
     pub fn delivery_time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = limit;
+        self.time_limit = limit.max(SHORTEST);
         self
     }
 
@@ -47,7 +50,7 @@ impl ConsumerOptions {
     /// as there is an item; this is for those that get lost.
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval;
+        self.poll_interval = interval.max(SHORTEST);
         self
     }
 }

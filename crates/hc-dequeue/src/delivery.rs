@@ -15,8 +15,8 @@ use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys, SessionId};
 use crate::record::{Record, Settings, millis};
-use crate::registry::Own;
 use crate::registry::fulfill::complete;
+use crate::registry::{BYTES_PER_FULFILMENT, Own};
 
 /// Where an item goes that was held and not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,11 @@ pub(crate) struct Return {
     pub(crate) how: GiveBack,
 }
 
-/// Stages that items which a session holds by these grants go where they go. Returns for each whether it
+/// How many items to be given back are read at the same time.
+const RETURNS_AT_ONCE: usize = 32;
+
+/// Stages that items which a session holds by these grants go where they go, the first of them as far
+/// as fits a transaction. Returns for each whether it
 /// does.
 ///
 /// # Conflicts
@@ -53,21 +57,28 @@ pub(crate) async fn give_back<T>(
 ) -> Result<Vec<bool>> {
     let (keys, settings) = (own.keys, own.settings);
     let held = &keys.held(own.session);
-    let records = returns.iter().map(|item| held.get(tr, &item.id));
-    let records = futures::future::try_join_all(records).await?;
     let mut given = Vec::with_capacity(returns.len());
     let mut is_back = false;
     let mut met = BTreeSet::new();
-    for (item, record) in returns.iter().zip(records) {
-        // An item may be named twice: its time was over as it was dropped. The first word counts.
-        let is_first = met.insert(item.id);
-        let record = record.filter(|record| is_first && record.grant == item.grant);
-        given.push(record.is_some());
-        if let Some(record) = record {
-            held.take(tr, &item.id)?;
-            put(tr, keys, settings, &item.id, &record, item.how)?;
-            keys.count(tr, Counter::Held, -1);
-            is_back |= item.how != GiveBack::Completed;
+    let mut bytes = 0;
+    for returns in returns.chunks(RETURNS_AT_ONCE) {
+        if bytes >= BYTES_PER_FULFILMENT {
+            break;
+        }
+        let records = returns.iter().map(|item| held.get(tr, &item.id));
+        let records = futures::future::try_join_all(records).await?;
+        for (item, record) in returns.iter().zip(records) {
+            // An item may be named twice: its time was over as it was dropped. The first word counts.
+            let is_first = met.insert(item.id);
+            let record = record.filter(|record| is_first && record.grant == item.grant);
+            given.push(record.is_some());
+            if let Some(record) = record {
+                held.take(tr, &item.id)?;
+                put(tr, keys, settings, &item.id, &record, item.how)?;
+                keys.count(tr, Counter::Held, -1);
+                is_back |= item.how != GiveBack::Completed;
+                bytes += record.payload.len();
+            }
         }
     }
     if is_back {
@@ -241,10 +252,14 @@ impl<T> Delivery<T> {
     ///
     /// # Cancel safety
     /// The item is acknowledged also if the future is dropped.
-    pub async fn complete(self) -> Result<()> {
-        let (done, is_done) = oneshot::channel();
-        self.tell(GiveBack::Completed, Some(done))?;
-        is_done.await.map_err(|_| self.shut_down())?
+    pub async fn complete(&self) -> Result<()> {
+        self.settle(GiveBack::Completed).await
+    }
+
+    /// Takes the delivery back that nobody has received: its item and its grant.
+    pub(crate) fn disown(&self) -> (ItemId, u64) {
+        self.fate.store(Fate::Settled as u8, Ordering::Relaxed);
+        (self.id, self.out.grant)
     }
 
     /// Completes the item, unless it was acknowledged, and does not wait for it.
@@ -255,9 +270,10 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Gives the item back for later, unless it was acknowledged, and does not wait for it.
+    /// Gives the item back for later, and does not wait for it. If it was acknowledged, that may not
+    /// have been committed; if it was, there is nothing to give back.
     pub(crate) fn retry_after(&self, delay: Duration) {
-        if self.fate.load(Ordering::Relaxed) == Fate::Open as u8 {
+        if self.fate.load(Ordering::Relaxed) != Fate::Settled as u8 {
             // As above.
             let _ = self.tell(GiveBack::At(self.after(delay)), None);
         }
@@ -272,7 +288,7 @@ impl<T> Delivery<T> {
     ///
     /// # Cancel safety
     /// The item is given back also if the future is dropped.
-    pub async fn nack(self) -> Result<()> {
+    pub async fn nack(&self) -> Result<()> {
         self.settle(GiveBack::Now).await
     }
 
@@ -283,7 +299,7 @@ impl<T> Delivery<T> {
     ///
     /// # Cancel safety
     /// As [`nack`](Self::nack).
-    pub async fn nack_after(self, delay: Duration) -> Result<()> {
+    pub async fn nack_after(&self, delay: Duration) -> Result<()> {
         let ready = self.after(delay);
         self.settle(GiveBack::At(ready)).await
     }
@@ -295,7 +311,7 @@ impl<T> Delivery<T> {
     ///
     /// # Cancel safety
     /// As [`nack`](Self::nack).
-    pub async fn reject(self) -> Result<()> {
+    pub async fn reject(&self) -> Result<()> {
         self.settle(GiveBack::Dead).await
     }
 
@@ -330,7 +346,7 @@ impl<T> Delivery<T> {
         *self.out.lost.borrow()
     }
 
-    async fn settle(self, how: GiveBack) -> Result<()> {
+    async fn settle(&self, how: GiveBack) -> Result<()> {
         let (done, is_done) = oneshot::channel();
         self.tell(how, Some(done))?;
         is_done.await.map_err(|_| self.shut_down())?
@@ -364,7 +380,8 @@ impl<T> Drop for Delivery<T> {
         let fate = *self.fate.get_mut();
         if fate == Fate::Acknowledged as u8 {
             // Most likely it has left the queue. If its transaction failed, a heartbeat finds it.
-            let _ = self.commands.send(Command::Forget { id: self.id });
+            let (id, grant) = (self.id, self.out.grant);
+            let _ = self.commands.send(Command::Forget { id, grant });
         } else if fate == Fate::Open as u8 {
             // Without a dispatcher the session ends, and its items are returned.
             let _ = self.tell(GiveBack::Now, None);

@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use microqueue::StagedId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
-use microqueue::keyspace::{Bytes, ConflictKind, Isolation, RangeQuery, Transaction};
+use microqueue::keyspace::{
+    Bytes, ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction,
+};
 
 use crate::error::{Error, Result, corrupt};
 use crate::keys::{Counter, Keys};
@@ -13,7 +15,7 @@ use crate::queue::HighContentionQueue;
 use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record, Settings, millis};
 
 /// How many dedupe ids one sweep looks at.
-const DEDUPE_IDS_PER_SWEEP: usize = 100;
+const DEDUPE_IDS_PER_SWEEP: usize = 1_000;
 
 /// How an item is enqueued.
 ///
@@ -253,7 +255,9 @@ pub(crate) async fn sweep_dedupe(
 ) -> Result<Option<Vec<u8>>> {
     let (begin, end) = keys.part("k");
     let begin = after.map_or(begin, key_after);
-    let query = RangeQuery::keys(begin, end).limit(DEDUPE_IDS_PER_SWEEP);
+    let query = RangeQuery::keys(begin, end)
+        .limit(DEDUPE_IDS_PER_SWEEP)
+        .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: of what is removed, each key is in a conflict range.
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;
     let now = wall_millis(keys);

@@ -14,7 +14,7 @@ use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items, su
 use crate::record::Settings;
 use crate::registry::fulfill::{fulfill, take};
 use crate::registry::request::{collect, register, withdraw};
-use crate::registry::{Demand, Own};
+use crate::registry::{Demand, ITEMS_PER_FULFILMENT, Own};
 use crate::session;
 
 /// Session A holds an item and has the one request; B and C are there; the dead one holds an item.
@@ -149,7 +149,11 @@ impl<D: Database> World<D> {
                         demand: &[],
                         ..self.own(session)
                     };
-                    assert!(fulfill(tr, own, None).await?.has_changed());
+                    assert!(
+                        fulfill(tr, own, None, ITEMS_PER_FULFILMENT)
+                            .await?
+                            .has_changed()
+                    );
                 }
                 Step::Withdraw => {
                     assert!(withdraw(tr, keys, A, &self.request.unwrap()).await?);

@@ -71,10 +71,11 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             tr.set(&key, &self.settings.encode(C::NAME));
             return Ok(());
         };
-        let (stored, stored_codec) = Settings::decode(&key, &value)?;
-        if stored == self.settings && stored_codec == C::NAME {
+        // As they are stored: in milliseconds.
+        if value[..] == self.settings.encode(C::NAME) {
             return Ok(());
         }
+        let (stored, stored_codec) = Settings::decode(&key, &value)?;
         Err(Error::SettingsDiffer {
             queue: self.keys.queue.clone(),
             stored: Box::new(stored),

@@ -9,12 +9,13 @@
 //!
 //! Anybody may go on at any step, and any number at the same time.
 
-use futures::{TryFutureExt, try_join};
+use futures::try_join;
 use microqueue::Item;
-use microqueue::keyspace::{Isolation, RangeQuery, Transaction, read_all};
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{Isolation, RangeQuery, StreamingMode, Transaction, read_all};
 
 use crate::delivery::{GiveBack, put};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::{Counter, Keys, SessionId, stamp_of};
 use crate::record::{Life, Record, Settings, decode_grant};
 use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
@@ -23,8 +24,8 @@ use crate::session::life;
 /// How many sessions a look for dead ones reads at most.
 const SESSIONS_PER_LOOK: usize = 10_000;
 
-/// How many items a look for lost ones reads at most.
-const ITEMS_PER_LOOK: usize = 10_000;
+/// How many items a look for lost ones reads at most, and no more than one batch.
+const ITEMS_PER_LOOK: usize = 1_000;
 
 /// How many of the first requests are searched for those of a dead session. Others are removed when
 /// they come to be met.
@@ -142,7 +143,7 @@ pub(crate) async fn return_items(
 /// owner of the next one may have gone to sleep behind it.
 ///
 /// # Conflicts
-/// Reads the session's state, its grants, and the requests that it removes.
+/// Reads the session's state and the requests that it removes.
 pub(crate) async fn remove_grants(
     tr: &impl Transaction,
     keys: &Keys,
@@ -196,8 +197,8 @@ pub(crate) async fn retire(tr: &impl Transaction, keys: &Keys, session: SessionI
     Ok(())
 }
 
-/// Returns items that a session holds and that none of its grants names: whoever knows what it has
-/// out knows which of them are lost.
+/// Returns items that a session holds and that none of its grants names, some behind the key `after`:
+/// whoever knows what it has out knows which of them are lost. With the last key; `None` at the end.
 ///
 /// # Conflicts
 /// Reads by snapshot: who gives an item back looks again.
@@ -205,15 +206,22 @@ pub(crate) async fn unknown(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
-) -> Result<Vec<Item<Record>>> {
+    after: Option<&[u8]>,
+) -> Result<(Vec<Item<Record>>, Option<Vec<u8>>)> {
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
-    let held = keys.held(session);
-    let held = held.snapshot(tr, ITEMS_PER_LOOK, usize::MAX);
-    let (grants, mut held) = try_join!(grants.map_err(Error::from), held.map_err(Error::from))?;
+    let items = keys.held(session);
+    let (begin, end) = items.subspace().range();
+    let page = RangeQuery::keys(after.map_or(begin, key_after), end).limit(ITEMS_PER_LOOK);
+    let page = tr.get_range(&page.mode(StreamingMode::WantAll), Isolation::Snapshot);
+    let (grants, page) = try_join!(grants, page)?;
+    let held = page.rows.iter().map(|row| items.decode(row));
+    let mut held = held.collect::<Result<Vec<_>, _>>()?;
+    let is_last = !page.more && page.rows.len() < ITEMS_PER_LOOK;
+    let last = page.rows.last().filter(|_| !is_last);
     for grant in &grants {
         let granted = decode_grant(grant.key(), grant.value())?;
         held.retain(|item| !granted.contains(&item.id));
     }
-    Ok(held)
+    Ok((held, last.map(|row| row.key().to_vec())))
 }

@@ -165,13 +165,14 @@ impl Life {
     }
 }
 
-/// What all who use a queue must agree on. Stored when the queue is created.
+/// What all who use a queue must agree on. Stored when the queue is created, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// How long a session lives without a sign of life, 10 seconds by default. Its heartbeat comes
     /// three times as often.
     pub lease: Duration,
-    /// How often an item is granted before it becomes a dead letter, 10 times by default.
+    /// How often an item is granted before it becomes a dead letter, 10 times by default. Zero is as
+    /// good as one.
     pub max_attempts: u32,
     /// How long a dedupe id goes on refusing repetitions after its item was completed; zero by
     /// default.

@@ -17,6 +17,7 @@ keyspace::on_every_store!(
     a_delivery_that_is_dropped_or_refused_comes_first_again,
     a_delivery_can_come_back_later,
     a_delivery_whose_time_is_over_is_lost,
+    the_end_of_an_earlier_delivery_does_not_end_a_later_one,
     keeping_a_delivery_alive_gives_it_more_time,
     what_is_granted_too_often_becomes_a_dead_letter,
     popped_items_are_gone,
@@ -103,6 +104,29 @@ async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
     let refused = world.ack(&late).await.unwrap_err();
     assert!(matches!(refused, Error::DeliveryLost { .. }));
     drop((late, again));
+    world.check().await;
+}
+
+async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStore) {
+    let settings = Settings {
+        lease: Duration::from_millis(60),
+        ..Settings::default()
+    };
+    let world = World::new(&store, settings).await;
+    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(400));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    world.enqueue([1]).await;
+    let late = consumer.dequeue().await.unwrap().unwrap();
+    late.lost().await;
+    let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    drop(late);
+    // Some heartbeats, each of which looks for what nobody knows of.
+    Environment::system()
+        .sleep(Duration::from_millis(120))
+        .await;
+    assert!(!again.is_lost());
+    world.ack(&again).await.unwrap();
+    assert_eq!(again.attempts(), 2);
     world.check().await;
 }
 

@@ -24,6 +24,7 @@ keyspace::on_every_store!(
     an_acknowledgement_that_does_not_commit_has_no_effect,
     a_dedupe_id_has_a_length,
     a_payload_of_exactly_the_limit_goes_everywhere,
+    more_than_a_transaction_holds_comes_back_in_several,
     a_record_of_a_newer_format_is_refused_and_stays,
     what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped,
 );
@@ -172,6 +173,33 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let delivery = next().await;
     assert_eq!(delivery.value(), largest);
     delivery.complete().await.unwrap();
+    assert!(queue.audit(&runner).await.unwrap().is_clean());
+}
+
+async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
+    type Blobs = HighContentionQueue<Bytes, Raw>;
+    // More than ten million bytes.
+    const ITEMS: u64 = 110;
+    let runner = store.runner();
+    let subspace = store.root.subspace(&"queue");
+    let settings = Settings::default();
+    let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
+    let blob = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]);
+    for _ in 0..ITEMS {
+        let enqueue = |tr, _| async move { queue.enqueue(&tr, blob).await };
+        runner.run(enqueue).await.unwrap();
+    }
+    let options = ConsumerOptions::default();
+    let consumer = queue.consumer(&runner, options).await.unwrap();
+    let mut held = Vec::new();
+    while held.len() < ITEMS as usize {
+        held.extend(consumer.dequeue_batch_within(512, LONG).await.unwrap());
+    }
+    drop(held);
+    let stats = |tr, _| async move { queue.stats(&tr).await };
+    while runner.run(stats).await.unwrap().queued != ITEMS {
+        tokio::task::yield_now().await;
+    }
     assert!(queue.audit(&runner).await.unwrap().is_clean());
 }
 

@@ -54,6 +54,7 @@ pub(crate) enum Command<T> {
     /// A delivery whose item has left the queue, as far as anybody knows.
     Forget {
         id: ItemId,
+        grant: u64,
     },
     ShutDown(Option<oneshot::Sender<Result<()>>>),
 }
@@ -139,6 +140,8 @@ enum Lead {
     Everybody,
     /// For whoever has a request: somebody else takes items at the same time.
     OthersOnly,
+    /// For nobody: the session ends, and tells whoever comes to be the first.
+    HandOver,
 }
 
 /// What the dispatcher waits for beside its commands and its timers.
@@ -177,11 +180,14 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     next_tick: Duration,
     /// Up to where dedupe ids have been swept.
     swept: Option<Vec<u8>>,
+    /// Up to which key what is held has been compared with the deliveries.
+    compared: Option<Vec<u8>>,
     /// How many sessions lived at the last look for dead ones.
     living: usize,
     /// Sessions that are dead and not yet buried.
     dead: Vec<SessionId>,
-    closing: Option<Option<oneshot::Sender<Result<()>>>>,
+    /// Once it is to end: who wants to know when it has.
+    closing: Option<Vec<oneshot::Sender<Result<()>>>>,
 }
 
 impl<T, D, C> Dispatcher<T, D, C>
@@ -226,6 +232,7 @@ where
             metrics,
             ticks: 0,
             swept: None,
+            compared: None,
             living: 0,
             dead: Vec::new(),
             closing: None,
@@ -244,7 +251,6 @@ where
             out.lose();
         }
         self.request = None;
-        self.leads = None;
         self.sleep = None;
         self.session = SessionId(self.runner.environment().random_bytes());
         let (keys, session) = (self.keys(), self.session);
@@ -303,11 +309,14 @@ where
             self.give_back().await?;
             return Ok(true);
         }
-        if self.leads.is_some() {
+        let leads = self.leads.is_some();
+        if leads {
             self.lead().await?;
+        }
+        let has_reclaimed = self.reclaim().await;
+        if leads {
             return Ok(true);
         }
-        let has_reclaimed = self.reclaim().await?;
         if self.serve().await? {
             return Ok(true);
         }
@@ -323,11 +332,18 @@ where
         match command {
             Command::Want(want) => self.wants.push_back(want),
             Command::GiveBack { item, done } => {
-                self.out.remove(&item.id);
+                self.forget(&item.id, item.grant);
                 self.returns.push((item, done));
             }
-            Command::Forget { id } => drop(self.out.remove(&id)),
-            Command::ShutDown(done) => self.closing = Some(done),
+            Command::Forget { id, grant } => self.forget(&id, grant),
+            Command::ShutDown(done) => self.closing.get_or_insert_default().extend(done),
+        }
+    }
+
+    /// Forgets a delivery. The item may have been delivered again since.
+    fn forget(&mut self, id: &ItemId, grant: u64) {
+        if self.out.get(id).is_some_and(|out| out.grant == grant) {
+            self.out.remove(id);
         }
     }
 
@@ -384,8 +400,7 @@ where
     pub(super) fn returned(&mut self, given: &[bool]) {
         for ((item, done), given) in self.returns.drain(..given.len()).zip(given) {
             if !given {
-                self.metrics.lost.increment(1);
-                tracing::warn!(id = ?item.id, "a delivery was lost before it was settled");
+                tracing::debug!(id = ?item.id, "a delivery had been settled or lost before");
             }
             let outcome = match given {
                 true => Ok(()),
@@ -427,8 +442,8 @@ where
             .chain(self.sleep.iter().map(|sleep| sleep.until))
             .chain(
                 self.request
-                    .map(|request| request.look_at)
-                    .filter(|time| *time > now),
+                    .filter(|_| self.sleep.is_none())
+                    .map(|request| request.look_at),
             )
             .fold(self.next_tick, Duration::min);
         let timer = self.runner.environment().sleep(next.saturating_sub(now));
@@ -447,7 +462,7 @@ where
             biased;
             command = self.commands.recv() => match command {
                 Some(command) => self.accept(command),
-                None => self.closing = Some(None),
+                None => self.closing = Some(Vec::new()),
             },
             woken = watch => match (woken, &mut self.sleep) {
                 (Ok(woken), _) => self.wake(Some(woken)),

@@ -1,14 +1,15 @@
 //! From a wish to items.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::try_join;
-use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::env::BoxFuture;
-use microqueue::keyspace::{self, Code, Database};
+use microqueue::keyspace::{self, Bytes, Code, Database};
 use microqueue::{Item, ItemId};
 
 use super::{Dispatcher, Lead, Patience, Reply, Requested, STAGED_TAKES, Sleep, Watch};
@@ -19,9 +20,9 @@ use crate::record::Record;
 use crate::registry::fulfill::{Taken, fulfill, take};
 use crate::registry::request::{
     Precedence, Standing, Supply, Woken, collect, look, precedence, register, supply,
-    supply_counted, watch_request, watch_wake, withdraw,
+    supply_counted, watch_pause, watch_request, withdraw,
 };
-use crate::registry::{Demand, Granted, Own, wanted};
+use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, Own, wanted};
 
 /// After how many of its own transactions a session that has registered looks for the answer, while
 /// others take items, too: as a rule it is there, and nothing had to be watched.
@@ -34,6 +35,17 @@ const GRACE: u32 = 2;
 
 /// Into how many parts the patience of one rank divides the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
+
+/// Decodes an item. A codec that panics would do so in every process that meets the item.
+fn decode<T, C: Codec<T>>(bytes: Bytes) -> Result<T, DecodeError> {
+    let decoded = catch_unwind(AssertUnwindSafe(|| C::decode(bytes)));
+    decoded.unwrap_or_else(|_| {
+        Err(DecodeError {
+            codec: C::NAME,
+            reason: "the codec panicked".to_owned(),
+        })
+    })
+}
 
 /// Returns whether what the transaction was to do may have been done, or still be.
 fn is_in_doubt(error: &Error) -> bool {
@@ -101,6 +113,7 @@ where
 
     /// Tries the fast path.
     async fn take(&mut self) -> Result<bool> {
+        self.sleep = None;
         let demand = self.demand();
         let (own, returns) = (self.own(&demand), &self.next_returns());
         let tried = self.runner.run(|tr, attempt| async move {
@@ -138,7 +151,7 @@ where
                     return Ok(true);
                 }
                 self.sleep_until_resumed().await?;
-                return Ok(false);
+                return Ok(self.sleep.is_none());
             }
             Tried::Did(Taken::SessionLost) => self.open_session().await?,
         }
@@ -234,6 +247,12 @@ where
         if has_items == Some(true) && self.may_lead(is_first, precedence) {
             return self.lead().await.map(|()| true);
         }
+        if let Some(request) = &mut self.request
+            && (is_first || has_items == Some(false))
+        {
+            // Nobody has anything to lead with, or nobody else has to.
+            request.patience = None;
+        }
         if has_items == Some(false) {
             self.answer_impatient();
             if self.wants.is_empty() {
@@ -299,8 +318,18 @@ where
             (Some(Lead::OthersOnly), None) => Vec::new(),
             _ => self.demand(),
         };
+        // What it went to sleep for may change.
+        self.sleep = None;
+        let most = match self.leads {
+            Some(Lead::HandOver) => 0,
+            _ => ITEMS_PER_FULFILMENT,
+        };
         // Also if this step ends in doubt.
-        self.leads = Some(Lead::Everybody);
+        let then = match self.leads {
+            Some(Lead::HandOver) => Lead::HandOver,
+            _ => Lead::Everybody,
+        };
+        self.leads = Some(then);
         let (own, returns) = (self.own(&demand), &self.next_returns());
         let request = self.request.map(|request| request.id);
         let began = self.now();
@@ -309,7 +338,10 @@ where
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 return Ok(Tried::Contended);
             }
-            let both = try_join!(fulfill(&tr, own, request), give_back(&tr, own, returns));
+            let both = try_join!(
+                fulfill(&tr, own, request, most),
+                give_back(&tr, own, returns)
+            );
             both.map(Tried::Did)
         });
         let (fulfilled, given) = match tried.await? {
@@ -318,7 +350,10 @@ where
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a fulfilment met a conflict");
                 // It still owes the others a look, and takes its own turn among them.
-                self.leads = Some(Lead::OthersOnly);
+                self.leads = Some(match then {
+                    Lead::HandOver => Lead::HandOver,
+                    _ => Lead::OthersOnly,
+                });
                 self.staged = STAGED_TAKES;
                 let lead_at = self.after(began, GRACE);
                 self.request = request.map(|id| Requested::new(id, lead_at));
@@ -334,7 +369,7 @@ where
             "fulfilled requests"
         );
         // Who leads leaves only after a look that found no pair.
-        self.leads = fulfilled.has_changed().then_some(Lead::Everybody);
+        self.leads = fulfilled.has_changed().then_some(then);
         if let Some(items) = fulfilled.own {
             self.request = None;
             self.sleep = None;
@@ -383,6 +418,8 @@ where
         match withdrawn.await {
             Ok(true) => Ok(()),
             Ok(false) => {
+                // Until it is collected: what is granted is held.
+                self.request = Some(request);
                 self.collect(request).await?;
                 // Neither answered nor there: somebody has removed it.
                 self.request = None;
@@ -395,15 +432,17 @@ where
         }
     }
 
+    /// Goes to sleep until the pause is over, unless it is already.
     async fn sleep_until_resumed(&mut self) -> Result<()> {
         let keys = self.keys();
         let watch = self.runner.run(|tr, _| async move {
-            let watch = watch_wake(&tr, keys);
-            Ok::<_, Error>(Mutex::new(Box::pin(watch) as BoxFuture<_>))
+            let watch = watch_pause(&tr, keys).await?;
+            Ok::<_, Error>(watch.map(|watch| Mutex::new(Box::pin(watch) as BoxFuture<_>)))
         });
-        self.sleep = Some(Sleep {
-            watch: Some(Box::pin(watch).await?),
-            until: self.now().saturating_add(self.options.poll_interval),
+        let until = self.now().saturating_add(self.options.poll_interval);
+        self.sleep = Box::pin(watch).await?.map(|watch| Sleep {
+            watch: Some(watch),
+            until,
         });
         Ok(())
     }
@@ -464,8 +503,13 @@ where
                     let count = held.len().min(want.wanted);
                     let items: Vec<_> = held.drain(..count).collect();
                     let deliveries = items.into_iter().filter_map(|item| self.deliver(item));
-                    // Deliveries that nobody receives give their items back.
-                    let _ = reply.send(Ok(deliveries.collect()));
+                    if let Err(Ok(unseen)) = reply.send(Ok(deliveries.collect())) {
+                        for delivery in unseen {
+                            let (id, grant) = delivery.disown();
+                            self.out.remove(&id);
+                            self.return_later(id, grant, GiveBack::Unused);
+                        }
+                    }
                 }
                 _ => self.wants.push_back(want),
             }
@@ -500,7 +544,7 @@ where
             settings: &self.shared.settings,
             session: self.session,
             demand,
-            decode: C::decode,
+            decode: decode::<T, C>,
         }
     }
 }

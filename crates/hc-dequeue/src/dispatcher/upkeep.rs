@@ -3,11 +3,11 @@
 use futures::future::try_join_all;
 use futures::try_join;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Transaction};
+use microqueue::keyspace::{Database, Transaction, Tx};
 use tokio::sync::oneshot;
 
-use super::{Dispatcher, Lead, TICKS_PER_LEASE};
-use crate::delivery::GiveBack;
+use super::{Command, Dispatcher, Lead, TICKS_PER_LEASE};
+use crate::delivery::{GiveBack, Return};
 use crate::enqueue::sweep_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::SessionId;
@@ -19,6 +19,9 @@ const LOOKS_PER_BEAT: f64 = 4.0;
 
 /// How many sessions one transaction declares dead at most.
 const DEATHS_PER_STEP: usize = 100;
+
+/// How many pages of dedupe ids are looked at from one heartbeat to the next.
+const SWEEPS_PER_BEAT: u32 = 10;
 
 /// Every how many ticks the heart beats.
 const TICKS_PER_BEAT: u32 = 2;
@@ -33,8 +36,8 @@ where
     pub(super) async fn tick(&mut self) -> Result<()> {
         self.next_tick = self.now() + self.queue.settings.lease / TICKS_PER_LEASE;
         self.ticks = self.ticks.wrapping_add(1);
-        let read_version = self.runner.database().begin()?.read_version().await?;
-        self.clock.observe(read_version);
+        let read = |tr: Tx<_>, _| async move { Ok::<_, Error>(tr.read_version().await?) };
+        self.clock.observe(self.runner.run(read).await?);
         if !self.ticks.is_multiple_of(TICKS_PER_BEAT) {
             return Ok(());
         }
@@ -47,10 +50,20 @@ where
             tracing::warn!(queue = %keys.queue, %session, "the session was declared dead");
             return self.open_session().await;
         }
-        self.report().await?;
-        self.sweep().await?;
-        self.look_for_dead().await?;
-        self.recover().await
+        // None of these keeps the others from their work, nor anybody from items.
+        let (reported, swept) = (self.report().await, self.sweep().await);
+        let (looked, recovered) = (self.look_for_dead().await, self.recover().await);
+        for result in [reported, swept, looked, recovered] {
+            self.note(result);
+        }
+        Ok(())
+    }
+
+    /// Notes that something failed that is tried again.
+    fn note(&self, result: Result<()>) {
+        if let Err(error) = result {
+            tracing::warn!(queue = %self.keys().queue, %error, "upkeep failed");
+        }
     }
 
     /// Tells the gauges how things stand.
@@ -67,9 +80,14 @@ where
         if self.queue.settings.dedupe_retention.is_zero() {
             return Ok(());
         }
-        let (keys, after) = (self.keys(), self.swept.as_deref());
-        let sweep = |tr, _| async move { sweep_dedupe(&tr, keys, after).await };
-        self.swept = self.runner.run(sweep).await?;
+        for _ in 0..SWEEPS_PER_BEAT {
+            let (keys, after) = (self.keys(), self.swept.as_deref());
+            let sweep = |tr, _| async move { sweep_dedupe(&tr, keys, after).await };
+            self.swept = self.runner.run(sweep).await?;
+            if self.swept.is_none() {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -107,14 +125,17 @@ where
     }
 
     /// Does one step for a dead session. False: there is none.
-    pub(super) async fn reclaim(&mut self) -> Result<bool> {
-        let Some(session) = self.dead.last().copied() else {
-            return Ok(false);
+    pub(super) async fn reclaim(&mut self) -> bool {
+        let Some(session) = self.dead.pop() else {
+            return false;
         };
-        if self.bury_partly(session).await? {
-            self.dead.retain(|dead| *dead != session);
+        match self.bury_partly(session).await {
+            Ok(true) => {}
+            Ok(false) => self.dead.push(session),
+            // The next look finds it again.
+            Err(error) => self.note(Err(error)),
         }
-        Ok(true)
+        true
     }
 
     /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
@@ -141,13 +162,15 @@ where
     /// Gives back what the session holds without a delivery and without a grant that is still to be
     /// collected: whose acknowledgement did not commit, or what was lost with an answer.
     async fn recover(&mut self) -> Result<()> {
-        let (keys, session) = (self.keys(), self.session);
-        let unknown = self
+        let (keys, session, after) = (self.keys(), self.session, self.compared.as_deref());
+        let (unknown, last) = self
             .runner
-            .run(|tr, _| async move { unknown(&tr, keys, session).await })
+            .run(|tr, _| async move { unknown(&tr, keys, session, after).await })
             .await?;
+        self.compared = last;
         for item in unknown {
-            if !self.out.contains_key(&item.id) {
+            let returns = |(returned, _): &(Return, _)| returned.id == item.id;
+            if !self.out.contains_key(&item.id) && !self.returns.iter().any(returns) {
                 self.return_later(item.id, item.value.grant, GiveBack::Now);
             }
         }
@@ -155,7 +178,7 @@ where
     }
 
     /// Ends the session.
-    pub(super) async fn close(mut self, done: Option<oneshot::Sender<Result<()>>>) {
+    pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<()>>>) {
         for out in self.out.values() {
             out.lose();
         }
@@ -173,6 +196,7 @@ where
                 self.leave(request).await?;
             }
             while self.leads.is_some() {
+                self.leads = Some(Lead::HandOver);
                 self.lead().await?;
             }
             let (keys, session) = (self.keys(), self.session);
@@ -183,10 +207,16 @@ where
             Ok(())
         };
         let ended = ended.await;
-        tracing::debug!(queue = %self.keys().queue, session = ?self.session, "ended a session");
-        if let Some(done) = done {
+        tracing::debug!(queue = %self.keys().queue, session = %self.session, "ended a session");
+        self.commands.close();
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::ShutDown(another) = command {
+                done.extend(another);
+            }
+        }
+        for done in done {
             // Whoever asked may have gone.
-            let _ = done.send(ended);
+            let _ = done.send(ended.clone());
         }
     }
 }

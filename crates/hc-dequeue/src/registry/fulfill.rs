@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
-use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, Transaction};
+use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction};
 use microqueue::{Item, ItemId};
 
 use super::{
@@ -97,7 +97,7 @@ pub(crate) async fn take<T>(tr: &impl Transaction, own: Own<'_, T>) -> Result<Ta
 
 /// Answers the first requests with the first items. If the own request is among them, its items are
 /// taken over at once; without a request the own demand comes after all of them. Another request that
-/// stays, and is the first, is told so.
+/// stays, and is the first, is told so. Grants `most` items, of which there may be none to grant.
 ///
 /// # Conflicts
 /// Reads the pause and the states of the sessions that it meets; the key of each request that it
@@ -106,6 +106,7 @@ pub(crate) async fn fulfill<T>(
     tr: &impl Transaction,
     own: Own<'_, T>,
     own_request: Option<ItemId>,
+    most: usize,
 ) -> Result<Fulfilled<T>> {
     let keys = own.keys;
     let requests = keys
@@ -122,10 +123,11 @@ pub(crate) async fn fulfill<T>(
         return Ok(Fulfilled::nothing());
     }
     let items = async {
-        match paused {
+        match asked.min(most) {
+            0 => Ok(Vec::new()),
             // The first one has to be told all the same: it learns when the pause ends.
-            true => Ok(Vec::new()),
-            false => ready_items(tr, keys, asked).await,
+            _ if paused => Ok(Vec::new()),
+            asked => ready_items(tr, keys, asked).await,
         }
     };
     let (alive, items) = try_join!(alive(tr, keys, &requests, own.session), items)?;
@@ -222,7 +224,9 @@ async fn ready_items(
 /// Reads the key of each of these items.
 async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
     let (begin, end) = keys.due(wall_millis(keys));
-    let query = RangeQuery::keys(begin, end).limit(PROMOTIONS_PER_FULFILMENT);
+    let query = RangeQuery::keys(begin, end)
+        .limit(PROMOTIONS_PER_FULFILMENT)
+        .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: of what is promoted, each key is in a conflict range.
     let due = tr.get_range(&query, Isolation::Snapshot).await?;
     for row in &due.rows {

@@ -179,13 +179,18 @@ pub(crate) fn watch_request<Tr: Transaction>(
     }
 }
 
-/// Watches what ends a pause.
-pub(crate) fn watch_wake<Tr: Transaction>(
+/// Watches for the end of a pause. `None`: there is none. (That the pause is cleared leaves one watch
+/// behind in a storage server, and not one for each pause: it is always the same key.)
+pub(crate) async fn watch_pause<Tr: Transaction>(
     tr: &Tr,
     keys: &Keys,
-) -> impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr> {
-    let woken = tr.watch(&keys.wake());
-    async move { woken.await.map(|()| Woken::Changed) }
+) -> Result<Option<impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr>>> {
+    let pause = keys.pause();
+    if tr.get(&pause, Isolation::Snapshot).await?.is_none() {
+        return Ok(None);
+    }
+    let ended = tr.watch(&pause);
+    Ok(Some(async move { ended.await.map(|()| Woken::Changed) }))
 }
 
 /// Takes over what was granted to a request: clears the grant, and completes what is popped. `None`:

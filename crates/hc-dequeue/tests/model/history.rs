@@ -223,10 +223,12 @@ impl Player {
         let delivery = self.held.swap_remove(0);
         match self.rng.random_range(0..5) {
             0 => drop(delivery),
-            1 => drop(tokio::spawn(delivery.nack())),
+            1 => drop(tokio::spawn(async move { delivery.nack().await })),
             2 => {
                 let delay = Duration::from_millis(self.rng.random_range(0..30));
-                drop(tokio::spawn(delivery.nack_after(delay)));
+                drop(tokio::spawn(
+                    async move { delivery.nack_after(delay).await },
+                ));
             }
             3 => std::mem::forget(delivery),
             // Its transaction never commits.
