@@ -106,6 +106,14 @@ impl Database for Store {
             Self::Fdb(store) => store.set_option(option),
         }
     }
+
+    fn owned_since(&self) -> Option<i64> {
+        match self {
+            Self::Embedded(store) => store.owned_since(),
+            #[cfg(feature = "fdb")]
+            Self::Fdb(store) => store.owned_since(),
+        }
+    }
 }
 
 /// Calls a method of the transaction inside.

@@ -289,6 +289,12 @@ pub trait Database: Clone + Send + Sync + 'static {
     /// # Errors
     /// `invalid_option_value`.
     fn set_option(&self, option: DatabaseOption) -> Result<()>;
+
+    /// Returns a version since which nobody has written to the store but this process, if it is a
+    /// store that one process owns: whoever has written last before then is gone.
+    fn owned_since(&self) -> Option<i64> {
+        None
+    }
 }
 
 /// Reads a range to its end, batch after batch.

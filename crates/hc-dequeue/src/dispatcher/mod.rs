@@ -238,6 +238,7 @@ where
             closing: None,
         };
         dispatcher.open_session().await?;
+        dispatcher.look_for_dead().await?;
         Ok(dispatcher)
     }
 

@@ -94,12 +94,15 @@ where
     /// Declares those dead that have shown no sign of life for a lease. Of many that live a few look at
     /// each heartbeat, so that together they read each other some times and not as often as there are
     /// sessions.
-    async fn look_for_dead(&mut self) -> Result<()> {
+    pub(super) async fn look_for_dead(&mut self) -> Result<()> {
         let share = LOOKS_PER_BEAT / self.living.max(1) as f64;
         if self.runner.environment().random_unit() >= share {
             return Ok(());
         }
-        let (keys, session, ago) = (self.keys(), self.session, self.clock.version_ago());
+        // Sessions of earlier openings of a store that one process owns are gone, however lately.
+        let owned_since = self.runner.database().owned_since();
+        let ago = self.clock.version_ago().max(owned_since);
+        let (keys, session) = (self.keys(), self.session);
         let seen = self
             .runner
             .run(|tr, _| async move { suspects(&tr, keys, session, ago).await })

@@ -39,6 +39,8 @@ pub(super) struct Engine {
     watches: Watches,
     /// The committer's thread. Taken by who shuts the engine down.
     committer: Mutex<Option<JoinHandle<Result<()>>>>,
+    /// The version before the first one of this opening.
+    opened_at: i64,
 }
 
 /// What the committer and the transactions share.
@@ -65,8 +67,9 @@ impl Engine {
         options: &Options,
     ) -> Result<(Self, Committer), redb::Error> {
         let rows = store.rows()?;
+        let opened_at = store.last_version();
         let shared = Arc::new(Shared {
-            timeline: Timeline::new(options.environment.clone(), store.last_version(), rows),
+            timeline: Timeline::new(options.environment.clone(), opened_at, rows),
             queue: Queue::new(options.queue_bytes),
             registry: Arc::default(),
         });
@@ -75,8 +78,14 @@ impl Engine {
             watches: Watches::new(shared.clone()),
             shared,
             committer: Mutex::default(),
+            opened_at,
         };
         Ok((engine, committer))
+    }
+
+    /// Returns the version before the first one of this opening.
+    pub(super) fn opened_at(&self) -> i64 {
+        self.opened_at
     }
 
     /// Gives a read version, at least every commit version acknowledged before, and what to read.

@@ -250,6 +250,10 @@ impl Database for Embedded {
         }
         Ok(())
     }
+
+    fn owned_since(&self) -> Option<i64> {
+        Some(self.engine.opened_at())
+    }
 }
 
 impl fmt::Debug for Embedded {

@@ -1,0 +1,63 @@
+//! A process that owns its store begins again: what it held before is there at once.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::path::Path;
+use std::thread;
+
+use common::{LONG, Queue};
+use hc_dequeue::{ConsumerOptions, Settings};
+use keyspace::{Runner, Store, Subspace};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+/// Runs in a runtime of its own, and drops it with everything that is still under way.
+fn process<F>(work: impl FnOnce() -> F + Send + 'static)
+where
+    F: Future<Output = ()>,
+{
+    let process = thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(work());
+    });
+    process.join().unwrap();
+}
+
+async fn open(path: &Path) -> (Runner<Store>, Queue) {
+    let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();
+    let runner = Runner::new(store);
+    // So long that only the new opening can tell that the old session is gone.
+    let settings = Settings {
+        lease: LONG * 60,
+        ..Settings::default()
+    };
+    let queue = Queue::open(&runner, Subspace::from("queue"), settings);
+    let queue = queue.await.unwrap();
+    (runner, queue)
+}
+
+#[test]
+fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let same = path.clone();
+    process(|| async move {
+        let (runner, queue) = open(&path).await;
+        common::enqueue(&runner, &queue, [7]).await.unwrap();
+        let options = ConsumerOptions::default();
+        let consumer = queue.consumer(&runner, options).await.unwrap();
+        let held = consumer.dequeue().await.unwrap().unwrap();
+        // It dies before it can give anything back.
+        std::mem::forget((consumer, held));
+    });
+    process(|| async move {
+        let (runner, queue) = open(&same).await;
+        let options = ConsumerOptions::default();
+        let consumer = queue.consumer(&runner, options).await.unwrap();
+        let again = timeout(LONG, consumer.dequeue_within(LONG)).await;
+        let again = again.unwrap().unwrap().expect("it came back");
+        assert_eq!((*again.value(), again.attempts()), (7, 2));
+    });
+}
