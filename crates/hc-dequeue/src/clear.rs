@@ -1,10 +1,10 @@
 //! Emptying a queue.
 
-use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    ConflictKind, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction,
+    ConflictKind, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx,
 };
 
 use crate::enqueue::retire_dedupe;
@@ -18,8 +18,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Removes the items that wait and those that are delayed, and returns how many.
     ///
     /// It takes them out as a consumer does, many in each of as many transactions as it needs, so
-    /// that the counters stay exact. What is enqueued meanwhile may be among them or not; while delayed
-    /// items keep coming it goes on. Items that are held and dead letters stay.
+    /// that the counters stay exact. What is enqueued after the call stays, and so do items that are
+    /// held and dead letters.
     ///
     /// # Conflicts
     /// Reads and writes the keys of the items removed.
@@ -31,12 +31,24 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Dropping the future leaves removed what was removed by then.
     pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
         let (keys, settings) = (&*self.keys, &self.settings);
-        let last = runner
-            .run(|tr, _| async move { last(&tr, keys).await })
-            .await?;
+        let now = |tr: Tx<_>, _| async move { Ok::<_, Error>(tr.read_version().await?) };
+        let until = runner.run(now).await?;
         let mut removed = 0;
+        // First, since those that come to be due meanwhile are then among those that wait.
+        let mut after: Option<Vec<u8>> = None;
         loop {
-            let some = |tr, _| async move { remove_some(&tr, keys, settings, last).await };
+            let after_last = after.as_deref();
+            let some =
+                |tr, _| async move { remove_delayed(&tr, keys, settings, until, after_last).await };
+            let (some, last) = runner.run(some).await?;
+            removed += some;
+            if last.is_none() {
+                break;
+            }
+            after = last;
+        }
+        loop {
+            let some = |tr, _| async move { remove_waiting(&tr, keys, settings, until).await };
             match runner.run(some).await? {
                 0 => return Ok(removed),
                 some => removed += some,
@@ -45,48 +57,60 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-/// Returns the last item that waits.
-async fn last(tr: &impl Transaction, keys: &Keys) -> Result<Option<ItemId>> {
-    let (begin, end) = keys.part("i");
-    let last = RangeQuery::keys(begin, end).limit(1).reversed();
-    let last = tr.get_range(&last, Isolation::Snapshot).await?;
-    let last = last.rows.first().map(|row| keys.items.decode(row));
-    Ok(last.transpose()?.map(|item| item.id))
-}
-
-/// Removes items, those that wait only up to the one named.
-async fn remove_some(
+/// Removes the first items that wait and were enqueued at a version or before. Returns how many.
+async fn remove_waiting(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
-    last: Option<ItemId>,
+    until: i64,
 ) -> Result<u64> {
+    // Safe as a snapshot read: each key that is removed is in a conflict range.
+    let items = keys
+        .items
+        .snapshot(tr, ITEMS_PER_FULFILMENT, BYTES_PER_FULFILMENT)
+        .await?;
+    let mut removed = 0;
+    for item in items.iter().filter(|item| is_of(&item.id, until)) {
+        keys.items.take(tr, &item.id)?;
+        retire_dedupe(tr, keys, settings, &item.value);
+        removed += 1;
+    }
+    keys.count(tr, Counter::Queued, -removed);
+    Ok(removed.unsigned_abs())
+}
+
+/// Removes items that are delayed and were enqueued at a version or before, among the next ones behind
+/// the key `after`. Returns how many, and the last key; `None` at the end.
+async fn remove_delayed(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    until: i64,
+    after: Option<&[u8]>,
+) -> Result<(u64, Option<Vec<u8>>)> {
     let (begin, end) = keys.part("t");
-    let delayed = RangeQuery::keys(begin, end)
+    let page = RangeQuery::keys(after.map_or(begin, key_after), end)
         .limit(ITEMS_PER_FULFILMENT)
         .mode(StreamingMode::WantAll);
-    // Safe as snapshot reads: each key that is removed is in a conflict range.
-    let (items, delayed) = try_join!(
-        keys.items
-            .snapshot(tr, ITEMS_PER_FULFILMENT, BYTES_PER_FULFILMENT)
-            .map_err(Error::from),
-        tr.get_range(&delayed, Isolation::Snapshot)
-            .map_err(Error::from),
-    )?;
+    // Safe as a snapshot read, as above.
+    let page = tr.get_range(&page, Isolation::Snapshot).await?;
     let mut removed = 0;
-    for item in items.iter().take_while(|item| Some(item.id) <= last) {
-        keys.items.take(tr, &item.id)?;
-        keys.count(tr, Counter::Queued, -1);
-        retire_dedupe(tr, keys, settings, &item.value);
-        removed += 1;
-    }
-    for row in &delayed.rows {
+    for row in &page.rows {
         let item = keys.delayed(keys.ready_of(row)?).decode(row)?;
-        tr.add_conflict_key(ConflictKind::Read, row.key())?;
-        tr.clear(row.key());
-        keys.count(tr, Counter::Delayed, -1);
-        retire_dedupe(tr, keys, settings, &item.value);
-        removed += 1;
+        if is_of(&item.id, until) {
+            tr.add_conflict_key(ConflictKind::Read, row.key())?;
+            tr.clear(row.key());
+            retire_dedupe(tr, keys, settings, &item.value);
+            removed += 1;
+        }
     }
-    Ok(removed)
+    keys.count(tr, Counter::Delayed, -removed);
+    let is_last = !page.more && page.rows.len() < ITEMS_PER_FULFILMENT;
+    let last = page.rows.last().filter(|_| !is_last);
+    Ok((removed.unsigned_abs(), last.map(|row| row.key().to_vec())))
+}
+
+/// Returns whether an item was enqueued at a version or before.
+fn is_of(id: &ItemId, until: i64) -> bool {
+    matches!(id, ItemId::Commit { versionstamp, .. } if versionstamp.commit_version() <= until)
 }

@@ -407,10 +407,19 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     world.enqueue(0..1_000).await;
     let later = Enqueue::new().after(LONG).dedupe("later");
     let _ = world.enqueue_with(7, &later).await.unwrap();
+    // More than one page.
+    let (queue, all_later) = (&world.queue, &Enqueue::new().after(LONG * 2));
+    let enqueue = |tr, _| async move {
+        for value in 0..600 {
+            let _ = queue.enqueue_with(&tr, &value, all_later).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    world.runner.run(enqueue).await.unwrap();
     let held = consumer.dequeue().await.unwrap().unwrap();
     let dead = consumer.dequeue().await.unwrap().unwrap();
     dead.reject().await.unwrap();
-    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 999);
+    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 1_599);
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed), (0, 0));
     assert_eq!((stats.held, stats.dead), (1, 1));
