@@ -305,7 +305,7 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
 
 async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) {
     let settings = Settings {
-        lease: Duration::from_millis(300),
+        lease: Duration::from_millis(900),
         ..Settings::default()
     };
     let lease = settings.lease;

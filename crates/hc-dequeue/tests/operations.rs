@@ -113,7 +113,7 @@ async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStor
         ..Settings::default()
     };
     let world = World::new(&store, settings).await;
-    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(400));
+    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_secs(2));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     world.enqueue([1]).await;
     let late = consumer.dequeue().await.unwrap().unwrap();

@@ -137,7 +137,7 @@ async fn a_handler_that_hangs_is_dropped_and_its_item_goes_to_another(store: Tes
             Handled::Ok(())
         }
     };
-    let limit = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(30));
+    let limit = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(500));
     let options = quick().concurrency(1).consumer(limit);
     let worker = world.queue.work(&world.runner, options, handler).await;
     done.notified().await;
