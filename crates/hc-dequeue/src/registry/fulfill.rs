@@ -58,7 +58,7 @@ impl<T> Fulfilled<T> {
 
     /// Whether there may be more to do: only a look that changed nothing has seen that there is not.
     pub(crate) fn has_changed(&self) -> bool {
-        self.granted + self.removed > 0 || self.has_told
+        self.answered + self.granted + self.removed > 0 || self.has_told
     }
 }
 
