@@ -27,6 +27,7 @@ keyspace::on_every_store!(
     a_dedupe_id_is_kept_after_completion_for_as_long_as_asked,
     dedupe_ids_are_removed_once_they_were_kept_for_long_enough,
     a_full_queue_refuses,
+    looking_changes_nothing,
     a_paused_queue_grants_nothing,
     a_stream_delivers_until_it_is_shut_down,
     several_items_are_acknowledged_together,
@@ -323,6 +324,22 @@ async fn a_full_queue_refuses(store: TestStore) {
     assert_eq!(world.stats().await.queued, 2);
 }
 
+async fn looking_changes_nothing(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    let look = |tr, _| async move {
+        let first = queue.peek(&tr).await?.map(|item| item.value);
+        Ok::<_, Error>((first, queue.len(&tr).await?, queue.oldest_age(&tr).await?))
+    };
+    assert_eq!(world.runner.run(look).await.unwrap(), (None, 0, None));
+    world.enqueue([7, 8]).await;
+    let (first, count, age) = world.runner.run(look).await.unwrap();
+    assert_eq!((first, count), (Some(7), 2));
+    assert!(age.is_some_and(|age| age < LONG));
+    assert_eq!(world.values().await, [7, 8]);
+    world.check().await;
+}
+
 async fn a_paused_queue_grants_nothing(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let options = ConsumerOptions::default().poll_interval(LONG * 10);
@@ -392,8 +409,13 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
     consumer.shut_down().await.unwrap();
     assert!(held.is_lost());
     assert_eq!(world.values().await, [1, 2]);
+    // Another session holds the same item now, and it alone can acknowledge it.
+    let another = world.consumer().await;
+    let other = another.dequeue().await.unwrap().unwrap();
+    assert_eq!(other.id(), held.id());
     let refused = world.ack(&held).await.unwrap_err();
     assert!(matches!(refused, Error::DeliveryLost { .. }));
+    world.ack(&other).await.unwrap();
     assert!(matches!(
         held.nack().await.unwrap_err(),
         Error::ShutDown { .. }
