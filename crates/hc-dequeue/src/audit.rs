@@ -18,7 +18,7 @@ use crate::enqueue::stored_count;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys, SessionId};
 use crate::queue::HighContentionQueue;
-use crate::reclaim::{bury, declare_dead, remove_grants, return_items};
+use crate::reclaim::{Progress, declare_dead, reclaim_some};
 use crate::record::{Life, Settings, decode_grant, is_turn};
 use crate::session::life;
 
@@ -329,7 +329,7 @@ async fn repair<D: Database>(
             let session = SessionId(*session);
             let declare = |tr, _| async move { declare_lost(&tr, keys, session).await };
             if runner.run(declare).await? {
-                return_all(runner, keys, settings, session).await?;
+                while reclaim_some(runner, keys, settings, session).await? != Progress::Buried {}
             }
             Ok(())
         }
@@ -352,23 +352,6 @@ async fn repair<D: Database>(
         }
         Finding::Uncounted { .. } | Finding::Twice { .. } => Ok(()),
     }
-}
-
-/// Returns all that a dead session holds, and removes it.
-async fn return_all<D: Database>(
-    runner: &Runner<D>,
-    keys: &Keys,
-    settings: &Settings,
-    session: SessionId,
-) -> Result<()> {
-    let some = |tr, _| async move { return_items(&tr, keys, settings, session).await };
-    while runner.run(some).await? > 0 {}
-    let rest = |tr, _| async move {
-        remove_grants(&tr, keys, session).await?;
-        bury(&tr, keys, session).await
-    };
-    runner.run(rest).await?;
-    Ok(())
 }
 
 /// Declares a session dead that is not there or has no heartbeat. False: it has.

@@ -12,7 +12,9 @@
 use futures::try_join;
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
-use microqueue::keyspace::{Isolation, RangeQuery, StreamingMode, Transaction, read_all};
+use microqueue::keyspace::{
+    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, read_all,
+};
 
 use crate::delivery::{GiveBack, put};
 use crate::error::Result;
@@ -184,6 +186,40 @@ pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId)
     tr.clear(&keys.session(session));
     tr.clear(&keys.heartbeat(session));
     Ok(true)
+}
+
+/// What one step for a dead session came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// So many items went back to their places. There may be more.
+    Returned(usize),
+    /// Its requests and grants are gone, and something else keeps it. There may be more.
+    Stripped,
+    /// It is gone.
+    Buried,
+}
+
+/// Returns items of a dead session or, if there are none, removes the rest of it.
+pub(crate) async fn reclaim_some<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    settings: &Settings,
+    session: SessionId,
+) -> Result<Progress> {
+    let some = |tr, _| async move { return_items(&tr, keys, settings, session).await };
+    let returned = runner.run(some).await?;
+    if returned > 0 {
+        tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
+        return Ok(Progress::Returned(returned));
+    }
+    let rest = |tr, _| async move {
+        remove_grants(&tr, keys, session).await?;
+        bury(&tr, keys, session).await
+    };
+    Ok(match runner.run(rest).await? {
+        true => Progress::Buried,
+        false => Progress::Stripped,
+    })
 }
 
 /// Declares one's own session dead, if it is not yet.

@@ -11,7 +11,7 @@ use crate::delivery::{GiveBack, Return};
 use crate::enqueue::sweep_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::SessionId;
-use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items, suspects, unknown};
+use crate::reclaim::{Progress, declare_dead, reclaim_some, retire, suspects, unknown};
 use crate::session;
 
 /// How many sessions look for dead ones in the time from one heartbeat to the next.
@@ -143,23 +143,14 @@ where
 
     /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
     async fn bury_partly(&mut self, session: SessionId) -> Result<bool> {
-        let (keys, settings) = (&self.shared.keys, &self.queue.settings);
-        let returned = self
-            .runner
-            .run(|tr, _| async move { return_items(&tr, keys, settings, session).await })
-            .await?;
-        if returned > 0 {
-            self.metrics.reclaimed.increment(returned as u64);
-            tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
-            return Ok(false);
-        }
         // Another one may be asleep behind a request of the dead. Also if this step ends in doubt.
         self.leads = Some(Lead::Everybody);
-        let bury = |tr, _| async move {
-            remove_grants(&tr, keys, session).await?;
-            bury(&tr, keys, session).await
-        };
-        self.runner.run(bury).await
+        let (keys, settings) = (&self.shared.keys, &self.queue.settings);
+        let progress = reclaim_some(&self.runner, keys, settings, session).await?;
+        if let Progress::Returned(items) = progress {
+            self.metrics.reclaimed.increment(items as u64);
+        }
+        Ok(progress == Progress::Buried)
     }
 
     /// Gives back what the session holds without a delivery and without a grant that is still to be
