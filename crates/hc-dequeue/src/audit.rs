@@ -16,11 +16,11 @@ use microqueue::keyspace::{
 
 use crate::enqueue::stored_count;
 use crate::error::{Error, Result};
-use crate::keys::{Counter, Keys, SessionId};
+use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
-use crate::reclaim::{Progress, declare_dead, reclaim_some};
-use crate::record::{Life, Settings, decode_grant, is_turn};
-use crate::session::life;
+use crate::reclaim::{Progress, reclaim_some};
+use crate::record::{Settings, decode_grant, is_turn};
+use crate::session::{Life, SessionId};
 
 /// How many items are looked for elsewhere at the same time.
 const LOOKS_AT_ONCE: usize = 100;
@@ -176,26 +176,19 @@ impl Sessions {
         };
         let requests = keys.requests.snapshot(tr, usize::MAX, usize::MAX);
         let (states, heartbeats, requests, held, grants) = try_join!(
-            rows(keys.sessions()),
-            rows(keys.heartbeats()),
+            keys.sessions.all(tr),
+            keys.sessions.heartbeats(tr),
             requests.map_err(Error::from),
             rows(keys.part("h")),
             rows(keys.part("g")),
         )?;
-        let state = |row: &KeyValue| {
-            let session = keys.session_of("s", row.key())?;
-            Ok::<_, Error>((session, Life::decode(row.key(), row.value())?))
-        };
         let grant = |row: &KeyValue| {
             let session = keys.session_before("g", row.key())?;
             Ok::<_, Error>((session, decode_grant(row.key(), row.value())?))
         };
         let mut found = Self {
-            states: states.iter().map(state).collect::<Result<_>>()?,
-            heartbeats: heartbeats
-                .iter()
-                .map(|row| keys.session_of("b", row.key()))
-                .collect::<Result<_>>()?,
+            states: states.into_iter().collect(),
+            heartbeats: heartbeats.into_iter().map(|(session, _)| session).collect(),
             requests: requests
                 .into_iter()
                 .map(|item| (item.id, item.value.session))
@@ -336,7 +329,7 @@ async fn repair<D: Database>(
         Finding::StrayHeartbeat { session } => {
             let session = SessionId(*session);
             let remove = |tr, _| async move {
-                declare_dead(&tr, keys, session, None).await?;
+                keys.sessions.declare_dead(&tr, session, None).await?;
                 Ok(())
             };
             runner.run(remove).await
@@ -356,18 +349,18 @@ async fn repair<D: Database>(
 
 /// Declares a session dead that is not there or has no heartbeat. False: it has.
 async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
-    if life(tr, keys, session).await?.is_none() {
-        tr.set(&keys.session(session), &Life::Dead.encode());
+    if keys.sessions.life(tr, session).await?.is_none() {
+        tr.set(&keys.sessions.state(session), &Life::Dead.encode());
         return Ok(true);
     }
-    declare_dead(tr, keys, session, None).await
+    keys.sessions.declare_dead(tr, session, None).await
 }
 
 async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Result<()> {
     let Some(request) = keys.requests.get(tr, id).await? else {
         return Ok(());
     };
-    if life(tr, keys, request.session).await? != Some(Life::Alive) {
+    if keys.sessions.life(tr, request.session).await? != Some(Life::Alive) {
         keys.requests.take(tr, id)?;
     }
     Ok(())

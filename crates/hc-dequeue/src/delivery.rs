@@ -13,10 +13,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::dispatcher::Command;
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
-use crate::keys::{Counter, Keys, SessionId};
+use crate::keys::{Counter, Keys};
 use crate::record::{Record, Settings, millis};
 use crate::registry::fulfill::complete;
 use crate::registry::{BYTES_PER_FULFILMENT, Own};
+use crate::session::SessionId;
 
 /// Where an item goes that was held and not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

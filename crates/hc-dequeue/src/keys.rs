@@ -52,8 +52,6 @@
 //! **Invariant:** while there is a key under `(queue, "h", session)` or `(queue, "g", session)`,
 //! `(queue, "s", session)` is there too. Who writes one of the former reads the latter serializably.
 
-use std::fmt;
-
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
     Environment, KeyValue, MutationOp, Subspace, Transaction, Versionstamp,
@@ -62,22 +60,10 @@ use microqueue::{ItemId, MicroQueue};
 
 use crate::error::{Result, corrupt};
 use crate::record::{Record, RecordCodec, Request, RequestCodec};
+use crate::session::{SessionId, Sessions};
 
 /// Items in a part of the queue, under their ids.
 pub(crate) type Records = MicroQueue<Record, RecordCodec>;
-
-/// The name of a session: of one dispatcher, from its opening to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SessionId(pub(crate) [u8; 16]);
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0 {
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
 
 /// A number that transactions add to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +120,7 @@ pub(crate) struct Keys {
     pub(crate) dead: Records,
     /// The requests, first come, first served.
     pub(crate) requests: MicroQueue<Request, RequestCodec>,
+    pub(crate) sessions: Sessions,
 }
 
 impl Keys {
@@ -143,6 +130,7 @@ impl Keys {
             items: MicroQueue::new(part("i")).environment(env.clone()),
             dead: MicroQueue::new(part("d")).environment(env.clone()),
             requests: MicroQueue::new(part("r")).environment(env.clone()),
+            sessions: Sessions::new(queue.clone()),
             env,
             queue,
         }
@@ -167,22 +155,6 @@ impl Keys {
 
     pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
         self.queue.pack(&("c", counter.name()))
-    }
-
-    pub(crate) fn session(&self, session: SessionId) -> Vec<u8> {
-        self.queue.pack(&("s", session.0.as_slice()))
-    }
-
-    pub(crate) fn sessions(&self) -> (Vec<u8>, Vec<u8>) {
-        self.part("s")
-    }
-
-    pub(crate) fn heartbeat(&self, session: SessionId) -> Vec<u8> {
-        self.queue.pack(&("b", session.0.as_slice()))
-    }
-
-    pub(crate) fn heartbeats(&self) -> (Vec<u8>, Vec<u8>) {
-        self.part("b")
     }
 
     pub(crate) fn dedupe(&self, dedupe: &[u8]) -> Vec<u8> {
@@ -230,16 +202,6 @@ impl Keys {
     /// The range of what a session has been granted and not yet cleared.
     pub(crate) fn grants(&self, session: SessionId) -> (Vec<u8>, Vec<u8>) {
         self.queue.subspace(&("g", session.0.as_slice())).range()
-    }
-
-    /// Returns the session that a key under `(queue, part)` names.
-    pub(crate) fn session_of(&self, part: &str, key: &[u8]) -> Result<SessionId> {
-        let sessions = self.queue.subspace(&part);
-        let session: Option<Vec<u8>> = sessions.unpack(key).ok();
-        let session = session.and_then(|bytes| bytes.try_into().ok());
-        session
-            .map(SessionId)
-            .ok_or_else(|| corrupt(key, "expected the key of a session"))
     }
 
     /// Returns the session whose keys under `(queue, part)` this is one of.
@@ -319,8 +281,8 @@ mod tests {
             (keys.pause(), name("p")),
             (keys.wake(), name("w")),
             (keys.counter(Counter::Held), counter),
-            (keys.session(session), of_session("s")),
-            (keys.heartbeat(session), of_session("b")),
+            (keys.sessions.state(session), of_session("s")),
+            (keys.sessions.heartbeat(session), of_session("b")),
             (keys.dedupe(b"id"), dedupe),
             (keys.request(&id), stamped(name("r"))),
             (keys.grant(session, &id), stamped(of_session("g"))),
@@ -335,10 +297,8 @@ mod tests {
         for (key, expected) in table {
             assert_eq!(key, expected);
         }
-        assert_eq!(keys.session_of("s", &of_session("s")).unwrap(), session);
         let held = stamped(of_session("h"));
         assert_eq!(keys.session_before("h", &held).unwrap(), session);
-        assert!(keys.session_of("s", b"Q").is_err());
         assert!(keys.session_before("h", &of_session("h")).is_err());
     }
 }

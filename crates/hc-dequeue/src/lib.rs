@@ -131,7 +131,7 @@ mod read;
 mod reclaim;
 mod record;
 pub mod registry;
-mod session;
+pub mod session;
 mod worker;
 
 pub use crate::audit::{Audit, Finding};

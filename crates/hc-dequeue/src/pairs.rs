@@ -8,14 +8,13 @@ use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subs
 
 use crate::delivery::{GiveBack, Return, give_back};
 use crate::error::Result;
-use crate::keys::SessionId;
 use crate::queue::HighContentionQueue;
-use crate::reclaim::{bury, declare_dead, remove_grants, retire, return_items, suspects};
+use crate::reclaim::{bury, remove_grants, return_items};
 use crate::record::Settings;
 use crate::registry::fulfill::{fulfill, take};
 use crate::registry::request::{collect, register, withdraw};
 use crate::registry::{Demand, ITEMS_PER_FULFILMENT, Own};
-use crate::session;
+use crate::session::SessionId;
 
 /// Session A holds an item and has the one request; B and C are there; the dead one holds an item.
 const A: SessionId = SessionId([1; 16]);
@@ -77,7 +76,7 @@ impl<D: Database> World<D> {
         let (handle, keys) = (&queue, &queue.keys);
         let open = |tr, _| async move {
             for session in [A, B, C, DEAD] {
-                session::open(&tr, keys, session);
+                keys.sessions.open(&tr, session);
             }
             handle.enqueue_all(&tr, &[1, 2]).await.map(drop)
         };
@@ -97,7 +96,7 @@ impl<D: Database> World<D> {
         let tr = world.db.begin().unwrap();
         let held = keys.held(A).snapshot(&tr, 1, usize::MAX).await.unwrap();
         world.held = held[0].id;
-        let die = |tr, _| async move { retire(&tr, keys, DEAD).await };
+        let die = |tr, _| async move { keys.sessions.retire(&tr, DEAD).await };
         runner.run(die).await.unwrap();
         if scene == Scene::Empty {
             world.commit(Step::ReturnItems).await.unwrap();
@@ -170,9 +169,9 @@ impl<D: Database> World<D> {
                     };
                     assert_eq!(give_back(tr, self.own(A), &[item]).await?, [true]);
                 }
-                Step::Beat => assert!(session::beat(tr, keys, A).await?),
+                Step::Beat => assert!(keys.sessions.beat(tr, A).await?),
                 Step::DeclareDead => {
-                    assert!(declare_dead(tr, keys, A, Some(i64::MAX)).await?);
+                    assert!(keys.sessions.declare_dead(tr, A, Some(i64::MAX)).await?);
                 }
                 Step::ReturnItems => {
                     assert_eq!(return_items(tr, keys, settings, DEAD).await?, 1);
@@ -241,7 +240,7 @@ async fn the_dead_do_not_count_among_the_living() {
     let world = World::new(memory(), Scene::Items).await;
     let tr = world.db.begin().unwrap();
     let look = async |ago| {
-        let seen = suspects(&tr, &world.queue.keys, A, ago).await.unwrap();
+        let seen = world.queue.keys.sessions.look(&tr, A, ago).await.unwrap();
         (seen.suspects, seen.living)
     };
     // Nobody has been silent for so long; of one the state says that it is dead.

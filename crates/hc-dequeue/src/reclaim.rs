@@ -1,6 +1,6 @@
 //! What the dead leave behind: returned by whoever finds it, step by step.
 //!
-//! 1. [`declare_dead`] reads the heartbeat serializably and writes the session's state: a heartbeat
+//! 1. [`declare_dead`](Sessions::declare_dead) reads the heartbeat serializably and writes the session's state: a heartbeat
 //!    that comes in between makes it fail, and grants to the session fail from there on.
 //! 2. [`return_items`] puts what the session held back into the queue, under the old ids, some in
 //!    each transaction.
@@ -18,13 +18,10 @@ use microqueue::keyspace::{
 
 use crate::delivery::{GiveBack, put};
 use crate::error::Result;
-use crate::keys::{Counter, Keys, SessionId, stamp_of};
-use crate::record::{Life, Record, Settings, decode_grant};
+use crate::keys::{Counter, Keys};
+use crate::record::{Record, Settings, decode_grant};
 use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
-use crate::session::life;
-
-/// How many sessions a look for dead ones reads at most.
-const SESSIONS_PER_LOOK: usize = 10_000;
+use crate::session::{Life, SessionId};
 
 /// How many items a look for lost ones reads at most, and no more than one batch.
 const ITEMS_PER_LOOK: usize = 1_000;
@@ -32,85 +29,6 @@ const ITEMS_PER_LOOK: usize = 1_000;
 /// How many of the first requests are searched for those of a dead session. Others are removed when
 /// they come to be met.
 const REQUESTS_PER_SEARCH: usize = 1_000;
-
-/// What a look for dead sessions saw.
-#[derive(Debug)]
-pub(crate) struct Suspects {
-    pub(crate) suspects: Vec<SessionId>,
-    /// How many others live, as far as that is known by now.
-    pub(crate) living: usize,
-}
-
-/// Returns the sessions, but for one's own, that are dead or have shown no sign of life after
-/// `version_ago`. Without that, those that are dead.
-///
-/// # Conflicts
-/// Reads by snapshot: what it finds is judged again in the step that acts on it.
-pub(crate) async fn suspects(
-    tr: &impl Transaction,
-    keys: &Keys,
-    own: SessionId,
-    version_ago: Option<i64>,
-) -> Result<Suspects> {
-    let page = |(begin, end)| {
-        let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_LOOK);
-        read_all(tr, query, Isolation::Snapshot)
-    };
-    let (sessions, heartbeats) = try_join!(page(keys.sessions()), page(keys.heartbeats()))?;
-    let mut suspects = Vec::new();
-    for row in &sessions {
-        if Life::decode(row.key(), row.value())? == Life::Dead {
-            suspects.push(keys.session_of("s", row.key())?);
-        }
-    }
-    for row in &heartbeats {
-        let version = stamp_of(row.key(), row.value())?.commit_version();
-        if version_ago.is_some_and(|ago| version <= ago) {
-            suspects.push(keys.session_of("b", row.key())?);
-        }
-    }
-    suspects.retain(|session| *session != own);
-    suspects.sort_unstable();
-    suspects.dedup();
-    let living = match version_ago {
-        Some(_) => sessions.len().saturating_sub(suspects.len()),
-        None => 0,
-    };
-    Ok(Suspects { suspects, living })
-}
-
-/// Declares a session dead that has shown no sign of life after `version_ago`. False: it has, or it
-/// is gone.
-///
-/// # Conflicts
-/// Reads the session's heartbeat and its state.
-pub(crate) async fn declare_dead(
-    tr: &impl Transaction,
-    keys: &Keys,
-    session: SessionId,
-    version_ago: Option<i64>,
-) -> Result<bool> {
-    let key = keys.heartbeat(session);
-    let heartbeat = tr.get(&key, Isolation::Serializable);
-    match life(tr, keys, session).await? {
-        Some(Life::Dead) => return Ok(true),
-        None => {
-            // A heartbeat without a session is what is left of a session that was buried.
-            heartbeat.await?;
-            tr.clear(&key);
-            return Ok(false);
-        }
-        Some(Life::Alive) => {}
-    }
-    if let Some(heartbeat) = heartbeat.await? {
-        let version = stamp_of(&key, &heartbeat)?.commit_version();
-        if version_ago.is_none_or(|ago| version > ago) {
-            return Ok(false);
-        }
-    }
-    tr.set(&keys.session(session), &Life::Dead.encode());
-    Ok(true)
-}
 
 /// Puts items of a dead session back to their places. Returns how many; fewer than
 /// [`ITEMS_PER_FULFILMENT`] may still be not all.
@@ -123,7 +41,7 @@ pub(crate) async fn return_items(
     settings: &Settings,
     session: SessionId,
 ) -> Result<usize> {
-    if life(tr, keys, session).await? != Some(Life::Dead) {
+    if keys.sessions.life(tr, session).await? != Some(Life::Dead) {
         return Ok(0);
     }
     let held = keys.held(session);
@@ -151,7 +69,7 @@ pub(crate) async fn remove_grants(
     keys: &Keys,
     session: SessionId,
 ) -> Result<()> {
-    if life(tr, keys, session).await? != Some(Life::Dead) {
+    if keys.sessions.life(tr, session).await? != Some(Life::Dead) {
         return Ok(());
     }
     let (begin, end) = keys.grants(session);
@@ -173,7 +91,7 @@ pub(crate) async fn remove_grants(
 /// # Conflicts
 /// Reads the session's state, and that it holds nothing and has no grant.
 pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
-    if life(tr, keys, session).await? == Some(Life::Alive) {
+    if keys.sessions.life(tr, session).await? == Some(Life::Alive) {
         return Ok(false);
     }
     for (begin, end) in [keys.held(session).subspace().range(), keys.grants(session)] {
@@ -183,8 +101,7 @@ pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId)
             return Ok(false);
         }
     }
-    tr.clear(&keys.session(session));
-    tr.clear(&keys.heartbeat(session));
+    keys.sessions.remove(tr, session);
     Ok(true)
 }
 
@@ -220,17 +137,6 @@ pub(crate) async fn reclaim_some<D: Database>(
         true => Progress::Buried,
         false => Progress::Stripped,
     })
-}
-
-/// Declares one's own session dead, if it is not yet.
-///
-/// # Conflicts
-/// Reads the session's state.
-pub(crate) async fn retire(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<()> {
-    if life(tr, keys, session).await? == Some(Life::Alive) {
-        tr.set(&keys.session(session), &Life::Dead.encode());
-    }
-    Ok(())
 }
 
 /// Returns items that a session holds and that none of its grants names, some behind the key `after`:

@@ -7,7 +7,7 @@ use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::{self, Bytes, Versionstamp, limits};
 
 use crate::error::{Result, corrupt};
-use crate::keys::SessionId;
+use crate::session::SessionId;
 
 /// The format number of all records.
 const FORMAT: u8 = 1;
@@ -142,27 +142,6 @@ pub(crate) fn decode_grant(key: &[u8], value: &[u8]) -> Result<Vec<ItemId>> {
         Ok::<_, String>(items)
     })();
     items.map_err(|reason| corrupt(key, &reason))
-}
-
-/// Whether grants may be written for a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Life {
-    Alive,
-    Dead,
-}
-
-impl Life {
-    pub(crate) fn encode(self) -> [u8; 2] {
-        [FORMAT, u8::from(self == Self::Alive)]
-    }
-
-    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
-        match value {
-            [FORMAT, 1] => Ok(Self::Alive),
-            [FORMAT, 0] => Ok(Self::Dead),
-            _ => Err(corrupt(key, "expected a session's state")),
-        }
-    }
 }
 
 /// What all who use a queue must agree on. Stored when the queue is created, times in milliseconds.
@@ -309,11 +288,6 @@ mod tests {
         assert_eq!(grant, expected);
         assert_eq!(decode_grant(b"key", &grant).unwrap(), [item]);
         assert!(is_turn(&encode_grant([].iter())) && !is_turn(&grant));
-
-        for (life, bytes) in [(Life::Alive, [1, 1]), (Life::Dead, [1, 0])] {
-            assert_eq!(life.encode(), bytes);
-            assert_eq!(Life::decode(b"key", &bytes).unwrap(), life);
-        }
     }
 
     #[test]
@@ -347,9 +321,6 @@ mod tests {
         }
         for grant in [&b""[..], &[2], &[1, 0]] {
             assert!(decode_grant(b"key", grant).is_err());
-        }
-        for state in [&b""[..], &[1], &[1, 2], &[2, 1], &[1, 1, 1]] {
-            assert!(Life::decode(b"key", state).is_err());
         }
         for request in [&b""[..], &[1; 20], &[1; 22]] {
             assert!(RequestCodec::decode(Bytes::copy_from_slice(request)).is_err());

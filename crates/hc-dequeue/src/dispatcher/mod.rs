@@ -17,23 +17,19 @@ use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
-use microqueue::keyspace::{self, Database, Runner, VersionClock};
+use microqueue::keyspace::{self, Database, Runner};
 use microqueue::{Item, ItemId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::consumer::ConsumerOptions;
 use crate::delivery::{Delivery, GiveBack, Out, Return, Shared, give_back};
 use crate::error::{Error, Result};
-use crate::keys::{Keys, SessionId};
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::queue::HighContentionQueue;
 use crate::registry::request::Woken;
 use crate::registry::{Demand, ITEMS_PER_FULFILMENT};
-use crate::session;
-
-/// How often a lease ticks. At each tick the version clock, which must not go without a read version
-/// for a quarter of the lease, observes one; at every other tick the heart beats.
-const TICKS_PER_LEASE: u32 = 6;
+use crate::session::{Member, SessionId};
 
 /// For how many turns of the scheduler those who were just served may ask again.
 const GATHERING_TURNS: u32 = 32;
@@ -159,8 +155,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     shared: Arc<Shared>,
     commands: mpsc::UnboundedReceiver<Command<T>>,
     sender: mpsc::WeakUnboundedSender<Command<T>>,
-    session: SessionId,
-    clock: VersionClock,
+    member: Member<D>,
     wants: VecDeque<Want<T>>,
     /// The items that deliveries hold.
     out: BTreeMap<ItemId, Arc<Out>>,
@@ -176,14 +171,10 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     /// `None`: awake.
     sleep: Option<Sleep>,
     metrics: Metrics,
-    ticks: u32,
-    next_tick: Duration,
     /// Up to where dedupe ids have been swept.
     swept: Option<Vec<u8>>,
     /// Up to which key what is held has been compared with the deliveries.
     compared: Option<Vec<u8>>,
-    /// How many sessions lived at the last look for dead ones.
-    living: usize,
     /// Sessions that are dead and not yet buried.
     dead: Vec<SessionId>,
     /// Once it is to end: who wants to know when it has.
@@ -204,7 +195,6 @@ where
         sender: mpsc::WeakUnboundedSender<Command<T>>,
         commands: mpsc::UnboundedReceiver<Command<T>>,
     ) -> Result<Self> {
-        let env = runner.environment().clone();
         let shared = Shared {
             keys: queue.keys.clone(),
             settings: queue.settings.clone(),
@@ -212,10 +202,12 @@ where
         };
         let metrics = Metrics::new(&queue.subspace().to_string());
         let mut dispatcher = Self {
-            clock: VersionClock::new(env.clone(), queue.settings.lease),
-            session: SessionId(env.random_bytes()),
+            member: Member::new(
+                queue.keys.sessions.clone(),
+                runner.clone(),
+                queue.settings.lease,
+            ),
             shared: Arc::new(shared),
-            next_tick: env.now(),
             queue,
             runner,
             options,
@@ -230,10 +222,8 @@ where
             staged: 0,
             sleep: None,
             metrics,
-            ticks: 0,
             swept: None,
             compared: None,
-            living: 0,
             dead: Vec::new(),
             closing: None,
         };
@@ -243,7 +233,7 @@ where
     }
 
     pub(crate) fn session(&self) -> SessionId {
-        self.session
+        self.member.id()
     }
 
     /// Begins a new session; what the one before held is lost.
@@ -253,15 +243,7 @@ where
         }
         self.request = None;
         self.sleep = None;
-        self.session = SessionId(self.runner.environment().random_bytes());
-        let (keys, session) = (self.keys(), self.session);
-        let open = |tr, _| async move {
-            session::open(&tr, keys, session);
-            Ok::<_, Error>(())
-        };
-        self.runner.run(open).await?;
-        tracing::debug!(queue = %keys.queue, %session, "opened a session");
-        Ok(())
+        self.member.open().await
     }
 
     /// Works until it is shut down.
@@ -300,7 +282,7 @@ where
 
     /// Does the next thing that is due. False: there is nothing to do for now.
     async fn step(&mut self) -> Result<bool> {
-        if self.now() >= self.next_tick {
+        if self.now() >= self.member.next_tick() {
             self.tick().await?;
             return Ok(true);
         }
@@ -446,7 +428,7 @@ where
                     .filter(|_| self.sleep.is_none())
                     .map(|request| request.look_at),
             )
-            .fold(self.next_tick, Duration::min);
+            .fold(self.member.next_tick(), Duration::min);
         let timer = self.runner.environment().sleep(next.saturating_sub(now));
         let watch = async {
             match self.sleep.as_mut().and_then(|sleep| sleep.watch.as_mut()) {

@@ -194,7 +194,7 @@ where
 
     /// Looks how things stand for the request, and does what they ask for.
     async fn follow(&mut self, request: Requested) -> Result<bool> {
-        let (keys, session, id) = (self.keys(), self.session, request.id);
+        let (keys, session, id) = (self.keys(), self.session(), request.id);
         let was_left_alone = request.woken.is_none();
         let is_impatient = self.wants.iter().any(|want| !want.waits);
         let demand = self.demand();
@@ -411,7 +411,7 @@ where
         self.sleep = None;
         // The next one may be asleep behind it. Also if this step ends in doubt.
         self.leads = Some(Lead::Everybody);
-        let (keys, session) = (self.keys(), self.session);
+        let (keys, session) = (self.keys(), self.session());
         let withdrawn = self
             .runner
             .run(|tr, _| async move { withdraw(&tr, keys, session, &request.id).await });
@@ -531,7 +531,7 @@ where
             attempts: record.attempts,
             enqueued_millis: record.enqueued_millis,
             out,
-            session: self.session,
+            session: self.session(),
             shared: self.shared.clone(),
             commands,
             fate: AtomicU8::new(Fate::Open as u8),
@@ -542,7 +542,7 @@ where
         Own {
             keys: &self.shared.keys,
             settings: &self.shared.settings,
-            session: self.session,
+            session: self.session(),
             demand,
             decode: decode::<T, C>,
         }

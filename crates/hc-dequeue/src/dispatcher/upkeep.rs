@@ -1,30 +1,19 @@
 //! What keeps a session alive, and what it does for those that are not.
 
-use futures::future::try_join_all;
 use futures::try_join;
+use microqueue::keyspace::Database;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Transaction, Tx};
 use tokio::sync::oneshot;
 
-use super::{Command, Dispatcher, Lead, TICKS_PER_LEASE};
+use super::{Command, Dispatcher, Lead};
 use crate::delivery::{GiveBack, Return};
 use crate::enqueue::sweep_dedupe;
 use crate::error::{Error, Result};
-use crate::keys::SessionId;
-use crate::reclaim::{Progress, declare_dead, reclaim_some, retire, suspects, unknown};
-use crate::session;
-
-/// How many sessions look for dead ones in the time from one heartbeat to the next.
-const LOOKS_PER_BEAT: f64 = 4.0;
-
-/// How many sessions one transaction declares dead at most.
-const DEATHS_PER_STEP: usize = 100;
+use crate::reclaim::{Progress, reclaim_some, unknown};
+use crate::session::{SessionId, Tick};
 
 /// How many pages of dedupe ids are looked at from one heartbeat to the next.
 const SWEEPS_PER_BEAT: u32 = 10;
-
-/// Every how many ticks the heart beats.
-const TICKS_PER_BEAT: u32 = 2;
 
 impl<T, D, C> Dispatcher<T, D, C>
 where
@@ -34,21 +23,10 @@ where
 {
     /// Does what is due from time to time.
     pub(super) async fn tick(&mut self) -> Result<()> {
-        self.next_tick = self.now() + self.queue.settings.lease / TICKS_PER_LEASE;
-        self.ticks = self.ticks.wrapping_add(1);
-        let read = |tr: Tx<_>, _| async move { Ok::<_, Error>(tr.read_version().await?) };
-        self.clock.observe(self.runner.run(read).await?);
-        if !self.ticks.is_multiple_of(TICKS_PER_BEAT) {
-            return Ok(());
-        }
-        let (keys, session) = (self.keys(), self.session);
-        let alive = self
-            .runner
-            .run(|tr, _| async move { session::beat(&tr, keys, session).await })
-            .await?;
-        if !alive {
-            tracing::warn!(queue = %keys.queue, %session, "the session was declared dead");
-            return self.open_session().await;
+        match self.member.tick().await? {
+            Tick::Observed => return Ok(()),
+            Tick::Dead => return self.open_session().await,
+            Tick::Beaten => {}
         }
         // None of these keeps the others from their work, nor anybody from items.
         let (reported, swept) = (self.report().await, self.sweep().await);
@@ -91,37 +69,14 @@ where
         Ok(())
     }
 
-    /// Declares those dead that have shown no sign of life for a lease. Of many that live a few look at
-    /// each heartbeat, so that together they read each other some times and not as often as there are
-    /// sessions.
+    /// Looks for sessions that are dead, to be buried step by step.
     pub(super) async fn look_for_dead(&mut self) -> Result<()> {
-        let share = LOOKS_PER_BEAT / self.living.max(1) as f64;
-        if self.runner.environment().random_unit() >= share {
-            return Ok(());
-        }
-        // Sessions of earlier openings of a store that one process owns are gone, however lately.
-        let owned_since = self.runner.database().owned_since();
-        let ago = self.clock.version_ago().max(owned_since);
-        let (keys, session) = (self.keys(), self.session);
-        let seen = self
-            .runner
-            .run(|tr, _| async move { suspects(&tr, keys, session, ago).await })
-            .await?;
-        self.living = seen.living;
-        for suspects in seen.suspects.chunks(DEATHS_PER_STEP) {
-            let keys = self.keys();
-            let are_dead = self.runner.run(|tr, _| async move {
-                let tr = &tr;
-                let declare = |session: &SessionId| declare_dead(tr, keys, *session, ago);
-                try_join_all(suspects.iter().map(declare)).await
-            });
-            for (session, is_dead) in suspects.iter().zip(are_dead.await?) {
-                if is_dead && !self.dead.contains(session) {
-                    tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
-                    self.dead.push(*session);
-                    // First of all, their requests may stand before others.
-                    self.leads = Some(Lead::Everybody);
-                }
+        for session in self.member.look_for_dead().await? {
+            if !self.dead.contains(&session) {
+                tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
+                self.dead.push(session);
+                // First of all, their requests may stand before others.
+                self.leads = Some(Lead::Everybody);
             }
         }
         Ok(())
@@ -156,7 +111,7 @@ where
     /// Gives back what the session holds without a delivery and without a grant that is still to be
     /// collected: whose acknowledgement did not commit, or what was lost with an answer.
     async fn recover(&mut self) -> Result<()> {
-        let (keys, session, after) = (self.keys(), self.session, self.compared.as_deref());
+        let (keys, session, after) = (self.keys(), self.session(), self.compared.as_deref());
         let (unknown, last) = self
             .runner
             .run(|tr, _| async move { unknown(&tr, keys, session, after).await })
@@ -193,15 +148,13 @@ where
                 self.leads = Some(Lead::HandOver);
                 self.lead().await?;
             }
-            let (keys, session) = (self.keys(), self.session);
-            let retire = |tr, _| async move { retire(&tr, keys, session).await };
-            self.runner.run(retire).await?;
-            while !self.bury_partly(session).await? {}
+            self.member.retire().await?;
+            while !self.bury_partly(self.session()).await? {}
             // Nobody of this session leads any more: it has no request by now.
             Ok(())
         };
         let ended = ended.await;
-        tracing::debug!(queue = %self.keys().queue, session = %self.session, "ended a session");
+        tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
             if let Command::ShutDown(another) = command {

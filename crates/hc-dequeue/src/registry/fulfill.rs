@@ -13,9 +13,9 @@ use super::{
 };
 use crate::enqueue::{retire_dedupe, wall_millis};
 use crate::error::{Error, Result};
-use crate::keys::{Counter, Keys, SessionId};
-use crate::record::{Life, Record, Request, Settings, encode_grant};
-use crate::session::life;
+use crate::keys::{Counter, Keys};
+use crate::record::{Record, Request, Settings, encode_grant};
+use crate::session::{Life, SessionId};
 
 /// What a try of the fast path came to.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub(crate) async fn take<T>(tr: &impl Transaction, own: Own<'_, T>) -> Result<Ta
     let keys = own.keys;
     let limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
     let first_request = tr.get_range(&first(keys), Isolation::Serializable);
-    let life = life(tr, keys, own.session);
+    let life = keys.sessions.life(tr, own.session);
     let (paused, registered, life, items) = try_join!(
         is_paused(tr, keys),
         first_request.map_err(Error::from),
@@ -195,7 +195,7 @@ async fn alive(
     sessions.sort_unstable();
     sessions.dedup();
     let lives = sessions.into_iter().map(|session| async move {
-        let life = life(tr, keys, session).await?;
+        let life = keys.sessions.life(tr, session).await?;
         Ok::<_, Error>((session, life == Some(Life::Alive)))
     });
     Ok(try_join_all(lives).await?.into_iter().collect())

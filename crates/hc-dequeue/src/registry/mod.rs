@@ -54,8 +54,9 @@ use microqueue::ItemId;
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::DecodeError;
 
-use crate::keys::{Keys, SessionId};
+use crate::keys::Keys;
 use crate::record::{Record, Settings};
+use crate::session::SessionId;
 
 /// How many items one transaction grants at most.
 pub(crate) const ITEMS_PER_FULFILMENT: usize = 512;

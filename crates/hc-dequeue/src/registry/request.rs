@@ -12,9 +12,9 @@ use super::fulfill::complete;
 use super::{Granted, Own, places};
 use crate::enqueue::{stored_count, wall_millis};
 use crate::error::{Error, Result};
-use crate::keys::{Counter, Keys, SessionId};
-use crate::record::{Life, Request, decode_grant, is_turn};
-use crate::session::life;
+use crate::keys::{Counter, Keys};
+use crate::record::{Request, decode_grant, is_turn};
+use crate::session::{Life, SessionId};
 
 /// How many of the requests before one are counted.
 const RANKS: usize = 16;
@@ -29,7 +29,7 @@ pub(crate) async fn register<T>(
     wanted: u32,
 ) -> Result<Option<StagedId>> {
     let (keys, session) = (own.keys, own.session);
-    if life(tr, keys, session).await? != Some(Life::Alive) {
+    if keys.sessions.life(tr, session).await? != Some(Life::Alive) {
         return Ok(None);
     }
     let request = Request { session, wanted };

@@ -1,0 +1,173 @@
+//! One session, as the process that it belongs to drives it.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use microqueue::keyspace::{Database, Runner, Transaction, Tx, VersionClock};
+
+use super::{SessionId, Sessions};
+use crate::error::{Error, Result};
+
+/// How often a lease ticks. At each tick the version clock, which must not go without a read version
+/// for a quarter of the lease, observes one; at every other tick the heart beats.
+const TICKS_PER_LEASE: u32 = 6;
+
+/// Every how many ticks the heart beats.
+const TICKS_PER_BEAT: u32 = 2;
+
+/// How many sessions look for dead ones in the time from one heartbeat to the next.
+const LOOKS_PER_BEAT: f64 = 4.0;
+
+/// How many sessions one transaction declares dead at most.
+const DEATHS_PER_STEP: usize = 100;
+
+/// What a tick came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tick {
+    /// A read version was observed.
+    Observed,
+    /// The heart has beaten.
+    Beaten,
+    /// The session is dead: somebody else has declared it so. [Open](Member::open) another one.
+    Dead,
+}
+
+/// One's own session. It lives for as long as [`tick`](Self::tick) is called in time.
+///
+/// Dropping it ends nothing: others find it dead after a lease.
+pub struct Member<D: Database> {
+    sessions: Sessions,
+    runner: Runner<D>,
+    lease: Duration,
+    id: SessionId,
+    clock: VersionClock,
+    ticks: u32,
+    next_tick: Duration,
+    /// How many sessions lived at the last look for dead ones.
+    living: usize,
+}
+
+impl<D: Database> Member<D> {
+    /// Returns a member that has no session yet. All members of the same sessions must name the same
+    /// lease.
+    #[must_use]
+    pub fn new(sessions: Sessions, runner: Runner<D>, lease: Duration) -> Self {
+        let env = runner.environment().clone();
+        Self {
+            id: SessionId(env.random_bytes()),
+            next_tick: env.now(),
+            clock: VersionClock::new(env, lease),
+            sessions,
+            runner,
+            lease,
+            ticks: 0,
+            living: 0,
+        }
+    }
+
+    /// Begins a new session, in a transaction of its own.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave a session without a heartbeat, which others find dead.
+    pub async fn open(&mut self) -> Result<()> {
+        self.id = SessionId(self.runner.environment().random_bytes());
+        let (sessions, session) = (&self.sessions, self.id);
+        let open = |tr, _| async move {
+            sessions.open(&tr, session);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(open).await?;
+        tracing::debug!(recipe = %sessions.subspace(), %session, "opened a session");
+        Ok(())
+    }
+
+    /// Returns the session's name.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Returns when to call [`tick`](Self::tick), by the runner's environment.
+    #[must_use]
+    pub fn next_tick(&self) -> Duration {
+        self.next_tick
+    }
+
+    /// Shows that the session lives, in a transaction of its own.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`]. The next tick tries again.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave out a heartbeat.
+    pub async fn tick(&mut self) -> Result<Tick> {
+        self.next_tick = self.runner.environment().now() + self.lease / TICKS_PER_LEASE;
+        self.ticks = self.ticks.wrapping_add(1);
+        let read = |tr: Tx<_>, _| async move { Ok::<_, Error>(tr.read_version().await?) };
+        self.clock.observe(self.runner.run(read).await?);
+        if !self.ticks.is_multiple_of(TICKS_PER_BEAT) {
+            return Ok(Tick::Observed);
+        }
+        let (sessions, session) = (&self.sessions, self.id);
+        let beat = |tr, _| async move { sessions.beat(&tr, session).await };
+        if self.runner.run(beat).await? {
+            return Ok(Tick::Beaten);
+        }
+        tracing::warn!(recipe = %sessions.subspace(), %session, "the session was declared dead");
+        Ok(Tick::Dead)
+    }
+
+    /// Declares those dead that have shown no sign of life for a lease, and returns the dead that are
+    /// still there. Of many that live a few look at each heartbeat, so that together they read each
+    /// other some times and not as often as there are sessions: the others get an empty answer.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// What it has not declared dead the next call finds.
+    pub async fn look_for_dead(&mut self) -> Result<Vec<SessionId>> {
+        let share = LOOKS_PER_BEAT / self.living.max(1) as f64;
+        if self.runner.environment().random_unit() >= share {
+            return Ok(Vec::new());
+        }
+        // Sessions of earlier openings of a store that one process owns are gone, however lately.
+        let owned_since = self.runner.database().owned_since();
+        let ago = self.clock.version_ago().max(owned_since);
+        let (sessions, own) = (&self.sessions, self.id);
+        let look = |tr, _| async move { sessions.look(&tr, own, ago).await };
+        let seen = self.runner.run(look).await?;
+        self.living = seen.living;
+        let mut dead = Vec::new();
+        for suspects in seen.suspects.chunks(DEATHS_PER_STEP) {
+            let declare = |tr, _| async move {
+                let tr = &tr;
+                let declare = |session: &SessionId| sessions.declare_dead(tr, *session, ago);
+                try_join_all(suspects.iter().map(declare)).await
+            };
+            let are_dead = self.runner.run(declare).await?;
+            let found = suspects
+                .iter()
+                .zip(are_dead)
+                .filter(|(_, is_dead)| *is_dead);
+            dead.extend(found.map(|(session, _)| *session));
+        }
+        Ok(dead)
+    }
+
+    /// Declares the session dead, as its first step to an end.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// The session is dead or alive.
+    pub async fn retire(&self) -> Result<()> {
+        let (sessions, session) = (&self.sessions, self.id);
+        let retire = |tr, _| async move { sessions.retire(&tr, session).await };
+        self.runner.run(retire).await
+    }
+}

@@ -1,0 +1,286 @@
+//! Sessions: who may hold something, and how others know that it lives.
+//!
+//! ```text
+//! (sessions, "s", session) = format 01, then 01 alive or 00 dead
+//! (sessions, "b", session) = heartbeat: versionstamp
+//!
+//! session   tuple byte string: 16 random bytes
+//! ```
+//!
+//! A session is alive from its opening until somebody declares it dead, itself at its end included.
+//! Everybody who grants it something reads that state serializably; the heartbeat lies under another
+//! key, so that it makes no grant fail. Nothing reads wall time: a heartbeat is judged by a
+//! [`VersionClock`](microqueue::keyspace::VersionClock), so that a store which was away costs nobody
+//! its session.
+//!
+//! [`Sessions`] has the steps, each in the caller's transaction, and a [`Member`] takes them in time.
+//! What a session holds is for the layer above: it returns what the dead held, and
+//! [removes](Sessions::remove) them afterwards.
+
+mod member;
+
+use std::fmt;
+
+use futures::try_join;
+use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Subspace, Transaction, read_all};
+
+use crate::error::{Result, corrupt};
+use crate::keys::{stamp, stamp_of};
+
+pub use self::member::{Member, Tick};
+
+/// The format of a session's state.
+const FORMAT: u8 = 1;
+
+/// How many sessions a look at them reads at most.
+const SESSIONS_PER_LOOK: usize = 10_000;
+
+/// The name of a session, from its opening to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub [u8; 16]);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Whether something may be granted to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It may.
+    Alive,
+    /// Never again: what it held is being returned.
+    Dead,
+}
+
+impl Life {
+    pub(crate) fn encode(self) -> [u8; 2] {
+        [FORMAT, u8::from(self == Self::Alive)]
+    }
+
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
+        match value {
+            [FORMAT, 1] => Ok(Self::Alive),
+            [FORMAT, 0] => Ok(Self::Dead),
+            _ => Err(corrupt(key, "expected a session's state")),
+        }
+    }
+}
+
+/// What a look at all sessions saw.
+#[derive(Debug)]
+pub struct Look {
+    /// Those, but for one's own, that are dead or seem to be.
+    pub suspects: Vec<SessionId>,
+    /// How many others live, as far as that is known by now.
+    pub living: usize,
+}
+
+/// The sessions in a subspace, which they share with the recipe that they work for.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    subspace: Subspace,
+}
+
+impl Sessions {
+    /// Returns the sessions in a subspace. Only keys that begin with `"s"` and `"b"` are theirs.
+    #[must_use]
+    pub fn new(subspace: Subspace) -> Self {
+        Self { subspace }
+    }
+
+    /// Returns the subspace.
+    #[must_use]
+    pub fn subspace(&self) -> &Subspace {
+        &self.subspace
+    }
+
+    pub(crate) fn state(&self, session: SessionId) -> Vec<u8> {
+        self.subspace.pack(&("s", session.0.as_slice()))
+    }
+
+    pub(crate) fn heartbeat(&self, session: SessionId) -> Vec<u8> {
+        self.subspace.pack(&("b", session.0.as_slice()))
+    }
+
+    /// Stages that a session lives.
+    ///
+    /// # Conflicts
+    /// Writes the session's state and its heartbeat.
+    pub fn open(&self, tr: &impl Transaction, session: SessionId) {
+        tr.set(&self.state(session), &Life::Alive.encode());
+        stamp(tr, &self.heartbeat(session));
+    }
+
+    /// Reads whether a session is alive. `None`: there is no such session, any more or yet.
+    ///
+    /// # Conflicts
+    /// Reads the session's state: whoever declares it dead makes this transaction fail.
+    pub async fn life(&self, tr: &impl Transaction, session: SessionId) -> Result<Option<Life>> {
+        let key = self.state(session);
+        let state = tr.get(&key, Isolation::Serializable).await?;
+        state.map(|state| Life::decode(&key, &state)).transpose()
+    }
+
+    /// Stages a sign of life. False: the session is dead.
+    ///
+    /// # Conflicts
+    /// Reads the session's state and its heartbeat.
+    pub async fn beat(&self, tr: &impl Transaction, session: SessionId) -> Result<bool> {
+        let heartbeat = self.heartbeat(session);
+        // Read, so that a heartbeat that lands late does not come after a newer one.
+        let last = tr.get(&heartbeat, Isolation::Serializable);
+        if self.life(tr, session).await? != Some(Life::Alive) {
+            return Ok(false);
+        }
+        last.await?;
+        stamp(tr, &heartbeat);
+        Ok(true)
+    }
+
+    /// Returns all sessions and whether they are alive, in the order of their names.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot: who acts on one of them reads its [life](Self::life).
+    pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, Life)>> {
+        let rows = self.page(tr, "s").await?;
+        let session = |row: &KeyValue| {
+            let life = Life::decode(row.key(), row.value())?;
+            Ok((self.named("s", row.key())?, life))
+        };
+        rows.iter().map(session).collect()
+    }
+
+    /// Returns the sessions that have a heartbeat, and the version of each.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    pub(crate) async fn heartbeats(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, i64)>> {
+        let rows = self.page(tr, "b").await?;
+        let heartbeat = |row: &KeyValue| {
+            let version = stamp_of(row.key(), row.value())?.commit_version();
+            Ok((self.named("b", row.key())?, version))
+        };
+        rows.iter().map(heartbeat).collect()
+    }
+
+    /// Looks for sessions, but for one's own, that are dead or have shown no sign of life after
+    /// `version_ago`. Without that, for those that are dead.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot: what it finds is judged again in the step that acts on it.
+    pub async fn look(
+        &self,
+        tr: &impl Transaction,
+        own: SessionId,
+        version_ago: Option<i64>,
+    ) -> Result<Look> {
+        let (sessions, heartbeats) = try_join!(self.all(tr), self.heartbeats(tr))?;
+        let dead = sessions.iter().filter(|(_, life)| *life == Life::Dead);
+        let silent = (heartbeats.iter())
+            .filter(|(_, version)| version_ago.is_some_and(|ago| *version <= ago));
+        let dead = dead.map(|(session, _)| *session);
+        let mut suspects: Vec<_> = dead.chain(silent.map(|(session, _)| *session)).collect();
+        suspects.retain(|session| *session != own);
+        suspects.sort_unstable();
+        suspects.dedup();
+        let living = match version_ago {
+            Some(_) => sessions.len().saturating_sub(suspects.len()),
+            None => 0,
+        };
+        Ok(Look { suspects, living })
+    }
+
+    /// Declares a session dead that has shown no sign of life after `version_ago`. False: it has, or
+    /// it is gone.
+    ///
+    /// # Conflicts
+    /// Reads the session's heartbeat and its state.
+    pub async fn declare_dead(
+        &self,
+        tr: &impl Transaction,
+        session: SessionId,
+        version_ago: Option<i64>,
+    ) -> Result<bool> {
+        let key = self.heartbeat(session);
+        let heartbeat = tr.get(&key, Isolation::Serializable);
+        match self.life(tr, session).await? {
+            Some(Life::Dead) => return Ok(true),
+            None => {
+                // A heartbeat without a session is what is left of a session that was removed.
+                heartbeat.await?;
+                tr.clear(&key);
+                return Ok(false);
+            }
+            Some(Life::Alive) => {}
+        }
+        if let Some(heartbeat) = heartbeat.await? {
+            let version = stamp_of(&key, &heartbeat)?.commit_version();
+            if version_ago.is_none_or(|ago| version > ago) {
+                return Ok(false);
+            }
+        }
+        tr.set(&self.state(session), &Life::Dead.encode());
+        Ok(true)
+    }
+
+    /// Declares one's own session dead, if it is not yet.
+    ///
+    /// # Conflicts
+    /// Reads the session's state.
+    pub async fn retire(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
+        if self.life(tr, session).await? == Some(Life::Alive) {
+            tr.set(&self.state(session), &Life::Dead.encode());
+        }
+        Ok(())
+    }
+
+    /// Removes a session that is dead and holds nothing any more, which the caller has made sure of.
+    ///
+    /// # Conflicts
+    /// Writes the session's state and its heartbeat.
+    pub fn remove(&self, tr: &impl Transaction, session: SessionId) {
+        tr.clear(&self.state(session));
+        tr.clear(&self.heartbeat(session));
+    }
+
+    async fn page(&self, tr: &impl Transaction, part: &str) -> Result<Vec<KeyValue>> {
+        let (begin, end) = self.subspace.subspace(&part).range();
+        let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_LOOK);
+        Ok(read_all(tr, query, Isolation::Snapshot).await?)
+    }
+
+    /// Returns the session that a key of a part names.
+    fn named(&self, part: &str, key: &[u8]) -> Result<SessionId> {
+        let session: Option<Vec<u8>> = self.subspace.subspace(&part).unpack(key).ok();
+        let session = session.and_then(|bytes| bytes.try_into().ok());
+        session
+            .map(SessionId)
+            .ok_or_else(|| corrupt(key, "expected the key of a session"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_states_have_the_bytes_of_the_schema() {
+        let sessions = Sessions::new(Subspace::from_bytes(b"Q"));
+        let session = SessionId([7; 16]);
+        let key = |part: &[u8]| [b"Q\x02", part, b"\0\x01", &[7; 16], b"\0"].concat();
+        assert_eq!(sessions.state(session), key(b"s"));
+        assert_eq!(sessions.heartbeat(session), key(b"b"));
+        assert_eq!(sessions.named("s", &key(b"s")).unwrap(), session);
+        assert!(sessions.named("s", b"Q").is_err());
+        assert!(sessions.named("b", b"Q\x02b\0\x01\x07\0").is_err());
+        for (life, bytes) in [(Life::Alive, [1, 1]), (Life::Dead, [1, 0])] {
+            assert_eq!(life.encode(), bytes);
+            assert_eq!(Life::decode(b"key", &bytes).unwrap(), life);
+        }
+        for state in [&b""[..], &[1], &[1, 2], &[2, 1], &[1, 1, 1]] {
+            assert!(Life::decode(b"key", state).is_err());
+        }
+    }
+}
