@@ -11,6 +11,7 @@ use futures::StreamExt;
 use hc_dequeue::{ConsumerOptions, Enqueue, Enqueued, Error, Settings, ack_all};
 use keyspace::Environment;
 use keyspace::conformance::stores::TestStore;
+use tokio::time::timeout;
 
 keyspace::on_every_store!(
     items_are_delivered_in_order_and_acknowledged,
@@ -32,6 +33,7 @@ keyspace::on_every_store!(
     a_stream_delivers_until_it_is_shut_down,
     several_items_are_acknowledged_together,
     a_shut_down_returns_what_is_held,
+    a_shut_down_right_after_a_delivery_is_heard_at_once,
     clearing_removes_what_waits_and_nothing_else,
 );
 
@@ -420,6 +422,22 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
         held.nack().await.unwrap_err(),
         Error::ShutDown { .. }
     ));
+    world.check().await;
+}
+
+async fn a_shut_down_right_after_a_delivery_is_heard_at_once(store: TestStore) {
+    // No heartbeat comes to its help.
+    let settings = Settings {
+        lease: LONG * 60,
+        ..Settings::default()
+    };
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let _held = consumer.dequeue().await.unwrap().unwrap();
+    let shut_down = timeout(LONG, consumer.shut_down()).await;
+    shut_down.expect("it was heard").unwrap();
+    assert_eq!(world.values().await, [1]);
     world.check().await;
 }
 

@@ -252,10 +252,10 @@ where
             while let Ok(command) = self.commands.try_recv() {
                 self.accept(command);
             }
+            self.gather().await;
             if let Some(done) = self.closing.take() {
                 return self.close(done).await;
             }
-            self.gather().await;
             self.expire();
             match self.step().await {
                 Ok(true) => {}
