@@ -1,17 +1,28 @@
 //! Many writers update the same keys without colliding.
-//!
-//! **This version of the crate is empty.** It reserves the name and the place in the order of the
-//! layers, and re-exports the layer below.
-//!
-//! # What it will be
-//!
-//! Updates of a key queue in buckets, so that writers never conflict, on any key. Workers fold the
-//! updates of a key, in commit order, into its value and report the old and the new value to an
-//! observer in the same transaction. The sessions of [`hc_dequeue`] will say which workers live.
-//!
-//! # What to use until then
-//!
-//! Where an update is an addition, a minimum, a maximum or a bit operation on bytes, an atomic op
-//! of [`keyspace`](hc_dequeue::microqueue::keyspace) does not conflict either.
 
+mod aside;
+mod combiner;
+mod crew;
+mod error;
+mod initialize;
+mod keys;
+mod metrics;
+mod observer;
+mod pass;
+mod queue;
+mod read;
+mod record;
+mod settle;
+mod take;
+mod worker;
+
+pub use crate::aside::SetAside;
+pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
+pub use crate::error::{BoxError, Error, Result, Stored};
+pub use crate::keys::Bucket;
+pub use crate::observer::{Change, ChangeObserver, Unobserved};
+pub use crate::queue::CombineQueue;
+pub use crate::read::{Exact, Pending};
+pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Settings};
+pub use crate::worker::{Worker, WorkerOptions};
 pub use hc_dequeue;

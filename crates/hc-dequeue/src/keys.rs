@@ -191,12 +191,12 @@ impl Keys {
     }
 
     pub(crate) fn request(&self, request: &ItemId) -> Vec<u8> {
-        key_of(&self.queue.subspace(&"r"), request)
+        request.key_in(&self.queue.subspace(&"r"))
     }
 
     pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
         let grants = self.queue.subspace(&("g", session.0.as_slice()));
-        key_of(&grants, request)
+        request.key_in(&grants)
     }
 
     /// The range of what a session has been granted and not yet cleared.
@@ -227,35 +227,14 @@ impl Keys {
 
     /// Stages that everybody who waits looks again. Writes blindly: nobody conflicts.
     pub(crate) fn wake_all(&self, tr: &impl Transaction) {
-        stamp(tr, &self.wake());
+        tr.set_to_versionstamp(&self.wake());
     }
-}
-
-/// Returns the key that an id has in a subspace. All ids of a queue are of the commit order.
-fn key_of(part: &Subspace, id: &ItemId) -> Vec<u8> {
-    match id {
-        ItemId::Commit { versionstamp, call } => {
-            let stamp = TupleVersionstamp::complete(*versionstamp.as_bytes(), 0);
-            part.pack(&(stamp, call))
-        }
-        ItemId::Index { index, .. } => part.pack(index),
-    }
-}
-
-/// Stages the versionstamp of the commit as the value of a key.
-pub(crate) fn stamp(tr: &impl Transaction, key: &[u8]) {
-    let mut value = Versionstamp::INCOMPLETE.as_bytes().to_vec();
-    let place = 0_u32;
-    value.extend_from_slice(&place.to_le_bytes());
-    tr.atomic(MutationOp::SetVersionstampedValue, key, &value);
 }
 
 /// Returns the versionstamp that a key's value is.
 pub(crate) fn stamp_of(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
-    match value.try_into() {
-        Ok(bytes) => Ok(Versionstamp::from_bytes(bytes)),
-        Err(_) => Err(corrupt(key, "expected the ten bytes of a versionstamp")),
-    }
+    Versionstamp::try_from(value)
+        .map_err(|_| corrupt(key, "expected the ten bytes of a versionstamp"))
 }
 
 #[cfg(test)]

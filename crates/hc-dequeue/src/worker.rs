@@ -43,7 +43,9 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    fn after(self, attempts: u32, env: &Environment) -> Duration {
+    /// Returns how long to wait after so many attempts.
+    #[must_use]
+    pub fn after(self, attempts: u32, env: &Environment) -> Duration {
         let doublings = attempts.saturating_sub(1).min(30);
         let wait = self.first.saturating_mul(1 << doublings).min(self.longest);
         wait.mul_f64(1.0 - env.random_unit() / 2.0)

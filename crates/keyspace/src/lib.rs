@@ -87,6 +87,7 @@ pub mod fdb;
 pub mod ledger;
 pub mod limits;
 pub mod mutation;
+pub mod record;
 pub mod run;
 pub mod selector;
 pub mod store;

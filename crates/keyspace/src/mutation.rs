@@ -1,5 +1,6 @@
 //! Atomic operations and versionstamps.
 
+use std::array::TryFromSliceError;
 use std::fmt;
 
 /// An atomic operation, with FoundationDB's name and number.
@@ -119,6 +120,15 @@ impl Versionstamp {
     #[must_use]
     pub fn batch_index(&self) -> u16 {
         u16::from_be_bytes([self.0[8], self.0[9]])
+    }
+}
+
+impl TryFrom<&[u8]> for Versionstamp {
+    type Error = TryFromSliceError;
+
+    /// Takes the ten bytes as stored, and no other number of them.
+    fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
+        Ok(Self(bytes.try_into()?))
     }
 }
 

@@ -236,6 +236,17 @@ pub trait Transaction: Send + Sync + 'static {
     /// Returns the approximate size of the commit in bytes: writes and conflict ranges so far.
     fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<Self>;
 
+    /// Sets a key to the versionstamp of the commit, ten bytes. [`Versionstamp::try_from`] reads it.
+    ///
+    /// # Conflicts
+    /// Writes the key.
+    fn set_to_versionstamp(&self, key: &[u8]) {
+        let mut value = Versionstamp::INCOMPLETE.as_bytes().to_vec();
+        let place = 0_u32;
+        value.extend_from_slice(&place.to_le_bytes());
+        self.atomic(MutationOp::SetVersionstampedValue, key, &value);
+    }
+
     /// Adds a conflict on one key. See [`add_conflict_range`](Self::add_conflict_range).
     fn add_conflict_key(&self, kind: ConflictKind, key: &[u8]) -> Result<()> {
         self.add_conflict_range(kind, key, &key_after(key))

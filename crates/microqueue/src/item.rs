@@ -1,6 +1,7 @@
 //! Items and their ids.
 
-use keyspace::Versionstamp;
+use keyspace::tuple::Versionstamp as TupleVersionstamp;
+use keyspace::{Subspace, Versionstamp};
 
 /// How many random bytes end a key in [`Order::Index`](crate::Order::Index).
 pub const SUFFIX_BYTES: usize = 20;
@@ -31,6 +32,38 @@ pub enum ItemId {
         /// Random bytes, which tell the items of one index apart.
         suffix: [u8; SUFFIX_BYTES],
     },
+}
+
+impl ItemId {
+    /// Returns the key that the id has in a subspace, for layers that keep something else under the
+    /// ids of items.
+    #[must_use]
+    pub fn key_in(&self, subspace: &Subspace) -> Vec<u8> {
+        match self {
+            Self::Commit { versionstamp, call } => subspace.pack(&(
+                TupleVersionstamp::complete(*versionstamp.as_bytes(), 0),
+                call,
+            )),
+            Self::Index { index, suffix } => subspace.pack(&(index, suffix.as_slice())),
+        }
+    }
+
+    /// Returns the id of the [`Order::Commit`](crate::Order::Commit) whose key in a subspace this is.
+    #[must_use]
+    pub fn of_commit(subspace: &Subspace, key: &[u8]) -> Option<Self> {
+        let (versionstamp, call): (TupleVersionstamp, u64) = subspace.unpack(key).ok()?;
+        let versionstamp = Versionstamp::try_from(versionstamp.transaction_version()).ok()?;
+        // A number has one packed form only, and the user version is zero: another key with the
+        // same id is not ours.
+        Some(Self::Commit { versionstamp, call }).filter(|id| id.key_in(subspace) == key)
+    }
+
+    /// Returns the id of the [`Order::Index`](crate::Order::Index) whose key in a subspace this is.
+    pub(crate) fn of_index(subspace: &Subspace, key: &[u8]) -> Option<Self> {
+        let (index, suffix): (u64, Vec<u8>) = subspace.unpack(key).ok()?;
+        let suffix = suffix.try_into().ok()?;
+        Some(Self::Index { index, suffix }).filter(|id| id.key_in(subspace) == key)
+    }
 }
 
 /// The id of an item that is staged: the commit completes it.

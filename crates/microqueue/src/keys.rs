@@ -71,13 +71,7 @@ impl<T, C> Layout<T, C> {
 
     /// Returns the key of an item.
     pub(crate) fn key(&self, id: &ItemId) -> Vec<u8> {
-        match id {
-            ItemId::Commit { versionstamp, call } => self.subspace.pack(&(
-                TupleVersionstamp::complete(*versionstamp.as_bytes(), 0),
-                call,
-            )),
-            ItemId::Index { index, suffix } => self.subspace.pack(&(index, suffix.as_slice())),
-        }
+        id.key_in(&self.subspace)
     }
 
     /// Returns the key of an item in commit order as `SetVersionstampedKey` takes it.
@@ -89,13 +83,10 @@ impl<T, C> Layout<T, C> {
     /// Returns the id of the item under a key.
     pub(crate) fn id(&self, key: &[u8]) -> Result<ItemId> {
         let id = match self.order {
-            Order::Commit => self.commit_id(key),
-            Order::Index => self.index_id(key),
+            Order::Commit => ItemId::of_commit(&self.subspace, key),
+            Order::Index => ItemId::of_index(&self.subspace, key),
         };
-        // A number has one packed form only, and the user version is zero: another key with the
-        // same id is not ours.
-        id.filter(|id| self.key(id) == key)
-            .ok_or_else(|| self.foreign(key))
+        id.ok_or_else(|| self.foreign(key))
     }
 
     /// Returns the index in a key, as the next enqueue needs it.
@@ -103,21 +94,6 @@ impl<T, C> Layout<T, C> {
         let (index, _suffix): (u64, Vec<u8>) =
             self.subspace.unpack(key).map_err(|_| self.foreign(key))?;
         Ok(index)
-    }
-
-    fn commit_id(&self, key: &[u8]) -> Option<ItemId> {
-        let (versionstamp, call): (TupleVersionstamp, u64) = self.subspace.unpack(key).ok()?;
-        let bytes = versionstamp.transaction_version().try_into().ok()?;
-        Some(ItemId::Commit {
-            versionstamp: Versionstamp::from_bytes(bytes),
-            call,
-        })
-    }
-
-    fn index_id(&self, key: &[u8]) -> Option<ItemId> {
-        let (index, suffix): (u64, Vec<u8>) = self.subspace.unpack(key).ok()?;
-        let suffix = suffix.try_into().ok()?;
-        Some(ItemId::Index { index, suffix })
     }
 
     fn foreign(&self, key: &[u8]) -> Error {

@@ -25,7 +25,7 @@ use futures::try_join;
 use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Subspace, Transaction, read_all};
 
 use crate::error::{Result, corrupt};
-use crate::keys::{stamp, stamp_of};
+use crate::keys::stamp_of;
 
 pub use self::member::{Member, Tick};
 
@@ -110,7 +110,7 @@ impl Sessions {
     /// Writes the session's state and its heartbeat.
     pub fn open(&self, tr: &impl Transaction, session: SessionId) {
         tr.set(&self.state(session), &Life::Alive.encode());
-        stamp(tr, &self.heartbeat(session));
+        tr.set_to_versionstamp(&self.heartbeat(session));
     }
 
     /// Reads whether a session is alive. `None`: there is no such session, any more or yet.
@@ -135,7 +135,7 @@ impl Sessions {
             return Ok(false);
         }
         last.await?;
-        stamp(tr, &heartbeat);
+        tr.set_to_versionstamp(&heartbeat);
         Ok(true)
     }
 

@@ -1,0 +1,151 @@
+//! Who combines which bucket.
+
+use std::collections::BTreeMap;
+
+use hc_dequeue::microqueue::keyspace::Bytes;
+use hc_dequeue::session::SessionId;
+
+use crate::keys::{Bucket, bond};
+
+/// A bucket with a notification, and how far the work on it is.
+#[derive(Debug)]
+pub(super) struct Standing {
+    pub(super) bucket: Bucket,
+    /// The sweep as stored: each pass changes it.
+    pub(super) sweep: Option<Bytes>,
+}
+
+/// For how many rounds a bucket of another session has stood still.
+#[derive(Debug)]
+struct Still {
+    sweep: Option<Bytes>,
+    rounds: usize,
+}
+
+/// The sessions that live, and the buckets of others that do not move.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    living: Vec<SessionId>,
+    still: BTreeMap<Bucket, Still>,
+}
+
+impl Roster {
+    /// Takes note of who lives.
+    pub(super) fn update(&mut self, living: Vec<SessionId>) {
+        self.living = living;
+    }
+
+    /// Returns the place of a session in the order of a bucket: 0 combines it, the next one stands in.
+    pub(super) fn rank(&self, own: SessionId, bucket: Bucket) -> usize {
+        let own = (bond(own, bucket), own);
+        let before = self
+            .living
+            .iter()
+            .filter(|other| (bond(**other, bucket), **other) > own);
+        before.count()
+    }
+
+    /// Takes note, once in a patience, of the buckets that have a notification, and returns those
+    /// where it is the turn of a session to stand in: no pass was made over them for as many rounds
+    /// as its place in their order says.
+    pub(super) fn stalled(
+        &mut self,
+        own: SessionId,
+        standing: impl Iterator<Item = Standing>,
+    ) -> Vec<Bucket> {
+        let mut before = std::mem::take(&mut self.still);
+        let mut stalled = Vec::new();
+        for Standing { bucket, sweep } in standing {
+            let rank = self.rank(own, bucket);
+            if rank == 0 {
+                continue;
+            }
+            let rounds = match before.remove(&bucket) {
+                Some(still) if still.sweep == sweep => still.rounds + 1,
+                _ => 0,
+            };
+            if rounds >= rank {
+                stalled.push(bucket);
+            }
+            self.still.insert(bucket, Still { sweep, rounds });
+        }
+        stalled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUCKETS: u32 = 1000;
+
+    fn sessions(count: u8) -> Vec<SessionId> {
+        (0..count).map(|number| SessionId([number; 16])).collect()
+    }
+
+    fn owners(roster: &Roster) -> Vec<SessionId> {
+        let owner = |bucket| {
+            let owners = roster.living.iter();
+            let mut owners = owners.filter(|session| roster.rank(**session, Bucket(bucket)) == 0);
+            let owner = owners.next().unwrap();
+            assert_eq!(owners.next(), None);
+            *owner
+        };
+        (0..BUCKETS).map(owner).collect()
+    }
+
+    #[test]
+    fn every_bucket_has_one_owner_and_every_session_its_share() {
+        let mut roster = Roster::default();
+        roster.update(sessions(5));
+        let owners = owners(&roster);
+        for session in sessions(5) {
+            let share = owners.iter().filter(|owner| **owner == session).count();
+            assert!((140..260).contains(&share), "{share} of {BUCKETS}");
+        }
+    }
+
+    #[test]
+    fn who_goes_leaves_the_buckets_of_others_where_they_were() {
+        let mut roster = Roster::default();
+        roster.update(sessions(5));
+        let before = owners(&roster);
+        roster.update(sessions(4));
+        let gone = SessionId([4; 16]);
+        for (before, after) in before.into_iter().zip(owners(&roster)) {
+            assert!(before == gone || before == after);
+        }
+    }
+
+    #[test]
+    fn a_session_stands_in_after_as_many_rounds_as_its_rank() {
+        let mut roster = Roster::default();
+        roster.update(sessions(4));
+        let bucket = Bucket(7);
+        let standing = |sweep: &'static [u8]| Standing {
+            bucket,
+            sweep: Some(Bytes::from_static(sweep)),
+        };
+        for session in sessions(4) {
+            let rank = roster.rank(session, bucket);
+            let mut fresh = Roster::default();
+            fresh.update(sessions(4));
+            // What moves is not stood in for.
+            for sweep in [&b"1"[..], b"2", b"3"] {
+                assert_eq!(fresh.stalled(session, [standing(sweep)].into_iter()), []);
+            }
+            for round in 1..=3 {
+                let stalled = fresh.stalled(session, [standing(b"3")].into_iter());
+                let is_turn = rank > 0 && round >= rank;
+                assert_eq!(
+                    stalled.len(),
+                    usize::from(is_turn),
+                    "round {round}, rank {rank}"
+                );
+            }
+            // What is gone in between begins anew.
+            assert_eq!(fresh.stalled(session, [].into_iter()), []);
+            assert_eq!(fresh.stalled(session, [standing(b"3")].into_iter()), []);
+        }
+    }
+}

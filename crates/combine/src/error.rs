@@ -1,0 +1,179 @@
+//! What can go wrong with a combine queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hc_dequeue::microqueue;
+use hc_dequeue::microqueue::keyspace::{self, Bytes, Subspace};
+
+use crate::record::Settings;
+
+/// The result of every operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any error of an application's own, as an observer returns it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A failure of an operation.
+///
+/// The store's own failures, a damaged record and a value that has no encoding are
+/// [`keyspace::Error`]s, kept as the source, so that retry loops recognize them.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store, or a record in it, refused the operation.
+    #[error("combine queue operation failed")]
+    Keyspace(#[from] keyspace::Error),
+
+    /// The microqueue that the updates of a key are refused the operation; above all
+    /// [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite).
+    #[error(transparent)]
+    Updates(#[from] microqueue::Error),
+
+    /// A worker's session could not be opened, kept or ended.
+    #[error("session of a worker failed")]
+    Session(#[from] hc_dequeue::Error),
+
+    /// The queue was created with other settings. Nothing was changed.
+    #[error("queue `{queue}` was created with {stored}, not with {given}: open it with those")]
+    SettingsDiffer {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// What the queue was created with.
+        stored: Box<Stored>,
+        /// What it was opened with.
+        given: Box<Stored>,
+    },
+
+    /// A queue needs from 1 to 65,536 buckets.
+    #[error("{given} buckets: a queue has from 1 to {limit}")]
+    BucketCount {
+        /// What was given.
+        given: u32,
+        /// The most.
+        limit: u32,
+    },
+
+    /// The lease leaves no time for three heartbeats.
+    #[error("lease of {given:?} is too short: at least {least:?}")]
+    LeaseTooShort {
+        /// What was given.
+        given: Duration,
+        /// The shortest.
+        least: Duration,
+    },
+
+    /// The key, with the prefix of the queue's subspace, is longer than a key of the store can be.
+    /// Nothing was staged.
+    #[error("key of {bytes} bytes is {excess} bytes too long for queue `{queue}`")]
+    KeyTooLarge {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The size of the encoded key.
+        bytes: usize,
+        /// By how much it is too long.
+        excess: usize,
+    },
+
+    /// The update is larger than a record can hold. Nothing was staged.
+    #[error("update of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    UpdateTooLarge {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The size of the encoded update.
+        bytes: usize,
+        /// The largest size.
+        limit: usize,
+    },
+
+    /// The value is larger than a record can hold. Nothing was staged.
+    #[error("value of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    ValueTooLarge {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The size of the encoded value.
+        bytes: usize,
+        /// The largest size.
+        limit: usize,
+    },
+
+    /// The key to be initialized has a value. Nothing was staged.
+    #[error("queue `{queue}` has a value for key {key:?}: add an update instead")]
+    AlreadyPresent {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The encoded key.
+        key: Bytes,
+    },
+
+    /// More updates of the key are pending than the reader is ready to fold.
+    #[error(
+        "more than {limit} updates of key {key:?} are pending in queue `{queue}`: read what is \
+         settled, or wait for the workers"
+    )]
+    TooManyPending {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The encoded key.
+        key: Bytes,
+        /// How many the reader is ready to fold.
+        limit: usize,
+    },
+
+    /// The combiner panicked in a read. In a pass its updates are set aside instead.
+    #[error("the combiner panicked for key {key:?}")]
+    CombinerPanicked {
+        /// The encoded key.
+        key: Bytes,
+    },
+
+    /// The observer failed. Nothing of the pass was committed.
+    #[error("the observer failed")]
+    Observer(#[source] Arc<dyn std::error::Error + Send + Sync>),
+
+    /// The observer panicked. Nothing of the pass was committed.
+    #[error("the observer panicked")]
+    ObserverPanicked,
+
+    /// A codec panicked. Nothing of the pass was committed.
+    #[error("a codec panicked")]
+    PassPanicked,
+
+    /// The observer took longer than it may. Nothing of the pass was committed.
+    #[error("the observer has not returned within {limit:?}")]
+    ObserverTimedOut {
+        /// How long it may take.
+        limit: Duration,
+    },
+}
+
+/// What a queue was created with, or opened with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The settings.
+    pub settings: Settings,
+    /// The names of the codecs of key, update and value.
+    pub codecs: [String; 3],
+}
+
+impl std::fmt::Display for Stored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [key, update, value] = &self.codecs;
+        let Settings {
+            bucket_count,
+            lease,
+        } = self.settings;
+        write!(
+            f,
+            "{bucket_count} buckets, a lease of {lease:?}, and the codecs {key} for keys, {update} \
+             for updates and {value} for values"
+        )
+    }
+}
+
+/// The error of a record that no handle of this version has written.
+pub(crate) fn corrupt(key: &[u8], reason: impl Into<String>) -> Error {
+    let key = Bytes::copy_from_slice(key);
+    let reason = reason.into();
+    keyspace::Error::Corrupt { key, reason }.into()
+}

@@ -1,0 +1,281 @@
+//! The keys of a combine queue.
+//!
+//! ```text
+//! (queue, "m")                              = settings
+//! (queue, "w")                              = wake stamp: versionstamp of the newest commit that
+//!                                             added something, or with which a worker came or went
+//! (queue, "u", generation, bucket, key, id) = update: 01, then the codec's bytes
+//! (queue, "n", generation, bucket)          = notification: versionstamp of the newest commit that
+//!                                             added to the bucket; absent: nothing is left to do
+//! (queue, "v", generation, bucket, key)     = value as it was last reported
+//! (queue, "c", generation, bucket, key)     = current value, while it is not reported yet
+//! (queue, "x", generation, bucket)          = sweep
+//! (queue, "q", bucket, key, id)             = update that was set aside
+//! (queue, "s", session)                     = worker's session: 01, then 01 alive or 00 dead
+//! (queue, "b", session)                     = its heartbeat: versionstamp
+//!
+//! generation  tuple integer: 0
+//! bucket      tuple integer: XXH3 (64 bits, no seed) of the key's bytes, modulo the bucket count
+//! key         tuple byte string: the codec's bytes
+//! id          two tuple elements: versionstamp, call
+//! session     tuple byte string: 16 random bytes
+//!
+//! value, current value
+//!     0       format, 01
+//!     1       1 if there is a value, plus 2 if "c" has a newer one that is not reported yet
+//!     2..     value: the codec's bytes
+//! sweep
+//!     0       format, 01
+//!     1..9    read version at which the last complete sweep began; 0 if there was none
+//!     9..     nothing, or of the sweep in progress:
+//!             8 bytes   read version at which it began
+//!             10 bytes  notification at that version
+//!             the rest  key at which it goes on
+//! update that was set aside
+//!     0       format, 01
+//!     1       length of the reason
+//!     2..     reason in UTF-8, then the update as it was under "u"
+//! settings
+//!     0       format, 01
+//!     1..5    generation
+//!     5..9    bucket count
+//!     9..17   lease of a worker's session in milliseconds
+//!     17..    codecs of key, update and value: for each a length of one byte, and its name
+//! ```
+//!
+//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of
+//! the subspace is ever written.
+
+use std::fmt;
+
+use hc_dequeue::microqueue::ItemId;
+use hc_dequeue::microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
+use hc_dequeue::microqueue::keyspace::{Subspace, Transaction, Versionstamp, limits};
+use hc_dequeue::session::{SessionId, Sessions};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Error, Result, corrupt};
+
+/// The generation of the buckets: a later one may have another count of them.
+pub(crate) const GENERATION: u32 = 0;
+
+/// The longest packed id: a versionstamp and a call of eight bytes, with their type codes.
+const MAX_ID_BYTES: usize = 13 + 9;
+
+/// The type code of a versionstamp in a packed tuple.
+const VERSIONSTAMP_CODE: u8 = 0x33;
+
+/// A part of a queue's keys, by number from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bucket(pub u32);
+
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The parts of a queue's subspace. A `key` is always the codec's bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) queue: Subspace,
+    pub(crate) sessions: Sessions,
+    pub(crate) bucket_count: u32,
+    updates: Subspace,
+    notifications: Subspace,
+    values: Subspace,
+    currents: Subspace,
+    sweeps: Subspace,
+    aside: Subspace,
+}
+
+impl Keys {
+    pub(crate) fn new(queue: Subspace, bucket_count: u32) -> Self {
+        let part = |name| queue.subspace(&(name, GENERATION));
+        Self {
+            updates: part("u"),
+            notifications: part("n"),
+            values: part("v"),
+            currents: part("c"),
+            sweeps: part("x"),
+            aside: queue.subspace(&"q"),
+            sessions: Sessions::new(queue.clone()),
+            bucket_count,
+            queue,
+        }
+    }
+
+    /// Returns the bucket of a key.
+    pub(crate) fn bucket(&self, key: &[u8]) -> Bucket {
+        let bucket = xxh3_64(key) % u64::from(self.bucket_count);
+        Bucket(u32::try_from(bucket).expect("less than a count of 32 bits"))
+    }
+
+    /// Returns all buckets.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = Bucket> + use<> {
+        (0..self.bucket_count).map(Bucket)
+    }
+
+    /// Refuses a key with which some key of the store would be too long.
+    pub(crate) fn check(&self, key: &[u8]) -> Result<()> {
+        // Of all keys that contain it, those of its updates are the longest.
+        let bytes = self.updates_of(self.bucket(key), key).bytes().len() + MAX_ID_BYTES;
+        if bytes > limits::KEY_BYTES {
+            let excess = bytes - limits::KEY_BYTES;
+            return Err(Error::KeyTooLarge {
+                queue: self.queue.clone(),
+                bytes: key.len(),
+                excess,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn settings(&self) -> Vec<u8> {
+        self.queue.pack(&"m")
+    }
+
+    pub(crate) fn wake(&self) -> Vec<u8> {
+        self.queue.pack(&"w")
+    }
+
+    /// The updates of a bucket.
+    pub(crate) fn updates(&self, bucket: Bucket) -> Subspace {
+        self.updates.subspace(&bucket.0)
+    }
+
+    /// The updates of a key, a microqueue.
+    pub(crate) fn updates_of(&self, bucket: Bucket, key: &[u8]) -> Subspace {
+        self.updates.subspace(&(bucket.0, key))
+    }
+
+    /// The range of the updates of a key that were committed up to a versionstamp.
+    pub(crate) fn updates_up_to(
+        &self,
+        bucket: Bucket,
+        key: &[u8],
+        up_to: Versionstamp,
+    ) -> (Vec<u8>, Vec<u8>) {
+        let updates = self.updates_of(bucket, key);
+        let up_to = TupleVersionstamp::complete(*up_to.as_bytes(), 0);
+        let (_, end) = updates.subspace(&up_to).range();
+        (updates.into_bytes(), end)
+    }
+
+    pub(crate) fn notification(&self, bucket: Bucket) -> Vec<u8> {
+        self.notifications.pack(&bucket.0)
+    }
+
+    pub(crate) fn notifications(&self) -> (Vec<u8>, Vec<u8>) {
+        self.notifications.range()
+    }
+
+    /// Returns the bucket that a key under `(queue, "n")` names.
+    pub(crate) fn notified(&self, key: &[u8]) -> Result<Bucket> {
+        bucket_of(&self.notifications, key)
+    }
+
+    pub(crate) fn value(&self, bucket: Bucket, key: &[u8]) -> Vec<u8> {
+        self.values.pack(&(bucket.0, key))
+    }
+
+    /// The range of all values.
+    pub(crate) fn values(&self) -> (Vec<u8>, Vec<u8>) {
+        self.values.range()
+    }
+
+    pub(crate) fn values_of(&self, bucket: Bucket) -> Subspace {
+        self.values.subspace(&bucket.0)
+    }
+
+    /// Returns the key whose value lies under a key of the store.
+    pub(crate) fn valued(&self, row: &[u8]) -> Result<Vec<u8>> {
+        let unpacked: Result<(u32, Vec<u8>), _> = self.values.unpack(row);
+        let (_, key) = unpacked.map_err(|_| corrupt(row, "expected the key of a value"))?;
+        Ok(key)
+    }
+
+    pub(crate) fn current(&self, bucket: Bucket, key: &[u8]) -> Vec<u8> {
+        self.currents.pack(&(bucket.0, key))
+    }
+
+    pub(crate) fn sweep(&self, bucket: Bucket) -> Vec<u8> {
+        self.sweeps.pack(&bucket.0)
+    }
+
+    pub(crate) fn sweeps(&self) -> (Vec<u8>, Vec<u8>) {
+        self.sweeps.range()
+    }
+
+    /// Returns the bucket whose sweep lies under a key.
+    pub(crate) fn swept(&self, key: &[u8]) -> Result<Bucket> {
+        bucket_of(&self.sweeps, key)
+    }
+
+    pub(crate) fn aside(&self, key: &[u8], id: &ItemId) -> Vec<u8> {
+        id.key_in(&self.aside_of(self.bucket(key), key))
+    }
+
+    pub(crate) fn all_aside(&self) -> (Vec<u8>, Vec<u8>) {
+        self.aside.range()
+    }
+
+    /// Returns the key and the id that a key under `(queue, "q")` names.
+    pub(crate) fn set_aside(&self, row: &[u8]) -> Result<(Vec<u8>, ItemId)> {
+        let unpacked: Result<(u32, Vec<u8>, TupleVersionstamp, u64), _> = self.aside.unpack(row);
+        let named = unpacked.ok().and_then(|(bucket, key, ..)| {
+            let id = ItemId::of_commit(&self.aside_of(Bucket(bucket), &key), row)?;
+            Some((key, id))
+        });
+        named.ok_or_else(|| corrupt(row, "expected the key of an update set aside"))
+    }
+
+    fn aside_of(&self, bucket: Bucket, key: &[u8]) -> Subspace {
+        self.aside.subspace(&(bucket.0, key))
+    }
+
+    pub(crate) fn update(&self, key: &[u8], id: &ItemId) -> Vec<u8> {
+        id.key_in(&self.updates_of(self.bucket(key), key))
+    }
+
+    /// Returns the subspace of the updates of the key that an update under `row` is of, and the key.
+    pub(crate) fn updated(&self, bucket: Bucket, row: &[u8]) -> Result<(Subspace, Vec<u8>)> {
+        let unpacked: Result<(Vec<u8>, TupleVersionstamp, u64), _> =
+            self.updates(bucket).unpack(row);
+        let (key, ..) = unpacked.map_err(|_| corrupt(row, "expected the key of an update"))?;
+        Ok((self.updates_of(bucket, &key), key))
+    }
+
+    /// Stages that somebody has added to a bucket. Writes blindly: nobody conflicts.
+    pub(crate) fn notify(&self, tr: &impl Transaction, bucket: Bucket) {
+        tr.set_to_versionstamp(&self.notification(bucket));
+    }
+
+    /// Stages that the workers look again. Writes blindly: nobody conflicts.
+    pub(crate) fn wake_all(&self, tr: &impl Transaction) {
+        tr.set_to_versionstamp(&self.wake());
+    }
+}
+
+/// Returns whether a row is of an update of the same key as another one whose key ends at `prefix`.
+pub(crate) fn is_update_of(row: &[u8], prefix: &[u8]) -> bool {
+    // A longer key may begin with the same bytes, and then goes on with an escape.
+    row.strip_prefix(prefix)
+        .is_some_and(|id| id.first() == Some(&VERSIONSTAMP_CODE))
+}
+
+/// Returns how strongly a session is bound to a bucket: the one that is bound most owns it. This is
+/// rendezvous hashing: whoever comes or goes changes the owner of its own buckets only.
+pub(crate) fn bond(session: SessionId, bucket: Bucket) -> u64 {
+    let mut bytes = session.0.to_vec();
+    bytes.extend_from_slice(&bucket.0.to_be_bytes());
+    xxh3_64(&bytes)
+}
+
+fn bucket_of(part: &Subspace, key: &[u8]) -> Result<Bucket> {
+    let bucket: Result<u32, _> = part.unpack(key);
+    match bucket {
+        Ok(bucket) => Ok(Bucket(bucket)),
+        Err(_) => Err(corrupt(key, "expected the number of a bucket")),
+    }
+}

@@ -1,0 +1,105 @@
+//! What a worker counts, for whatever recorder the application has installed for the [`metrics`]
+//! facade. Every name has the label `queue`.
+//!
+//! | name | kind | what |
+//! |---|---|---|
+//! | `combine_pending_updates` | gauge, label `bucket` | updates of a bucket of this worker that wait, up to 10,000 |
+//! | `combine_pending_bytes` | gauge, label `bucket` | the bytes of their keys and values |
+//! | `combine_lag_seconds` | gauge | for how long the oldest work that this worker knows of has waited |
+//! | `combine_passes` | counter | passes of this process |
+//! | `combine_updates` | counter | updates that they took |
+//! | `combine_changes` | counter | changes that they reported |
+//! | `combine_set_aside` | counter | updates that they set aside |
+//! | `combine_conflicts` | counter | conflicts that they met |
+//! | `combine_failures` | counter | passes that failed, and are tried again later |
+//! | `combine_stood_in` | counter | how often this worker took a bucket of another that stood still |
+//! | `combine_pass_updates` | histogram | updates of a pass |
+//! | `combine_pass_bytes` | histogram | what a pass took of its budget |
+//! | `combine_pass_seconds` | histogram | how long a pass took, with its retries |
+//!
+//! The gauges are set at each heartbeat.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+use crate::keys::Bucket;
+use crate::pass::Pass;
+use crate::read::Pending;
+
+/// The numbers of one worker.
+pub(crate) struct Metrics {
+    queue: String,
+    pub(crate) lag: Gauge,
+    passes: Counter,
+    updates: Counter,
+    changes: Counter,
+    set_aside: Counter,
+    pub(crate) conflicts: Counter,
+    pub(crate) failures: Counter,
+    pub(crate) stood_in: Counter,
+    pass_updates: Histogram,
+    pass_bytes: Histogram,
+    pass_seconds: Histogram,
+    /// The buckets whose gauges are not at zero.
+    reported: Mutex<BTreeSet<Bucket>>,
+}
+
+impl Metrics {
+    pub(crate) fn new(queue: &str) -> Self {
+        let queue = || ("queue", queue.to_owned());
+        Self {
+            lag: gauge!("combine_lag_seconds", &[queue()]),
+            passes: counter!("combine_passes", &[queue()]),
+            updates: counter!("combine_updates", &[queue()]),
+            changes: counter!("combine_changes", &[queue()]),
+            set_aside: counter!("combine_set_aside", &[queue()]),
+            conflicts: counter!("combine_conflicts", &[queue()]),
+            failures: counter!("combine_failures", &[queue()]),
+            stood_in: counter!("combine_stood_in", &[queue()]),
+            pass_updates: histogram!("combine_pass_updates", &[queue()]),
+            pass_bytes: histogram!("combine_pass_bytes", &[queue()]),
+            pass_seconds: histogram!("combine_pass_seconds", &[queue()]),
+            reported: Mutex::default(),
+            queue: queue().1,
+        }
+    }
+
+    pub(crate) fn note(&self, pass: &Pass, took: Duration) {
+        let count = |number| u64::try_from(number).unwrap_or(u64::MAX);
+        self.passes.increment(1);
+        self.updates.increment(count(pass.updates));
+        self.changes.increment(count(pass.changes));
+        self.set_aside.increment(count(pass.set_aside));
+        self.pass_updates.record(pass.updates as f64);
+        self.pass_bytes.record(pass.bytes as f64);
+        self.pass_seconds.record(took.as_secs_f64());
+    }
+
+    /// Returns the buckets whose gauges are to be set: those that have work, and those that had.
+    pub(crate) fn to_report(&self, work: impl Iterator<Item = Bucket>) -> BTreeSet<Bucket> {
+        let reported = self.reported.lock();
+        let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *reported)
+            .into_iter()
+            .chain(work)
+            .collect()
+    }
+
+    pub(crate) fn pending(&self, bucket: Bucket, pending: &Pending) {
+        let labels = [
+            ("queue", self.queue.clone()),
+            ("bucket", bucket.to_string()),
+        ];
+        gauge!("combine_pending_updates", &labels).set(pending.updates as f64);
+        gauge!("combine_pending_bytes", &labels).set(pending.bytes as f64);
+        if pending.updates > 0 {
+            let reported = self.reported.lock();
+            reported
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(bucket);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The handle: what an application does with a combine queue inside its own transactions.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hc_dequeue::microqueue::MicroQueue;
+use hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec, Raw};
+use hc_dequeue::microqueue::keyspace::{
+    Bytes, Database, Environment, Isolation, Runner, Subspace, Transaction,
+};
+
+use crate::combiner::Combiner;
+use crate::error::{Error, Result, Stored};
+use crate::keys::{Bucket, GENERATION, Keys};
+use crate::record::{MAX_UPDATE_BYTES, Settings};
+
+/// The most buckets.
+const MAX_BUCKETS: u32 = 1 << 16;
+
+/// The shortest lease: three heartbeats of ten milliseconds.
+const MIN_LEASE: Duration = Duration::from_millis(30);
+
+/// Values of type `V` under keys of type `K`, changed by updates of type `U`, all in one subspace and
+/// stored as the codec `C` writes them.
+///
+/// Its operations take a transaction, stage their work there and leave the commit to the
+/// transaction's owner, whose retries repeat them. Combining updates is what a
+/// [`Worker`](crate::Worker) does.
+///
+/// A codec for each type is a type of your own that implements [`Codec`] for all three.
+///
+/// A handle holds nothing of the store: clone it freely.
+pub struct CombineQueue<K, U, V = U, C = Bincode> {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: Settings,
+    pub(crate) combiner: Arc<dyn Combiner<K, U, V>>,
+    env: Environment,
+    codec: PhantomData<fn() -> C>,
+}
+
+impl<K, U, V, C> CombineQueue<K, U, V, C>
+where
+    C: Codec<K> + Codec<U> + Codec<V>,
+{
+    /// Opens the queue in `subspace`, and creates it if there is none.
+    ///
+    /// All who read exact values or combine must bring the same combiner.
+    ///
+    /// # Conflicts
+    /// Reads the settings, and writes them if there are none.
+    ///
+    /// # Errors
+    /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others,
+    /// [`BucketCount`](Error::BucketCount) for none or too many, [`LeaseTooShort`](Error::LeaseTooShort),
+    /// and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves a queue or none.
+    pub async fn open<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+        combiner: impl Combiner<K, U, V>,
+    ) -> Result<Self> {
+        let queue = Self::new(runner, subspace, settings, combiner)?;
+        let agree = |tr, _| {
+            let queue = &queue;
+            async move { queue.agree(&tr).await }
+        };
+        runner.run(agree).await?;
+        Ok(queue)
+    }
+
+    fn new<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+        combiner: impl Combiner<K, U, V>,
+    ) -> Result<Self> {
+        if settings.bucket_count == 0 || settings.bucket_count > MAX_BUCKETS {
+            return Err(Error::BucketCount {
+                given: settings.bucket_count,
+                limit: MAX_BUCKETS,
+            });
+        }
+        if settings.lease < MIN_LEASE {
+            return Err(Error::LeaseTooShort {
+                given: settings.lease,
+                least: MIN_LEASE,
+            });
+        }
+        Ok(Self {
+            keys: Arc::new(Keys::new(subspace, settings.bucket_count)),
+            settings,
+            combiner: Arc::new(combiner),
+            env: runner.environment().clone(),
+            codec: PhantomData,
+        })
+    }
+
+    /// Writes the settings, or makes sure that they are those of the queue.
+    async fn agree(&self, tr: &impl Transaction) -> Result<()> {
+        let key = self.keys.settings();
+        let given = Stored {
+            settings: self.settings,
+            codecs: [
+                <C as Codec<K>>::NAME,
+                <C as Codec<U>>::NAME,
+                <C as Codec<V>>::NAME,
+            ]
+            .map(str::to_owned),
+        };
+        let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
+            tr.set(&key, &given.encode(GENERATION));
+            return Ok(());
+        };
+        // As they are stored: in milliseconds.
+        if value[..] == given.encode(GENERATION) {
+            return Ok(());
+        }
+        Err(Error::SettingsDiffer {
+            queue: self.keys.queue.clone(),
+            stored: Box::new(Stored::decode(&key, &value)?),
+            given: Box::new(given),
+        })
+    }
+
+    /// Stages an update of a key.
+    ///
+    /// # Conflicts
+    /// Reads nothing, and so never conflicts, on any key. Writes the update, the notification of its
+    /// bucket, and the wake stamp; nobody reads these serializably but a serializable
+    /// [`exact`](Self::exact) of this key.
+    ///
+    /// # Retries
+    /// A retry of the transaction stages it anew. How to commit it exactly once is the runner's.
+    ///
+    /// # Errors
+    /// [`KeyTooLarge`](Error::KeyTooLarge), [`UpdateTooLarge`](Error::UpdateTooLarge) and the codec's
+    /// [`Encode`](hc_dequeue::microqueue::keyspace::Error::Encode), before anything is staged.
+    ///
+    /// # Cancel safety
+    /// Is ready at the first poll; dropping it before stages nothing.
+    pub async fn add(&self, tr: &impl Transaction, key: &K, update: &U) -> Result<()> {
+        let (key, update) = (self.encode_key(key)?, self.encode_update(update)?);
+        let bucket = self.keys.bucket(&key);
+        self.updates_of(bucket, &key).enqueue(tr, &update).await?;
+        self.keys.notify(tr, bucket);
+        self.keys.wake_all(tr);
+        Ok(())
+    }
+
+    /// Stages updates, in their order. All or nothing: if one does not fit, none is staged.
+    ///
+    /// Costs a write for each of them, one for each bucket that they fall into, and one more.
+    ///
+    /// # Conflicts
+    /// As [`add`](Self::add).
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    ///
+    /// # Cancel safety
+    /// As [`add`](Self::add).
+    pub async fn add_all(&self, tr: &impl Transaction, updates: &[(K, U)]) -> Result<()> {
+        let encoded = (updates.iter())
+            .map(|(key, update)| Ok((self.encode_key(key)?, self.encode_update(update)?)));
+        let encoded = encoded.collect::<Result<Vec<_>>>()?;
+        let mut buckets = Vec::with_capacity(encoded.len());
+        for (key, update) in &encoded {
+            let bucket = self.keys.bucket(key);
+            self.updates_of(bucket, key).enqueue(tr, update).await?;
+            buckets.push(bucket);
+        }
+        buckets.sort_unstable();
+        buckets.dedup();
+        for bucket in &buckets {
+            self.keys.notify(tr, *bucket);
+        }
+        if !buckets.is_empty() {
+            self.keys.wake_all(tr);
+        }
+        Ok(())
+    }
+
+    /// Refuses an update that could not be set aside.
+    fn encode_update(&self, update: &U) -> Result<Bytes> {
+        let mut bytes = Vec::new();
+        <C as Codec<U>>::encode(update, &mut bytes)?;
+        if bytes.len() > MAX_UPDATE_BYTES {
+            return Err(Error::UpdateTooLarge {
+                queue: self.keys.queue.clone(),
+                bytes: bytes.len(),
+                limit: MAX_UPDATE_BYTES,
+            });
+        }
+        Ok(bytes.into())
+    }
+
+    /// Returns the queue's subspace.
+    #[must_use]
+    pub fn subspace(&self) -> &Subspace {
+        &self.keys.queue
+    }
+
+    /// Returns what the queue was created with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the bucket of a key.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add), for the key.
+    pub fn bucket(&self, key: &K) -> Result<Bucket> {
+        Ok(self.keys.bucket(&self.encode_key(key)?))
+    }
+
+    /// Returns where to split the queue between shards, so that each has so many buckets, at least one:
+    /// the recipe's *buckets per tablet*. These are keys of the store, in their order: the begin of
+    /// every so many buckets among the updates and among the values, and of the parts between.
+    #[must_use]
+    pub fn suggested_splits(&self, buckets_per_shard: u32) -> Vec<Vec<u8>> {
+        let step = usize::try_from(buckets_per_shard.max(1)).unwrap_or(usize::MAX);
+        let updates = self.keys.buckets().step_by(step);
+        let values = self.keys.buckets().step_by(step);
+        (updates.map(|bucket| self.keys.updates(bucket).into_bytes()))
+            .chain(values.map(|bucket| self.keys.values_of(bucket).into_bytes()))
+            .collect()
+    }
+
+    pub(crate) fn encode_key(&self, key: &K) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        <C as Codec<K>>::encode(key, &mut bytes)?;
+        self.keys.check(&bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn decode_value(row: &[u8], bytes: Bytes) -> Result<V> {
+        let value = <C as Codec<V>>::decode(bytes).map_err(|error| error.at(row.to_vec()));
+        Ok(value?)
+    }
+
+    /// The updates of a key that are not folded yet.
+    pub(crate) fn updates_of(&self, bucket: Bucket, key: &[u8]) -> MicroQueue<Bytes, Raw> {
+        let updates = self.keys.updates_of(bucket, key);
+        MicroQueue::new(updates).environment(self.env.clone())
+    }
+}
+
+impl<K, U, V, C> Clone for CombineQueue<K, U, V, C> {
+    fn clone(&self) -> Self {
+        Self {
+            keys: self.keys.clone(),
+            settings: self.settings,
+            combiner: self.combiner.clone(),
+            env: self.env.clone(),
+            codec: PhantomData,
+        }
+    }
+}
+
+impl<K, U, V, C> fmt::Debug for CombineQueue<K, U, V, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CombineQueue")
+            .field("subspace", &self.keys.queue.to_string())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

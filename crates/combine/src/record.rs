@@ -1,0 +1,201 @@
+//! The values of a combine queue. The module of the keys has their layout.
+
+use std::time::Duration;
+
+use hc_dequeue::microqueue::keyspace::record::{Fields, SHORT_BYTES, push_short};
+use hc_dequeue::microqueue::keyspace::{Bytes, Versionstamp, limits};
+
+use crate::error::{Result, Stored, corrupt};
+
+/// The largest update, in bytes as encoded: it fits a record with any reason to set it aside.
+pub const MAX_UPDATE_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
+
+/// The largest value, in bytes as encoded.
+pub const MAX_VALUE_BYTES: usize = limits::VALUE_BYTES - 2;
+
+const FORMAT: u8 = 1;
+
+/// What all who use a queue must agree on. Stored when the queue is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Into how many buckets the keys are divided, 16 by default. A bucket is combined by one worker
+    /// at a time, and costs a transaction that adds to it one small write.
+    pub bucket_count: u32,
+    /// How long the session of a worker lives without a sign of life, in milliseconds as stored, 10
+    /// seconds by default. Its heartbeat comes three times as often.
+    pub lease: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            bucket_count: 16,
+            lease: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Stored {
+    pub(crate) fn encode(&self, generation: u32) -> Vec<u8> {
+        let mut value = vec![FORMAT];
+        value.extend_from_slice(&generation.to_be_bytes());
+        value.extend_from_slice(&self.settings.bucket_count.to_be_bytes());
+        let lease_millis = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
+        value.extend_from_slice(&lease_millis.to_be_bytes());
+        for codec in &self.codecs {
+            push_short(&mut value, codec);
+        }
+        value
+    }
+
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
+        let mut fields = Fields::new(value);
+        let stored = (|| {
+            fields.format(FORMAT)?;
+            let _generation: [u8; 4] = fields.array()?;
+            let settings = Settings {
+                bucket_count: u32::from_be_bytes(fields.array()?),
+                lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
+            };
+            let codecs = [fields.short()?, fields.short()?, fields.short()?].map(str::to_owned);
+            fields.end()?;
+            Ok::<_, String>(Self { settings, codecs })
+        })();
+        stored.map_err(|reason| corrupt(key, reason))
+    }
+}
+
+/// A value as stored: what was last reported, or what is current.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Value {
+    /// The codec's bytes.
+    pub(crate) bytes: Option<Bytes>,
+    /// Whether there is a current value that is not reported yet.
+    pub(crate) is_outdated: bool,
+}
+
+impl From<Option<Bytes>> for Value {
+    /// A value with nothing newer.
+    fn from(bytes: Option<Bytes>) -> Self {
+        let is_outdated = false;
+        Self { bytes, is_outdated }
+    }
+}
+
+impl Value {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let bytes = self.bytes.as_deref();
+        let mut value = Vec::with_capacity(2 + bytes.map_or(0, <[u8]>::len));
+        value.push(FORMAT);
+        value.push(u8::from(bytes.is_some()) + 2 * u8::from(self.is_outdated));
+        value.extend_from_slice(bytes.unwrap_or_default());
+        value
+    }
+
+    /// Returns what is stored under a key: no value, if nothing is.
+    pub(crate) fn decode(key: &[u8], stored: Option<Bytes>) -> Result<Self> {
+        let Some(stored) = stored else {
+            return Ok(Self::default());
+        };
+        let mut fields = Fields::new(&stored);
+        let value = (|| {
+            fields.format(FORMAT)?;
+            let [flags] = fields.array()?;
+            let bytes = match flags & 1 {
+                0 => {
+                    fields.end()?;
+                    None
+                }
+                _ => Some(stored.slice_ref(fields.rest())),
+            };
+            let is_outdated = match flags & !1 {
+                0 => false,
+                2 => true,
+                _ => return Err(format!("there are no flags {flags:#x}")),
+            };
+            Ok(Self { bytes, is_outdated })
+        })();
+        value.map_err(|reason| corrupt(key, reason))
+    }
+}
+
+/// How far the work on a bucket is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Sweep {
+    /// The read version at which the last complete sweep began; 0 if there was none.
+    pub(crate) completed: i64,
+    pub(crate) in_progress: Option<InProgress>,
+}
+
+/// A sweep that is not complete yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InProgress {
+    /// The read version at which it began.
+    pub(crate) began: i64,
+    /// The notification at that version.
+    pub(crate) notification: Versionstamp,
+    /// The key at which it goes on.
+    pub(crate) next: Vec<u8>,
+}
+
+impl Sweep {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut value = vec![FORMAT];
+        value.extend_from_slice(&self.completed.to_be_bytes());
+        if let Some(sweep) = &self.in_progress {
+            value.extend_from_slice(&sweep.began.to_be_bytes());
+            value.extend_from_slice(sweep.notification.as_bytes());
+            value.extend_from_slice(&sweep.next);
+        }
+        value
+    }
+
+    /// Returns what is stored under a key: a sweep that has not begun, if nothing is.
+    pub(crate) fn decode(key: &[u8], stored: Option<Bytes>) -> Result<Self> {
+        let Some(stored) = stored else {
+            return Ok(Self::default());
+        };
+        let mut fields = Fields::new(&stored);
+        let sweep = (|| {
+            fields.format(FORMAT)?;
+            let completed = i64::from_be_bytes(fields.array()?);
+            let in_progress = match fields.rest().is_empty() {
+                true => None,
+                false => Some(InProgress {
+                    began: i64::from_be_bytes(fields.array()?),
+                    notification: Versionstamp::from_bytes(fields.array()?),
+                    next: fields.rest().to_vec(),
+                }),
+            };
+            Ok::<_, String>(Self {
+                completed,
+                in_progress,
+            })
+        })();
+        sweep.map_err(|reason| corrupt(key, reason))
+    }
+}
+
+/// Returns the record of an update that is set aside.
+pub(crate) fn encode_aside(reason: &str, update: &[u8]) -> Vec<u8> {
+    let mut value = vec![FORMAT];
+    push_short(&mut value, reason);
+    value.extend_from_slice(update);
+    value
+}
+
+/// Returns why an update was set aside, and the update.
+pub(crate) fn decode_aside(key: &[u8], value: &Bytes) -> Result<(String, Bytes)> {
+    let mut fields = Fields::new(value);
+    let aside = (|| {
+        fields.format(FORMAT)?;
+        Ok::<_, String>((fields.short()?.to_owned(), value.slice_ref(fields.rest())))
+    })();
+    aside.map_err(|reason| corrupt(key, reason))
+}
+
+/// Returns the versionstamp that a key's value is.
+pub(crate) fn decode_stamp(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
+    Versionstamp::try_from(value)
+        .map_err(|_| corrupt(key, "expected the ten bytes of a versionstamp"))
+}

@@ -1,0 +1,183 @@
+//! Waiting until updates have been combined and reported.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use futures::try_join;
+use hc_dequeue::microqueue::keyspace::codec::Codec;
+use hc_dequeue::microqueue::keyspace::{
+    Database, Isolation, RangeQuery, Runner, Transaction, Tx, Versionstamp, read_all,
+};
+use tokio::time::timeout;
+
+use crate::error::{Error, Result};
+use crate::keys::Bucket;
+use crate::queue::CombineQueue;
+use crate::record::{Sweep, Value};
+
+/// How long to wait for a watch before looking anyway: watches get lost.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+impl<K, U, V, C> CombineQueue<K, U, V, C>
+where
+    C: Codec<K> + Codec<U> + Codec<V>,
+{
+    /// Returns whether the updates of some keys that were committed up to a versionstamp have all been
+    /// combined and reported. Those that were set aside count as if they had.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn is_settled(
+        &self,
+        tr: &impl Transaction,
+        keys: &[K],
+        up_to: Versionstamp,
+    ) -> Result<bool> {
+        Ok(self.first_unsettled(tr, keys, up_to).await?.is_none())
+    }
+
+    /// Returns whether all updates of the queue that were committed up to a versionstamp have been
+    /// combined and reported. Those that were set aside count as if they had.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn is_all_settled(&self, tr: &impl Transaction, up_to: Versionstamp) -> Result<bool> {
+        Ok(self.first_unswept(tr, Some(up_to)).await?.is_none())
+    }
+
+    /// Waits until [`is_settled`](Self::is_settled). Workers must be running somewhere.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn await_settled<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        keys: &[K],
+        up_to: Versionstamp,
+    ) -> Result<()>
+    where
+        K: Sync,
+    {
+        let find = |tr| async move { self.first_unsettled(&tr, keys, up_to).await };
+        self.wait(runner, find).await
+    }
+
+    /// Waits until [`is_all_settled`](Self::is_all_settled). Workers must be running somewhere.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn await_all_settled<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        up_to: Versionstamp,
+    ) -> Result<()> {
+        let find = |tr| async move { self.first_unswept(&tr, Some(up_to)).await };
+        self.wait(runner, find).await
+    }
+
+    /// Waits until there is nothing to combine: for tests, and for jobs that end. Workers must be
+    /// running somewhere. With an observer that adds to another queue, wait for this one first.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
+        let find = |tr| async move { self.first_unswept(&tr, None).await };
+        self.wait(runner, find).await
+    }
+
+    /// Looks until no bucket is found, and meanwhile waits for passes over the one that was.
+    async fn wait<D, Fut>(
+        &self,
+        runner: &Runner<D>,
+        find: impl Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
+    ) -> Result<()>
+    where
+        D: Database,
+        Fut: Future<Output = Result<Option<Bucket>>> + Send,
+    {
+        loop {
+            let find = &find;
+            let look = |tr: Tx<D::Transaction>, _| async move {
+                let found = find(tr.clone()).await?;
+                // Each pass over a bucket writes its sweep.
+                Ok::<_, Error>(found.map(|bucket| tr.watch(&self.keys.sweep(bucket))))
+            };
+            let Some(passed) = runner.run(look).await? else {
+                return Ok(());
+            };
+            // A watch that fails is as good as one that fires: the next look is the judge. It may fail
+            // at once, again and again.
+            if let Ok(Err(_)) = timeout(POLL_INTERVAL, passed).await {
+                runner.environment().sleep(POLL_INTERVAL / 100).await;
+            }
+        }
+    }
+
+    /// Returns the bucket of a key that is not settled.
+    async fn first_unsettled(
+        &self,
+        tr: &impl Transaction,
+        keys: &[K],
+        up_to: Versionstamp,
+    ) -> Result<Option<Bucket>> {
+        let looks = keys.iter().map(|key| async move {
+            let key = self.encode_key(key)?;
+            let bucket = self.keys.bucket(&key);
+            let row = self.keys.value(bucket, &key);
+            let (begin, end) = self.keys.updates_up_to(bucket, &key, up_to);
+            let pending = RangeQuery::keys(begin, end).limit(1);
+            let (value, pending) = try_join!(
+                tr.get(&row, Isolation::Snapshot),
+                tr.get_range(&pending, Isolation::Snapshot)
+            )?;
+            let is_settled = pending.rows.is_empty() && !Value::decode(&row, value)?.is_outdated;
+            Ok::<_, Error>((!is_settled).then_some(bucket))
+        });
+        Ok(try_join_all(looks).await?.into_iter().flatten().next())
+    }
+
+    /// Returns a bucket with a notification, but for those whose last complete sweep has seen
+    /// everything up to a versionstamp.
+    async fn first_unswept(
+        &self,
+        tr: &impl Transaction,
+        up_to: Option<Versionstamp>,
+    ) -> Result<Option<Bucket>> {
+        let (begin, end) = self.keys.notifications();
+        let notified = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
+        for row in &notified {
+            let bucket = self.keys.notified(row.key())?;
+            let Some(up_to) = up_to else {
+                return Ok(Some(bucket));
+            };
+            let key = self.keys.sweep(bucket);
+            let sweep = Sweep::decode(&key, tr.get(&key, Isolation::Snapshot).await?)?;
+            if sweep.completed < up_to.commit_version() {
+                return Ok(Some(bucket));
+            }
+        }
+        Ok(None)
+    }
+}

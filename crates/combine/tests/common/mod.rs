@@ -1,0 +1,252 @@
+//! What several tests of this crate need.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use combine::{
+    BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact, Settings, Sum, Worker,
+    WorkerOptions,
+};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{
+    Database, Isolation, KeyValue, RangeQuery, Runner, Store, Subspace, Transaction, Versionstamp,
+    read_all,
+};
+
+/// More time than anything takes that is not stuck.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) type Queue<U = i64, V = i64> = CombineQueue<String, U, V>;
+
+/// A combine queue in a store, with a runner.
+pub(crate) struct World<U = i64, V = i64, D: Database = Store> {
+    pub(crate) runner: Runner<D>,
+    pub(crate) queue: Queue<U, V>,
+    pub(crate) root: Subspace,
+}
+
+impl World {
+    /// A queue of sums with so many buckets.
+    pub(crate) async fn sums(store: &TestStore, bucket_count: u32) -> Self {
+        Self::new(store, bucket_count, Sum).await
+    }
+}
+
+impl<U, V> World<U, V>
+where
+    U: Stored,
+    V: Stored,
+{
+    pub(crate) async fn new(
+        store: &TestStore,
+        bucket_count: u32,
+        combiner: impl Combiner<String, U, V>,
+    ) -> Self {
+        let store = store.fresh();
+        Self::on(store.runner(), &store, bucket_count, combiner).await
+    }
+}
+
+/// What can be an update or a value in these tests.
+pub(crate) trait Stored:
+    serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static
+{
+}
+
+impl<T: serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static> Stored for T {}
+
+impl<U, V, D> World<U, V, D>
+where
+    U: Stored,
+    V: Stored,
+    D: Database,
+{
+    pub(crate) async fn on(
+        runner: Runner<D>,
+        store: &TestStore,
+        bucket_count: u32,
+        combiner: impl Combiner<String, U, V>,
+    ) -> Self {
+        let settings = settings(bucket_count);
+        let root = store.root.clone();
+        let subspace = root.subspace(&"queue");
+        let queue = CombineQueue::open(&runner, subspace, settings, combiner);
+        Self {
+            queue: queue.await.unwrap(),
+            runner,
+            root,
+        }
+    }
+
+    pub(crate) async fn add(&self, key: &str, update: U) -> Versionstamp {
+        self.add_all(vec![(key.to_owned(), update)]).await
+    }
+
+    pub(crate) async fn add_all(&self, updates: Vec<(String, U)>) -> Versionstamp {
+        let (queue, updates) = (&self.queue, &updates);
+        let add = |tr, _| async move { queue.add_all(&tr, updates).await };
+        let ((), commit) = self.runner.run_committed(add).await.unwrap();
+        commit.versionstamp.unwrap()
+    }
+
+    pub(crate) async fn settled(&self, key: &str) -> Option<V> {
+        let (queue, key) = (&self.queue, &key.to_owned());
+        let read = |tr, _| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
+        self.runner.run(read).await.unwrap()
+    }
+
+    pub(crate) async fn exact(&self, key: &str) -> Option<V> {
+        let (queue, key) = (&self.queue, &key.to_owned());
+        let read = |tr, _| async move { queue.exact(&tr, key, &Exact::default()).await };
+        self.runner.run(read).await.unwrap()
+    }
+
+    /// Returns all values.
+    pub(crate) async fn values(&self) -> BTreeMap<String, V> {
+        let queue = &self.queue;
+        let read = |tr, _| async move {
+            let isolation = Isolation::Snapshot;
+            queue.values(&tr, None, usize::MAX, isolation).await
+        };
+        let values = self.runner.run(read).await.unwrap();
+        values.into_iter().collect()
+    }
+
+    /// A worker that is patient and polls seldom: what it does, it does because it was told.
+    pub(crate) async fn work(&self, observer: impl ChangeObserver<String, V>) -> Worker {
+        self.work_with(WorkerOptions::default(), observer).await
+    }
+
+    pub(crate) async fn work_with(
+        &self,
+        options: WorkerOptions,
+        observer: impl ChangeObserver<String, V>,
+    ) -> Worker {
+        let worker = self.queue.work(&self.runner, options, observer);
+        worker.await.unwrap()
+    }
+
+    pub(crate) async fn wait_idle(&self) {
+        let idle = self.queue.wait_idle(&self.runner);
+        tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
+    }
+
+    /// Combines everything with a worker of its own.
+    pub(crate) async fn combine(&self, options: WorkerOptions, log: &Log<V>)
+    where
+        V: Clone + PartialEq + std::fmt::Debug,
+    {
+        let worker = self.work_with(options, log.clone()).await;
+        self.wait_idle().await;
+        worker.shut_down(LONG).await.unwrap();
+    }
+
+    /// Returns the rows of a part of the queue.
+    pub(crate) async fn rows(&self, part: &str) -> Vec<KeyValue> {
+        let (begin, end) = self.queue.subspace().subspace(&part).range();
+        let query = &RangeQuery::keys(begin, end);
+        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        self.runner.run(rows).await.unwrap()
+    }
+
+    /// Panics if there is anything but values, sweeps and settings.
+    pub(crate) async fn assert_nothing_left(&self) {
+        for part in ["u", "n", "c", "q", "s", "b"] {
+            let rows = self.rows(part).await;
+            assert_eq!(rows, [], "{part}");
+        }
+    }
+}
+
+pub(crate) fn settings(bucket_count: u32) -> Settings {
+    Settings {
+        bucket_count,
+        ..Settings::default()
+    }
+}
+
+/// An observer that writes down what it is told in the transaction that it is told in, and makes sure
+/// that the reports of each key are a chain.
+///
+/// Under `(log, key)` lies how many reports there were, and the new value of the last one.
+#[derive(Debug, Clone)]
+pub(crate) struct Log<V> {
+    log: Subspace,
+    /// What was found wrong, whether it committed or not.
+    pub(crate) broken: Arc<Mutex<Vec<String>>>,
+    value: std::marker::PhantomData<fn() -> V>,
+}
+
+impl<V> Log<V> {
+    pub(crate) fn new(root: &Subspace) -> Self {
+        Self {
+            log: root.subspace(&"log"),
+            broken: Arc::default(),
+            value: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<V> ChangeObserver<String, V> for Log<V>
+where
+    V: Stored + Clone + PartialEq + std::fmt::Debug,
+{
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, V>],
+    ) -> Result<(), BoxError> {
+        for Change { key, old, new } in changes {
+            let row = self.log.pack(key);
+            let last = tr.get(&row, Isolation::Serializable).await?;
+            let (reports, last): (u64, Option<V>) = match last {
+                Some(last) => serde_json::from_slice(&last)?,
+                None => (0, None),
+            };
+            if last != *old || old == new {
+                let broken = format!("{key}: {last:?} was reported, then {old:?} -> {new:?}");
+                self.broken.lock().unwrap().push(broken);
+            }
+            tr.set(&row, &serde_json::to_vec(&(reports + 1, new))?);
+        }
+        Ok(())
+    }
+}
+
+impl<V> Log<V>
+where
+    V: Stored + Clone + PartialEq + std::fmt::Debug,
+{
+    /// Returns how often each key was reported, and its last new value.
+    pub(crate) async fn reports<D: Database>(
+        &self,
+        runner: &Runner<D>,
+    ) -> BTreeMap<String, (u64, Option<V>)> {
+        let (begin, end) = self.log.range();
+        let query = &RangeQuery::keys(begin, end);
+        let rows = |tr, _| async move {
+            Ok::<_, Error>(read_all(&tr, query.clone(), Isolation::Snapshot).await?)
+        };
+        let rows = runner.run(rows).await.unwrap();
+        let report = |row: &KeyValue| {
+            let key: String = self.log.unpack(row.key()).unwrap();
+            (key, serde_json::from_slice(row.value()).unwrap())
+        };
+        rows.iter().map(report).collect()
+    }
+
+    /// Panics if the reports are no chains that end at the values.
+    pub(crate) async fn check<U: Stored, D: Database>(&self, world: &World<U, V, D>) {
+        assert_eq!(*self.broken.lock().unwrap(), [""; 0]);
+        let reports = self.reports(&world.runner).await;
+        let reported = reports.into_iter();
+        let last: BTreeMap<_, _> = reported
+            .filter_map(|(key, (_, new))| Some((key, new?)))
+            .collect();
+        assert_eq!(last, world.values().await);
+    }
+}

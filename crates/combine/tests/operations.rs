@@ -1,0 +1,204 @@
+//! What the operations do, one by one.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use combine::{Bucket, Error, Exact, Unobserved, WorkerOptions};
+use common::{LONG, Log, World};
+use keyspace::Isolation;
+use keyspace::conformance::stores::TestStore;
+
+keyspace::on_every_store!(threads:
+    updates_become_values_and_reports,
+    a_key_that_ends_where_it_was_is_not_reported,
+    what_is_added_by_many_transactions_is_combined,
+    one_update_per_pass_does_the_same,
+    a_key_at_zero_has_no_value,
+    exact_values_count_what_is_pending,
+    waiting_ends_with_the_report,
+    initialized_values_are_old_values,
+    values_come_in_pages_of_a_bucket_and_of_all,
+);
+
+async fn updates_become_values_and_reports(store: TestStore) {
+    let world = World::sums(&store, 4).await;
+    let log = Log::new(&world.root);
+    let updates = [("a", 1), ("b", 2), ("a", 3)].map(|(key, update)| (key.to_owned(), update));
+    world.add_all(updates.to_vec()).await;
+    assert_eq!(world.values().await, BTreeMap::new());
+    world.combine(WorkerOptions::default(), &log).await;
+    let expected = [("a".to_owned(), 4), ("b".to_owned(), 2)];
+    assert_eq!(world.values().await, expected.into());
+    assert_eq!(world.settled("a").await, Some(4));
+    let reports = log.reports(&world.runner).await;
+    assert_eq!(reports["a"], (1, Some(4)));
+    assert_eq!(reports["b"], (1, Some(2)));
+    log.check(&world).await;
+    world.assert_nothing_left().await;
+}
+
+async fn a_key_that_ends_where_it_was_is_not_reported(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    let log = Log::new(&world.root);
+    world.add("a", 1).await;
+    world.combine(WorkerOptions::default(), &log).await;
+    world.add("a", 5).await;
+    world.add("a", -5).await;
+    world.add("b", 7).await;
+    world.add("b", -7).await;
+    world.combine(WorkerOptions::default(), &log).await;
+    let reports = log.reports(&world.runner).await;
+    assert_eq!(reports, [("a".to_owned(), (1, Some(1)))].into());
+    log.check(&world).await;
+    world.assert_nothing_left().await;
+}
+
+async fn what_is_added_by_many_transactions_is_combined(store: TestStore) {
+    let world = World::sums(&store, 7).await;
+    let log = Log::new(&world.root);
+    let worker = world.work(log.clone()).await;
+    let mut expected = BTreeMap::new();
+    for round in 0..20 {
+        let updates = (0..10).map(|key| (format!("key {key}"), round * key));
+        let updates: Vec<_> = updates.collect();
+        for (key, update) in &updates {
+            *expected.entry(key.clone()).or_insert(0) += update;
+        }
+        world.add_all(updates).await;
+    }
+    world.wait_idle().await;
+    expected.retain(|_, sum| *sum != 0);
+    assert_eq!(world.values().await, expected);
+    worker.shut_down(LONG).await.unwrap();
+    log.check(&world).await;
+    world.assert_nothing_left().await;
+}
+
+async fn one_update_per_pass_does_the_same(store: TestStore) {
+    let world = World::sums(&store, 3).await;
+    let log = Log::new(&world.root);
+    for update in 1..=4 {
+        let updates = ["a", "b", "c"].map(|key| (key.to_owned(), update));
+        world.add_all(updates.to_vec()).await;
+    }
+    let options = WorkerOptions::default().bytes_per_pass(1);
+    world.combine(options, &log).await;
+    let expected = ["a", "b", "c"].map(|key| (key.to_owned(), (1, Some(10))));
+    // Folded one by one, and each key reported once.
+    assert_eq!(log.reports(&world.runner).await, expected.into());
+    log.check(&world).await;
+    world.assert_nothing_left().await;
+}
+
+async fn a_key_at_zero_has_no_value(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    let log = Log::new(&world.root);
+    for update in [3, -3, 2] {
+        world.add("a", update).await;
+        world.combine(WorkerOptions::default(), &log).await;
+        let expected = (update != -3).then_some(update);
+        assert_eq!(world.settled("a").await, expected);
+        log.check(&world).await;
+    }
+    assert_eq!(log.reports(&world.runner).await["a"], (3, Some(2)));
+}
+
+async fn exact_values_count_what_is_pending(store: TestStore) {
+    let world = World::sums(&store, 2).await;
+    world.add("a", 3).await;
+    world.add("a", 4).await;
+    assert_eq!(world.settled("a").await, None);
+    assert_eq!(world.exact("a").await, Some(7));
+    assert_eq!(world.exact("b").await, None);
+    world
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
+        .await;
+    world.add("a", -7).await;
+    assert_eq!(world.settled("a").await, Some(7));
+    assert_eq!(world.exact("a").await, None);
+
+    let (queue, key) = (&world.queue, &"a".to_owned());
+    let strict = Exact {
+        most_pending: 0,
+        ..Exact::default()
+    };
+    let strict = &strict;
+    let read = |tr, _| async move { queue.exact(&tr, key, strict).await };
+    let refused = world.runner.run(read).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::TooManyPending { limit: 0, .. }),
+        "{refused}"
+    );
+}
+
+async fn waiting_ends_with_the_report(store: TestStore) {
+    let world = World::sums(&store, 2).await;
+    let worker = world.work(Unobserved).await;
+    for update in 1..=20 {
+        let stamp = world.add("a", update).await;
+        let keys = ["a".to_owned(), "b".to_owned()];
+        let settled = world.queue.await_settled(&world.runner, &keys, stamp);
+        tokio::time::timeout(LONG, settled).await.unwrap().unwrap();
+        assert_eq!(world.settled("a").await, Some((1..=update).sum()));
+        let stamp = world.add("b", update).await;
+        let settled = world.queue.await_all_settled(&world.runner, stamp);
+        tokio::time::timeout(LONG, settled).await.unwrap().unwrap();
+        assert_eq!(world.settled("b").await, Some((1..=update).sum()));
+    }
+    worker.shut_down(LONG).await.unwrap();
+}
+
+async fn initialized_values_are_old_values(store: TestStore) {
+    let world = World::sums(&store, 2).await;
+    let (queue, key) = (&world.queue, &"a".to_owned());
+    world.add("a", 1).await;
+    let load = |tr, _| async move { queue.initialize(&tr, key, &40).await };
+    world.runner.run(load).await.unwrap();
+    assert_eq!(world.exact("a").await, Some(41));
+    let again = world.runner.run(load).await.unwrap_err();
+    assert!(matches!(again, Error::AlreadyPresent { .. }), "{again}");
+    let log = Log::new(&world.root);
+    world.combine(WorkerOptions::default(), &log).await;
+    assert_eq!(world.settled("a").await, Some(41));
+    // The report began at the value that the log does not know of.
+    let broken = std::mem::take(&mut *log.broken.lock().unwrap());
+    assert_eq!(broken, ["a: None was reported, then Some(40) -> Some(41)"]);
+}
+
+async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
+    let world = World::sums(&store, 5).await;
+    let updates = (0..100)
+        .map(|key| (format!("key {key}"), key + 1))
+        .collect();
+    world.add_all(updates).await;
+    world
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
+        .await;
+    let queue = &world.queue;
+    let mut all = Vec::new();
+    loop {
+        let after = all.last().map(|(key, _): &(String, i64)| key);
+        let page = |tr, _| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
+        let page = world.runner.run(page).await.unwrap();
+        let is_last = page.len() < 7;
+        all.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    let keys: BTreeSet<_> = all.iter().map(|(key, _)| key.clone()).collect();
+    assert_eq!((all.len(), keys.len()), (100, 100));
+    let mut by_bucket = Vec::new();
+    for bucket in (0..5).map(Bucket) {
+        let page = |tr, _| async move {
+            queue
+                .values_of_bucket(&tr, bucket, None, 1000, Isolation::Snapshot)
+                .await
+        };
+        by_bucket.extend(world.runner.run(page).await.unwrap());
+    }
+    assert_eq!(by_bucket, all);
+}

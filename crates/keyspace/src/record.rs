@@ -1,0 +1,129 @@
+//! Records: what recipes store beside the bytes of a codec, field by field.
+//!
+//! A record begins with its format number. Decoding is strict: what is cut off, left over or of a
+//! format that this version does not know is a reason, which the reader turns into
+//! [`Error::Corrupt`](crate::Error::Corrupt) with the key at hand.
+
+/// The longest text that a byte can tell the length of, in bytes.
+pub const SHORT_BYTES: usize = u8::MAX as usize;
+
+/// The bytes of a record that have not been read yet. Its errors are reasons, in words.
+///
+/// ```
+/// use keyspace::record::Fields;
+///
+/// let mut fields = Fields::new(b"\x01\x00\x07rest");
+/// fields.format(1)?;
+/// assert_eq!(u16::from_be_bytes(fields.array()?), 7);
+/// assert_eq!(fields.rest(), b"rest");
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// Begins to read a record.
+    #[must_use]
+    pub fn new(record: &'a [u8]) -> Self {
+        Self(record)
+    }
+
+    /// Takes the format number, a byte, which must be the `newest` that the reader knows.
+    ///
+    /// # Errors
+    /// If it is another one, or missing.
+    pub fn format(&mut self, newest: u8) -> Result<(), String> {
+        match self.array()? {
+            [format] if format == newest => Ok(()),
+            [format] if format > newest => Err(format!(
+                "format {format} is newer than this version of the library, which reads up to \
+                 {newest}: use a newer one"
+            )),
+            [format] => Err(format!("there is no format {format}")),
+        }
+    }
+
+    /// Takes so many bytes.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub fn take(&mut self, bytes: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = (self.0.split_at_checked(bytes))
+            .ok_or_else(|| format!("it ends {} bytes early", bytes - self.0.len()))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    /// Takes `N` bytes.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let taken = self.take(N)?;
+        Ok(taken.try_into().expect("as many bytes as were taken"))
+    }
+
+    /// Takes a text behind its length in a byte, as [`push_short`] writes it.
+    ///
+    /// # Errors
+    /// If it is cut off, or no UTF-8.
+    pub fn short(&mut self) -> Result<&'a str, String> {
+        let [length] = self.array()?;
+        let text = self.take(usize::from(length))?;
+        std::str::from_utf8(text).map_err(|error| error.to_string())
+    }
+
+    /// Returns what is left.
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Makes sure that nothing is left.
+    ///
+    /// # Errors
+    /// If something is.
+    pub fn end(&self) -> Result<(), String> {
+        match self.0.len() {
+            0 => Ok(()),
+            left => Err(format!("{left} bytes are left over")),
+        }
+    }
+}
+
+/// Appends a text behind its length in a byte; of a longer text as much as [fits](SHORT_BYTES).
+pub fn push_short(record: &mut Vec<u8>, text: &str) {
+    let mut length = text.len().min(SHORT_BYTES);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    record.push(u8::try_from(length).expect("cut off at what a byte can tell"));
+    record.extend_from_slice(&text.as_bytes()[..length]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_off_left_over_or_of_another_format_is_a_reason() {
+        let reason = |result: Result<(), String>| result.unwrap_err();
+        assert_eq!(reason(Fields::new(b"").format(1)), "it ends 1 bytes early");
+        assert!(reason(Fields::new(b"\x02").format(1)).contains("newer"));
+        assert_eq!(reason(Fields::new(b"\0").format(1)), "there is no format 0");
+        assert_eq!(reason(Fields::new(b"ab").end()), "2 bytes are left over");
+        assert!(Fields::new(b"\x02a").short().is_err());
+        assert!(Fields::new(b"\x01\xff").short().is_err());
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_off_between_characters() {
+        for (text, expected) in [("", 0), ("reason", 6), (&"ä".repeat(200), 254)] {
+            let mut record = Vec::new();
+            push_short(&mut record, text);
+            let mut fields = Fields::new(&record);
+            assert_eq!(fields.short().unwrap(), &text[..expected]);
+            fields.end().unwrap();
+        }
+    }
+}
