@@ -86,6 +86,8 @@ pub(crate) struct Crew<K, U, V, C, D: Database, O> {
     passes: JoinSet<Outcome>,
     /// Fires when something was added, or a worker came or went, after the last look.
     woken: Option<Watch>,
+    /// Whether it has fired.
+    is_stale: bool,
     /// When to look, whatever the watch says.
     look_at: Duration,
     /// When to look who stands still.
@@ -118,6 +120,7 @@ where
             ready: VecDeque::new(),
             passes: JoinSet::new(),
             woken: None,
+            is_stale: false,
             look_at: now,
             round_at: now + options.patience,
             queue,
@@ -154,9 +157,7 @@ where
                 woken = wait(&mut self.woken) => {
                     self.woken = None;
                     // One that fails is no reason to look: it might fail again at once.
-                    if woken.is_ok() {
-                        self.look_at = self.now();
-                    }
+                    self.is_stale = woken.is_ok();
                 }
                 () = timer => {}
             }
@@ -181,7 +182,9 @@ where
             let stood_in = self.stand_in().await;
             self.warn(stood_in, "the look at others' buckets failed");
         }
-        if self.is_idle() && now >= self.look_at {
+        // From time to time also while it has work: there may be other buckets, and workers.
+        if now >= self.look_at || self.is_stale && self.has_room() {
+            self.is_stale = false;
             self.look_at = now + self.options.poll_interval;
             let looked = self.look().await;
             if looked.is_err() {
@@ -193,14 +196,12 @@ where
 
     fn next_timer(&self) -> Duration {
         let retries = self.work.values().filter_map(|work| work.not_before);
-        retries
-            .chain(self.is_idle().then_some(self.look_at))
-            .chain([self.round_at])
-            .fold(self.member.next_tick(), Duration::min)
+        let times = retries.chain([self.look_at, self.round_at]);
+        times.fold(self.member.next_tick(), Duration::min)
     }
 
     /// Whether it could make more passes than it knows of.
-    fn is_idle(&self) -> bool {
+    fn has_room(&self) -> bool {
         self.ready.is_empty() && self.passes.len() < self.options.concurrency
     }
 

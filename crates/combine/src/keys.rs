@@ -50,7 +50,7 @@ use std::fmt;
 
 use hc_dequeue::microqueue::ItemId;
 use hc_dequeue::microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
-use hc_dequeue::microqueue::keyspace::{Subspace, Transaction, Versionstamp, limits};
+use hc_dequeue::microqueue::keyspace::{Subspace, Transaction, limits};
 use hc_dequeue::session::{SessionId, Sessions};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -147,19 +147,6 @@ impl Keys {
     /// The updates of a key, a microqueue.
     pub(crate) fn updates_of(&self, bucket: Bucket, key: &[u8]) -> Subspace {
         self.updates.subspace(&(bucket.0, key))
-    }
-
-    /// The range of the updates of a key that were committed up to a versionstamp.
-    pub(crate) fn updates_up_to(
-        &self,
-        bucket: Bucket,
-        key: &[u8],
-        up_to: Versionstamp,
-    ) -> (Vec<u8>, Vec<u8>) {
-        let updates = self.updates_of(bucket, key);
-        let up_to = TupleVersionstamp::complete(*up_to.as_bytes(), 0);
-        let (_, end) = updates.subspace(&up_to).range();
-        (updates.into_bytes(), end)
     }
 
     pub(crate) fn notification(&self, bucket: Bucket) -> Vec<u8> {
@@ -277,5 +264,119 @@ fn bucket_of(part: &Subspace, key: &[u8]) -> Result<Bucket> {
     match bucket {
         Ok(bucket) => Ok(Bucket(bucket)),
         Err(_) => Err(corrupt(key, "expected the number of a bucket")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hc_dequeue::microqueue::keyspace::Versionstamp;
+
+    use super::*;
+
+    /// The tuple integer of a bucket or a generation.
+    fn number(number: u8) -> Vec<u8> {
+        match number {
+            0 => vec![0x14],
+            _ => vec![0x15, number],
+        }
+    }
+
+    #[test]
+    fn keys_have_the_bytes_of_the_schema() {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), 7);
+        let key = b"a\0b";
+        let bucket = keys.bucket(key);
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+        };
+        let name = |name: &str| [b"Q\x02", name.as_bytes(), b"\0"].concat();
+        let bucket_byte = number(u8::try_from(bucket.0).unwrap());
+        let part = |part| [name(part), number(0), bucket_byte.clone()].concat();
+        let packed_key = b"\x01a\0\xffb\0".to_vec();
+        let packed_id = [b"\x33", &[8; 10][..], b"\0\0\x15\x09"].concat();
+        let keyed = |prefix: Vec<u8>| [prefix, packed_key.clone()].concat();
+        let update = [keyed(part("u")), packed_id.clone()].concat();
+        let aside = [keyed([name("q"), bucket_byte.clone()].concat()), packed_id].concat();
+        let table = [
+            (keys.settings(), name("m")),
+            (keys.wake(), name("w")),
+            (keys.updates(bucket).into_bytes(), part("u")),
+            (keys.updates_of(bucket, key).into_bytes(), keyed(part("u"))),
+            (keys.update(key, &id), update.clone()),
+            (keys.notification(bucket), part("n")),
+            (keys.value(bucket, key), keyed(part("v"))),
+            (keys.current(bucket, key), keyed(part("c"))),
+            (keys.sweep(bucket), part("x")),
+            (keys.aside(key, &id), aside.clone()),
+        ];
+        for (key, expected) in table {
+            assert_eq!(key, expected);
+        }
+        let (updates, updated) = keys.updated(bucket, &update).unwrap();
+        assert_eq!(updated, key);
+        assert!(is_update_of(&update, updates.bytes()));
+        assert_eq!(keys.set_aside(&aside).unwrap(), (key.to_vec(), id));
+        assert_eq!(keys.notified(&part("n")).unwrap(), bucket);
+        assert_eq!(keys.swept(&part("x")).unwrap(), bucket);
+        assert_eq!(keys.valued(&keyed(part("v"))).unwrap(), key);
+        for row in [&b"Q"[..], &part("u"), &keyed(part("u"))] {
+            assert!(keys.updated(bucket, row).is_err());
+            assert!(keys.set_aside(row).is_err());
+            assert!(keys.notified(row).is_err());
+            assert!(keys.valued(row).is_err());
+        }
+    }
+
+    #[test]
+    fn keys_fall_into_these_buckets() {
+        // XXH3 of nothing is 2d06800538d394c2, of "a" e6c632b61e964e1f.
+        for (key, hash) in [
+            (&b""[..], 0x2d06_8005_38d3_94c2_u64),
+            (b"a", 0xe6c6_32b6_1e96_4e1f),
+        ] {
+            for bucket_count in [1, 7, 1009, 65_536] {
+                let keys = Keys::new(Subspace::all(), bucket_count);
+                let bucket = hash % u64::from(bucket_count);
+                assert_eq!(u64::from(keys.bucket(key).0), bucket);
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_that_begins_with_another_one_is_another_one() {
+        let keys = Keys::new(Subspace::all(), 1);
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([0xff; 10]),
+            call: u64::MAX,
+        };
+        let bucket = Bucket(0);
+        let prefix = keys.updates_of(bucket, b"a").into_bytes();
+        assert!(is_update_of(&keys.update(b"a", &id), &prefix));
+        for other in [&b"a\0"[..], b"a\0\x33", b"aa", b""] {
+            assert!(!is_update_of(&keys.update(other, &id), &prefix));
+        }
+        assert!(keys.update(b"a", &id) < keys.update(b"a\0", &id));
+    }
+
+    #[test]
+    fn the_longest_key_fits_wherever_it_comes_to() {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), 65_536);
+        let longest = (1..).find(|bytes| keys.check(&vec![b'a'; *bytes]).is_err());
+        let longest = vec![b'a'; longest.unwrap() - 1];
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::INCOMPLETE,
+            call: u64::MAX,
+        };
+        let bucket = keys.bucket(&longest);
+        for key in [
+            keys.update(&longest, &id),
+            keys.aside(&longest, &id),
+            keys.value(bucket, &longest),
+            keys.current(bucket, &longest),
+        ] {
+            assert!(key.len() <= limits::KEY_BYTES);
+        }
+        assert_eq!(keys.update(&longest, &id).len(), limits::KEY_BYTES);
     }
 }

@@ -199,3 +199,94 @@ pub(crate) fn decode_stamp(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
     Versionstamp::try_from(value)
         .map_err(|_| corrupt(key, "expected the ten bytes of a versionstamp"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_these_bytes() {
+        let value = |bytes: Option<&'static [u8]>, is_outdated| Value {
+            bytes: bytes.map(Bytes::from_static),
+            is_outdated,
+        };
+        for (value, bytes) in [
+            (value(None, true), &b"\x01\x02"[..]),
+            (value(Some(b""), false), b"\x01\x01"),
+            (value(Some(b"v"), false), b"\x01\x01v"),
+            (value(Some(b"v"), true), b"\x01\x03v"),
+        ] {
+            assert_eq!(value.encode(), bytes);
+            let stored = Some(Bytes::copy_from_slice(bytes));
+            assert_eq!(Value::decode(b"key", stored).unwrap(), value);
+        }
+        assert_eq!(Value::decode(b"key", None).unwrap(), Value::default());
+        for damaged in [&b""[..], b"\x01", b"\x02\x01v", b"\x01\x04", b"\x01\x02v"] {
+            let stored = Some(Bytes::copy_from_slice(damaged));
+            assert!(Value::decode(b"key", stored).is_err(), "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn sweeps_have_these_bytes() {
+        let idle = Sweep {
+            completed: 0x0102,
+            in_progress: None,
+        };
+        let busy = Sweep {
+            in_progress: Some(InProgress {
+                began: 3,
+                notification: Versionstamp::from_bytes([9; 10]),
+                next: b"key".to_vec(),
+            }),
+            ..idle.clone()
+        };
+        let idle_bytes = b"\x01\0\0\0\0\0\0\x01\x02".to_vec();
+        let rest = [b"\0\0\0\0\0\0\0\x03".as_slice(), &[9; 10], b"key"].concat();
+        let busy_bytes = [idle_bytes.clone(), rest].concat();
+        for (sweep, bytes) in [(idle, &idle_bytes), (busy, &busy_bytes)] {
+            assert_eq!(sweep.encode(), *bytes);
+            let stored = Some(Bytes::copy_from_slice(bytes));
+            assert_eq!(Sweep::decode(b"key", stored).unwrap(), sweep);
+        }
+        assert_eq!(Sweep::decode(b"key", None).unwrap(), Sweep::default());
+        for length in (0..9).chain(10..27) {
+            let stored = Some(Bytes::copy_from_slice(&busy_bytes[..length]));
+            assert!(Sweep::decode(b"key", stored).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn settings_and_updates_set_aside_have_these_bytes() {
+        let stored = Stored {
+            settings: Settings {
+                bucket_count: 7,
+                lease: Duration::from_millis(2),
+            },
+            codecs: ["K", "", "Val"].map(str::to_owned),
+        };
+        let bytes = b"\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\0\x03Val";
+        assert_eq!(stored.encode(0), bytes);
+        assert_eq!(Stored::decode(b"key", bytes).unwrap(), stored);
+        for length in 0..bytes.len() {
+            assert!(Stored::decode(b"key", &bytes[..length]).is_err());
+        }
+
+        let aside = encode_aside("why", b"\x01u");
+        assert_eq!(aside, b"\x01\x03why\x01u");
+        let decoded = decode_aside(b"key", &aside.into()).unwrap();
+        assert_eq!(decoded, ("why".to_owned(), Bytes::from_static(b"\x01u")));
+    }
+
+    #[test]
+    fn the_largest_update_can_be_set_aside_for_any_reason() {
+        let update = [&[1][..], &[7; MAX_UPDATE_BYTES]].concat();
+        let aside = encode_aside(&"x".repeat(1000), &update);
+        assert_eq!(aside.len(), limits::VALUE_BYTES);
+        let largest = vec![7; MAX_VALUE_BYTES].into();
+        assert_eq!(
+            Value::from(Some(largest)).encode().len(),
+            limits::VALUE_BYTES
+        );
+    }
+}

@@ -4,11 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use futures::try_join;
+use futures::{TryFutureExt, try_join};
 use hc_dequeue::microqueue::keyspace::codec::Codec;
 use hc_dequeue::microqueue::keyspace::{
     Database, Isolation, RangeQuery, Runner, Transaction, Tx, Versionstamp, read_all,
 };
+use hc_dequeue::microqueue::{Item, ItemId};
 use tokio::time::timeout;
 
 use crate::error::{Error, Result};
@@ -18,6 +19,15 @@ use crate::record::{Sweep, Value};
 
 /// How long to wait for a watch before looking anyway: watches get lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Returns whether an update was committed up to a versionstamp.
+fn is_up_to(update: &ItemId, up_to: Versionstamp) -> bool {
+    match update {
+        ItemId::Commit { versionstamp, .. } => *versionstamp <= up_to,
+        // No update has such an id.
+        ItemId::Index { .. } => false,
+    }
+}
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -146,14 +156,16 @@ where
             let key = self.encode_key(key)?;
             let bucket = self.keys.bucket(&key);
             let row = self.keys.value(bucket, &key);
-            let (begin, end) = self.keys.updates_up_to(bucket, &key, up_to);
-            let pending = RangeQuery::keys(begin, end).limit(1);
+            let updates = self.updates_of(bucket, &key);
             let (value, pending) = try_join!(
-                tr.get(&row, Isolation::Snapshot),
-                tr.get_range(&pending, Isolation::Snapshot)
+                tr.get(&row, Isolation::Snapshot).map_err(Error::from),
+                updates.snapshot(tr, 1, usize::MAX).map_err(Error::from)
             )?;
-            let is_settled = pending.rows.is_empty() && !Value::decode(&row, value)?.is_outdated;
-            Ok::<_, Error>((!is_settled).then_some(bucket))
+            // What is folded and not reported waits for the updates that are pending; if there are
+            // none, for one that was set aside.
+            let is_outdated = Value::decode(&row, value)?.is_outdated;
+            let is_pending = |first: &Item<_>| is_outdated || is_up_to(&first.id, up_to);
+            Ok::<_, Error>(pending.first().is_some_and(is_pending).then_some(bucket))
         });
         Ok(try_join_all(looks).await?.into_iter().flatten().next())
     }
