@@ -204,13 +204,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 limit: MAX_PAYLOAD_BYTES,
             });
         }
-        Ok(Record {
-            attempts: 0,
-            grant: 0,
-            enqueued_millis: wall_millis(&self.keys),
-            dedupe,
-            payload: payload.into(),
-        })
+        let enqueued_millis = wall_millis(&self.keys);
+        Ok(Record::new(enqueued_millis, dedupe, payload.into()))
     }
 }
 

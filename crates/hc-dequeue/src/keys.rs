@@ -29,7 +29,10 @@
 //!     5..13   grant number: how often it was granted in all
 //!     13..21  wall time of the first enqueue in milliseconds, for display
 //!     21      length of the dedupe id, 0 for none
-//!     22..    dedupe id, then the payload: the codec's bytes
+//!     22..    dedupe id
+//!     next    length of the extension, 0 for none; then the extension: fields of versions to come,
+//!             which a version that does not know them keeps as they are
+//!     rest    payload: the codec's bytes
 //! request   01 (microqueue's format), then
 //!     0       format, 01
 //!     1..17   session

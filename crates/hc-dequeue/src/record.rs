@@ -12,16 +12,20 @@ use crate::session::SessionId;
 /// The format number of all records.
 const FORMAT: u8 = 1;
 
-/// The bytes of a record before its dedupe id.
-const ENVELOPE_BYTES: usize = 22;
+/// The bytes of a record without its dedupe id, its extension and its payload.
+const ENVELOPE_BYTES: usize = 23;
 
 /// The longest dedupe id.
 pub const MAX_DEDUPE_BYTES: usize = 255;
 
+/// The longest extension.
+const MAX_EXTENSION_BYTES: usize = 255;
+
 /// The largest payload: what a value may have, without microqueue's format byte and the largest
 /// envelope. An item keeps its envelope's size wherever it goes, so that what fits the queue fits
-/// every other place too.
-pub const MAX_PAYLOAD_BYTES: usize = limits::VALUE_BYTES - 1 - ENVELOPE_BYTES - MAX_DEDUPE_BYTES;
+/// every other place too, also with the fields of versions to come.
+pub const MAX_PAYLOAD_BYTES: usize =
+    limits::VALUE_BYTES - 1 - ENVELOPE_BYTES - MAX_DEDUPE_BYTES - MAX_EXTENSION_BYTES;
 
 /// An item wherever it is: queued, delayed, held or dead.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +35,24 @@ pub(crate) struct Record {
     pub(crate) enqueued_millis: u64,
     /// Empty for none.
     pub(crate) dedupe: Bytes,
+    /// Fields of versions to come. No other module can name it, so that a record keeps it wherever
+    /// it goes.
+    extension: Bytes,
     pub(crate) payload: Bytes,
+}
+
+impl Record {
+    /// Returns the record of an item that has never been granted.
+    pub(crate) fn new(enqueued_millis: u64, dedupe: Bytes, payload: Bytes) -> Self {
+        Self {
+            attempts: 0,
+            grant: 0,
+            enqueued_millis,
+            dedupe,
+            extension: Bytes::new(),
+            payload,
+        }
+    }
 }
 
 /// The codec of [`Record`].
@@ -45,13 +66,14 @@ impl Codec<Record> for RecordCodec {
         buffer.extend_from_slice(&record.attempts.to_be_bytes());
         buffer.extend_from_slice(&record.grant.to_be_bytes());
         buffer.extend_from_slice(&record.enqueued_millis.to_be_bytes());
-        let dedupe_bytes =
-            u8::try_from(record.dedupe.len()).map_err(|_| keyspace::Error::Encode {
+        for field in [&record.dedupe, &record.extension] {
+            let length = u8::try_from(field.len()).map_err(|_| keyspace::Error::Encode {
                 codec: Self::NAME,
-                reason: format!("a dedupe id has up to {MAX_DEDUPE_BYTES} bytes"),
+                reason: format!("{} bytes in a field of up to {}", field.len(), u8::MAX),
             })?;
-        buffer.push(dedupe_bytes);
-        buffer.extend_from_slice(&record.dedupe);
+            buffer.push(length);
+            buffer.extend_from_slice(field);
+        }
         buffer.extend_from_slice(&record.payload);
         Ok(())
     }
@@ -63,13 +85,14 @@ impl Codec<Record> for RecordCodec {
             let attempts = u32::from_be_bytes(fields.array()?);
             let grant = u64::from_be_bytes(fields.array()?);
             let enqueued_millis = u64::from_be_bytes(fields.array()?);
-            let [dedupe_bytes] = fields.array()?;
-            let dedupe = fields.take(dedupe_bytes.into())?;
+            let dedupe = fields.short()?;
+            let extension = fields.short()?;
             Ok(Record {
                 attempts,
                 grant,
                 enqueued_millis,
                 dedupe: bytes.slice_ref(dedupe),
+                extension: bytes.slice_ref(extension),
                 payload: bytes.slice_ref(fields.0),
             })
         })();
@@ -230,6 +253,12 @@ impl<'a> Fields<'a> {
         Ok(taken.try_into().expect("as many bytes as were taken"))
     }
 
+    /// Takes a field that begins with its length.
+    fn short(&mut self) -> Result<&'a [u8], String> {
+        let [length] = self.array()?;
+        self.take(length.into())
+    }
+
     fn end(&self) -> Result<(), String> {
         match self.0.len() {
             0 => Ok(()),
@@ -248,6 +277,7 @@ mod tests {
             grant: 3,
             enqueued_millis: 4,
             dedupe: Bytes::from_static(b"id"),
+            extension: Bytes::from_static(b"new"),
             payload: Bytes::from_static(b"payload"),
         }
     }
@@ -263,9 +293,15 @@ mod tests {
         let mut expected = vec![1, 0, 0, 0, 2];
         expected.extend([0, 0, 0, 0, 0, 0, 0, 3]);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
-        expected.extend(b"\x02idpayload");
+        expected.extend(b"\x02id\x03newpayload");
         assert_eq!(encoded(&record()), expected);
         assert_eq!(RecordCodec::decode(expected.into()).unwrap(), record());
+
+        let new = Record::new(4, Bytes::new(), Bytes::from_static(b"payload"));
+        let mut expected = vec![1];
+        expected.extend([0; 4 + 8 + 7]);
+        expected.extend(b"\x04\0\0payload");
+        assert_eq!(encoded(&new), expected);
     }
 
     #[test]
@@ -308,7 +344,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_or_of_another_format_is_refused() {
         let whole = encoded(&record());
-        for length in 0..ENVELOPE_BYTES + record().dedupe.len() {
+        for length in 0..whole.len() - record().payload.len() {
             let cut = Bytes::copy_from_slice(&whole[..length]);
             assert!(RecordCodec::decode(cut).is_err(), "{length} bytes");
         }
@@ -331,6 +367,7 @@ mod tests {
     fn the_largest_item_fills_a_value() {
         let record = Record {
             dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
+            extension: vec![0; MAX_EXTENSION_BYTES].into(),
             payload: vec![0; MAX_PAYLOAD_BYTES].into(),
             ..record()
         };

@@ -1,0 +1,171 @@
+//! Two versions of the record format on one queue at once: this one, and one that has added fields.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{LONG, World};
+use hc_dequeue::microqueue::{ItemId, MicroQueue};
+use hc_dequeue::{Delivery, Enqueue, Enqueued, Error, ack_all};
+use keyspace::codec::Raw;
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Bytes, Environment, Isolation, MutationOp, RangeQuery, Transaction, read_all};
+
+keyspace::on_every_store!(what_a_newer_version_has_added_goes_wherever_the_item_goes);
+
+/// The payloads of the items with what their version has added: this one nothing, the
+/// newer one as little and as much as there may be.
+const ITEMS: [(u8, &[u8]); 4] = [(0, &[]), (1, &[7]), (2, &[]), (3, &[9; 255])];
+
+/// Enqueues as the newer version does, with the payload as the dedupe id.
+async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
+    let queue = world.queue.subspace();
+    let items = &MicroQueue::<Bytes, Raw>::new(queue.subspace(&"i"));
+    let counter = &queue.pack(&("c", "queued"));
+    let dedupe = &queue.pack(&("k", &[payload][..]));
+    let record = &[
+        // Format, attempts, grant number, wall time.
+        &[1][..],
+        &[0; 4 + 8 + 8],
+        &[1, payload],
+        &[extension.len() as u8],
+        extension,
+        &[payload],
+    ]
+    .concat();
+    let enqueue = world.runner.run(|tr, _| async move {
+        let record = Bytes::copy_from_slice(record);
+        items.enqueue(&tr, &record).await?;
+        tr.atomic(MutationOp::Add, counter, &1_i64.to_le_bytes());
+        tr.set(dedupe, &[0; 8]);
+        Ok::<_, Error>(())
+    });
+    enqueue.await.unwrap();
+}
+
+/// Returns the extension and the payload of a record.
+fn read(record: &[u8]) -> (&[u8], u8) {
+    fn short(bytes: &[u8]) -> (&[u8], &[u8]) {
+        bytes[1..].split_at(bytes[0].into())
+    }
+    // Microqueue's format, format, attempts, grant number, wall time.
+    let (_dedupe, rest) = short(&record[1 + 1 + 4 + 8 + 8..]);
+    let (extension, payload) = short(rest);
+    assert_eq!(payload.len(), 1);
+    (extension, payload[0])
+}
+
+/// The items lie in these parts of the queue, in the order of the payloads, with what was added to
+/// them.
+async fn are_in(world: &World, parts: [&'static str; 4]) {
+    let mut found = BTreeMap::new();
+    for part in ["i", "t", "h", "d"] {
+        let (begin, end) = world.queue.subspace().subspace(&part).range();
+        let query = &RangeQuery::keys(begin, end);
+        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        for row in world.runner.run(rows).await.unwrap() {
+            let (extension, payload) = read(row.value());
+            let twice = found.insert(payload, (part, extension.to_vec()));
+            assert_eq!(twice, None);
+        }
+    }
+    let there = parts.into_iter().zip(ITEMS);
+    let there = there.map(|(part, (payload, extension))| (payload, (part, extension.to_vec())));
+    assert_eq!(found, there.collect());
+    world.check().await;
+}
+
+async fn redrive_all(world: &World) {
+    let queue = &world.queue;
+    let redrive = |tr, _| async move {
+        for letter in queue.dead_letters(&tr, None, ITEMS.len()).await? {
+            assert!(queue.redrive(&tr, &letter.id).await?);
+        }
+        Ok::<_, Error>(())
+    };
+    world.runner.run(redrive).await.unwrap();
+}
+
+fn ids(deliveries: &[Delivery<u64>]) -> Vec<ItemId> {
+    deliveries.iter().map(Delivery::id).collect()
+}
+
+async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    for (payload, extension) in ITEMS {
+        match extension {
+            [] => world.enqueue([payload.into()]).await,
+            added => enqueue_as_newer(&world, payload, added).await,
+        }
+    }
+    are_in(&world, ["i"; 4]).await;
+    assert_eq!(world.values().await, [0, 1, 2, 3]);
+
+    let consumer = world.consumer().await;
+    let held = consumer.dequeue_batch(4).await.unwrap();
+    let in_order = ids(&held);
+    are_in(&world, ["h"; 4]).await;
+    consumer.shut_down().await.unwrap();
+    are_in(&world, ["i"; 4]).await;
+
+    let consumer = world.consumer().await;
+    for delivery in consumer.dequeue_batch(4).await.unwrap() {
+        delivery.nack().await.unwrap();
+    }
+    are_in(&world, ["i"; 4]).await;
+
+    for delivery in consumer.dequeue_batch(4).await.unwrap() {
+        delivery.nack_after(Duration::from_millis(1)).await.unwrap();
+    }
+    are_in(&world, ["t"; 4]).await;
+    let due = Environment::system().wall() + Duration::from_millis(1);
+    while Environment::system().wall() <= due {
+        tokio::task::yield_now().await;
+    }
+    // Whoever takes one promotes all that are due.
+    let mut held = vec![consumer.dequeue().await.unwrap().unwrap()];
+    are_in(&world, ["h", "i", "i", "i"]).await;
+
+    held.extend(consumer.dequeue_batch(3).await.unwrap());
+    for delivery in held {
+        delivery.reject().await.unwrap();
+    }
+    are_in(&world, ["d"; 4]).await;
+    redrive_all(&world).await;
+    are_in(&world, ["i"; 4]).await;
+
+    for delivery in consumer.dequeue_batch(4).await.unwrap() {
+        delivery.reject().await.unwrap();
+    }
+    // Two sessions wait, and the first fulfills both requests.
+    let another = world.consumer().await;
+    let redrive = async {
+        world.until_requested(2).await;
+        redrive_all(&world).await;
+    };
+    let (some, others, ()) = tokio::join!(
+        consumer.dequeue_batch_within(2, LONG),
+        another.dequeue_batch_within(2, LONG),
+        redrive
+    );
+    let mut held = some.unwrap();
+    held.extend(others.unwrap());
+    are_in(&world, ["h"; 4]).await;
+    let mut again = ids(&held);
+    again.sort_unstable();
+    assert_eq!(again, in_order);
+
+    let once = Enqueue::new().dedupe(&[3][..]);
+    let repeated = world.enqueue_with(3, &once).await.unwrap();
+    assert_eq!(repeated, Enqueued::Repeated);
+    let held = &held;
+    let ack = |tr, _| async move { ack_all(&tr, held).await };
+    world.runner.run(ack).await.unwrap();
+    assert_eq!(world.stats().await.completed, 4);
+    let staged = world.enqueue_with(3, &once).await.unwrap();
+    assert!(matches!(staged, Enqueued::Staged(_)));
+    world.check().await;
+}
