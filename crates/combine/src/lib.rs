@@ -1,4 +1,119 @@
-//! Many writers update the same keys without colliding.
+//! Many writers update the same keys without colliding, and whoever observes the keys learns of each
+//! change exactly: the *Combine Queue* recipe of Apache Fluo, on FoundationDB's transactions.
+//!
+//! # What it guarantees
+//!
+//! - **The new value of a report covers every update of the key that was committed before the pass
+//!   began**, in as many passes as it takes: a key is reported by the pass that finds no more of its
+//!   updates.
+//! - **The old value of a report is the new value of the report before.** Reports of a key are a chain
+//!   without a gap. A value that ends where it was is not reported.
+//! - Adding an update never conflicts, on any key, however many do it at the same time.
+//! - Updates of a key are folded in the order of their commits, and of calls within a commit, each one
+//!   once, whatever dies when.
+//! - What an observer does with the changes happens in the transaction that makes them, or not at all.
+//!
+//! # Key schema
+//!
+//! Everything lies under the queue's subspace; `docs/schema.md` in the repository has the bytes. An
+//! update waits in its *bucket*, a hash of its key, and leaves a notification there.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use combine::hc_dequeue::microqueue::keyspace::{self, Isolation, Runner, Subspace};
+//! use combine::{CombineQueue, Error, Settings, Sum, Unobserved, WorkerOptions};
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let runner = Runner::new(keyspace::open("memory:")?);
+//! let subspace = Subspace::from("words");
+//! let words = CombineQueue::<String, i64>::open(&runner, subspace, Settings::default(), Sum).await?;
+//!
+//! // Any number of transactions may do this at the same time, none fails.
+//! let (queue, word) = (&words, &"fish".to_owned());
+//! for _ in 0..3 {
+//!     runner.run(|tr, _| async move { queue.add(&tr, word, &1).await }).await?;
+//! }
+//!
+//! // One worker or many, in any process.
+//! let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
+//! words.wait_idle(&runner).await?;
+//! let count = runner
+//!     .run(|tr, _| async move { queue.settled(&tr, word, Isolation::Snapshot).await })
+//!     .await?;
+//! assert_eq!(count, Some(3));
+//! worker.shut_down(Duration::from_secs(5)).await
+//! # })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The examples in the repository: `word_count`, documents that are added, changed and removed;
+//! `rollup`, a tree of combine queues; `inverted_index`, an observer that keeps an index in step; and
+//! `append`, a combiner that depends on the order.
+//!
+//! # What the caller must do
+//!
+//! - Give each queue a subspace of its own, and open it with the settings that it was created with.
+//!   A registry of [ids](hc_dequeue::microqueue::keyspace::ids) finds subspaces that overlap.
+//! - Bring the same [`Combiner`] everywhere. It must not matter to it how updates are divided into
+//!   portions.
+//! - Commit additions exactly once, as [`Runner::run`] does: a repeated addition counts twice.
+//! - Let an observer do what it does through its transaction alone, since it may run several times for
+//!   one commit, and in less than [its time](WorkerOptions::observer_time_limit).
+//! - Run workers as fast as writers write: updates that nobody combines pile up, and a key that gets
+//!   more of them than a pass takes, pass after pass, is reported when that ends.
+//! - Look at what was [set aside](CombineQueue::set_aside).
+//!
+//! # What it never does
+//!
+//! - It never touches a key outside the queue's subspace.
+//! - It never reads what writers write in a way that would make them, or itself, fail.
+//! - It never drops an update: one that cannot be combined is set aside with the reason.
+//!
+//! # Ordering and delivery
+//!
+//! | operation | reads | fails with a conflict if, since its read version, |
+//! |---|---|---|
+//! | `add`, `add_all` | nothing | never |
+//! | `settled`, `values` | values, by snapshot or not | if not: a value that it read was reported anew |
+//! | `exact` | a value and its pending updates, by snapshot or not | if not: the key was added to, or combined |
+//! | `is_settled`, `pending`, `set_aside` | by snapshot | never |
+//! | `initialize` | the value | a pass has combined the key |
+//! | `redrive`, `purge` | the update that is aside | another did the same |
+//! | a pass | the bucket's sweep; the values; the ranges of updates taken | another pass was made over the bucket, a key was initialized, an update came back into such a range |
+//!
+//! A cascade of queues is exact at every level once each has been idle in turn. What is added by the
+//! transaction that the observer runs in counts as committed after that pass.
+//!
+//! # Limits
+//!
+//! - An update takes up to [`MAX_UPDATE_BYTES`] and a value up to [`MAX_VALUE_BYTES`], as encoded. A
+//!   combiner that goes beyond sets the updates aside.
+//! - A pass stays within its [budget](WorkerOptions::bytes_per_pass) and a transaction's limits,
+//!   whatever the observer adds: when it was too large or took too long, it is tried with less. A change
+//!   that alone does not fit is not reported, and its last update set aside.
+//! - One key, the wake stamp, is written by every addition, and one per bucket: on a large cluster the
+//!   storage server that has them bounds the rate of one queue.
+//!
+//! # Observing
+//!
+//! Workers tell what they do to [`tracing`], under the span `combine` with queue and session, and for
+//! each pass `pass` with its bucket, and count it for the [`metrics`](https://docs.rs/metrics) facade:
+//! `combine_pending_updates` and `_pending_bytes` for each bucket, and `_lag_seconds`, at each
+//! heartbeat; `_passes`, `_updates`, `_changes`, `_set_aside`, `_conflicts`, `_failures`, `_stood_in`,
+//! and the histograms `_pass_updates`, `_pass_bytes`, `_pass_seconds` as they happen, all with the
+//! label `queue`.
+//!
+//! # Further reading
+//!
+//! - [Combine Queue](https://fluo.apache.org/docs/fluo-recipes/1.2/combine-queue/) of Apache Fluo's
+//!   recipes, which this follows. There updates are in the order in which their transactions began.
+//! - [Rendezvous hashing](https://en.wikipedia.org/wiki/Rendezvous_hashing), by which workers divide the
+//!   buckets.
+//!
+//! [`Runner::run`]: hc_dequeue::microqueue::keyspace::Runner::run
 
 mod aside;
 mod combiner;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hc_dequeue::microqueue::MicroQueue;
 use hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec, Raw};
+use hc_dequeue::microqueue::keyspace::ids::Ids;
 use hc_dequeue::microqueue::keyspace::{
     Bytes, Database, Environment, Isolation, Runner, Subspace, Transaction,
 };
@@ -65,9 +66,37 @@ where
         combiner: impl Combiner<K, U, V>,
     ) -> Result<Self> {
         let queue = Self::new(runner, subspace, settings, combiner)?;
-        let agree = |tr, _| {
-            let queue = &queue;
-            async move { queue.agree(&tr).await }
+        let handle = &queue;
+        let agree = |tr, _| async move { handle.agree(&tr).await };
+        runner.run(agree).await?;
+        Ok(queue)
+    }
+
+    /// Opens the queue in `subspace`, as [`open`](Self::open) does, and takes the subspace in a registry
+    /// of ids in the same transaction, as `combine`.
+    ///
+    /// # Conflicts
+    /// As [`open`](Self::open), and as [`Ids::take`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and
+    /// [`Overlap`](hc_dequeue::microqueue::keyspace::Error::Overlap) if the registry knows another
+    /// recipe in this subspace, in a part of it, or around it. Nothing was changed.
+    ///
+    /// # Cancel safety
+    /// As [`open`](Self::open).
+    pub async fn open_registered<D: Database>(
+        runner: &Runner<D>,
+        ids: &Ids,
+        subspace: Subspace,
+        settings: Settings,
+        combiner: impl Combiner<K, U, V>,
+    ) -> Result<Self> {
+        let queue = Self::new(runner, subspace, settings, combiner)?;
+        let handle = &queue;
+        let agree = |tr, _| async move {
+            ids.take(&tr, handle.subspace(), "combine").await?;
+            handle.agree(&tr).await
         };
         runner.run(agree).await?;
         Ok(queue)

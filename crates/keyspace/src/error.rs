@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foundationdb_tuple::Subspace;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -205,6 +206,18 @@ pub enum Error {
         key: Bytes,
         /// What was expected and what was found.
         reason: String,
+    },
+
+    /// A subspace overlaps one that a registry of [ids](crate::ids) knows. Nothing was changed: give
+    /// the recipe another one.
+    #[error("subspace `{given}` overlaps `{taken}`, which `{recipe}` has: choose another one")]
+    Overlap {
+        /// The one that was asked for.
+        given: Box<Subspace>,
+        /// The one that is taken.
+        taken: Box<Subspace>,
+        /// Who has it.
+        recipe: String,
     },
 
     /// A value could not be encoded.

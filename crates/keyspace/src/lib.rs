@@ -17,8 +17,8 @@
 //!
 //! # Key schema
 //!
-//! This crate writes one kind of key, the slots of a [ledger], under a subspace that
-//! [`RunOptions::ledger_subspace`] chooses. `docs/schema.md` in the repository has the bytes.
+//! This crate writes the slots of a [ledger], under a subspace that [`RunOptions::ledger_subspace`]
+//! chooses, and for who asks it a registry of [ids]. `docs/schema.md` in the repository has the bytes.
 //!
 //! # Example
 //!
@@ -84,6 +84,7 @@ pub mod env;
 pub mod error;
 #[cfg(feature = "fdb")]
 pub mod fdb;
+pub mod ids;
 pub mod ledger;
 pub mod limits;
 pub mod mutation;
