@@ -147,7 +147,12 @@ where
 
     /// Returns the rows of a part of the queue.
     pub(crate) async fn rows(&self, part: &str) -> Vec<KeyValue> {
-        let (begin, end) = self.queue.subspace().subspace(&part).range();
+        self.rows_of(&self.queue.subspace().subspace(&part)).await
+    }
+
+    /// Returns the rows of a subspace.
+    pub(crate) async fn rows_of(&self, subspace: &Subspace) -> Vec<KeyValue> {
+        let (begin, end) = subspace.range();
         let query = &RangeQuery::keys(begin, end);
         let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(rows).await.unwrap()
