@@ -450,7 +450,11 @@ where
 
     /// Lets the passes end that have begun, and ends the session.
     async fn close(mut self, grace: Duration) -> Result<()> {
-        let finish = async { while self.passes.join_next().await.is_some() {} };
+        let finish = async {
+            while let Some(ended) = self.passes.join_next().await {
+                self.note(ended.expect("a pass catches its panics, and is not aborted before"));
+            }
+        };
         if timeout(grace, finish).await.is_err() {
             tracing::warn!(queue = %self.queue.subspace(), "passes that do not end are dropped");
             self.passes.shutdown().await;

@@ -255,3 +255,16 @@ where
         assert_eq!(last, world.values().await);
     }
 }
+
+/// An observer that fails.
+pub(crate) struct Fails;
+
+impl<V: Sync> ChangeObserver<String, V> for Fails {
+    async fn observe<T: Transaction>(
+        &self,
+        _tr: &T,
+        _changes: &[Change<String, V>],
+    ) -> Result<(), BoxError> {
+        Err("on purpose".into())
+    }
+}

@@ -1,0 +1,82 @@
+//! What a worker counts.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use combine::{CombineQueue, Settings, Sum, Unobserved};
+use common::{LONG, World, settings};
+use keyspace::conformance::stores::TestStore;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+
+/// What was counted since the last look: gauges as they are, the sums of others.
+fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+    let mut counted = BTreeMap::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let bucket = key.key().labels().find(|label| label.key() == "bucket");
+        let bucket = bucket.map_or(String::new(), |label| format!(" {}", label.value()));
+        let value = match value {
+            DebugValue::Counter(count) => count as f64,
+            DebugValue::Gauge(value) => value.into_inner(),
+            DebugValue::Histogram(values) => values.iter().map(|value| value.into_inner()).sum(),
+        };
+        counted.insert(format!("{}{bucket}", key.key().name()), value);
+    }
+    counted
+}
+
+/// Runs alone in its program: the recorder is the program's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn passes_updates_changes_and_what_waits_are_counted() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().unwrap();
+
+    let store = TestStore::memory();
+    let runner = store.runner();
+    let settings = Settings {
+        lease: Duration::from_millis(60),
+        ..settings(2)
+    };
+    let queue = CombineQueue::open(&runner, store.root.subspace(&"queue"), settings, Sum).await;
+    let world = World {
+        queue: queue.unwrap(),
+        runner,
+        root: store.root.clone(),
+    };
+    world.add("a", 1).await;
+    world.add("a", 2).await;
+    world.add("b", 3).await;
+    let worker = world.work(Unobserved).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let first = counted(&snapshotter);
+    assert_eq!(first["combine_updates"], 3.0);
+    assert_eq!(first["combine_changes"], 2.0);
+    assert!(first["combine_passes"] >= 1.0);
+    assert_eq!(first["combine_pass_updates"], 3.0);
+    assert!(first["combine_pass_bytes"] > 0.0);
+    assert!(first["combine_pass_seconds"] > 0.0);
+    for none in ["set_aside", "conflicts", "failures", "stood_in"] {
+        assert_eq!(first[&format!("combine_{none}")], 0.0, "{none}");
+    }
+
+    // An observer that is not ready leaves updates, which the gauges show at a heartbeat.
+    let worker = world.work(common::Fails).await;
+    world.add("a", 1).await;
+    let bucket = world.queue.bucket(&"a".to_owned()).unwrap();
+    let waits = loop {
+        let waits = counted(&snapshotter);
+        let pending = waits.get(&format!("combine_pending_updates {bucket}"));
+        if pending == Some(&1.0) {
+            break waits;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(waits[&format!("combine_pending_bytes {bucket}")] > 0.0);
+    assert!(waits["combine_lag_seconds"] > 0.0);
+    worker.shut_down(LONG).await.unwrap();
+}
