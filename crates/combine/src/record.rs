@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hc_dequeue::microqueue::keyspace::record::{Fields, SHORT_BYTES, push_short};
+use hc_dequeue::microqueue::keyspace::record::{Fields, SHORT_BYTES, push_text};
 use hc_dequeue::microqueue::keyspace::{Bytes, Versionstamp, limits};
 
 use crate::error::{Result, Stored, corrupt};
@@ -43,7 +43,7 @@ impl Stored {
         let lease_millis = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
         value.extend_from_slice(&lease_millis.to_be_bytes());
         for codec in &self.codecs {
-            push_short(&mut value, codec);
+            push_text(&mut value, codec);
         }
         value
     }
@@ -57,7 +57,7 @@ impl Stored {
                 bucket_count: u32::from_be_bytes(fields.array()?),
                 lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
             };
-            let codecs = [fields.short()?, fields.short()?, fields.short()?].map(str::to_owned);
+            let codecs = [fields.text()?, fields.text()?, fields.text()?].map(str::to_owned);
             fields.end()?;
             Ok::<_, String>(Self { settings, codecs })
         })();
@@ -179,7 +179,7 @@ impl Sweep {
 /// Returns the record of an update that is set aside.
 pub(crate) fn encode_aside(reason: &str, update: &[u8]) -> Vec<u8> {
     let mut value = vec![FORMAT];
-    push_short(&mut value, reason);
+    push_text(&mut value, reason);
     value.extend_from_slice(update);
     value
 }
@@ -189,7 +189,7 @@ pub(crate) fn decode_aside(key: &[u8], value: &Bytes) -> Result<(String, Bytes)>
     let mut fields = Fields::new(value);
     let aside = (|| {
         fields.format(FORMAT)?;
-        Ok::<_, String>((fields.short()?.to_owned(), value.slice_ref(fields.rest())))
+        Ok::<_, String>((fields.text()?.to_owned(), value.slice_ref(fields.rest())))
     })();
     aside.map_err(|reason| corrupt(key, reason))
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::record::{Fields, push_short};
 use microqueue::keyspace::{self, Bytes, Versionstamp, limits};
 
 use crate::error::{Result, corrupt};
@@ -67,21 +68,19 @@ impl Codec<Record> for RecordCodec {
         buffer.extend_from_slice(&record.grant.to_be_bytes());
         buffer.extend_from_slice(&record.enqueued_millis.to_be_bytes());
         for field in [&record.dedupe, &record.extension] {
-            let length = u8::try_from(field.len()).map_err(|_| keyspace::Error::Encode {
+            push_short(buffer, field).map_err(|reason| keyspace::Error::Encode {
                 codec: Self::NAME,
-                reason: format!("{} bytes in a field of up to {}", field.len(), u8::MAX),
+                reason,
             })?;
-            buffer.push(length);
-            buffer.extend_from_slice(field);
         }
         buffer.extend_from_slice(&record.payload);
         Ok(())
     }
 
     fn decode(bytes: Bytes) -> Result<Record, DecodeError> {
-        let mut fields = Fields(&bytes);
+        let mut fields = Fields::new(&bytes);
         let record = (|| {
-            fields.format()?;
+            fields.format(FORMAT)?;
             let attempts = u32::from_be_bytes(fields.array()?);
             let grant = u64::from_be_bytes(fields.array()?);
             let enqueued_millis = u64::from_be_bytes(fields.array()?);
@@ -93,7 +92,7 @@ impl Codec<Record> for RecordCodec {
                 enqueued_millis,
                 dedupe: bytes.slice_ref(dedupe),
                 extension: bytes.slice_ref(extension),
-                payload: bytes.slice_ref(fields.0),
+                payload: bytes.slice_ref(fields.rest()),
             })
         })();
         record.map_err(|reason| undecodable(Self::NAME, reason))
@@ -121,9 +120,9 @@ impl Codec<Request> for RequestCodec {
     }
 
     fn decode(bytes: Bytes) -> Result<Request, DecodeError> {
-        let mut fields = Fields(&bytes);
+        let mut fields = Fields::new(&bytes);
         let request = (|| {
-            fields.format()?;
+            fields.format(FORMAT)?;
             let session = SessionId(fields.array()?);
             let wanted = u32::from_be_bytes(fields.array()?);
             fields.end()?;
@@ -152,11 +151,11 @@ pub(crate) fn is_turn(value: &[u8]) -> bool {
 
 /// Returns the items of a grant.
 pub(crate) fn decode_grant(key: &[u8], value: &[u8]) -> Result<Vec<ItemId>> {
-    let mut fields = Fields(value);
+    let mut fields = Fields::new(value);
     let items = (|| {
-        fields.format()?;
+        fields.format(FORMAT)?;
         let mut items = Vec::new();
-        while !fields.0.is_empty() {
+        while !fields.rest().is_empty() {
             items.push(ItemId::Commit {
                 versionstamp: Versionstamp::from_bytes(fields.array()?),
                 call: u64::from_be_bytes(fields.array()?),
@@ -202,15 +201,15 @@ impl Settings {
     }
 
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<(Self, String)> {
-        let mut fields = Fields(value);
+        let mut fields = Fields::new(value);
         let settings = (|| {
-            fields.format()?;
+            fields.format(FORMAT)?;
             let settings = Self {
                 lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
                 max_attempts: u32::from_be_bytes(fields.array()?),
                 dedupe_retention: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
             };
-            let codec = std::str::from_utf8(fields.0).map_err(|error| error.to_string())?;
+            let codec = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
             Ok::<_, String>((settings, codec.to_owned()))
         })();
         settings.map_err(|reason| corrupt(key, &reason))
@@ -224,47 +223,6 @@ pub(crate) fn millis(time: Duration) -> u64 {
 
 fn undecodable(codec: &'static str, reason: String) -> DecodeError {
     DecodeError { codec, reason }
-}
-
-/// The bytes of a record that have not been read yet.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn format(&mut self) -> Result<(), String> {
-        match self.array()? {
-            [FORMAT] => Ok(()),
-            [format] if format > FORMAT => Err(format!(
-                "format {format} is newer than this version of the library, which reads up to \
-                 {FORMAT}: use a newer one"
-            )),
-            [format] => Err(format!("there is no format {format}")),
-        }
-    }
-
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], String> {
-        let (taken, rest) = (self.0.split_at_checked(bytes))
-            .ok_or_else(|| format!("it ends {} bytes early", bytes - self.0.len()))?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let taken = self.take(N)?;
-        Ok(taken.try_into().expect("as many bytes as were taken"))
-    }
-
-    /// Takes a field that begins with its length.
-    fn short(&mut self) -> Result<&'a [u8], String> {
-        let [length] = self.array()?;
-        self.take(length.into())
-    }
-
-    fn end(&self) -> Result<(), String> {
-        match self.0.len() {
-            0 => Ok(()),
-            left => Err(format!("{left} bytes are left over")),
-        }
-    }
 }
 
 #[cfg(test)]

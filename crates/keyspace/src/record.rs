@@ -4,7 +4,7 @@
 //! format that this version does not know is a reason, which the reader turns into
 //! [`Error::Corrupt`](crate::Error::Corrupt) with the key at hand.
 
-/// The longest text that a byte can tell the length of, in bytes.
+/// The longest field that a byte can tell the length of, in bytes.
 pub const SHORT_BYTES: usize = u8::MAX as usize;
 
 /// The bytes of a record that have not been read yet. Its errors are reasons, in words.
@@ -63,14 +63,21 @@ impl<'a> Fields<'a> {
         Ok(taken.try_into().expect("as many bytes as were taken"))
     }
 
-    /// Takes a text behind its length in a byte, as [`push_short`] writes it.
+    /// Takes a field behind its length in a byte, as [`push_short`] writes it.
     ///
     /// # Errors
-    /// If it is cut off, or no UTF-8.
-    pub fn short(&mut self) -> Result<&'a str, String> {
+    /// If there are fewer bytes.
+    pub fn short(&mut self) -> Result<&'a [u8], String> {
         let [length] = self.array()?;
-        let text = self.take(usize::from(length))?;
-        std::str::from_utf8(text).map_err(|error| error.to_string())
+        self.take(usize::from(length))
+    }
+
+    /// Takes a text behind its length in a byte, as [`push_text`] writes it.
+    ///
+    /// # Errors
+    /// If there are fewer bytes, or they are no UTF-8.
+    pub fn text(&mut self) -> Result<&'a str, String> {
+        std::str::from_utf8(self.short()?).map_err(|error| error.to_string())
     }
 
     /// Returns what is left.
@@ -91,14 +98,25 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Appends a field behind its length in a byte.
+///
+/// # Errors
+/// If it has more than [`SHORT_BYTES`]; nothing is appended then.
+pub fn push_short(record: &mut Vec<u8>, field: &[u8]) -> Result<(), String> {
+    let length = u8::try_from(field.len())
+        .map_err(|_| format!("{} bytes in a field of up to {SHORT_BYTES}", field.len()))?;
+    record.push(length);
+    record.extend_from_slice(field);
+    Ok(())
+}
+
 /// Appends a text behind its length in a byte; of a longer text as much as [fits](SHORT_BYTES).
-pub fn push_short(record: &mut Vec<u8>, text: &str) {
+pub fn push_text(record: &mut Vec<u8>, text: &str) {
     let mut length = text.len().min(SHORT_BYTES);
     while !text.is_char_boundary(length) {
         length -= 1;
     }
-    record.push(u8::try_from(length).expect("cut off at what a byte can tell"));
-    record.extend_from_slice(&text.as_bytes()[..length]);
+    push_short(record, &text.as_bytes()[..length]).expect("cut off at what a byte can tell");
 }
 
 #[cfg(test)]
@@ -113,16 +131,17 @@ mod tests {
         assert_eq!(reason(Fields::new(b"\0").format(1)), "there is no format 0");
         assert_eq!(reason(Fields::new(b"ab").end()), "2 bytes are left over");
         assert!(Fields::new(b"\x02a").short().is_err());
-        assert!(Fields::new(b"\x01\xff").short().is_err());
+        assert!(Fields::new(b"\x01\xff").text().is_err());
+        assert!(push_short(&mut Vec::new(), &[0; 256]).is_err());
     }
 
     #[test]
     fn a_text_that_is_too_long_is_cut_off_between_characters() {
         for (text, expected) in [("", 0), ("reason", 6), (&"ä".repeat(200), 254)] {
             let mut record = Vec::new();
-            push_short(&mut record, text);
+            push_text(&mut record, text);
             let mut fields = Fields::new(&record);
-            assert_eq!(fields.short().unwrap(), &text[..expected]);
+            assert_eq!(fields.text().unwrap(), &text[..expected]);
             fields.end().unwrap();
         }
     }
