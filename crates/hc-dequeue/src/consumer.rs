@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
 use crate::delivery::Delivery;
-use crate::dispatcher::{Command, Dispatcher, Reply, Want};
+use crate::dispatcher::{Command, Dispatcher, Reply, Want, answered};
 use crate::error::{Error, Result};
 use crate::queue::HighContentionQueue;
 use crate::registry::ITEMS_PER_FULFILMENT;
@@ -167,7 +167,8 @@ impl<T: Send + 'static> Consumer<T> {
     ) -> Result<Vec<Delivery<T>>> {
         let (reply, answer) = oneshot::channel();
         self.want(limit, time, Reply::Deliver(reply))?;
-        answer.await.map_err(|_| self.gone())?
+        let answer = answered(&self.commands, answer).await;
+        answer.ok_or_else(|| self.gone())?
     }
 
     /// Takes the first item out of the queue for good, or returns `None` if there is none.
@@ -195,7 +196,8 @@ impl<T: Send + 'static> Consumer<T> {
     pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
         let (reply, answer) = oneshot::channel();
         self.want(1, time, Reply::Pop(reply))?;
-        let items = answer.await.map_err(|_| self.gone())?;
+        let items = answered(&self.commands, answer).await;
+        let items = items.ok_or_else(|| self.gone())?;
         Ok(items?.pop())
     }
 
@@ -225,7 +227,8 @@ impl<T: Send + 'static> Consumer<T> {
         let (done, is_done) = oneshot::channel();
         let command = Command::ShutDown(Some(done));
         self.commands.send(command).map_err(|_| self.gone())?;
-        is_done.await.map_err(|_| self.gone())?
+        let ended = answered(&self.commands, is_done).await;
+        ended.ok_or_else(|| self.gone())?
     }
 
     fn want(&self, limit: usize, time: Duration, reply: Reply<T>) -> Result<()> {

@@ -10,7 +10,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::Transaction;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::dispatcher::Command;
+use crate::dispatcher::{Command, answered};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
@@ -350,7 +350,8 @@ impl<T> Delivery<T> {
     async fn settle(&self, how: GiveBack) -> Result<()> {
         let (done, is_done) = oneshot::channel();
         self.tell(how, Some(done))?;
-        is_done.await.map_err(|_| self.shut_down())?
+        let settled = answered(&self.commands, is_done).await;
+        settled.ok_or_else(|| self.shut_down())?
     }
 
     /// Tells the dispatcher what becomes of the item.

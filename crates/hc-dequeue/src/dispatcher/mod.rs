@@ -55,6 +55,22 @@ pub(crate) enum Command<T> {
     ShutDown(Option<oneshot::Sender<Result<()>>>),
 }
 
+/// Waits for the answer to a command that was sent. `None`: the dispatcher is gone.
+///
+/// A dispatcher that goes drops the commands that it has not read, and who waits for them learns of it
+/// by that. But a command that is sent at this very moment may stay in the channel for as long as
+/// there is a sender, and who waits has one.
+pub(crate) async fn answered<T, A>(
+    commands: &mpsc::UnboundedSender<Command<T>>,
+    mut answer: oneshot::Receiver<A>,
+) -> Option<A> {
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer.ok(),
+        () = commands.closed() => answer.try_recv().ok(),
+    }
+}
+
 /// Somebody's wish for items.
 pub(crate) struct Want<T> {
     pub(crate) wanted: usize,
@@ -494,5 +510,21 @@ where
             });
         }
         demand
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dispatcher_that_is_gone_is_not_waited_for_and_its_last_answer_counts() {
+        let (commands, received) = mpsc::unbounded_channel::<Command<()>>();
+        let (reply, last) = oneshot::channel();
+        let (_unread, never) = oneshot::channel();
+        reply.send(7).unwrap();
+        drop(received);
+        assert_eq!(answered(&commands, last).await, Some(7));
+        assert_eq!(answered::<_, u8>(&commands, never).await, None);
     }
 }

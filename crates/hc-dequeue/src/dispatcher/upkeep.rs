@@ -155,7 +155,6 @@ where
         };
         let ended = ended.await;
         tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");
-        self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
             if let Command::ShutDown(another) = command {
                 done.extend(another);
