@@ -1,59 +1,138 @@
-//! The task of a worker: which buckets it combines, and when.
+//! The task of a worker: which buckets it works on, and when. For this layer and those above it.
 //!
-//! It looks which buckets have a notification and which sessions live, combines those that it is the
-//! first for, and sleeps on a watch of the wake stamp. Updates that come while it works change the
-//! stamp, so that it looks again when it is done.
+//! It looks which buckets have something to do and which sessions live, works on those that it is the
+//! first for, and sleeps on a watch of a wake stamp. Whatever comes while it works changes the stamp,
+//! so that it looks again when it is done.
+//!
+//! What there is to do is a [`Job`], which must be right whoever works on a bucket: sessions may
+//! disagree about who lives, so that two work on the same one.
 
 mod roster;
 
-use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::{FutureExt, try_join};
-use hc_dequeue::microqueue::keyspace::codec::Codec;
+use futures::{FutureExt, TryFutureExt, try_join};
 use hc_dequeue::microqueue::keyspace::env::BoxFuture;
-use hc_dequeue::microqueue::keyspace::{
-    self, Attempt, Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx,
-    error::code_of, read_all,
-};
-use hc_dequeue::session::{Life, Member, SessionId, Tick};
+use hc_dequeue::microqueue::keyspace::{self, Bytes, Database, Runner, Transaction, Tx};
+use hc_dequeue::session::{Life, Member, SessionId, Sessions, Tick};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tracing::Instrument;
 
-use self::roster::{Roster, Standing};
-use crate::error::{Error, Result};
+use self::roster::Roster;
 use crate::keys::Bucket;
-use crate::metrics::Metrics;
-use crate::observer::ChangeObserver;
-use crate::pass::{Pass, Plan};
-use crate::queue::CombineQueue;
-use crate::worker::WorkerOptions;
 
-/// By how many bits the budget shrinks after a pass that was too large or too slow.
-const SHRINK_BITS: u32 = 3;
-
-/// How long to wait after a look that failed.
+/// How long to wait after a look that failed, or a step that panicked.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// A bucket that this worker is to combine.
-#[derive(Debug, Default)]
-struct Work {
-    is_running: bool,
-    /// Whether it was seen with a notification while it was running.
+/// Something to be done bucket by bucket, by sessions that divide the buckets between them.
+pub trait Job: Send + Sync + 'static {
+    /// What can go wrong.
+    type Error: std::error::Error
+        + From<keyspace::Error>
+        + From<hc_dequeue::Error>
+        + Send
+        + Sync
+        + 'static;
+
+    /// What is to be remembered of a bucket from one step to the next, while there is something to do.
+    type State: Default + Send + 'static;
+
+    /// Returns the buckets in which there is something to do.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn pending(
+        &self,
+        tr: &impl Transaction,
+    ) -> impl Future<Output = Result<Vec<Bucket>, Self::Error>> + Send;
+
+    /// Returns for each of some buckets what every step changes, so that others see who stands still.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn marks(
+        &self,
+        tr: &impl Transaction,
+        buckets: &[Bucket],
+    ) -> impl Future<Output = Result<Vec<Bytes>, Self::Error>> + Send;
+
+    /// Does a step in a bucket, and says when the next one is due.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when the worker is, or when a shut-down has waited for long enough.
+    fn step(
+        &self,
+        place: Place,
+        state: Self::State,
+    ) -> impl Future<Output = (Self::State, Next)> + Send;
+
+    /// Is called at each heartbeat, with the buckets that this session works on and for how long the
+    /// oldest of them has waited.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn report(
+        &self,
+        buckets: Vec<Bucket>,
+        oldest: Duration,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// Where a step is done, and by whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The session that does it.
+    pub session: SessionId,
+    /// The bucket.
+    pub bucket: Bucket,
+    /// Whether the session is the first for the bucket, as far as it knows. If not, it stands in for
+    /// one that stands still, or has become somebody else's since it began.
+    pub is_owner: bool,
+}
+
+/// When the next step in a bucket is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// When there is something to do again.
+    Done,
+    /// At once, as soon as others had their turn.
+    Again,
+    /// After a while.
+    After(Duration),
+}
+
+/// How a crew works.
+#[derive(Debug, Clone)]
+pub struct CrewOptions {
+    /// How many buckets it works on at the same time.
+    pub concurrency: usize,
+    /// How long a bucket of another session may stand still before the next one stands in.
+    pub patience: Duration,
+    /// How often it looks although nothing woke it.
+    pub poll_interval: Duration,
+    /// What the sessions of a job have in common.
+    pub sessions: Sessions,
+    /// How long a session lives without a sign of life.
+    pub lease: Duration,
+    /// The key that changes whenever there is something to do.
+    pub wake: Vec<u8>,
+}
+
+/// A bucket that this session works on.
+struct Work<S> {
+    /// `None` while a step is under way.
+    state: Option<S>,
+    /// Whether it was seen with something to do while a step was under way.
     again: bool,
-    /// How often it has failed in a row.
-    failures: u32,
-    /// When to try it again, after a failure.
+    /// When the next step is due, if it is to wait.
     not_before: Option<Duration>,
-    /// By how many bits its budget has shrunk.
-    shrunk_bits: u32,
-    /// Why to set the next update aside.
-    set_aside: Option<String>,
-    /// Whether this worker stands in for another one: it yields when they meet.
+    /// Whether this session stands in for another one.
     stands_in: bool,
     since: Duration,
 }
@@ -62,29 +141,18 @@ struct Work {
 /// futures are `Send`.
 type Watch = Mutex<BoxFuture<keyspace::Result<()>>>;
 
-/// What a task that made a pass tells.
-struct Outcome {
-    bucket: Bucket,
-    budget: usize,
-    took: Duration,
-    /// The pass, or nothing if it has yielded to another one; outside of that, a panic.
-    result: Result<Result<Option<Pass>>, Box<dyn Any + Send>>,
-}
-
-pub(crate) struct Crew<K, U, V, C, D: Database, O> {
-    queue: CombineQueue<K, U, V, C>,
+/// A session that works on a job.
+pub struct Crew<J: Job, D: Database> {
+    job: Arc<J>,
     runner: Runner<D>,
-    options: WorkerOptions,
-    observer: Arc<O>,
+    options: CrewOptions,
     member: Member<D>,
-    metrics: Arc<Metrics>,
     roster: Roster,
-    /// The buckets to be combined, and what is known of each.
-    work: BTreeMap<Bucket, Work>,
-    /// Those that can begin, first come, first served.
+    work: BTreeMap<Bucket, Work<J::State>>,
+    /// The buckets whose next step is due, first come, first served.
     ready: VecDeque<Bucket>,
-    passes: JoinSet<Outcome>,
-    /// Fires when something was added, or a worker came or went, after the last look.
+    steps: JoinSet<(Bucket, J::State, Next)>,
+    /// Fires when there is something to do, or a session came or went, after the last look.
     woken: Option<Watch>,
     /// Whether it has fired.
     is_stale: bool,
@@ -94,54 +162,57 @@ pub(crate) struct Crew<K, U, V, C, D: Database, O> {
     round_at: Duration,
 }
 
-impl<K, U, V, C, D, O> Crew<K, U, V, C, D, O>
-where
-    K: Send + Sync + 'static,
-    U: Send + 'static,
-    V: Send + Sync + 'static,
-    C: Codec<K> + Codec<U> + Codec<V>,
-    D: Database,
-    O: ChangeObserver<K, V>,
-{
+impl<J: Job, D: Database> Crew<J, D> {
     /// Opens a session.
-    pub(crate) async fn open(
-        queue: CombineQueue<K, U, V, C>,
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave a session without a heartbeat, which others remove.
+    pub async fn open(
+        job: Arc<J>,
         runner: Runner<D>,
-        options: WorkerOptions,
-        observer: Arc<O>,
-    ) -> Result<Self> {
-        let sessions = queue.keys.sessions.clone();
+        options: CrewOptions,
+    ) -> Result<Self, J::Error> {
+        let sessions = options.sessions.clone();
         let now = runner.environment().now();
         let mut crew = Self {
-            member: Member::new(sessions, runner.clone(), queue.settings.lease),
-            metrics: Arc::new(Metrics::new(&queue.subspace().to_string())),
+            member: Member::new(sessions, runner.clone(), options.lease),
             roster: Roster::default(),
             work: BTreeMap::new(),
             ready: VecDeque::new(),
-            passes: JoinSet::new(),
+            steps: JoinSet::new(),
             woken: None,
             is_stale: false,
             look_at: now,
             round_at: now + options.patience,
-            queue,
+            job,
             runner,
             options,
-            observer,
         };
         crew.begin_session().await?;
         crew.bury_the_dead().await?;
         Ok(crew)
     }
 
-    pub(crate) fn session(&self) -> SessionId {
+    /// Returns its session.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
         self.member.id()
     }
 
     /// Works until it is told to stop, and how long it may take to.
-    pub(crate) async fn run(mut self, mut stop: oneshot::Receiver<Duration>) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`] if the session cannot be ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the steps under way. The session ends after a lease.
+    pub async fn run(mut self, mut stop: oneshot::Receiver<Duration>) -> Result<(), J::Error> {
         loop {
             self.keep_time().await;
-            self.begin_passes();
+            self.begin_steps();
             let timer = self.next_timer().saturating_sub(self.now());
             let timer = self.runner.environment().sleep(timer);
             tokio::select! {
@@ -150,10 +221,7 @@ where
                     // Without a sender the task is about to be aborted.
                     return self.close(stopped.unwrap_or_default()).await;
                 }
-                Some(ended) = self.passes.join_next() => {
-                    let ended = ended.expect("a pass catches its panics, and is not aborted before");
-                    self.note(ended);
-                }
+                Some(ended) = self.steps.join_next() => self.note(ended.ok()),
                 woken = wait(&mut self.woken) => {
                     self.woken = None;
                     // One that fails is no reason to look: it might fail again at once.
@@ -182,7 +250,7 @@ where
             let stood_in = self.stand_in().await;
             self.warn(stood_in, "the look at others' buckets failed");
         }
-        // From time to time also while it has work: there may be other buckets, and workers.
+        // From time to time also while it has work: there may be other buckets, and sessions.
         if now >= self.look_at || self.is_stale && self.has_room() {
             self.is_stale = false;
             self.look_at = now + self.options.poll_interval;
@@ -190,7 +258,7 @@ where
             if looked.is_err() {
                 self.look_at = now + PAUSE_AFTER_FAILURE;
             }
-            self.warn(looked, "the look for updates failed");
+            self.warn(looked, "the look for something to do failed");
         }
     }
 
@@ -200,278 +268,200 @@ where
         times.fold(self.member.next_tick(), Duration::min)
     }
 
-    /// Whether it could make more passes than it knows of.
+    /// Whether it could do more than it knows of.
     fn has_room(&self) -> bool {
-        self.ready.is_empty() && self.passes.len() < self.options.concurrency
+        self.ready.is_empty() && self.steps.len() < self.options.concurrency
     }
 
-    /// Reads which buckets have a notification and which sessions live, and watches for more.
-    async fn look(&mut self) -> Result<()> {
-        let (queue, keys) = (&self.queue, &self.queue.keys);
+    /// Reads which buckets have something to do and which sessions live, and watches for more.
+    async fn look(&mut self) -> Result<(), J::Error> {
+        let (job, options) = (&*self.job, &self.options);
         let look = |tr: Tx<_>, _| async move {
-            let woken = tr.watch(&keys.wake());
-            let sessions = keys
-                .sessions
-                .all(&tr)
-                .map(|sessions| Ok::<_, Error>(sessions?));
-            let (notified, sessions) = try_join!(notified(&tr, queue), sessions)?;
-            Ok::<_, Error>((woken, notified, sessions))
+            let woken = tr.watch(&options.wake);
+            let sessions = options.sessions.all(&tr).map_err(J::Error::from);
+            let (pending, sessions) = try_join!(job.pending(&tr), sessions)?;
+            Ok::<_, J::Error>((woken, pending, sessions))
         };
-        let (woken, notified, sessions) = self.runner.run(look).await?;
+        let (woken, pending, sessions) = self.runner.run(look).await?;
         self.woken = Some(Watch::new(Box::pin(woken)));
         let living = sessions
             .into_iter()
             .filter(|(_, life)| *life == Life::Alive);
         self.roster
             .update(living.map(|(session, _)| session).collect());
-        for bucket in notified {
-            if self.roster.rank(self.session(), bucket) == 0 {
+        for bucket in pending {
+            if self.is_owner(bucket) {
                 self.put(bucket, false);
             }
         }
         Ok(())
     }
 
+    fn is_owner(&self, bucket: Bucket) -> bool {
+        self.roster.rank(self.session(), bucket) == 0
+    }
+
     /// Looks which buckets of others stand still, and stands in where it is this session's turn.
-    async fn stand_in(&mut self) -> Result<()> {
-        let (queue, keys) = (&self.queue, &self.queue.keys);
-        let look = |tr: Tx<_>, _| async move {
-            let (begin, end) = keys.sweeps();
-            let sweeps = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
-            let sweeps = sweeps.map(|rows| Ok::<_, Error>(rows?));
-            try_join!(notified(&tr, queue), sweeps)
+    async fn stand_in(&mut self) -> Result<(), J::Error> {
+        let (job, roster, own) = (&*self.job, &self.roster, self.member.id());
+        let look = |tr, _| async move {
+            let mut pending = job.pending(&tr).await?;
+            pending.retain(|bucket| roster.rank(own, *bucket) > 0);
+            let marks = job.marks(&tr, &pending).await?;
+            Ok::<_, J::Error>((pending, marks))
         };
-        let (notified, sweeps) = self.runner.run(look).await?;
-        let sweeps = sweeps
-            .iter()
-            .map(|row| Ok((keys.swept(row.key())?, row.to_value())));
-        let sweeps: BTreeMap<Bucket, Bytes> = sweeps.collect::<Result<_>>()?;
-        let standing = notified.into_iter().map(|bucket| Standing {
-            bucket,
-            sweep: sweeps.get(&bucket).cloned(),
-        });
-        for bucket in self.roster.stalled(self.member.id(), standing) {
+        let (pending, marks) = self.runner.run(look).await?;
+        let standing = pending.into_iter().zip(marks);
+        for bucket in self.roster.stalled(own, standing) {
             if !self.work.contains_key(&bucket) {
-                tracing::info!(queue = %self.queue.subspace(), %bucket, "stands in for another worker");
-                self.metrics.stood_in.increment(1);
+                let recipe = self.options.sessions.subspace();
+                tracing::info!(%recipe, %bucket, "stands in for another worker");
                 self.put(bucket, true);
             }
         }
         Ok(())
     }
 
-    /// Notes that a bucket is to be combined.
+    /// Notes that there is something to do in a bucket.
     fn put(&mut self, bucket: Bucket, stands_in: bool) {
         let since = self.now();
         if let Some(work) = self.work.get_mut(&bucket) {
-            work.again |= work.is_running;
+            work.again |= work.state.is_none();
             return;
         }
         let work = Work {
+            state: Some(J::State::default()),
+            again: false,
+            not_before: None,
             stands_in,
             since,
-            ..Work::default()
         };
         self.work.insert(bucket, work);
         self.ready.push_back(bucket);
     }
 
-    fn begin_passes(&mut self) {
-        while self.passes.len() < self.options.concurrency {
+    fn begin_steps(&mut self) {
+        while self.steps.len() < self.options.concurrency {
             let Some(bucket) = self.ready.pop_front() else {
                 return;
             };
-            if let Some(work) = self.work.get_mut(&bucket) {
-                work.is_running = true;
-                let budget = (self.options.bytes_per_pass).checked_shr(work.shrunk_bits);
-                let plan = Plan {
-                    budget: budget.unwrap_or(0).max(1),
-                    observer_time_limit: self.options.observer_time_limit,
-                    set_aside: work.set_aside.take(),
+            let place = Place {
+                session: self.session(),
+                bucket,
+                is_owner: self.is_owner(bucket),
+            };
+            let state = self
+                .work
+                .get_mut(&bucket)
+                .and_then(|work| work.state.take());
+            if let Some(state) = state {
+                let job = self.job.clone();
+                let step = async move {
+                    let step = AssertUnwindSafe(job.step(place, state)).catch_unwind();
+                    let (state, next) = step.await.unwrap_or_else(|_| {
+                        tracing::error!(%bucket, "a step panicked");
+                        (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
+                    });
+                    (bucket, state, next)
                 };
-                let yields = work.stands_in;
-                let pass = Box::pin(self.pass(bucket, plan, yields));
-                self.passes.spawn(pass);
+                let span = tracing::debug_span!("step", %bucket);
+                self.steps.spawn(Box::pin(step.instrument(span)));
             }
         }
     }
 
-    /// Returns a pass, to be made by a task of its own.
-    fn pass(
-        &self,
-        bucket: Bucket,
-        plan: Plan,
-        yields: bool,
-    ) -> impl Future<Output = Outcome> + Send + use<K, U, V, C, D, O> {
-        let (queue, runner) = (self.queue.clone(), self.runner.clone());
-        let (observer, metrics) = (self.observer.clone(), self.metrics.clone());
-        let span = tracing::debug_span!("pass", %bucket, budget = plan.budget);
-        let pass = async move {
-            let began = runner.environment().now();
-            let (queue, plan) = (&queue, &plan);
-            let (observer, metrics) = (&*observer, &*metrics);
-            let once = |tr, attempt: Attempt| async move {
-                if attempt.after == Some(Code::NOT_COMMITTED) {
-                    metrics.conflicts.increment(1);
-                    if yields {
-                        return Ok(None);
-                    }
-                }
-                let plan = plan.for_attempt(attempt.number);
-                queue.pass(&tr, bucket, &plan, observer).await.map(Some)
-            };
-            let made = AssertUnwindSafe(runner.run(once)).catch_unwind().await;
-            Outcome {
-                bucket,
-                budget: plan.budget,
-                took: runner.environment().now().saturating_sub(began),
-                result: made,
-            }
+    /// Notes when the next step in a bucket is due. `None`: the step was aborted.
+    fn note(&mut self, ended: Option<(Bucket, J::State, Next)>) {
+        let Some((bucket, state, next)) = ended else {
+            return;
         };
-        tracing::Instrument::instrument(pass, span)
-    }
-
-    /// Notes what became of a pass, and when the bucket is to be combined again.
-    fn note(&mut self, outcome: Outcome) {
-        let Outcome {
-            bucket,
-            budget,
-            took,
-            result,
-        } = outcome;
-        let now = self.now();
+        let (now, is_owner) = (self.now(), self.is_owner(bucket));
         let Some(work) = self.work.get_mut(&bucket) else {
             return;
         };
-        work.is_running = false;
         let again = std::mem::take(&mut work.again);
-        let error = match result {
-            Ok(Ok(Some(pass))) => {
-                self.metrics.note(&pass, took);
-                work.failures = 0;
-                work.shrunk_bits = work.shrunk_bits.saturating_sub(1);
-                if pass.has_more || again {
-                    self.ready.push_back(bucket);
-                } else {
-                    self.work.remove(&bucket);
-                }
-                return;
-            }
-            Ok(Ok(None)) => {
-                self.work.remove(&bucket);
-                return;
-            }
-            Ok(Err(error)) => error,
-            // A codec's, since those of combiner and observer are caught before.
-            Err(_) => Error::PassPanicked,
-        };
-        let is_too_large = code_of(&error) == Some(Code::TRANSACTION_TOO_LARGE);
-        if is_too_large && budget == 1 {
-            work.set_aside = Some(format!(
-                "its change alone does not fit a transaction: {error}"
-            ));
+        work.state = Some(state);
+        match next {
+            Next::After(wait) => work.not_before = Some(now + wait),
+            _ if !is_owner && !work.stands_in => drop(self.work.remove(&bucket)),
+            Next::Done if !again => drop(self.work.remove(&bucket)),
+            Next::Done | Next::Again => self.ready.push_back(bucket),
         }
-        if is_too_large || matches!(error, Error::ObserverTimedOut { .. }) {
-            work.shrunk_bits = (work.shrunk_bits + SHRINK_BITS).min(usize::BITS);
-        }
-        if is_too_large {
-            self.ready.push_back(bucket);
-            return;
-        }
-        work.failures = work.failures.saturating_add(1);
-        let wait = (self.options.backoff).after(work.failures, self.runner.environment());
-        work.not_before = Some(now + wait);
-        self.metrics.failures.increment(1);
-        let error: &dyn std::error::Error = &error;
-        tracing::warn!(queue = %self.queue.subspace(), %bucket, error, ?wait, "a pass failed");
     }
 
     /// Shows that the session lives, and looks who does not.
-    async fn tick(&mut self) -> Result<()> {
+    async fn tick(&mut self) -> Result<(), J::Error> {
         match self.member.tick().await? {
             Tick::Observed => return Ok(()),
-            // Whoever has declared it dead combines its buckets. That does no harm to its passes.
+            // Whoever has declared it dead works on its buckets.
             Tick::Dead => return self.begin_session().await,
             Tick::Beaten => {}
         }
-        self.report().await?;
-        self.bury_the_dead().await
-    }
-
-    /// Tells the gauges how things stand.
-    async fn report(&mut self) -> Result<()> {
         let now = self.now();
-        let standing = self
+        let waits = self
             .work
             .values()
             .map(|work| now.saturating_sub(work.since));
-        self.metrics
-            .lag
-            .set(standing.max().unwrap_or_default().as_secs_f64());
-        let queue = &self.queue;
-        for bucket in self.metrics.to_report(self.work.keys().copied()) {
-            let look = |tr, _| async move { queue.pending(&tr, bucket).await };
-            self.metrics.pending(bucket, &self.runner.run(look).await?);
-        }
-        Ok(())
+        let oldest = waits.max().unwrap_or_default();
+        let buckets = self.work.keys().copied().collect();
+        self.job.report(buckets, oldest).await?;
+        self.bury_the_dead().await
     }
 
     /// Opens a session, and tells the others that it takes over its buckets.
-    async fn begin_session(&mut self) -> Result<()> {
+    async fn begin_session(&mut self) -> Result<(), J::Error> {
         self.member.open().await?;
-        let keys = &self.queue.keys;
-        let wake = |tr, _| async move {
-            keys.wake_all(&tr);
-            Ok::<_, Error>(())
+        let options = &self.options;
+        let wake = |tr: Tx<_>, _| async move {
+            tr.set_to_versionstamp(&options.wake);
+            Ok::<_, J::Error>(())
         };
         self.runner.run(wake).await
     }
 
-    /// Removes sessions that are dead: they hold nothing.
-    async fn bury_the_dead(&mut self) -> Result<()> {
+    /// Removes sessions that are dead.
+    async fn bury_the_dead(&mut self) -> Result<(), J::Error> {
         let dead = self.member.look_for_dead().await?;
         if dead.is_empty() {
             return Ok(());
         }
-        let (keys, dead) = (&self.queue.keys, &dead);
-        let bury = |tr, _| async move {
+        let (options, dead) = (&self.options, &dead);
+        let bury = |tr: Tx<_>, _| async move {
             for session in dead {
-                if keys.sessions.life(&tr, *session).await? == Some(Life::Dead) {
-                    keys.sessions.remove(&tr, *session);
+                if options.sessions.life(&tr, *session).await? == Some(Life::Dead) {
+                    options.sessions.remove(&tr, *session);
                 }
             }
-            keys.wake_all(&tr);
-            Ok::<_, Error>(())
+            tr.set_to_versionstamp(&options.wake);
+            Ok::<_, J::Error>(())
         };
         self.runner.run(bury).await?;
-        tracing::info!(queue = %keys.queue, sessions = dead.len(), "removed dead sessions");
+        let recipe = options.sessions.subspace();
+        tracing::info!(%recipe, sessions = dead.len(), "removed dead sessions");
         Ok(())
     }
 
-    /// Lets the passes end that have begun, and ends the session.
-    async fn close(mut self, grace: Duration) -> Result<()> {
-        let finish = async {
-            while let Some(ended) = self.passes.join_next().await {
-                self.note(ended.expect("a pass catches its panics, and is not aborted before"));
-            }
-        };
+    /// Lets the steps end that have begun, and ends the session.
+    async fn close(mut self, grace: Duration) -> Result<(), J::Error> {
+        let finish = async { while self.steps.join_next().await.is_some() {} };
         if timeout(grace, finish).await.is_err() {
-            tracing::warn!(queue = %self.queue.subspace(), "passes that do not end are dropped");
-            self.passes.shutdown().await;
+            let recipe = self.options.sessions.subspace();
+            tracing::warn!(%recipe, "steps that do not end are dropped");
+            self.steps.shutdown().await;
         }
-        let (keys, session) = (&self.queue.keys, self.member.id());
-        let leave = |tr, _| async move {
-            keys.sessions.remove(&tr, session);
-            keys.wake_all(&tr);
-            Ok::<_, Error>(())
+        let (options, session) = (&self.options, self.member.id());
+        let leave = |tr: Tx<_>, _| async move {
+            options.sessions.remove(&tr, session);
+            tr.set_to_versionstamp(&options.wake);
+            Ok::<_, J::Error>(())
         };
         self.runner.run(leave).await
     }
 
-    fn warn(&self, result: Result<()>, problem: &'static str) {
+    fn warn(&self, result: Result<(), J::Error>, problem: &'static str) {
         if let Err(error) = result {
             let error: &dyn std::error::Error = &error;
-            tracing::warn!(queue = %self.queue.subspace(), error, problem);
+            tracing::warn!(recipe = %self.options.sessions.subspace(), error, problem);
         }
     }
 
@@ -480,16 +470,43 @@ where
     }
 }
 
-/// Returns the buckets that have a notification.
-async fn notified<K, U, V, C>(
-    tr: &impl Transaction,
-    queue: &CombineQueue<K, U, V, C>,
-) -> Result<Vec<Bucket>> {
-    let (begin, end) = queue.keys.notifications();
-    let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|row| queue.keys.notified(row.key()))
-        .collect()
+/// A crew at work in a task of its own. Dropping it stops the crew wherever it is.
+#[must_use = "a crew whose hands are dropped stops"]
+pub struct Hands<E> {
+    crew: JoinSet<Result<(), E>>,
+    stop: oneshot::Sender<Duration>,
+}
+
+impl<E: Send + 'static> Hands<E> {
+    /// Has a crew work, in a span.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn begin<J: Job<Error = E>, D: Database>(crew: Crew<J, D>, span: tracing::Span) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(crew.run(stopped).instrument(span));
+        Self { crew: tasks, stop }
+    }
+
+    /// Begins no more steps, waits up to `grace` for those under way, and ends the session.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`]: the session ends after a lease then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the crew wherever it is.
+    pub async fn shut_down(mut self, grace: Duration) -> Result<(), E> {
+        // It has ended by itself only if it panicked, which is told next.
+        let _ = self.stop.send(grace);
+        match self.crew.join_next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(error)) if error.is_panic() => {
+                std::panic::resume_unwind(error.into_panic());
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Waits for a watch, for ever if there is none.

@@ -135,10 +135,6 @@ pub enum Error {
     #[error("the observer panicked")]
     ObserverPanicked,
 
-    /// A codec panicked. Nothing of the pass was committed.
-    #[error("a codec panicked")]
-    PassPanicked,
-
     /// The observer took longer than it may. Nothing of the pass was committed.
     #[error("the observer has not returned within {limit:?}")]
     ObserverTimedOut {

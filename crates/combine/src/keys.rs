@@ -190,15 +190,6 @@ impl Keys {
         self.sweeps.pack(&bucket.0)
     }
 
-    pub(crate) fn sweeps(&self) -> (Vec<u8>, Vec<u8>) {
-        self.sweeps.range()
-    }
-
-    /// Returns the bucket whose sweep lies under a key.
-    pub(crate) fn swept(&self, key: &[u8]) -> Result<Bucket> {
-        bucket_of(&self.sweeps, key)
-    }
-
     pub(crate) fn aside(&self, key: &[u8], id: &ItemId) -> Vec<u8> {
         id.key_in(&self.aside_of(self.bucket(key), key))
     }
@@ -318,7 +309,6 @@ mod tests {
         assert!(is_update_of(&update, updates.bytes()));
         assert_eq!(keys.set_aside(&aside).unwrap(), (key.to_vec(), id));
         assert_eq!(keys.notified(&part("n")).unwrap(), bucket);
-        assert_eq!(keys.swept(&part("x")).unwrap(), bucket);
         assert_eq!(keys.valued(&keyed(part("v"))).unwrap(), key);
         for row in [&b"Q"[..], &part("u"), &keyed(part("u"))] {
             assert!(keys.updated(bucket, row).is_err());

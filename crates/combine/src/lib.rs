@@ -117,7 +117,8 @@
 
 mod aside;
 mod combiner;
-mod crew;
+mod combining;
+pub mod crew;
 mod error;
 mod initialize;
 mod keys;

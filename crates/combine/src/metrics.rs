@@ -12,7 +12,7 @@
 //! | `combine_set_aside` | counter | updates that they set aside |
 //! | `combine_conflicts` | counter | conflicts that they met |
 //! | `combine_failures` | counter | passes that failed, and are tried again later |
-//! | `combine_stood_in` | counter | how often this worker took a bucket of another that stood still |
+//! | `combine_stood_in` | counter | passes of this worker over buckets of others that stood still |
 //! | `combine_pass_updates` | histogram | updates of a pass |
 //! | `combine_pass_bytes` | histogram | what a pass took of its budget |
 //! | `combine_pass_seconds` | histogram | how long a pass took, with its retries |
@@ -79,7 +79,7 @@ impl Metrics {
     }
 
     /// Returns the buckets whose gauges are to be set: those that have work, and those that had.
-    pub(crate) fn to_report(&self, work: impl Iterator<Item = Bucket>) -> BTreeSet<Bucket> {
+    pub(crate) fn to_report(&self, work: Vec<Bucket>) -> BTreeSet<Bucket> {
         let reported = self.reported.lock();
         let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *reported)

@@ -6,12 +6,11 @@ use std::time::Duration;
 use hc_dequeue::Backoff;
 use hc_dequeue::microqueue::keyspace::codec::Codec;
 use hc_dequeue::microqueue::keyspace::{Database, Runner};
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
-use tracing::Instrument;
 
-use crate::crew::Crew;
-use crate::error::Result;
+use crate::combining::Combining;
+use crate::crew::{Crew, CrewOptions, Hands};
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
 use crate::queue::CombineQueue;
 
@@ -119,10 +118,7 @@ impl WorkerOptions {
 /// Dropping a worker stops it wherever it is: a pass is committed or is not, and the session ends
 /// after a lease.
 #[must_use = "a worker that is dropped stops"]
-pub struct Worker {
-    crew: JoinSet<Result<()>>,
-    stop: oneshot::Sender<Duration>,
-}
+pub struct Worker(Hands<Error>);
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -147,13 +143,25 @@ where
         options: WorkerOptions,
         observer: impl ChangeObserver<K, V>,
     ) -> Result<Worker> {
-        let crew = Crew::open(self.clone(), runner.clone(), options, Arc::new(observer)).await?;
+        let crew = CrewOptions {
+            concurrency: options.concurrency,
+            patience: options.patience,
+            poll_interval: options.poll_interval,
+            sessions: self.keys.sessions.clone(),
+            lease: self.settings.lease,
+            wake: self.keys.wake(),
+        };
+        let job = Combining {
+            queue: self.clone(),
+            runner: runner.clone(),
+            options,
+            observer,
+            metrics: Metrics::new(&self.subspace().to_string()),
+        };
+        let crew = Crew::open(Arc::new(job), runner.clone(), crew).await?;
         let span =
             tracing::debug_span!("combine", queue = %self.subspace(), session = %crew.session());
-        let (stop, stopped) = oneshot::channel();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(crew.run(stopped).instrument(span));
-        Ok(Worker { crew: tasks, stop })
+        Ok(Worker(Hands::begin(crew, span)))
     }
 }
 
@@ -166,15 +174,7 @@ impl Worker {
     ///
     /// # Cancel safety
     /// Dropping the future is dropping the worker.
-    pub async fn shut_down(mut self, grace: Duration) -> Result<()> {
-        // It has ended by itself only if it panicked, which is told next.
-        let _ = self.stop.send(grace);
-        match self.crew.join_next().await {
-            Some(Ok(ended)) => ended,
-            Some(Err(error)) if error.is_panic() => {
-                std::panic::resume_unwind(error.into_panic());
-            }
-            _ => Ok(()),
-        }
+    pub async fn shut_down(self, grace: Duration) -> Result<()> {
+        self.0.shut_down(grace).await
     }
 }

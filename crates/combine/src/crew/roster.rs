@@ -7,18 +7,10 @@ use hc_dequeue::session::SessionId;
 
 use crate::keys::{Bucket, bond};
 
-/// A bucket with a notification, and how far the work on it is.
-#[derive(Debug)]
-pub(super) struct Standing {
-    pub(super) bucket: Bucket,
-    /// The sweep as stored: each pass changes it.
-    pub(super) sweep: Option<Bytes>,
-}
-
 /// For how many rounds a bucket of another session has stood still.
 #[derive(Debug)]
 struct Still {
-    sweep: Option<Bytes>,
+    mark: Bytes,
     rounds: usize,
 }
 
@@ -45,29 +37,29 @@ impl Roster {
         before.count()
     }
 
-    /// Takes note, once in a patience, of the buckets that have a notification, and returns those
-    /// where it is the turn of a session to stand in: no pass was made over them for as many rounds
-    /// as its place in their order says.
+    /// Takes note, once in a patience, of the buckets in which there is something to do, and returns
+    /// those where it is the turn of a session to stand in: their mark has not changed for as many
+    /// rounds as its place in their order says.
     pub(super) fn stalled(
         &mut self,
         own: SessionId,
-        standing: impl Iterator<Item = Standing>,
+        standing: impl Iterator<Item = (Bucket, Bytes)>,
     ) -> Vec<Bucket> {
         let mut before = std::mem::take(&mut self.still);
         let mut stalled = Vec::new();
-        for Standing { bucket, sweep } in standing {
+        for (bucket, mark) in standing {
             let rank = self.rank(own, bucket);
             if rank == 0 {
                 continue;
             }
             let rounds = match before.remove(&bucket) {
-                Some(still) if still.sweep == sweep => still.rounds + 1,
+                Some(still) if still.mark == mark => still.rounds + 1,
                 _ => 0,
             };
             if rounds >= rank {
                 stalled.push(bucket);
             }
-            self.still.insert(bucket, Still { sweep, rounds });
+            self.still.insert(bucket, Still { mark, rounds });
         }
         stalled
     }
@@ -122,17 +114,14 @@ mod tests {
         let mut roster = Roster::default();
         roster.update(sessions(4));
         let bucket = Bucket(7);
-        let standing = |sweep: &'static [u8]| Standing {
-            bucket,
-            sweep: Some(Bytes::from_static(sweep)),
-        };
+        let standing = |mark: &'static [u8]| (bucket, Bytes::from_static(mark));
         for session in sessions(4) {
             let rank = roster.rank(session, bucket);
             let mut fresh = Roster::default();
             fresh.update(sessions(4));
             // What moves is not stood in for.
-            for sweep in [&b"1"[..], b"2", b"3"] {
-                assert_eq!(fresh.stalled(session, [standing(sweep)].into_iter()), []);
+            for mark in [&b"1"[..], b"2", b"3"] {
+                assert_eq!(fresh.stalled(session, [standing(mark)].into_iter()), []);
             }
             for round in 1..=3 {
                 let stalled = fresh.stalled(session, [standing(b"3")].into_iter());

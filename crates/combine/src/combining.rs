@@ -1,0 +1,165 @@
+//! What a worker does in a bucket: passes, and what becomes of those that fail.
+
+use std::time::Duration;
+
+use hc_dequeue::microqueue::keyspace::codec::Codec;
+use hc_dequeue::microqueue::keyspace::error::code_of;
+use hc_dequeue::microqueue::keyspace::{
+    Attempt, Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, read_all,
+};
+
+use crate::crew::{Job, Next, Place};
+use crate::error::{Error, Result};
+use crate::keys::Bucket;
+use crate::metrics::Metrics;
+use crate::observer::ChangeObserver;
+use crate::pass::{Pass, Plan};
+use crate::queue::CombineQueue;
+use crate::worker::WorkerOptions;
+
+/// By how many bits the budget shrinks after a pass that was too large or too slow.
+const SHRINK_BITS: u32 = 3;
+
+/// How a bucket has been going.
+#[derive(Debug, Default)]
+pub(crate) struct Effort {
+    /// How often it has failed in a row.
+    failures: u32,
+    /// By how many bits its budget has shrunk.
+    shrunk_bits: u32,
+    /// Why to set the next update aside.
+    set_aside: Option<String>,
+}
+
+/// The job of the workers of a queue.
+pub(crate) struct Combining<K, U, V, C, D: Database, O> {
+    pub(crate) queue: CombineQueue<K, U, V, C>,
+    pub(crate) runner: Runner<D>,
+    pub(crate) options: WorkerOptions,
+    pub(crate) observer: O,
+    pub(crate) metrics: Metrics,
+}
+
+impl<K, U, V, C, D, O> Job for Combining<K, U, V, C, D, O>
+where
+    K: Send + Sync + 'static,
+    U: Send + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<U> + Codec<V>,
+    D: Database,
+    O: ChangeObserver<K, V>,
+{
+    type Error = Error;
+    type State = Effort;
+
+    async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+        let keys = &self.queue.keys;
+        let (begin, end) = keys.notifications();
+        let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
+        rows.iter().map(|row| keys.notified(row.key())).collect()
+    }
+
+    /// The sweeps: every pass writes its own.
+    async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
+        let marks = buckets.iter().map(|bucket| async move {
+            let sweep = self.queue.keys.sweep(*bucket);
+            let mark = tr.get(&sweep, Isolation::Snapshot).await?;
+            Ok(mark.unwrap_or_default())
+        });
+        futures::future::try_join_all(marks).await
+    }
+
+    async fn step(&self, place: Place, effort: Effort) -> (Effort, Next) {
+        if !place.is_owner {
+            self.metrics.stood_in.increment(1);
+        }
+        let budget = (self.options.bytes_per_pass).checked_shr(effort.shrunk_bits);
+        let plan = Plan {
+            budget: budget.unwrap_or(0).max(1),
+            observer_time_limit: self.options.observer_time_limit,
+            set_aside: effort.set_aside.clone(),
+        };
+        let began = self.runner.environment().now();
+        match self.pass(place, &plan).await {
+            Ok(Some(pass)) => {
+                let took = self.runner.environment().now().saturating_sub(began);
+                self.metrics.note(&pass, took);
+                let effort = Effort {
+                    shrunk_bits: effort.shrunk_bits.saturating_sub(1),
+                    ..Effort::default()
+                };
+                let next = if pass.has_more {
+                    Next::Again
+                } else {
+                    Next::Done
+                };
+                (effort, next)
+            }
+            Ok(None) => (effort, Next::Done),
+            Err(error) => self.failed(place.bucket, plan.budget, effort, &error),
+        }
+    }
+
+    async fn report(&self, buckets: Vec<Bucket>, oldest: Duration) -> Result<()> {
+        self.metrics.lag.set(oldest.as_secs_f64());
+        let queue = &self.queue;
+        for bucket in self.metrics.to_report(buckets) {
+            let look = |tr, _| async move { queue.pending(&tr, bucket).await };
+            self.metrics.pending(bucket, &self.runner.run(look).await?);
+        }
+        Ok(())
+    }
+}
+
+impl<K, U, V, C, D, O> Combining<K, U, V, C, D, O>
+where
+    K: Send + Sync + 'static,
+    U: Send + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<U> + Codec<V>,
+    D: Database,
+    O: ChangeObserver<K, V>,
+{
+    /// Makes a pass. `None`: somebody else has, whose place this is.
+    async fn pass(&self, place: Place, plan: &Plan) -> Result<Option<Pass>> {
+        let once = |tr, attempt: Attempt| async move {
+            if attempt.after == Some(Code::NOT_COMMITTED) {
+                self.metrics.conflicts.increment(1);
+                if !place.is_owner {
+                    return Ok(None);
+                }
+            }
+            let plan = plan.for_attempt(attempt.number);
+            let pass = self.queue.pass(&tr, place.bucket, &plan, &self.observer);
+            pass.await.map(Some)
+        };
+        self.runner.run(once).await
+    }
+
+    /// Says when to try again, and with how much.
+    fn failed(
+        &self,
+        bucket: Bucket,
+        budget: usize,
+        mut effort: Effort,
+        error: &Error,
+    ) -> (Effort, Next) {
+        let is_too_large = code_of(error) == Some(Code::TRANSACTION_TOO_LARGE);
+        if is_too_large || matches!(error, Error::ObserverTimedOut { .. }) {
+            effort.shrunk_bits = (effort.shrunk_bits + SHRINK_BITS).min(usize::BITS);
+        }
+        if is_too_large {
+            if budget == 1 {
+                let reason = format!("its change alone does not fit a transaction: {error}");
+                effort.set_aside = Some(reason);
+            }
+            return (effort, Next::Again);
+        }
+        effort.failures = effort.failures.saturating_add(1);
+        let wait = (self.options.backoff).after(effort.failures, self.runner.environment());
+        self.metrics.failures.increment(1);
+        let error: &dyn std::error::Error = error;
+        tracing::warn!(queue = %self.queue.subspace(), %bucket, error, ?wait, "a pass failed");
+        (effort, Next::After(wait))
+    }
+}
