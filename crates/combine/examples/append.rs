@@ -1,0 +1,90 @@
+//! Many writers append to one text at the same time, and none of them reads it: the text is what they
+//! wrote in the order of their commits.
+//!
+//! Appending does not commute. A combine queue folds the updates of a key in the order in which they
+//! were committed, so that any state machine can be a combiner.
+//!
+//! `cargo run -p combine --example append` runs it in memory; with a URL, `embedded:text.store` or
+//! `fdb:`, it runs there.
+
+use std::env;
+use std::slice;
+use std::time::Duration;
+
+use combine::hc_dequeue::microqueue::keyspace::{self, Isolation, Runner, Store, Subspace};
+use combine::{CombineQueue, Result, Settings, Unobserved, WorkerOptions};
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+
+const WRITERS: u32 = 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Edit {
+    Append(String),
+    Erase,
+}
+
+/// Makes an edit after another. No text is what an erased one leaves.
+fn edit(_name: &String, text: Option<String>, edits: Vec<Edit>) -> Option<String> {
+    edits.into_iter().fold(text, |text, edit| match edit {
+        Edit::Append(more) => Some(text.unwrap_or_default() + &more),
+        Edit::Erase => None,
+    })
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = env::args().nth(1);
+    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
+    run(&Runner::new(store), &Subspace::from("append")).await
+}
+
+pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+    let texts = root.subspace(&"texts");
+    let texts: CombineQueue<String, Edit, String> =
+        CombineQueue::open(runner, texts, Settings::default(), edit).await?;
+    let options = WorkerOptions::default();
+    let worker = texts.work(runner, options, Unobserved).await?;
+    let (texts, name) = (&texts, &"letter".to_owned());
+
+    // An edit and its versionstamp, which tells when it was committed.
+    let commit = |edit: Edit| async move {
+        let edit = &edit;
+        let add = |tr, _| async move { texts.add(&tr, name, edit).await };
+        let ((), commit) = runner.run_committed(add).await?;
+        Ok::<_, combine::Error>(commit.versionstamp.expect("it has written something"))
+    };
+    let read = || async {
+        let read = |tr, _| async move { texts.settled(&tr, name, Isolation::Snapshot).await };
+        runner.run(read).await
+    };
+
+    commit(Edit::Erase).await?;
+    let writers = (0..WRITERS).map(|writer| async move {
+        let mut written = Vec::new();
+        for line in 0..5 {
+            let line = format!("writer {writer}, line {line}\n");
+            let versionstamp = commit(Edit::Append(line.clone())).await?;
+            written.push((versionstamp, line));
+        }
+        Ok::<_, combine::Error>(written)
+    });
+    let mut written = try_join_all(writers).await?.concat();
+    written.sort();
+    let (last, _) = written.last().expect("every writer has written");
+    // Until all of it is combined, however many edits follow.
+    texts
+        .await_settled(runner, slice::from_ref(name), *last)
+        .await?;
+    let text = read().await?.unwrap_or_default();
+    let lines: String = written.iter().map(|(_, line)| line.as_str()).collect();
+    assert_eq!(text, lines);
+    print!("{text}");
+
+    let erased = commit(Edit::Erase).await?;
+    texts
+        .await_settled(runner, slice::from_ref(name), erased)
+        .await?;
+    assert_eq!(read().await?, None);
+    worker.shut_down(Duration::from_secs(60)).await
+}

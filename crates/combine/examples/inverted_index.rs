@@ -1,0 +1,119 @@
+//! Who is where, and who is in a given place: an observer keeps an index by value in step with the
+//! values. It is told the old value and the new one in the transaction that makes the change, so
+//! that at no moment a reader sees one without the other.
+//!
+//! `cargo run -p combine --example inverted_index` runs it in memory; with a URL,
+//! `embedded:people.store` or `fdb:`, it runs there.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::time::Duration;
+
+use combine::hc_dequeue::microqueue::keyspace::{
+    self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
+};
+use combine::{
+    BoxError, Change, ChangeObserver, CombineQueue, Error, LastWriter, Result, Settings,
+    WorkerOptions,
+};
+use futures::future::try_join_all;
+
+/// Where each person is: an update says where they have come, or that they have left.
+type Places = CombineQueue<String, Option<String>, String>;
+
+const PEOPLE: u32 = 40;
+
+/// People by place: `(place, person)` for each.
+#[derive(Clone)]
+struct Index(Subspace);
+
+impl ChangeObserver<String, String> for Index {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, String>],
+    ) -> Result<(), BoxError> {
+        for Change { key, old, new } in changes {
+            if let Some(old) = old {
+                tr.clear(&self.0.pack(&(old, key)));
+            }
+            if let Some(new) = new {
+                tr.set(&self.0.pack(&(new, key)), b"");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Index {
+    /// Returns who is in a place.
+    async fn people_in(&self, tr: &impl Transaction, place: &str) -> Result<BTreeSet<String>> {
+        let people = self.0.subspace(&place);
+        let (begin, end) = people.range();
+        let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
+        let person = |row: &keyspace::KeyValue| people.unpack(row.key()).expect("as it was packed");
+        Ok(rows.iter().map(person).collect())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = env::args().nth(1);
+    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
+    run(&Runner::new(store), &Subspace::from("inverted_index")).await
+}
+
+pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+    let places = root.subspace(&"places");
+    let places: Places =
+        CombineQueue::open(runner, places, Settings::default(), LastWriter).await?;
+    let index = Index(root.subspace(&"index"));
+    let options = WorkerOptions::default();
+    let worker = places.work(runner, options, index.clone()).await?;
+
+    // In the last wave everybody leaves.
+    for wave in [&["attic", "cellar"][..], &["cellar", "garden"], &[]] {
+        let moves = (0..PEOPLE).map(|person| {
+            let place = person.checked_rem(wave.len() as u32);
+            let place = place.map(|place| wave[place as usize].to_owned());
+            move_to(runner, &places, format!("person {person}"), place)
+        });
+        try_join_all(moves).await?;
+        // The index is of the values also while these are on their way.
+        check(runner, &places, &index).await?;
+        places.wait_idle(runner).await?;
+        let found = check(runner, &places, &index).await?;
+        assert_eq!(found, if wave.is_empty() { 0 } else { PEOPLE as usize });
+    }
+    worker.shut_down(Duration::from_secs(60)).await
+}
+
+async fn move_to(
+    runner: &Runner<Store>,
+    places: &Places,
+    person: String,
+    place: Option<String>,
+) -> Result<()> {
+    let (person, place) = (&person, &place);
+    let add = |tr, _| async move { places.add(&tr, person, place).await };
+    runner.run(add).await
+}
+
+/// Makes sure that the index has everybody where they are, and nobody elsewhere. Returns how many.
+async fn check(runner: &Runner<Store>, places: &Places, index: &Index) -> Result<usize> {
+    let read = |tr, _| async move {
+        let values = places.values(&tr, None, usize::MAX, Isolation::Snapshot);
+        let values = values.await?;
+        let mut found = 0;
+        for place in ["attic", "cellar", "garden"] {
+            let indexed = index.people_in(&tr, place).await?;
+            let valued = values.iter().filter(|(_, value)| value == place);
+            assert_eq!(indexed, valued.map(|(person, _)| person.clone()).collect());
+            println!("{place}: {}", indexed.len());
+            found += indexed.len();
+        }
+        assert_eq!(found, values.len());
+        Ok::<_, Error>(found)
+    };
+    runner.run(read).await
+}

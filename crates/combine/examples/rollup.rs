@@ -1,0 +1,172 @@
+//! A measure by x, y and time, and what it sums up to: a tree of combine queues, in which each level
+//! adds its changes to the levels below it, in the transaction that makes them.
+//!
+//! ```text
+//! xyt -+- xy -+- x
+//!      |      +- y
+//!      +- xt --- t
+//!      +- yt
+//! ```
+//!
+//! Whatever dies when, every measurement counts once on every level.
+//!
+//! `cargo run -p combine --example rollup` runs it in memory; with a URL, `embedded:cube.store` or
+//! `fdb:`, it runs there.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::time::Duration;
+
+use combine::hc_dequeue::microqueue::keyspace::{
+    self, Isolation, Runner, Store, Subspace, Transaction,
+};
+use combine::{
+    BoxError, Change, ChangeObserver, CombineQueue, Error, Result, Settings, Sum, WorkerOptions,
+};
+use futures::future::try_join_all;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// The levels, and those below each. Each comes after the one that adds to it.
+const TREE: [(&str, &[&str]); 7] = [
+    ("xyt", &["xy", "xt", "yt"]),
+    ("xy", &["x", "y"]),
+    ("xt", &["t"]),
+    ("yt", &[]),
+    ("x", &[]),
+    ("y", &[]),
+    ("t", &[]),
+];
+
+const WAVES: u64 = 4;
+
+/// A place; without the coordinates that are summed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Cell {
+    x: Option<u8>,
+    y: Option<u8>,
+    t: Option<u8>,
+}
+
+impl Cell {
+    /// Returns the place on a level that this one belongs to.
+    fn on(self, level: &str) -> Self {
+        let keep = |name, coordinate: Option<u8>| coordinate.filter(|_| level.contains(name));
+        Self {
+            x: keep('x', self.x),
+            y: keep('y', self.y),
+            t: keep('t', self.t),
+        }
+    }
+}
+
+type Cube = BTreeMap<Cell, i64>;
+
+/// Returns what a level sums up to on another one.
+fn sum_up(cells: impl IntoIterator<Item = (Cell, i64)>, level: &str) -> Cube {
+    let mut cube = Cube::new();
+    for (cell, measure) in cells {
+        *cube.entry(cell.on(level)).or_default() += measure;
+    }
+    cube.retain(|_, sum| *sum != 0);
+    cube
+}
+
+type Sums = CombineQueue<Cell, i64>;
+
+/// Adds what changes on a level to those below it.
+struct RollUp(Vec<(&'static str, Sums)>);
+
+impl ChangeObserver<Cell, i64> for RollUp {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<Cell, i64>],
+    ) -> Result<(), BoxError> {
+        let difference = |change: &Change<Cell, i64>| {
+            let measure = change.new.unwrap_or(0) - change.old.unwrap_or(0);
+            (change.key, measure)
+        };
+        for (level, sums) in &self.0 {
+            let updates = sum_up(changes.iter().map(difference), level);
+            sums.add_all(tr, &Vec::from_iter(updates)).await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = env::args().nth(1);
+    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
+    run(&Runner::new(store), &Subspace::from("rollup")).await
+}
+
+pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+    let mut levels = BTreeMap::new();
+    for (level, _) in TREE {
+        let sums = CombineQueue::open(runner, root.subspace(&level), Settings::default(), Sum);
+        levels.insert(level, sums.await?);
+    }
+    let mut workers = Vec::new();
+    for (level, below) in TREE {
+        let below = below.iter().map(|below| (*below, levels[below].clone()));
+        let work = levels[level].work(runner, WorkerOptions::default(), RollUp(below.collect()));
+        workers.push(work.await?);
+    }
+
+    let mut expected = read(runner, &levels["xyt"]).await?;
+    for wave in 0..WAVES {
+        let measured = match wave {
+            // The last wave takes everything back.
+            _ if wave == WAVES - 1 => expected.iter().map(|(cell, sum)| (*cell, -sum)).collect(),
+            _ => measure(wave),
+        };
+        expected = sum_up(expected.into_iter().chain(measured.clone()), "xyt");
+        add(runner, &levels["xyt"], &measured).await?;
+        for (level, _) in TREE {
+            // Nothing is added to a level any more once those above are idle.
+            levels[level].wait_idle(runner).await?;
+            let sums = read(runner, &levels[level]).await?;
+            assert_eq!(sums, sum_up(expected.clone(), level), "{level}");
+            println!("wave {wave}: {} cells by {level}", sums.len());
+        }
+    }
+    assert!(expected.is_empty());
+    for worker in workers {
+        worker.shut_down(Duration::from_secs(60)).await?;
+    }
+    Ok(())
+}
+
+/// Returns measurements, some of them of the same cell.
+fn measure(seed: u64) -> Vec<(Cell, i64)> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut coordinate = |end| Some(rng.random_range(0..end));
+    let mut cell = || Cell {
+        x: coordinate(5),
+        y: coordinate(4),
+        t: coordinate(10),
+    };
+    (1..=300).map(|measure| (cell(), measure)).collect()
+}
+
+/// Adds measurements in many transactions at once.
+async fn add(runner: &Runner<Store>, sums: &Sums, measured: &[(Cell, i64)]) -> Result<()> {
+    let transactions = measured.chunks(10).map(|updates| {
+        let add = move |tr, _| async move { sums.add_all(&tr, updates).await };
+        runner.run(add)
+    });
+    try_join_all(transactions).await?;
+    Ok(())
+}
+
+/// Reads a level.
+async fn read(runner: &Runner<Store>, sums: &Sums) -> Result<Cube> {
+    let read = |tr, _| async move {
+        let sums = sums.values(&tr, None, usize::MAX, Isolation::Snapshot);
+        Ok::<_, Error>(sums.await?.into_iter().collect())
+    };
+    runner.run(read).await
+}

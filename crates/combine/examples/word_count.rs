@@ -1,0 +1,122 @@
+//! Words are counted over all documents, while documents are added, changed and removed at the same
+//! time: whoever changes a document adds the difference to the counts, in the same transaction.
+//!
+//! The counts of common words change with nearly every document, and no two changes collide.
+//!
+//! `cargo run -p combine --example word_count` runs it in memory; with a URL, `embedded:words.store`
+//! or `fdb:`, it runs there. It leaves no document behind, and so no word.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::time::Duration;
+
+use combine::hc_dequeue::microqueue::keyspace::{
+    self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
+};
+use combine::{CombineQueue, Result, Settings, Sum, Unobserved, WorkerOptions};
+use futures::future::try_join_all;
+
+/// What becomes of which document.
+type Change = (&'static str, Option<&'static str>);
+
+const ADDED: [Change; 3] = [
+    ("sea", Some("The sea is deep and the sea is wide")),
+    ("sky", Some("The sky is wide and the wind is free")),
+    ("well", Some("The well is deep")),
+];
+
+const CHANGED: [Change; 2] = [
+    ("sea", Some("The sea is calm")),
+    ("well", Some("The well is dry and the sky is calm")),
+];
+
+const REMOVED: [Change; 3] = [("sea", None), ("sky", None), ("well", None)];
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = env::args().nth(1);
+    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
+    run(&Runner::new(store), &Subspace::from("word_count")).await
+}
+
+pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+    let counts = root.subspace(&"counts");
+    let library = Library {
+        documents: root.subspace(&"documents"),
+        counts: CombineQueue::open(runner, counts, Settings::default(), Sum).await?,
+    };
+    let options = WorkerOptions::default();
+    let worker = library.counts.work(runner, options, Unobserved).await?;
+    for changes in [&ADDED[..], &CHANGED, &REMOVED] {
+        // Each in a transaction of its own, all at once.
+        try_join_all(changes.iter().map(|change| library.change(runner, change))).await?;
+        library.counts.wait_idle(runner).await?;
+
+        let (documents, counts) = library.read(runner).await?;
+        assert_eq!(counts, count(&documents.join(" ")));
+        let mut ranking: Vec<_> = counts.iter().collect();
+        ranking.sort_by_key(|(_, count)| -**count);
+        ranking.truncate(3);
+        println!("{} documents: {ranking:?}", documents.len());
+    }
+    let (documents, counts) = library.read(runner).await?;
+    assert!(documents.is_empty() && counts.is_empty());
+    worker.shut_down(Duration::from_secs(60)).await
+}
+
+struct Library {
+    documents: Subspace,
+    counts: CombineQueue<String, i64>,
+}
+
+impl Library {
+    /// Writes or removes a document, and counts what that changes, both or neither.
+    async fn change(&self, runner: &Runner<Store>, (name, text): &Change) -> Result<()> {
+        let document = &self.documents.pack(name);
+        let change = |tr, _| async move { self.stage(&tr, document, text.as_deref()).await };
+        runner.run(change).await
+    }
+
+    async fn stage(&self, tr: &impl Transaction, document: &[u8], new: Option<&str>) -> Result<()> {
+        // Of two changes of the same document, one is made after the other.
+        let old = tr.get(document, Isolation::Serializable).await?;
+        let old = old.as_deref().map(String::from_utf8_lossy);
+        match new {
+            Some(new) => tr.set(document, new.as_bytes()),
+            None => tr.clear(document),
+        }
+        let mut difference = count(new.unwrap_or_default());
+        for (word, count) in count(&old.unwrap_or_default()) {
+            *difference.entry(word).or_default() -= count;
+        }
+        difference.retain(|_, count| *count != 0);
+        let updates: Vec<_> = difference.into_iter().collect();
+        self.counts.add_all(tr, &updates).await
+    }
+
+    /// Reads all documents and all counts, at one moment.
+    async fn read(&self, runner: &Runner<Store>) -> Result<(Vec<String>, BTreeMap<String, i64>)> {
+        let read = |tr, _| async move {
+            let (begin, end) = self.documents.range();
+            let documents = RangeQuery::keys(begin, end);
+            let documents = read_all(&tr, documents, Isolation::Snapshot).await?;
+            let counts = self
+                .counts
+                .values(&tr, None, usize::MAX, Isolation::Snapshot);
+            Ok((documents, counts.await?))
+        };
+        let (documents, counts) = runner.run::<_, combine::Error, _, _>(read).await?;
+        let text = |row: &keyspace::KeyValue| String::from_utf8_lossy(row.value()).into_owned();
+        let documents = documents.iter().map(text).collect();
+        Ok((documents, counts.into_iter().collect()))
+    }
+}
+
+/// Counts the words of a text, whatever their case.
+fn count(text: &str) -> BTreeMap<String, i64> {
+    let mut counts = BTreeMap::new();
+    for word in text.split_whitespace() {
+        *counts.entry(word.to_lowercase()).or_default() += 1;
+    }
+    counts
+}
