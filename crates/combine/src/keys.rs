@@ -69,6 +69,16 @@ const VERSIONSTAMP_CODE: u8 = 0x33;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(pub u32);
 
+impl Bucket {
+    /// Returns the bucket of a key, given its encoded bytes: their XXH3 modulo the count of buckets,
+    /// which is at least one.
+    #[must_use]
+    pub fn of(key: &[u8], bucket_count: u32) -> Self {
+        let bucket = xxh3_64(key) % u64::from(bucket_count);
+        Self(u32::try_from(bucket).expect("less than a count of 32 bits"))
+    }
+}
+
 impl fmt::Display for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -107,8 +117,7 @@ impl Keys {
 
     /// Returns the bucket of a key.
     pub(crate) fn bucket(&self, key: &[u8]) -> Bucket {
-        let bucket = xxh3_64(key) % u64::from(self.bucket_count);
-        Bucket(u32::try_from(bucket).expect("less than a count of 32 bits"))
+        Bucket::of(key, self.bucket_count)
     }
 
     /// Returns all buckets.

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hc_dequeue::microqueue::MicroQueue;
 use hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec, Raw};
@@ -16,12 +15,6 @@ use crate::combiner::Combiner;
 use crate::error::{Error, Result, Stored};
 use crate::keys::{Bucket, GENERATION, Keys};
 use crate::record::{MAX_UPDATE_BYTES, Settings};
-
-/// The most buckets.
-const MAX_BUCKETS: u32 = 1 << 16;
-
-/// The shortest lease: three heartbeats of ten milliseconds.
-const MIN_LEASE: Duration = Duration::from_millis(30);
 
 /// Values of type `V` under keys of type `K`, changed by updates of type `U`, all in one subspace and
 /// stored as the codec `C` writes them.
@@ -108,18 +101,7 @@ where
         settings: Settings,
         combiner: impl Combiner<K, U, V>,
     ) -> Result<Self> {
-        if settings.bucket_count == 0 || settings.bucket_count > MAX_BUCKETS {
-            return Err(Error::BucketCount {
-                given: settings.bucket_count,
-                limit: MAX_BUCKETS,
-            });
-        }
-        if settings.lease < MIN_LEASE {
-            return Err(Error::LeaseTooShort {
-                given: settings.lease,
-                least: MIN_LEASE,
-            });
-        }
+        settings.check()?;
         Ok(Self {
             keys: Arc::new(Keys::new(subspace, settings.bucket_count)),
             settings,

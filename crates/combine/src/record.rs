@@ -5,7 +5,7 @@ use std::time::Duration;
 use hc_dequeue::microqueue::keyspace::record::{Fields, SHORT_BYTES, push_text};
 use hc_dequeue::microqueue::keyspace::{Bytes, Versionstamp, limits};
 
-use crate::error::{Result, Stored, corrupt};
+use crate::error::{Error, Result, Stored, corrupt};
 
 /// The largest update, in bytes as encoded: it fits a record with any reason to set it aside.
 pub const MAX_UPDATE_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
@@ -14,6 +14,12 @@ pub const MAX_UPDATE_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
 pub const MAX_VALUE_BYTES: usize = limits::VALUE_BYTES - 2;
 
 const FORMAT: u8 = 1;
+
+/// The most buckets.
+const MAX_BUCKETS: u32 = 1 << 16;
+
+/// The shortest lease: three heartbeats of ten milliseconds.
+const MIN_LEASE: Duration = Duration::from_millis(30);
 
 /// What all who use a queue must agree on. Stored when the queue is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +38,29 @@ impl Default for Settings {
             bucket_count: 16,
             lease: Duration::from_secs(10),
         }
+    }
+}
+
+impl Settings {
+    /// Refuses what cannot work.
+    ///
+    /// # Errors
+    /// [`BucketCount`](Error::BucketCount) for none or too many,
+    /// [`LeaseTooShort`](Error::LeaseTooShort) for a lease that leaves no time for three heartbeats.
+    pub fn check(&self) -> Result<()> {
+        if self.bucket_count == 0 || self.bucket_count > MAX_BUCKETS {
+            return Err(Error::BucketCount {
+                given: self.bucket_count,
+                limit: MAX_BUCKETS,
+            });
+        }
+        if self.lease < MIN_LEASE {
+            return Err(Error::LeaseTooShort {
+                given: self.lease,
+                least: MIN_LEASE,
+            });
+        }
+        Ok(())
     }
 }
 

@@ -1,19 +1,26 @@
 //! Committed changes leave for an external system: at least once, in commit order per key.
-//!
-//! **This version of the crate is empty.** It reserves the name and the place in the order of the
-//! layers, and re-exports the layer below.
-//!
-//! # What it will be
-//!
-//! A transaction adds exports beside its own changes; workers hand them to an exporter outside any
-//! transaction and record how far they came. What committed is exported at least once, what did
-//! not commit never, and every export carries a sequence by which a receiver recognizes a repeat.
-//! Its buckets and its workers will be those of [`combine`].
-//!
-//! # What to use until then
-//!
-//! A queue of the lowest recipe, [`microqueue`](combine::hc_dequeue::microqueue), filled in the
-//! transaction that makes the change and emptied by one exporting process: peek, export, then
-//! dequeue.
 
+mod batch;
+mod error;
+mod exporter;
+mod exporting;
+mod keys;
+mod letters;
+mod metrics;
+mod queue;
+mod record;
+mod sequence;
+mod subscription;
+mod worker;
+
+pub use crate::error::{Error, Result};
+pub use crate::exporter::{Exporter, SequencedExport};
+pub use crate::letters::DeadLetter;
+pub use crate::queue::{ExportQueue, Start};
+pub use crate::record::MAX_ENTRY_BYTES;
+pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
+pub use crate::subscription::{Backlog, Subscription};
+pub use crate::worker::{Worker, WorkerOptions};
+pub use async_trait::async_trait;
 pub use combine;
+pub use combine::{BoxError, Settings};

@@ -1,0 +1,256 @@
+//! The two transactions of a batch: what is taken, before the exporter is called, and what is settled,
+//! afterwards.
+//!
+//! 1. [`take`](Subscription::take) claims the bucket for a session that lives, and reads entries behind
+//!    the position.
+//! 2. The exporter is called, outside of any transaction.
+//! 3. [`settle`](Subscription::settle) sets the position, if the claim still holds and the session still
+//!    lives, and clears what all subscriptions have passed.
+//!
+//! Who dies between 2 and 3 leaves a batch that is exported again. Who hangs there until somebody else
+//! has the claim cannot set the position any more.
+
+use combine::Bucket;
+use combine::hc_dequeue::microqueue::Item;
+use combine::hc_dequeue::microqueue::keyspace::codec::Codec;
+use combine::hc_dequeue::microqueue::keyspace::transaction::key_after;
+use combine::hc_dequeue::microqueue::keyspace::{
+    Isolation, KeyValue, RangeQuery, StreamingMode, Transaction,
+};
+use combine::hc_dequeue::session::{Life, SessionId};
+use futures::future::try_join_all;
+use futures::{TryFutureExt, try_join};
+
+use crate::error::{Error, Result};
+use crate::record::{Entry, Letter, decode_claim, decode_position, encode_claim, encode_position};
+use crate::sequence::Sequence;
+use crate::subscription::Subscription;
+
+/// How much to take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Portion {
+    pub(crate) entries: usize,
+    /// Of keys and values in the store. At least one entry is taken.
+    pub(crate) bytes: usize,
+}
+
+/// Entries behind the position of a bucket.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// At least one, in commit order.
+    pub(crate) entries: Vec<Item<Entry>>,
+    pub(crate) bytes: usize,
+    pub(crate) has_more: bool,
+}
+
+/// Who has a bucket, and how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    by: SessionId,
+    position: Option<Sequence>,
+}
+
+/// What taking came to.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Batch(Batch),
+    /// There is nothing to export, or nothing is exported for now.
+    Nothing,
+    /// Somebody else who lives has the claim.
+    Claimed(Claim),
+    /// The session is dead.
+    SessionLost,
+}
+
+impl<K, V, C> Subscription<K, V, C>
+where
+    C: Codec<K> + Codec<V>,
+{
+    /// Claims a bucket and reads entries behind its position. A session that lives loses its claim only
+    /// if that is `stalled`: it has not moved since.
+    ///
+    /// # Conflicts
+    /// Reads the claim, the position, the settings, and the states of the own session and of the one
+    /// that has the claim. Writes the claim, unless it is the session's already.
+    pub(crate) async fn take(
+        &self,
+        tr: &impl Transaction,
+        session: SessionId,
+        bucket: Bucket,
+        portion: Portion,
+        stalled: Option<Claim>,
+    ) -> Result<Taken> {
+        let (keys, sessions) = (&self.queue.keys, self.sessions());
+        let claim_key = keys.claim(&self.name, bucket);
+        let claim = tr.get(&claim_key, Isolation::Serializable);
+        let own_life = sessions.life(tr, session).map_err(Error::from);
+        let (claim, position, is_paused, (), own_life) = try_join!(
+            claim.map_err(Error::from),
+            self.position(tr, bucket, Isolation::Serializable),
+            self.is_paused(tr),
+            self.check(tr),
+            own_life,
+        )?;
+        if own_life != Some(Life::Alive) {
+            return Ok(Taken::SessionLost);
+        }
+        let claim = decode_claim(&claim_key, claim.as_deref())?;
+        if let Some(by) = claim.filter(|by| *by != session) {
+            let claimed = Claim { by, position };
+            if stalled != Some(claimed) && sessions.life(tr, by).await? == Some(Life::Alive) {
+                return Ok(Taken::Claimed(claimed));
+            }
+        }
+        if is_paused {
+            return Ok(Taken::Nothing);
+        }
+        let batch = self.read(tr, bucket, position, portion).await?;
+        if batch.entries.is_empty() {
+            return Ok(Taken::Nothing);
+        }
+        if claim != Some(session) {
+            tr.set(&claim_key, &encode_claim(session));
+        }
+        Ok(Taken::Batch(batch))
+    }
+
+    /// Reads entries behind a position.
+    ///
+    /// By snapshot: nobody adds before what is there, since a later commit has a larger stamp, and only
+    /// what every subscription has passed is cleared.
+    async fn read(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+        position: Option<Sequence>,
+        portion: Portion,
+    ) -> Result<Batch> {
+        let log = self.queue.keys.log(bucket);
+        let (begin, end) = self.behind(bucket, position);
+        let mut batch = Batch {
+            entries: Vec::new(),
+            bytes: 0,
+            has_more: false,
+        };
+        let limit = portion.entries.saturating_add(1);
+        let query = RangeQuery::keys(begin, end).limit(limit);
+        let mut next = Some(query.mode(StreamingMode::WantAll));
+        while let Some(query) = next {
+            let read = tr.get_range(&query, Isolation::Snapshot).await?;
+            next = query.after(&read);
+            for row in &read.rows {
+                let bytes = batch.bytes + row.key().len() + row.value().len();
+                let is_full = batch.entries.len() == portion.entries || bytes > portion.bytes;
+                if is_full && !batch.entries.is_empty() {
+                    batch.has_more = true;
+                    return Ok(batch);
+                }
+                batch.entries.push(log.decode(row)?);
+                batch.bytes = bytes;
+            }
+        }
+        Ok(batch)
+    }
+
+    /// Sets the position to the last entry that was exported, keeps those that were not as dead
+    /// letters, gives up the claim if told to, and clears what all subscriptions have passed. False: the
+    /// claim is somebody else's, or the session is dead.
+    ///
+    /// # Conflicts
+    /// Reads the claim, the state of the own session, and the settings, so that no subscription is made
+    /// meanwhile that needs what is cleared. The positions of others by snapshot: they only grow.
+    pub(crate) async fn settle(
+        &self,
+        tr: &impl Transaction,
+        session: SessionId,
+        bucket: Bucket,
+        settled: &Settled,
+    ) -> Result<bool> {
+        let (keys, sessions) = (&self.queue.keys, self.sessions());
+        let claim_key = keys.claim(&self.name, bucket);
+        let claim = tr.get(&claim_key, Isolation::Serializable);
+        let (claim, life, stored) = try_join!(
+            claim.map_err(Error::from),
+            sessions.life(tr, session).map_err(Error::from),
+            self.queue.stored(tr),
+        )?;
+        let claim = decode_claim(&claim_key, claim.as_deref())?;
+        if claim != Some(session) || life != Some(Life::Alive) {
+            return Ok(false);
+        }
+        let position_key = keys.position(&self.name, bucket);
+        tr.set(&position_key, &encode_position(&settled.position));
+        if settled.gives_up {
+            tr.clear(&claim_key);
+        }
+        for (sequence, letter) in &settled.dead {
+            tr.set(&keys.letter(&self.name, sequence), &letter.encode()?);
+        }
+        let others = stored
+            .subscriptions
+            .iter()
+            .filter(|name| **name != *self.name);
+        let others = others.map(|name| {
+            let key = keys.position(name, bucket);
+            async move {
+                let position = tr.get(&key, Isolation::Snapshot).await?;
+                decode_position(&key, position.as_deref())
+            }
+        });
+        let others = try_join_all(others).await?;
+        // One that has exported nothing yet has passed nothing.
+        let passed = (others.into_iter()).fold(Some(settled.position), Option::min);
+        if let Some(passed) = passed {
+            let log = keys.log(bucket);
+            let end = key_after(&passed.id().key_in(log.subspace()));
+            tr.clear_range(log.subspace().bytes(), &end);
+        }
+        Ok(true)
+    }
+
+    /// The range of the entries behind a position.
+    pub(crate) fn behind(&self, bucket: Bucket, position: Option<Sequence>) -> (Vec<u8>, Vec<u8>) {
+        let log = self.queue.keys.log(bucket);
+        let (begin, end) = log.subspace().range();
+        let begin = position.map_or(begin, |position| {
+            key_after(&position.id().key_in(log.subspace()))
+        });
+        (begin, end)
+    }
+
+    /// Reads the first entry behind the position of a bucket.
+    pub(crate) async fn first(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+    ) -> Result<Option<KeyValue>> {
+        let position = self.position(tr, bucket, Isolation::Snapshot).await?;
+        let (begin, end) = self.behind(bucket, position);
+        let first = RangeQuery::keys(begin, end).limit(1);
+        let batch = tr.get_range(&first, Isolation::Snapshot).await?;
+        Ok(batch.rows.into_iter().next())
+    }
+
+    /// Reads up to where a bucket is exported.
+    pub(crate) async fn position(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+        isolation: Isolation,
+    ) -> Result<Option<Sequence>> {
+        let key = self.queue.keys.position(&self.name, bucket);
+        let position = tr.get(&key, isolation).await?;
+        decode_position(&key, position.as_deref())
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    /// The last entry of it.
+    pub(crate) position: Sequence,
+    /// Which of its entries were not exported, and are not tried again.
+    pub(crate) dead: Vec<(Sequence, Letter)>,
+    /// Whether somebody else may have the bucket.
+    pub(crate) gives_up: bool,
+}

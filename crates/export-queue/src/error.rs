@@ -1,0 +1,107 @@
+//! What can go wrong with an export queue.
+
+use combine::Settings;
+use combine::hc_dequeue::microqueue;
+use combine::hc_dequeue::microqueue::keyspace::{self, Bytes, Subspace};
+
+/// The result of every operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of an operation.
+///
+/// The store's own failures, a damaged record and a value that has no encoding are
+/// [`keyspace::Error`]s, kept as the source, so that retry loops recognize them.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store, or a record in it, refused the operation.
+    #[error("export queue operation failed")]
+    Keyspace(#[from] keyspace::Error),
+
+    /// The microqueue that the entries of a bucket are refused the operation.
+    #[error(transparent)]
+    Log(#[from] microqueue::Error),
+
+    /// The settings cannot work.
+    #[error(transparent)]
+    Settings(#[from] combine::Error),
+
+    /// A worker's session could not be opened, kept or ended.
+    #[error("session of a worker failed")]
+    Session(#[from] combine::hc_dequeue::Error),
+
+    /// The queue was created with other settings. Nothing was changed.
+    #[error(
+        "queue `{queue}` was created with {stored:?} and the codecs {stored_codecs:?} for key and \
+         value, not with {given:?} and {given_codecs:?}: open it with those"
+    )]
+    SettingsDiffer {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// What the queue was created with.
+        stored: Settings,
+        /// The codecs that the queue was created with.
+        stored_codecs: Box<[String; 2]>,
+        /// What it was opened with.
+        given: Settings,
+        /// The codecs that it was opened with.
+        given_codecs: Box<[String; 2]>,
+    },
+
+    /// There is no queue in the subspace any more.
+    #[error("there is no queue in `{queue}`: it has no settings")]
+    NoQueue {
+        /// The queue's subspace.
+        queue: Subspace,
+    },
+
+    /// The queue has no such subscription, or has it no more.
+    #[error("queue `{queue}` has no subscription `{subscription}`")]
+    NoSubscription {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// Its name.
+        subscription: String,
+    },
+
+    /// The name of a subscription has from 1 to 255 bytes.
+    #[error("name of {bytes} bytes for a subscription: it has from 1 to {limit}")]
+    SubscriptionName {
+        /// Its length.
+        bytes: usize,
+        /// The greatest length.
+        limit: usize,
+    },
+
+    /// The names of the subscriptions do not fit the record of the settings. Nothing was changed.
+    #[error("queue `{queue}` has too many subscriptions: remove those that nobody needs")]
+    TooManySubscriptions {
+        /// The queue's subspace.
+        queue: Subspace,
+    },
+
+    /// The entry is larger than a record can hold. Nothing was staged.
+    #[error("entry of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    EntryTooLarge {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The size of encoded key and value.
+        bytes: usize,
+        /// The largest size.
+        limit: usize,
+    },
+
+    /// The exporter refused a dead letter. It stays where it is.
+    #[error("the exporter failed: {reason}")]
+    Exporter {
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// The error of a record that no handle of this version has written.
+pub(crate) fn corrupt(key: &[u8], reason: impl Into<String>) -> Error {
+    let key = Bytes::copy_from_slice(key);
+    let reason = reason.into();
+    keyspace::Error::Corrupt { key, reason }.into()
+}

@@ -1,0 +1,338 @@
+//! What a worker does in a bucket: a batch, and what becomes of one that fails.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use combine::Bucket;
+use combine::crew::{Job, Next, Place};
+use combine::hc_dequeue::microqueue::Item;
+use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
+use combine::hc_dequeue::microqueue::keyspace::{Bytes, Database, Isolation, Runner, Transaction};
+use futures::FutureExt;
+use futures::future::try_join_all;
+use tokio::time::timeout;
+
+use crate::batch::{Batch, Claim, Portion, Settled, Taken};
+use crate::error::{Error, Result};
+use crate::exporter::{Exporter, SequencedExport};
+use crate::metrics::Metrics;
+use crate::record::{Entry, Letter};
+use crate::sequence::Sequence;
+use crate::subscription::Subscription;
+use crate::worker::WorkerOptions;
+
+/// After how many failures in a row a batch is made smaller.
+const FAILURES_BEFORE_BISECTION: u32 = 2;
+
+/// How a bucket has been going.
+#[derive(Debug, Default)]
+pub(crate) struct Effort {
+    /// How many batches have failed in a row.
+    failures: u32,
+    /// How many entries to take at most, while one that fails is looked for.
+    limit: Option<usize>,
+    /// The entry that has failed alone, and how often.
+    failing: Option<(Sequence, u32)>,
+    /// Up to where entries have been given to the exporter.
+    given: Option<Sequence>,
+    /// The claim of somebody else, a patience ago.
+    claimed: Option<Claim>,
+}
+
+/// The job of the workers of a subscription.
+pub(crate) struct Exporting<K, V, C, D: Database, E> {
+    pub(crate) subscription: Subscription<K, V, C>,
+    pub(crate) runner: Runner<D>,
+    pub(crate) options: WorkerOptions,
+    pub(crate) exporter: E,
+    pub(crate) metrics: Metrics,
+}
+
+impl<K, V, C, D, E> Job for Exporting<K, V, C, D, E>
+where
+    K: Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<V>,
+    D: Database,
+    E: Exporter<K, V>,
+{
+    type Error = Error;
+    type State = Effort;
+
+    async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+        match self.subscription.is_paused(tr).await? {
+            true => Ok(Vec::new()),
+            false => self.subscription.all_behind(tr).await,
+        }
+    }
+
+    /// The positions: every batch sets its own.
+    async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
+        let marks = buckets.iter().map(|bucket| async move {
+            let subscription = &self.subscription;
+            let position = subscription
+                .position(tr, *bucket, Isolation::Snapshot)
+                .await?;
+            let mark = position.map(|position| position.to_bytes().to_vec());
+            Ok::<_, Error>(mark.unwrap_or_default().into())
+        });
+        try_join_all(marks).await
+    }
+
+    async fn step(&self, place: Place, mut effort: Effort) -> (Effort, Next) {
+        let next = match self.next_batch(place, &mut effort).await {
+            Ok(next) => next,
+            Err(problem) => self.later(place.bucket, &mut effort, &problem),
+        };
+        (effort, next)
+    }
+
+    async fn report(&self, buckets: Vec<Bucket>, _oldest: Duration) -> Result<()> {
+        let subscription = &self.subscription;
+        for name in self.subscriptions().await? {
+            let other = Subscription {
+                name: name.clone().into(),
+                ..subscription.clone()
+            };
+            let other = &other;
+            let look = |tr, _| async move { other.lag(&tr).await };
+            let lag = self.runner.run(look).await?;
+            self.metrics.lag(&name, lag.unwrap_or_default());
+        }
+        for bucket in self.metrics.to_report(buckets) {
+            let look = |tr, _| async move { subscription.backlog(&tr, bucket).await };
+            self.metrics.backlog(bucket, &self.runner.run(look).await?);
+        }
+        Ok(())
+    }
+}
+
+impl<K, V, C, D, E> Exporting<K, V, C, D, E>
+where
+    K: Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<V>,
+    D: Database,
+    E: Exporter<K, V>,
+{
+    async fn subscriptions(&self) -> Result<Vec<String>> {
+        let queue = self.subscription.queue();
+        let read = |tr, _| async move { queue.subscriptions(&tr).await };
+        self.runner.run(read).await
+    }
+
+    /// Takes a batch, exports it and sets the position. What went wrong is to be tried again later.
+    async fn next_batch(&self, place: Place, effort: &mut Effort) -> Result<Next, String> {
+        let (
+            subscription,
+            Place {
+                session, bucket, ..
+            },
+        ) = (&self.subscription, place);
+        let portion = Portion {
+            entries: effort.limit.unwrap_or(usize::MAX),
+            bytes: self.options.bytes_per_batch,
+        };
+        let stalled = effort.claimed.take();
+        let take = |tr, _| async move {
+            subscription
+                .take(&tr, session, bucket, portion, stalled)
+                .await
+        };
+        let batch = match self
+            .runner
+            .run(take)
+            .await
+            .map_err(|error| describe(&error))?
+        {
+            Taken::Batch(batch) => batch,
+            Taken::Nothing | Taken::SessionLost => {
+                *effort = Effort::default();
+                return Ok(Next::Done);
+            }
+            Taken::Claimed(claim) => {
+                effort.claimed = Some(claim);
+                return Ok(Next::After(self.options.patience));
+            }
+        };
+        let settled = &self.export(place, effort, &batch).await?;
+        let settle =
+            |tr, _| async move { subscription.settle(&tr, session, bucket, settled).await };
+        if !self
+            .runner
+            .run(settle)
+            .await
+            .map_err(|error| describe(&error))?
+        {
+            self.metrics.lost.increment(1);
+            tracing::warn!(%bucket, "a batch was exported under a claim that is lost");
+            *effort = Effort::default();
+            return Ok(Next::Done);
+        }
+        // Once the entry that failed is behind, more at once.
+        let limit = effort.limit.filter(|_| batch.has_more);
+        *effort = Effort {
+            limit: limit.and_then(|limit| limit.checked_mul(2)),
+            ..Effort::default()
+        };
+        Ok(if batch.has_more {
+            Next::Again
+        } else {
+            Next::Done
+        })
+    }
+
+    /// Exports a batch.
+    async fn export(
+        &self,
+        place: Place,
+        effort: &mut Effort,
+        batch: &Batch,
+    ) -> Result<Settled, String> {
+        let sequence = |entry: &Item<Entry>| Sequence::of(&entry.id);
+        let position = batch.entries.iter().map(sequence).max();
+        let position = position.expect("a batch has an entry at least");
+        let repeats = (batch.entries.iter()).filter(|entry| Some(sequence(entry)) <= effort.given);
+        self.metrics.repeats.increment(repeats.count() as u64);
+        effort.given = effort.given.max(Some(position));
+        let mut dead = Vec::new();
+        let exports = self.decode(&batch.entries, &mut dead);
+        let began = self.runner.environment().now();
+        if let Err(reason) = self.call(exports).await {
+            dead.push(self.refuse(effort, &batch.entries, reason)?);
+        }
+        let took = self.runner.environment().now().saturating_sub(began);
+        self.metrics
+            .exported(batch.entries.len() - dead.len(), batch.bytes, took);
+        self.metrics.dead.increment(dead.len() as u64);
+        Ok(Settled {
+            position,
+            dead,
+            gives_up: !batch.has_more || !place.is_owner,
+        })
+    }
+
+    /// Returns the batch as the exporter gets it: key by key. What does not decode is dead at once.
+    fn decode(
+        &self,
+        entries: &[Item<Entry>],
+        dead: &mut Vec<(Sequence, Letter)>,
+    ) -> Vec<SequencedExport<K, V>> {
+        let mut by_key = BTreeMap::<&Bytes, Vec<_>>::new();
+        for entry in entries {
+            by_key.entry(&entry.value.key).or_default().push(entry);
+        }
+        let mut batch = Vec::with_capacity(entries.len());
+        for of_key in by_key.into_values() {
+            let skipped = match self.options.coalesces {
+                true => of_key.len() - 1,
+                false => 0,
+            };
+            for entry in &of_key[skipped..] {
+                let sequence = Sequence::of(&entry.id);
+                match decode::<K, V, C>(&entry.value) {
+                    Ok((key, value)) => batch.push(SequencedExport {
+                        key,
+                        value,
+                        sequence,
+                    }),
+                    Err(error) => {
+                        dead.push(self.bury(sequence, 0, error.to_string(), &entry.value));
+                    }
+                }
+            }
+        }
+        batch
+    }
+
+    fn bury(
+        &self,
+        sequence: Sequence,
+        failures: u32,
+        reason: String,
+        entry: &Entry,
+    ) -> (Sequence, Letter) {
+        let subscription = self.subscription.name();
+        tracing::warn!(subscription, %sequence, failures, reason, "an entry is a dead letter");
+        let letter = Letter {
+            failures,
+            reason,
+            entry: entry.clone(),
+        };
+        (sequence, letter)
+    }
+
+    /// Calls the exporter, for as long as it may take.
+    async fn call(&self, batch: Vec<SequencedExport<K, V>>) -> Result<(), String> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let limit = self.options.export_time_limit;
+        // The call itself may panic as well as its future.
+        let export = async { self.exporter.export(&batch).await };
+        match timeout(limit, AssertUnwindSafe(export).catch_unwind()).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(error.to_string()),
+            Ok(Err(panic)) => Err(format!("the exporter panicked: {}", message(&*panic))),
+            Err(_) => Err(format!("the exporter has not returned within {limit:?}")),
+        }
+    }
+
+    /// Notes that a batch has failed, so that less is tried next. If it was one entry, and that too
+    /// often, it is a dead letter.
+    fn refuse(
+        &self,
+        effort: &mut Effort,
+        entries: &[Item<Entry>],
+        reason: String,
+    ) -> Result<(Sequence, Letter), String> {
+        if let [entry] = entries {
+            let sequence = Sequence::of(&entry.id);
+            let before = effort.failing.filter(|(failing, _)| *failing == sequence);
+            let failures = before.map_or(0, |(_, failures)| failures) + 1;
+            if self.options.dead_after.is_some_and(|most| failures >= most) {
+                return Ok(self.bury(sequence, failures, reason, &entry.value));
+            }
+            effort.failing = Some((sequence, failures));
+        } else if effort.failures + 1 >= FAILURES_BEFORE_BISECTION {
+            effort.limit = Some(entries.len() / 2);
+        }
+        Err(reason)
+    }
+
+    /// Says when to try again.
+    fn later(&self, bucket: Bucket, effort: &mut Effort, problem: &str) -> Next {
+        effort.failures = effort.failures.saturating_add(1);
+        let wait = (self.options.backoff).after(effort.failures, self.runner.environment());
+        self.metrics.failures.increment(1);
+        let subscription = self.subscription.name();
+        tracing::warn!(subscription, %bucket, problem, ?wait, "a batch failed");
+        Next::After(wait)
+    }
+}
+
+/// Returns an error with all of its causes.
+fn describe(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Returns the key and the value of an entry.
+pub(crate) fn decode<K, V, C: Codec<K> + Codec<V>>(entry: &Entry) -> Result<(K, V), DecodeError> {
+    let key = <C as Codec<K>>::decode(entry.key.clone())?;
+    Ok((key, <C as Codec<V>>::decode(entry.value.clone())?))
+}
+
+/// Returns what a panic said.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}

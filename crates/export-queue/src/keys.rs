@@ -1,0 +1,138 @@
+//! The keys of an export queue.
+//!
+//! ```text
+//! (queue, "m")                            = settings
+//! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
+//!                                           something, or with which a worker or a pause came or went
+//! (queue, "e", bucket, sequence)          = entry
+//! (queue, "p", subscription, bucket)      = position: nothing up to it is exported again
+//! (queue, "c", subscription, bucket)      = claim: the session that exports
+//! (queue, "o", subscription)              = empty: nothing is exported while it is there
+//! (queue, "d", subscription, sequence)    = dead letter
+//! (queue, "s", subscription, "s", session) = worker's session: 01, then 01 alive or 00 dead
+//! (queue, "s", subscription, "b", session) = its heartbeat: versionstamp
+//!
+//! bucket        tuple integer: XXH3 (64 bits, no seed) of the key's bytes, modulo the bucket count
+//! sequence      two tuple elements: versionstamp, call
+//! subscription  tuple string: its name
+//! session       tuple byte string: 16 random bytes
+//!
+//! entry         01 (microqueue's format), then
+//!     0..4    length of the key
+//!     4..     key, then the value: the codec's bytes
+//! position
+//!     0       format, 01
+//!     1..11   versionstamp
+//!     11..19  call
+//! claim
+//!     0       format, 01
+//!     1..17   session
+//! dead letter
+//!     0       format, 01
+//!     1..5    how often it has failed
+//!     5       length of the reason
+//!     6..     reason in UTF-8, then the entry from the length of the key on
+//! settings
+//!     0       format, 01
+//!     1..5    bucket count
+//!     5..13   lease of a worker's session in milliseconds
+//!     13..    codecs of key and value, then the names of the subscriptions: for each a length of one
+//!             byte, and the text
+//! ```
+//!
+//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of
+//! the subspace is ever written.
+
+use combine::Bucket;
+use combine::hc_dequeue::microqueue::keyspace::{Environment, Subspace, Transaction};
+use combine::hc_dequeue::microqueue::{ItemId, MicroQueue};
+use combine::hc_dequeue::session::Sessions;
+
+use crate::record::{Entry, EntryCodec};
+use crate::sequence::Sequence;
+
+/// The entries of a bucket, in commit order.
+pub(crate) type Log = MicroQueue<Entry, EntryCodec>;
+
+/// The parts of a queue's subspace.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) queue: Subspace,
+    pub(crate) bucket_count: u32,
+    entries: Subspace,
+    env: Environment,
+}
+
+impl Keys {
+    pub(crate) fn new(queue: Subspace, bucket_count: u32, env: Environment) -> Self {
+        Self {
+            entries: queue.subspace(&"e"),
+            queue,
+            bucket_count,
+            env,
+        }
+    }
+
+    pub(crate) fn bucket(&self, key: &[u8]) -> Bucket {
+        Bucket::of(key, self.bucket_count)
+    }
+
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = Bucket> + use<> {
+        (0..self.bucket_count).map(Bucket)
+    }
+
+    pub(crate) fn settings(&self) -> Vec<u8> {
+        self.queue.pack(&"m")
+    }
+
+    pub(crate) fn wake(&self) -> Vec<u8> {
+        self.queue.pack(&"w")
+    }
+
+    /// The entries of a bucket.
+    pub(crate) fn log(&self, bucket: Bucket) -> Log {
+        MicroQueue::new(self.entries.subspace(&bucket.0)).environment(self.env.clone())
+    }
+
+    pub(crate) fn position(&self, subscription: &str, bucket: Bucket) -> Vec<u8> {
+        self.queue.pack(&("p", subscription, bucket.0))
+    }
+
+    pub(crate) fn claim(&self, subscription: &str, bucket: Bucket) -> Vec<u8> {
+        self.queue.pack(&("c", subscription, bucket.0))
+    }
+
+    pub(crate) fn pause(&self, subscription: &str) -> Vec<u8> {
+        self.queue.pack(&("o", subscription))
+    }
+
+    /// The dead letters of a subscription.
+    pub(crate) fn letters(&self, subscription: &str) -> Subspace {
+        self.queue.subspace(&("d", subscription))
+    }
+
+    pub(crate) fn letter(&self, subscription: &str, sequence: &Sequence) -> Vec<u8> {
+        sequence.id().key_in(&self.letters(subscription))
+    }
+
+    /// Returns the sequence of the dead letter under a key.
+    pub(crate) fn lettered(&self, subscription: &str, row: &[u8]) -> Option<Sequence> {
+        let id = ItemId::of_commit(&self.letters(subscription), row)?;
+        Some(Sequence::of(&id))
+    }
+
+    /// The sessions of the workers of a subscription.
+    pub(crate) fn sessions(&self, subscription: &str) -> Sessions {
+        Sessions::new(self.queue.subspace(&("s", subscription)))
+    }
+
+    /// The parts that belong to a subscription alone.
+    pub(crate) fn of_subscription(&self, subscription: &str) -> [Subspace; 5] {
+        ["p", "c", "o", "d", "s"].map(|part| self.queue.subspace(&(part, subscription)))
+    }
+
+    /// Stages that the workers look again. Writes blindly: nobody conflicts.
+    pub(crate) fn wake_all(&self, tr: &impl Transaction) {
+        tr.set_to_versionstamp(&self.wake());
+    }
+}

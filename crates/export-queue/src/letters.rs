@@ -1,0 +1,135 @@
+//! Dead letters: entries that were given up, kept with the reason.
+
+use combine::hc_dequeue::microqueue::keyspace::codec::Codec;
+use combine::hc_dequeue::microqueue::keyspace::{
+    Database, Isolation, RangeQuery, Runner, Transaction, key_after, read_all,
+};
+
+use crate::error::{Error, Result, corrupt};
+use crate::exporter::{Exporter, SequencedExport};
+use crate::exporting::decode;
+use crate::record::Letter;
+use crate::sequence::Sequence;
+use crate::subscription::Subscription;
+
+/// An entry that was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its place in the order of commits.
+    pub sequence: Sequence,
+    /// How often it has failed; 0 for one that could not be decoded.
+    pub failures: u32,
+    /// The last failure.
+    pub reason: String,
+    letter: Letter,
+}
+
+impl<K, V, C> Subscription<K, V, C>
+where
+    K: Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<V>,
+{
+    /// Returns a page of the dead letters: up to `limit` behind `after`, or from the oldest. Fewer are
+    /// the last page.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Corrupt`](combine::hc_dequeue::microqueue::keyspace::Error::Corrupt) if a record does not
+    /// decode.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn dead_letters(
+        &self,
+        tr: &impl Transaction,
+        after: Option<Sequence>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let keys = &self.queue.keys;
+        let (begin, end) = keys.letters(&self.name).range();
+        let begin = after.map_or(begin, |after| key_after(&keys.letter(&self.name, &after)));
+        let query = RangeQuery::keys(begin, end).limit(limit);
+        let rows = read_all(tr, query, Isolation::Snapshot).await?;
+        let letters = rows.iter().map(|row| {
+            let sequence = keys.lettered(&self.name, row.key());
+            let sequence =
+                sequence.ok_or_else(|| corrupt(row.key(), "expected the key of a dead letter"))?;
+            let letter = Letter::decode(row.key(), &row.to_value())?;
+            Ok(DeadLetter {
+                sequence,
+                failures: letter.failures,
+                reason: letter.reason.clone(),
+                letter,
+            })
+        });
+        letters.collect()
+    }
+
+    /// Exports a dead letter after all, and removes it. Its sequence is what it was, so that a receiver
+    /// that compares sequences leaves alone what is newer. False: it is not there any more.
+    ///
+    /// # Retries
+    /// None: the letter stays if the exporter fails, or if this process dies in between.
+    ///
+    /// # Errors
+    /// [`Exporter`](Error::Exporter) if the exporter fails;
+    /// [`Corrupt`](combine::hc_dequeue::microqueue::keyspace::Error::Corrupt) if it still does not
+    /// decode; those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the letter, exported or not.
+    pub async fn redrive<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        exporter: &impl Exporter<K, V>,
+        letter: &DeadLetter,
+    ) -> Result<bool> {
+        let row = self.queue.keys.letter(&self.name, &letter.sequence);
+        let key = row.as_slice();
+        let look = |tr: combine::hc_dequeue::microqueue::keyspace::Tx<_>, _| async move {
+            Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?.is_some())
+        };
+        if !runner.run(look).await? {
+            return Ok(false);
+        }
+        let (key, value) =
+            decode::<K, V, C>(&letter.letter.entry).map_err(|error| error.at(row.clone()))?;
+        let export = SequencedExport {
+            key,
+            value,
+            sequence: letter.sequence,
+        };
+        let exported = exporter.export(&[export]).await;
+        exported.map_err(|error| Error::Exporter {
+            reason: error.to_string(),
+        })?;
+        let purge = |tr, _| async move { self.purge(&tr, letter).await };
+        runner.run(purge).await?;
+        Ok(true)
+    }
+
+    /// Stages that a dead letter is gone for good. False: it is not there any more.
+    ///
+    /// # Conflicts
+    /// Reads and writes the letter.
+    ///
+    /// # Errors
+    /// Those of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stages nothing.
+    pub async fn purge(&self, tr: &impl Transaction, letter: &DeadLetter) -> Result<bool> {
+        let key = self.queue.keys.letter(&self.name, &letter.sequence);
+        let is_there = tr.get(&key, Isolation::Serializable).await?.is_some();
+        if is_there {
+            tr.clear(&key);
+        }
+        Ok(is_there)
+    }
+}

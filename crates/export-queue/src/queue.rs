@@ -1,0 +1,361 @@
+//! The handle: what an application does with an export queue inside its own transactions.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use combine::hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec};
+use combine::hc_dequeue::microqueue::keyspace::ids::Ids;
+use combine::hc_dequeue::microqueue::keyspace::record::SHORT_BYTES;
+use combine::hc_dequeue::microqueue::keyspace::{
+    Database, Isolation, MutationOp, Runner, Subspace, Transaction, Tx, Versionstamp, limits,
+};
+use combine::{Bucket, Settings};
+
+use crate::error::{Error, Result};
+use crate::keys::Keys;
+use crate::record::{Entry, MAX_ENTRY_BYTES, POSITION_STAMP, Stored, encode_position};
+use crate::sequence::Sequence;
+use crate::subscription::Subscription;
+
+/// Where a new subscription begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// At the oldest entry that is still there.
+    Oldest,
+    /// Behind everything that was committed before.
+    Now,
+}
+
+/// What a queue is about, of which it holds nothing.
+type Types<K, V, C> = fn() -> (K, V, C);
+
+/// A log of keys and values that leave for external systems, in one subspace, stored as the codec `C`
+/// writes them.
+///
+/// Its operations take a transaction, stage their work there and leave the commit to the
+/// transaction's owner, whose retries repeat them. A [`Subscription`] is what exports.
+///
+/// A handle holds nothing of the store: clone it freely.
+pub struct ExportQueue<K, V, C = Bincode> {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: Settings,
+    types: PhantomData<Types<K, V, C>>,
+}
+
+impl<K, V, C> ExportQueue<K, V, C>
+where
+    C: Codec<K> + Codec<V>,
+{
+    /// Opens the queue in `subspace`, and creates it if there is none.
+    ///
+    /// # Conflicts
+    /// Reads the settings, and writes them if there are none.
+    ///
+    /// # Errors
+    /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others;
+    /// [`Settings`](Error::Settings) if these cannot work; those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves a queue or none.
+    pub async fn open<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+    ) -> Result<Self> {
+        let queue = Self::new(runner, subspace, settings)?;
+        let handle = &queue;
+        let agree = |tr, _| async move { handle.agree(&tr).await };
+        runner.run(agree).await?;
+        Ok(queue)
+    }
+
+    /// Opens the queue in `subspace`, as [`open`](Self::open) does, and takes the subspace in a registry
+    /// of ids in the same transaction, as `export-queue`.
+    ///
+    /// # Conflicts
+    /// As [`open`](Self::open), and as [`Ids::take`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and
+    /// [`Overlap`](combine::hc_dequeue::microqueue::keyspace::Error::Overlap) if the registry knows
+    /// another recipe in this subspace, in a part of it, or around it. Nothing was changed.
+    ///
+    /// # Cancel safety
+    /// As [`open`](Self::open).
+    pub async fn open_registered<D: Database>(
+        runner: &Runner<D>,
+        ids: &Ids,
+        subspace: Subspace,
+        settings: Settings,
+    ) -> Result<Self> {
+        let queue = Self::new(runner, subspace, settings)?;
+        let handle = &queue;
+        let agree = |tr, _| async move {
+            ids.take(&tr, handle.subspace(), "export-queue").await?;
+            handle.agree(&tr).await
+        };
+        runner.run(agree).await?;
+        Ok(queue)
+    }
+
+    fn new<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+    ) -> Result<Self> {
+        settings.check()?;
+        let env = runner.environment().clone();
+        Ok(Self {
+            keys: Arc::new(Keys::new(subspace, settings.bucket_count, env)),
+            settings,
+            types: PhantomData,
+        })
+    }
+
+    /// Writes the settings, or makes sure that they are those of the queue.
+    async fn agree(&self, tr: &impl Transaction) -> Result<()> {
+        let given = Stored {
+            settings: self.settings,
+            codecs: [<C as Codec<K>>::NAME, <C as Codec<V>>::NAME].map(str::to_owned),
+            subscriptions: Vec::new(),
+        };
+        let key = self.keys.settings();
+        let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
+            tr.set(&key, &given.encode());
+            return Ok(());
+        };
+        let stored = Stored::decode(&key, &value)?;
+        // As they are stored: in milliseconds.
+        let given = Stored::decode(&key, &given.encode())?;
+        if stored.settings == given.settings && stored.codecs == given.codecs {
+            return Ok(());
+        }
+        Err(Error::SettingsDiffer {
+            queue: self.keys.queue.clone(),
+            stored: stored.settings,
+            stored_codecs: Box::new(stored.codecs),
+            given: given.settings,
+            given_codecs: Box::new(given.codecs),
+        })
+    }
+
+    /// Stages an entry.
+    ///
+    /// # Conflicts
+    /// Reads nothing, and so never conflicts. Writes the entry and the wake stamp.
+    ///
+    /// # Retries
+    /// A retry of the transaction stages it anew. How to commit it exactly once is the runner's.
+    ///
+    /// # Errors
+    /// [`EntryTooLarge`](Error::EntryTooLarge) and the codec's
+    /// [`Encode`](combine::hc_dequeue::microqueue::keyspace::Error::Encode), before anything is staged.
+    ///
+    /// # Cancel safety
+    /// Is ready at the first poll; dropping it before stages nothing.
+    pub async fn add(&self, tr: &impl Transaction, key: &K, value: &V) -> Result<()> {
+        let entry = self.encode(key, value)?;
+        let bucket = self.keys.bucket(&entry.key);
+        self.keys.log(bucket).enqueue(tr, &entry).await?;
+        self.keys.wake_all(tr);
+        Ok(())
+    }
+
+    /// Stages entries, in their order. All or nothing: if one does not fit, none is staged.
+    ///
+    /// # Conflicts
+    /// As [`add`](Self::add).
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    ///
+    /// # Cancel safety
+    /// As [`add`](Self::add).
+    pub async fn add_all(&self, tr: &impl Transaction, entries: &[(K, V)]) -> Result<()> {
+        let encoded = entries.iter().map(|(key, value)| self.encode(key, value));
+        let encoded = encoded.collect::<Result<Vec<_>>>()?;
+        for entry in &encoded {
+            let bucket = self.keys.bucket(&entry.key);
+            self.keys.log(bucket).enqueue(tr, entry).await?;
+        }
+        if !encoded.is_empty() {
+            self.keys.wake_all(tr);
+        }
+        Ok(())
+    }
+
+    fn encode(&self, key: &K, value: &V) -> Result<Entry> {
+        let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
+        <C as Codec<K>>::encode(key, &mut key_bytes)?;
+        <C as Codec<V>>::encode(value, &mut value_bytes)?;
+        let bytes = key_bytes.len() + value_bytes.len();
+        if bytes > MAX_ENTRY_BYTES {
+            return Err(Error::EntryTooLarge {
+                queue: self.keys.queue.clone(),
+                bytes,
+                limit: MAX_ENTRY_BYTES,
+            });
+        }
+        Ok(Entry {
+            key: key_bytes.into(),
+            value: value_bytes.into(),
+        })
+    }
+
+    /// Returns a subscription of this name, and creates it if there is none; `start` matters only
+    /// then. Each has positions of its own, and entries stay until all have exported them: one that
+    /// nobody works for holds all of them back.
+    ///
+    /// # Conflicts
+    /// Reads the settings, and writes them if it is new.
+    ///
+    /// # Errors
+    /// [`SubscriptionName`](Error::SubscriptionName),
+    /// [`TooManySubscriptions`](Error::TooManySubscriptions), and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves a subscription or none.
+    pub async fn subscribe<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        name: &str,
+        start: Start,
+    ) -> Result<Subscription<K, V, C>> {
+        if name.is_empty() || name.len() > SHORT_BYTES {
+            return Err(Error::SubscriptionName {
+                bytes: name.len(),
+                limit: SHORT_BYTES,
+            });
+        }
+        let create = |tr: Tx<_>, _| async move {
+            let mut stored = self.stored(&tr).await?;
+            if stored.subscriptions.iter().any(|other| other == name) {
+                return Ok(());
+            }
+            stored.subscriptions.push(name.to_owned());
+            stored.subscriptions.sort_unstable();
+            let stored = stored.encode();
+            if stored.len() > limits::VALUE_BYTES {
+                let queue = self.keys.queue.clone();
+                return Err(Error::TooManySubscriptions { queue });
+            }
+            tr.set(&self.keys.settings(), &stored);
+            if start == Start::Now {
+                self.begin_now(&tr, name);
+            }
+            Ok(())
+        };
+        runner.run(create).await?;
+        Ok(Subscription {
+            queue: self.clone(),
+            name: name.into(),
+        })
+    }
+
+    /// Stages positions behind everything that is committed before.
+    fn begin_now(&self, tr: &impl Transaction, name: &str) {
+        // Also behind what this transaction adds, whatever its calls.
+        let position = Sequence::new(Versionstamp::INCOMPLETE, u64::MAX);
+        let mut value = encode_position(&position);
+        value.extend_from_slice(&POSITION_STAMP.to_le_bytes());
+        for bucket in self.keys.buckets() {
+            let key = self.keys.position(name, bucket);
+            tr.atomic(MutationOp::SetVersionstampedValue, &key, &value);
+        }
+    }
+
+    /// Returns the names of the subscriptions, in order.
+    ///
+    /// # Conflicts
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// [`NoQueue`](Error::NoQueue), and those of the store.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn subscriptions(&self, tr: &impl Transaction) -> Result<Vec<String>> {
+        Ok(self.stored(tr).await?.subscriptions)
+    }
+
+    /// Stages that there is no such subscription any more: its positions, pause and dead letters are
+    /// gone, and what only it has not exported will be trimmed with the next batch of another one.
+    /// False: there was none. Its workers find nothing to do from then on: shut them down.
+    ///
+    /// # Conflicts
+    /// Reads and writes the settings, and writes all that is the subscription's.
+    ///
+    /// # Errors
+    /// [`NoQueue`](Error::NoQueue), and those of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stages nothing.
+    pub async fn unsubscribe(&self, tr: &impl Transaction, name: &str) -> Result<bool> {
+        let mut stored = self.stored(tr).await?;
+        let before = stored.subscriptions.len();
+        stored.subscriptions.retain(|other| other != name);
+        if stored.subscriptions.len() == before {
+            return Ok(false);
+        }
+        tr.set(&self.keys.settings(), &stored.encode());
+        for part in self.keys.of_subscription(name) {
+            let (begin, end) = part.range();
+            tr.clear(part.bytes());
+            tr.clear_range(&begin, &end);
+        }
+        Ok(true)
+    }
+
+    /// Reads the settings.
+    pub(crate) async fn stored(&self, tr: &impl Transaction) -> Result<Stored> {
+        let key = self.keys.settings();
+        match tr.get(&key, Isolation::Serializable).await? {
+            Some(value) => Stored::decode(&key, &value),
+            None => Err(Error::NoQueue {
+                queue: self.keys.queue.clone(),
+            }),
+        }
+    }
+
+    /// Returns the queue's subspace.
+    #[must_use]
+    pub fn subspace(&self) -> &Subspace {
+        &self.keys.queue
+    }
+
+    /// Returns what the queue was created with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the bucket of a key.
+    ///
+    /// # Errors
+    /// The codec's [`Encode`](combine::hc_dequeue::microqueue::keyspace::Error::Encode).
+    pub fn bucket(&self, key: &K) -> Result<Bucket> {
+        let mut bytes = Vec::new();
+        <C as Codec<K>>::encode(key, &mut bytes)?;
+        Ok(self.keys.bucket(&bytes))
+    }
+}
+
+impl<K, V, C> Clone for ExportQueue<K, V, C> {
+    fn clone(&self) -> Self {
+        Self {
+            keys: self.keys.clone(),
+            settings: self.settings,
+            types: PhantomData,
+        }
+    }
+}
+
+impl<K, V, C> fmt::Debug for ExportQueue<K, V, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExportQueue")
+            .field("subspace", &self.keys.queue.to_string())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! The values of an export queue. The module of the keys has their layout.
+
+use std::time::Duration;
+
+use combine::Settings;
+use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
+use combine::hc_dequeue::microqueue::keyspace::record::{Fields, SHORT_BYTES, push_text};
+use combine::hc_dequeue::microqueue::keyspace::{self, Bytes, limits};
+use combine::hc_dequeue::session::SessionId;
+
+use crate::error::{Result, corrupt};
+use crate::sequence::{SEQUENCE_BYTES, Sequence};
+
+/// The largest entry, key and value together, in bytes as encoded: it fits a dead letter with any
+/// reason.
+pub const MAX_ENTRY_BYTES: usize = limits::VALUE_BYTES - 10 - SHORT_BYTES;
+
+const FORMAT: u8 = 1;
+
+/// A key and a value, as their codecs wrote them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key: Bytes,
+    pub(crate) value: Bytes,
+}
+
+/// The codec of [`Entry`].
+pub(crate) struct EntryCodec;
+
+impl Codec<Entry> for EntryCodec {
+    const NAME: &'static str = "an entry";
+
+    fn encode(entry: &Entry, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+        let length = u32::try_from(entry.key.len()).map_err(|_| keyspace::Error::Encode {
+            codec: Self::NAME,
+            reason: "the length of its key does not fit 32 bits".to_owned(),
+        })?;
+        buffer.extend_from_slice(&length.to_be_bytes());
+        buffer.extend_from_slice(&entry.key);
+        buffer.extend_from_slice(&entry.value);
+        Ok(())
+    }
+
+    fn decode(bytes: Bytes) -> Result<Entry, DecodeError> {
+        let mut fields = Fields::new(&bytes);
+        let entry = (|| {
+            let length = u32::from_be_bytes(fields.array()?);
+            let length = usize::try_from(length).map_err(|error| error.to_string())?;
+            let key = fields.take(length)?;
+            Ok(Entry {
+                key: bytes.slice_ref(key),
+                value: bytes.slice_ref(fields.rest()),
+            })
+        })();
+        entry.map_err(|reason| DecodeError {
+            codec: Self::NAME,
+            reason,
+        })
+    }
+}
+
+/// What there is to know of a queue before anything else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) settings: Settings,
+    /// The names of the codecs of key and value.
+    pub(crate) codecs: [String; 2],
+    /// The names of the subscriptions, in order.
+    pub(crate) subscriptions: Vec<String>,
+}
+
+impl Stored {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut value = vec![FORMAT];
+        value.extend_from_slice(&self.settings.bucket_count.to_be_bytes());
+        let lease_millis = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
+        value.extend_from_slice(&lease_millis.to_be_bytes());
+        for text in self.codecs.iter().chain(&self.subscriptions) {
+            push_text(&mut value, text);
+        }
+        value
+    }
+
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
+        let mut fields = Fields::new(value);
+        let stored = (|| {
+            fields.format(FORMAT)?;
+            let settings = Settings {
+                bucket_count: u32::from_be_bytes(fields.array()?),
+                lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
+            };
+            let codecs = [fields.text()?, fields.text()?].map(str::to_owned);
+            let mut subscriptions = Vec::new();
+            while !fields.rest().is_empty() {
+                subscriptions.push(fields.text()?.to_owned());
+            }
+            Ok::<_, String>(Self {
+                settings,
+                codecs,
+                subscriptions,
+            })
+        })();
+        stored.map_err(|reason| corrupt(key, reason))
+    }
+}
+
+/// Returns the record of a position.
+pub(crate) fn encode_position(position: &Sequence) -> Vec<u8> {
+    let mut value = vec![FORMAT];
+    value.extend_from_slice(&position.to_bytes());
+    value
+}
+
+/// Returns where, in the record of a position, its versionstamp lies.
+pub(crate) const POSITION_STAMP: u32 = 1;
+
+/// Returns the position that is stored under a key. `None`: nothing is exported yet.
+pub(crate) fn decode_position(key: &[u8], stored: Option<&[u8]>) -> Result<Option<Sequence>> {
+    let Some(stored) = stored else {
+        return Ok(None);
+    };
+    let mut fields = Fields::new(stored);
+    let position = (|| {
+        fields.format(FORMAT)?;
+        let bytes: [u8; SEQUENCE_BYTES] = fields.array()?;
+        fields.end()?;
+        Sequence::try_from(&bytes[..]).map_err(|error| error.to_string())
+    })();
+    position.map(Some).map_err(|reason| corrupt(key, reason))
+}
+
+/// Returns the record of a claim.
+pub(crate) fn encode_claim(session: SessionId) -> Vec<u8> {
+    let mut value = vec![FORMAT];
+    value.extend_from_slice(&session.0);
+    value
+}
+
+/// Returns who has claimed what lies under a key. `None`: nobody.
+pub(crate) fn decode_claim(key: &[u8], stored: Option<&[u8]>) -> Result<Option<SessionId>> {
+    let Some(stored) = stored else {
+        return Ok(None);
+    };
+    let mut fields = Fields::new(stored);
+    let claim = (|| {
+        fields.format(FORMAT)?;
+        let session = SessionId(fields.array()?);
+        fields.end()?;
+        Ok::<_, String>(session)
+    })();
+    claim.map(Some).map_err(|reason| corrupt(key, reason))
+}
+
+/// What a dead letter holds beside its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Letter {
+    pub(crate) failures: u32,
+    pub(crate) reason: String,
+    pub(crate) entry: Entry,
+}
+
+impl Letter {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let mut value = vec![FORMAT];
+        value.extend_from_slice(&self.failures.to_be_bytes());
+        push_text(&mut value, &self.reason);
+        EntryCodec::encode(&self.entry, &mut value)?;
+        Ok(value)
+    }
+
+    pub(crate) fn decode(key: &[u8], value: &Bytes) -> Result<Self> {
+        let mut fields = Fields::new(value);
+        let letter = (|| {
+            fields.format(FORMAT)?;
+            let failures = u32::from_be_bytes(fields.array()?);
+            let reason = fields.text()?.to_owned();
+            let entry = EntryCodec::decode(value.slice_ref(fields.rest()));
+            Ok::<_, String>(Self {
+                failures,
+                reason,
+                entry: entry.map_err(|error| error.to_string())?,
+            })
+        })();
+        letter.map_err(|reason| corrupt(key, reason))
+    }
+}

@@ -1,0 +1,162 @@
+//! The place of an entry in the order of all commits.
+
+use std::fmt;
+use std::str::FromStr;
+
+use combine::hc_dequeue::microqueue::ItemId;
+use combine::hc_dequeue::microqueue::keyspace::Versionstamp;
+
+/// How many bytes a sequence has.
+pub const SEQUENCE_BYTES: usize = 18;
+
+/// The place of an entry: ten bytes of versionstamp and eight of call number, big-endian.
+///
+/// Sequences are in the order of the commits that added the entries, and of calls within a commit, as
+/// values, as bytes and as texts. No two entries of a database have the same.
+///
+/// ```
+/// use export_queue::Sequence;
+///
+/// let text = "00000000000003e8000000000000000000aa";
+/// let sequence: Sequence = text.parse()?;
+/// assert_eq!(sequence.to_string(), text);
+/// assert_eq!(Sequence::try_from(&sequence.to_bytes()[..])?, sequence);
+/// assert_eq!(sequence.versionstamp().commit_version(), 1000);
+/// # Ok::<(), export_queue::SequenceError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence {
+    versionstamp: Versionstamp,
+    call: u64,
+}
+
+/// Bytes or a text are no sequence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected a sequence: {SEQUENCE_BYTES} bytes, or twice as many hexadecimal digits in lower case"
+)]
+pub struct SequenceError;
+
+impl Sequence {
+    pub(crate) fn new(versionstamp: Versionstamp, call: u64) -> Self {
+        Self { versionstamp, call }
+    }
+
+    /// Returns the sequence of an entry, all of which are in commit order.
+    pub(crate) fn of(id: &ItemId) -> Self {
+        match id {
+            ItemId::Commit { versionstamp, call } => Self::new(*versionstamp, *call),
+            ItemId::Index { index, .. } => Self::new(Versionstamp::INCOMPLETE, *index),
+        }
+    }
+
+    pub(crate) fn id(&self) -> ItemId {
+        ItemId::Commit {
+            versionstamp: self.versionstamp,
+            call: self.call,
+        }
+    }
+
+    /// Returns the versionstamp of the commit that added the entry.
+    #[must_use]
+    pub fn versionstamp(&self) -> Versionstamp {
+        self.versionstamp
+    }
+
+    /// Returns the bytes, which sort as the sequences do.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SEQUENCE_BYTES] {
+        let mut bytes = [0; SEQUENCE_BYTES];
+        let (versionstamp, call) = bytes.split_at_mut(self.versionstamp.as_bytes().len());
+        versionstamp.copy_from_slice(self.versionstamp.as_bytes());
+        call.copy_from_slice(&self.call.to_be_bytes());
+        bytes
+    }
+}
+
+impl TryFrom<&[u8]> for Sequence {
+    type Error = SequenceError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, SequenceError> {
+        let (versionstamp, call) = bytes.split_at_checked(10).ok_or(SequenceError)?;
+        let versionstamp = Versionstamp::try_from(versionstamp).map_err(|_| SequenceError)?;
+        let call = call.try_into().map_err(|_| SequenceError)?;
+        Ok(Self::new(versionstamp, u64::from_be_bytes(call)))
+    }
+}
+
+impl FromStr for Sequence {
+    type Err = SequenceError;
+
+    fn from_str(text: &str) -> Result<Self, SequenceError> {
+        let digit = |digit: u8| match digit {
+            b'0'..=b'9' => Ok(digit - b'0'),
+            b'a'..=b'f' => Ok(digit - b'a' + 10),
+            _ => Err(SequenceError),
+        };
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(SequenceError);
+        }
+        let bytes = pairs
+            .iter()
+            .map(|[high, low]| Ok(16 * digit(*high)? + digit(*low)?));
+        let bytes: Vec<u8> = bytes.collect::<Result<_, _>>()?;
+        Self::try_from(&bytes[..])
+    }
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_bytes()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sequence({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_bytes_and_texts_are_in_the_same_order() {
+        let sequence =
+            |version, batch, call| Sequence::new(Versionstamp::new(version, batch), call);
+        let ordered = [
+            sequence(1, 0, 9),
+            sequence(1, 1, 0),
+            sequence(1, 1, 255),
+            sequence(1, 1, 256),
+            sequence(256, 0, 0),
+            sequence(i64::MAX, u16::MAX, u64::MAX),
+        ];
+        assert!(ordered.is_sorted());
+        assert!(ordered.map(|sequence| sequence.to_bytes()).is_sorted());
+        assert!(ordered.map(|sequence| sequence.to_string()).is_sorted());
+        for sequence in ordered {
+            assert_eq!(sequence.to_string().parse(), Ok(sequence));
+            assert_eq!(Sequence::of(&sequence.id()), sequence);
+        }
+    }
+
+    #[test]
+    fn what_is_no_sequence_is_refused() {
+        let text = "0".repeat(36);
+        for text in [
+            "",
+            "0",
+            &text[1..],
+            &format!("{text}00"),
+            &text.replace('0', "A"),
+        ] {
+            assert_eq!(text.parse::<Sequence>(), Err(SequenceError), "{text}");
+        }
+        assert_eq!(Sequence::try_from(&[0; 17][..]), Err(SequenceError));
+    }
+}

@@ -1,0 +1,217 @@
+//! A subscription: one external system, with its own positions in the log.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use combine::Bucket;
+use combine::hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec};
+use combine::hc_dequeue::microqueue::keyspace::{
+    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx, limits, read_all,
+};
+use combine::hc_dequeue::session::Sessions;
+use futures::future::try_join_all;
+use tokio::time::timeout;
+
+use crate::error::{Error, Result};
+use crate::queue::ExportQueue;
+use crate::sequence::Sequence;
+
+/// How many entries of a bucket are counted at most.
+const MOST_COUNTED: usize = 10_000;
+
+/// How long to wait for a watch before looking anyway: watches get lost.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A reader of an export queue, by its name. Clones are the same one.
+pub struct Subscription<K, V, C = Bincode> {
+    pub(crate) queue: ExportQueue<K, V, C>,
+    pub(crate) name: Arc<str>,
+}
+
+/// How many entries of a bucket are not exported yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Backlog {
+    /// How many, up to 10,000: there may be more then.
+    pub entries: usize,
+    /// The bytes of their keys and values in the store.
+    pub bytes: usize,
+}
+
+impl<K, V, C> Subscription<K, V, C>
+where
+    C: Codec<K> + Codec<V>,
+{
+    /// Returns the subscription's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the queue.
+    #[must_use]
+    pub fn queue(&self) -> &ExportQueue<K, V, C> {
+        &self.queue
+    }
+
+    /// Stages that nothing is exported until [`resume`](Self::resume). A batch that is under way is
+    /// finished.
+    ///
+    /// # Conflicts
+    /// Writes a key that workers read by snapshot.
+    pub fn pause(&self, tr: &impl Transaction) {
+        tr.set(&self.queue.keys.pause(&self.name), b"");
+    }
+
+    /// Stages that entries are exported again.
+    ///
+    /// # Conflicts
+    /// As [`pause`](Self::pause).
+    pub fn resume(&self, tr: &impl Transaction) {
+        tr.clear(&self.queue.keys.pause(&self.name));
+        self.queue.keys.wake_all(tr);
+    }
+
+    /// Returns whether the subscription is paused.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
+        let pause = self.queue.keys.pause(&self.name);
+        Ok(tr.get(&pause, Isolation::Snapshot).await?.is_some())
+    }
+
+    /// Counts the entries of a bucket that are not exported yet.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn backlog(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Backlog> {
+        let position = self.position(tr, bucket, Isolation::Snapshot).await?;
+        let (begin, end) = self.behind(bucket, position);
+        let query = RangeQuery::keys(begin, end).limit(MOST_COUNTED);
+        let rows = read_all(tr, query.mode(StreamingMode::WantAll), Isolation::Snapshot).await?;
+        Ok(Backlog {
+            entries: rows.len(),
+            bytes: (rows.iter())
+                .map(|row| row.key().len() + row.value().len())
+                .sum(),
+        })
+    }
+
+    /// Returns for how long the oldest entry has waited that is not exported yet, by the store's
+    /// versions: a recovery of the store makes it look older. `None`: there is none.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn lag(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
+        let now = tr.read_version().await?;
+        let firsts = self.queue.keys.buckets().map(|bucket| async move {
+            let Some(first) = self.first(tr, bucket).await? else {
+                return Ok(None);
+            };
+            let item = self.queue.keys.log(bucket).decode(&first)?;
+            let version = Sequence::of(&item.id).versionstamp().commit_version();
+            Ok::<_, Error>(Some(now.saturating_sub(version).max(0)))
+        });
+        let oldest = try_join_all(firsts).await?.into_iter().flatten().max();
+        Ok(oldest.map(|versions| {
+            Duration::from_secs_f64(versions as f64 / limits::VERSIONS_PER_SECOND as f64)
+        }))
+    }
+
+    /// Waits until everything is exported: for tests, and for jobs that end. Workers must be running
+    /// somewhere. What became a dead letter counts as exported.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
+        loop {
+            let look = |tr: Tx<D::Transaction>, _| async move {
+                let Some(bucket) = self.first_behind(&tr).await? else {
+                    return Ok::<_, Error>(None);
+                };
+                // Each batch that is exported sets it.
+                Ok(Some(
+                    tr.watch(&self.queue.keys.position(&self.name, bucket)),
+                ))
+            };
+            let Some(moved) = runner.run(look).await? else {
+                return Ok(());
+            };
+            // A watch that fails is as good as one that fires: the next look is the judge. It may fail
+            // at once, again and again.
+            if let Ok(Err(_)) = timeout(POLL_INTERVAL, moved).await {
+                runner.environment().sleep(POLL_INTERVAL / 100).await;
+            }
+        }
+    }
+
+    /// Returns a bucket with entries that are not exported yet.
+    async fn first_behind(&self, tr: &impl Transaction) -> Result<Option<Bucket>> {
+        Ok(self.all_behind(tr).await?.into_iter().next())
+    }
+
+    /// Returns the buckets with entries that are not exported yet.
+    pub(crate) async fn all_behind(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+        let looks = self.queue.keys.buckets().map(|bucket| async move {
+            let first = self.first(tr, bucket).await?;
+            Ok::<_, Error>(first.map(|_| bucket))
+        });
+        Ok(try_join_all(looks).await?.into_iter().flatten().collect())
+    }
+
+    /// Makes sure that the subscription is still there.
+    pub(crate) async fn check(&self, tr: &impl Transaction) -> Result<()> {
+        let subscriptions = self.queue.subscriptions(tr).await?;
+        match subscriptions.iter().any(|name| **name == *self.name) {
+            true => Ok(()),
+            false => Err(Error::NoSubscription {
+                queue: self.queue.keys.queue.clone(),
+                subscription: self.name.to_string(),
+            }),
+        }
+    }
+
+    pub(crate) fn sessions(&self) -> Sessions {
+        self.queue.keys.sessions(&self.name)
+    }
+}
+
+impl<K, V, C> Clone for Subscription<K, V, C> {
+    fn clone(&self) -> Self {
+        Self {
+            queue: self.queue.clone(),
+            name: self.name.clone(),
+        }
+    }
+}
+
+impl<K, V, C> fmt::Debug for Subscription<K, V, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription")
+            .field("queue", &self.queue)
+            .field("name", &self.name)
+            .finish()
+    }
+}

@@ -1,0 +1,194 @@
+//! What several tests of this crate need.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use export_queue::combine::hc_dequeue::Backoff;
+use export_queue::{
+    BoxError, ExportQueue, Exporter, Sequence, SequencedExport, Settings, Start, Subscription,
+    Worker, WorkerOptions, async_trait,
+};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{
+    Database, Isolation, KeyValue, RangeQuery, Runner, Store, Subspace, Versionstamp, read_all,
+};
+
+/// More time than anything takes that is not stuck.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) type Queue = ExportQueue<String, Option<i64>>;
+pub(crate) type Reader = Subscription<String, Option<i64>>;
+
+/// An export queue in a store, with a runner and a subscription.
+pub(crate) struct World<D: Database = Store> {
+    pub(crate) runner: Runner<D>,
+    pub(crate) queue: Queue,
+    pub(crate) reader: Reader,
+    pub(crate) root: Subspace,
+}
+
+impl World {
+    pub(crate) async fn new(store: &TestStore, bucket_count: u32) -> Self {
+        let store = store.fresh();
+        Self::on(store.runner(), &store, settings(bucket_count)).await
+    }
+}
+
+impl<D: Database> World<D> {
+    pub(crate) async fn on(runner: Runner<D>, store: &TestStore, settings: Settings) -> Self {
+        let root = store.root.clone();
+        let queue = Queue::open(&runner, root.subspace(&"queue"), settings)
+            .await
+            .unwrap();
+        let reader = queue.subscribe(&runner, "reader", Start::Oldest).await;
+        Self {
+            reader: reader.unwrap(),
+            queue,
+            runner,
+            root,
+        }
+    }
+
+    pub(crate) async fn add(&self, key: &str, value: i64) -> Versionstamp {
+        self.add_all(vec![(key.to_owned(), Some(value))]).await
+    }
+
+    pub(crate) async fn add_all(&self, entries: Vec<(String, Option<i64>)>) -> Versionstamp {
+        let (queue, entries) = (&self.queue, &entries);
+        let add = |tr, _| async move { queue.add_all(&tr, entries).await };
+        let ((), commit) = self.runner.run_committed(add).await.unwrap();
+        commit.versionstamp.unwrap()
+    }
+
+    pub(crate) async fn subscribe(&self, name: &str, start: Start) -> Reader {
+        self.queue
+            .subscribe(&self.runner, name, start)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn work(
+        &self,
+        options: WorkerOptions,
+        exporter: impl Exporter<String, Option<i64>>,
+    ) -> Worker {
+        self.reader
+            .work(&self.runner, options, exporter)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn wait_idle(&self) {
+        self.wait_for(&self.reader).await;
+    }
+
+    pub(crate) async fn wait_for(&self, reader: &Reader) {
+        let idle = reader.wait_idle(&self.runner);
+        tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
+    }
+
+    /// Exports everything with a worker of its own.
+    pub(crate) async fn export(&self, reader: &Reader, receiver: &Receiver) {
+        let options = WorkerOptions::default();
+        let worker = reader
+            .work(&self.runner, options, receiver.clone())
+            .await
+            .unwrap();
+        self.wait_for(reader).await;
+        worker.shut_down(LONG).await.unwrap();
+    }
+
+    /// Returns the rows of a part of the queue.
+    pub(crate) async fn rows(&self, part: &str) -> Vec<KeyValue> {
+        let (begin, end) = self.queue.subspace().subspace(&part).range();
+        let query = &RangeQuery::keys(begin, end);
+        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        self.runner.run(rows).await.unwrap()
+    }
+
+    /// Panics if there is anything but positions and settings.
+    pub(crate) async fn assert_nothing_left(&self) {
+        for part in ["e", "c", "o", "d", "s"] {
+            assert_eq!(self.rows(part).await, [], "{part}");
+        }
+    }
+}
+
+pub(crate) fn settings(bucket_count: u32) -> Settings {
+    Settings {
+        bucket_count,
+        ..Settings::default()
+    }
+}
+
+pub(crate) fn no_backoff() -> Backoff {
+    Backoff {
+        first: Duration::from_millis(1),
+        longest: Duration::from_millis(1),
+    }
+}
+
+/// What a receiver has of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) value: Option<i64>,
+    pub(crate) sequence: Sequence,
+}
+
+/// A receiver that keeps the value of each key with its sequence, also of what was deleted, and takes
+/// nothing that is not newer; and all calls as they came.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Receiver(Arc<Mutex<Received>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) held: BTreeMap<String, Held>,
+    pub(crate) calls: Vec<Vec<SequencedExport<String, Option<i64>>>>,
+}
+
+impl Receiver {
+    /// Takes a batch.
+    pub(crate) fn receive(&self, batch: &[SequencedExport<String, Option<i64>>]) {
+        let mut received = self.0.lock().unwrap();
+        for export in batch {
+            let new = Held {
+                value: export.value,
+                sequence: export.sequence,
+            };
+            let held = received.held.entry(export.key.clone()).or_insert(new);
+            if new.sequence > held.sequence {
+                *held = new;
+            }
+        }
+        received.calls.push(batch.to_vec());
+    }
+
+    /// Returns the keys that have a value, with it.
+    pub(crate) fn values(&self) -> BTreeMap<String, i64> {
+        let received = self.0.lock().unwrap();
+        let held = received.held.iter();
+        held.filter_map(|(key, held)| Some((key.clone(), held.value?)))
+            .collect()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Vec<SequencedExport<String, Option<i64>>>> {
+        self.0.lock().unwrap().calls.clone()
+    }
+
+    /// Returns all that was exported, in the order of the calls.
+    pub(crate) fn all(&self) -> Vec<SequencedExport<String, Option<i64>>> {
+        self.calls().into_iter().flatten().collect()
+    }
+}
+
+#[async_trait]
+impl Exporter<String, Option<i64>> for Receiver {
+    async fn export(&self, batch: &[SequencedExport<String, Option<i64>>]) -> Result<(), BoxError> {
+        self.receive(batch);
+        Ok(())
+    }
+}
