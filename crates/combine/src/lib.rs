@@ -125,6 +125,8 @@ mod keys;
 mod metrics;
 mod observer;
 mod pass;
+#[cfg(test)]
+mod plants;
 mod queue;
 mod read;
 mod record;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::env::BoxFuture;
 use crate::{
     Bytes, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector,
     MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption,
@@ -18,10 +19,19 @@ pub enum Plant {
     ReadsWithoutConflicts,
     /// Nothing adds a read conflict range, no read and no call that does nothing else.
     NoReadConflicts,
+    /// A call that adds a read conflict range adds none. Serializable reads add theirs.
+    AddedConflictsWithoutEffect,
     /// Writes add no conflict range.
     WritesWithoutConflicts,
     /// A read that stopped at its limit conflicts with the whole range.
     LimitsWithoutEffect,
+    /// A range read says after its first batch that there is no more.
+    FirstBatchesOnly,
+    /// `COMPARE_AND_CLEAR` clears whatever there is.
+    ClearsWithoutComparison,
+    /// `COMPARE_AND_CLEAR` compares with what the transaction itself would read, and not with what it
+    /// is told to.
+    ComparisonsWithReads,
     /// Snapshot reads do not see the transaction's own writes.
     SnapshotsWithoutOwnWrites,
     /// A transaction commits unchecked if it began four commits ago, as if the store had forgotten
@@ -81,6 +91,7 @@ impl<D: Database> Database for Planted<D> {
             store: self.clone(),
             began: 0,
             writes: Mutex::default(),
+            comparisons: Mutex::default(),
         };
         Ok(tr.anew())
     }
@@ -92,6 +103,9 @@ impl<D: Database> Database for Planted<D> {
 
 type Write<T> = Box<dyn Fn(&T) + Send>;
 
+/// A key, and what the transaction reads there.
+type Comparison = (Vec<u8>, BoxFuture<Result<Option<Bytes>>>);
+
 /// A transaction of a [`Planted`] store.
 pub struct PlantedTransaction<D: Database> {
     tr: D::Transaction,
@@ -99,6 +113,8 @@ pub struct PlantedTransaction<D: Database> {
     /// How many commits there were when it began.
     began: u64,
     writes: Mutex<Vec<Write<D::Transaction>>>,
+    /// The keys to be compared with what is being read, and cleared then.
+    comparisons: Mutex<Vec<Comparison>>,
 }
 
 impl<D: Database> PlantedTransaction<D> {
@@ -109,6 +125,7 @@ impl<D: Database> PlantedTransaction<D> {
 
     fn begin_attempt(&mut self) {
         self.staged().clear();
+        self.take_comparisons();
         self.began = self.store.commits().count;
         let oldest = self.store.commits().versions.front().copied();
         match (self.store.plant, oldest) {
@@ -127,6 +144,11 @@ impl<D: Database> PlantedTransaction<D> {
 
     fn staged(&self) -> MutexGuard<'_, Vec<Write<D::Transaction>>> {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_comparisons(&self) -> Vec<Comparison> {
+        let comparisons = self.comparisons.lock();
+        std::mem::take(&mut *comparisons.unwrap_or_else(PoisonError::into_inner))
     }
 
     fn isolation(&self, isolation: Isolation) -> Isolation {
@@ -152,6 +174,11 @@ impl<D: Database> PlantedTransaction<D> {
     }
 
     async fn commit_as_planted(&mut self) -> Result<Commit> {
+        for (key, read) in self.take_comparisons() {
+            if let Some(value) = read.await? {
+                self.write(move |tr| tr.atomic(MutationOp::CompareAndClear, &key, &value));
+            }
+        }
         let commit_count = self.store.commits().count;
         let now_and_then = commit_count % RARELY == RARELY - 1;
         let read_only = self.staged().is_empty();
@@ -206,7 +233,12 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
             let added = self.tr.add_conflict_range(kind, begin, end);
             added.expect("the range is not inverted");
         }
-        read
+        let ends = self.store.plant == Plant::FirstBatchesOnly;
+        async move {
+            let mut batch = read.await?;
+            batch.more &= !ends;
+            Ok(batch)
+        }
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<D> {
@@ -239,12 +271,27 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
     }
 
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
-        let (key, param) = (key.to_vec(), param.to_vec());
-        self.write(move |tr| tr.atomic(op, &key, &param));
+        match (op, self.store.plant) {
+            (MutationOp::CompareAndClear, Plant::ClearsWithoutComparison) => self.clear(key),
+            (MutationOp::CompareAndClear, Plant::ComparisonsWithReads) => {
+                let read: BoxFuture<_> = Box::pin(self.tr.get(key, Isolation::Snapshot));
+                let comparisons = self.comparisons.lock();
+                let mut comparisons = comparisons.unwrap_or_else(PoisonError::into_inner);
+                comparisons.push((key.to_vec(), read));
+            }
+            _ => {
+                let (key, param) = (key.to_vec(), param.to_vec());
+                self.write(move |tr| tr.atomic(op, &key, &param));
+            }
+        }
     }
 
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
-        if self.store.plant == Plant::NoReadConflicts && kind == ConflictKind::Read {
+        let is_planted = matches!(
+            self.store.plant,
+            Plant::NoReadConflicts | Plant::AddedConflictsWithoutEffect
+        );
+        if is_planted && kind == ConflictKind::Read {
             return Ok(());
         }
         self.tr.add_conflict_range(kind, begin, end)
