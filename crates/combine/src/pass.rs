@@ -68,8 +68,18 @@ pub(crate) struct Pass {
     pub(crate) bytes: usize,
     pub(crate) changes: usize,
     pub(crate) set_aside: usize,
-    /// Whether the sweep goes on. If not, the bucket has what is newer than the sweep, or nothing.
+    /// Whether the sweep goes on, or another one is to follow it: somebody has added since it began.
+    /// If not, the bucket has what is newer than the pass, or nothing.
     pub(crate) has_more: bool,
+}
+
+/// Where a pass begins.
+struct Start {
+    /// The version of the last complete sweep.
+    completed: i64,
+    sweep: InProgress,
+    /// Whether somebody has added since the sweep began.
+    has_news: bool,
 }
 
 /// A key of a pass, and what becomes of it.
@@ -119,9 +129,14 @@ where
         plan: &Plan,
         observer: &impl ChangeObserver<K, V>,
     ) -> Result<Pass> {
-        let Some((completed, sweep)) = self.begin(tr, bucket).await? else {
+        let Some(start) = self.begin(tr, bucket).await? else {
             return Ok(Pass::default());
         };
+        let Start {
+            completed,
+            sweep,
+            has_news,
+        } = start;
         let from = (!sweep.next.is_empty()).then_some(sweep.next.as_slice());
         let batch = take(tr, &self.keys, bucket, from, plan.budget).await?;
         let Work {
@@ -134,7 +149,7 @@ where
         };
         let mut pass = Pass {
             bytes,
-            has_more: next.is_some(),
+            has_more: next.is_some() || has_news,
             ..Pass::default()
         };
         let mut changes = Vec::new();
@@ -151,13 +166,8 @@ where
         Ok(pass)
     }
 
-    /// Returns the sweep in progress, or begins one; with the version of the last complete one. `None`:
-    /// there is nothing to do.
-    async fn begin(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-    ) -> Result<Option<(i64, InProgress)>> {
+    /// Returns the sweep in progress, or begins one. `None`: there is nothing to do.
+    async fn begin(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Option<Start>> {
         let (sweep, notification) = (self.keys.sweep(bucket), self.keys.notification(bucket));
         // The notification by snapshot, or every writer would make the pass fail. One that changes
         // before the commit is not cleared.
@@ -170,18 +180,20 @@ where
             completed,
             in_progress,
         } = Sweep::decode(&sweep, stored)?;
-        if let Some(sweep) = in_progress {
-            return Ok(Some((completed, sweep)));
-        }
-        let Some(notified) = notified else {
-            return Ok(None);
-        };
-        let sweep = InProgress {
+        let notified = notified
+            .map(|stamp| decode_stamp(&notification, &stamp))
+            .transpose()?;
+        let begin = |notification| InProgress {
             began: version,
-            notification: decode_stamp(&notification, &notified)?,
+            notification,
             next: Vec::new(),
         };
-        Ok(Some((completed, sweep)))
+        let sweep = in_progress.or_else(|| notified.map(begin));
+        Ok(sweep.map(|sweep| Start {
+            completed,
+            has_news: notified != Some(sweep.notification),
+            sweep,
+        }))
     }
 
     /// Stages where the sweep is after the pass, and clears its notification at the end.

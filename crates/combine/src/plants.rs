@@ -390,3 +390,19 @@ async fn each_broken_promise_is_seen() {
         assert_ne!(broken.wrong, [""; 0], "{plant:?}: {meeting:?}");
     }
 }
+
+#[tokio::test]
+async fn a_pass_has_more_if_somebody_has_added_since_its_sweep_began() {
+    for is_added_to in [false, true] {
+        let mut world = World::new(memory()).await;
+        for step in [Step::Add(B), Step::Add(C), Step::Pass(B, 1)] {
+            world.commit(step).await;
+        }
+        if is_added_to {
+            world.commit(Step::Add(A)).await;
+        }
+        let tr = world.db.begin().unwrap();
+        let last = world.pass(&tr, Bucket(0), ALL, None).await.unwrap();
+        assert_eq!((last.updates, last.has_more), (1, is_added_to));
+    }
+}
