@@ -1,4 +1,153 @@
-//! Committed changes leave for an external system: at least once, in commit order per key.
+//! Committed changes leave for an external system: at least once, in commit order per key, and never
+//! inside a transaction.
+//!
+//! # What it guarantees
+//!
+//! - An entry leaves if, and only if, the transaction that added it committed.
+//! - Every entry is given to the exporter of every subscription at least once, whatever dies when, or
+//!   is kept as a dead letter with the reason.
+//! - Adding an entry never conflicts.
+//! - Entries of a key are given in the order of their [sequences](Sequence), which is that of their
+//!   commits, and of calls within a commit; what is given again is given in that order, too.
+//! - Nothing is removed before every subscription has passed it.
+//!
+//! # Key schema
+//!
+//! Everything lies under the queue's subspace; `docs/schema.md` in the repository has the bytes. A
+//! bucket, a hash of the key, is a log in commit order; a subscription has a position in each.
+//!
+//! # Example
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::sync::{Arc, Mutex};
+//! use std::time::Duration;
+//!
+//! use export_queue::combine::hc_dequeue::microqueue::keyspace::{self, Runner, Subspace};
+//! use export_queue::{
+//!     BoxError, ExportQueue, Exporter, SequencedExport, Sequence, Settings, Start, WorkerOptions,
+//!     async_trait,
+//! };
+//!
+//! /// An external table. What was deleted stays, as a sequence without a value.
+//! #[derive(Clone, Default)]
+//! struct Table(Arc<Mutex<BTreeMap<String, (Sequence, Option<u64>)>>>);
+//!
+//! #[async_trait]
+//! impl Exporter<String, Option<u64>> for Table {
+//!     async fn export(&self, batch: &[SequencedExport<String, Option<u64>>]) -> Result<(), BoxError> {
+//!         let mut rows = self.0.lock().unwrap();
+//!         for export in batch {
+//!             let new = (export.sequence, export.value);
+//!             let row = rows.entry(export.key.clone()).or_insert(new);
+//!             // What comes again, or late, changes nothing.
+//!             if new.0 > row.0 {
+//!                 *row = new;
+//!             }
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let runner = Runner::new(keyspace::open("memory:")?);
+//! let subspace = Subspace::from("changes");
+//! let queue = ExportQueue::<String, Option<u64>>::open(&runner, subspace, Settings::default());
+//! let changes = &queue.await?;
+//! let table = changes.subscribe(&runner, "table", Start::Oldest).await?;
+//!
+//! let key = &"fish".to_owned();
+//! runner.run(|tr, _| async move { changes.add(&tr, key, &Some(3)).await }).await?;
+//!
+//! let receiver = Table::default();
+//! let worker = table.work(&runner, WorkerOptions::default(), receiver.clone()).await?;
+//! table.wait_idle(&runner).await?;
+//! worker.shut_down(Duration::from_secs(5)).await?;
+//! assert_eq!(receiver.0.lock().unwrap()["fish"].1, Some(3));
+//! # Ok::<_, export_queue::Error>(())
+//! # })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The example `phrasecount` in the repository exports to SQLite.
+//!
+//! # When an entry comes again
+//!
+//! A batch is exported first, and its position set afterwards, under a claim. In between the batch is
+//! out, and the store does not know. It comes again, from its first entry,
+//!
+//! - if the worker dies, or is dropped, before the position is committed;
+//! - if the exporter fails, panics or takes longer than it may, whatever it has written by then;
+//! - if the worker's session is found dead meanwhile, or somebody else takes over a claim that stands
+//!   still: the position of the first one is refused;
+//! - as a dead letter that is redriven, at any time afterwards.
+//!
+//! # When an older entry comes after a newer one
+//!
+//! Of a key only if something comes again: after a crash, the entries since the position are given in
+//! their order once more. And from a call of an exporter whose time was over, or whose worker lost its
+//! claim, and that writes late; and as a redriven dead letter.
+//!
+//! # What the receiver does
+//!
+//! It keeps the sequence with each value and takes nothing that is not newer:
+//!
+//! ```sql
+//! INSERT INTO counts (key, value, sequence) VALUES (?, ?, ?)
+//! ON CONFLICT (key) DO UPDATE SET value = excluded.value, sequence = excluded.sequence
+//! WHERE excluded.sequence > sequence;
+//! ```
+//!
+//! **It keeps the sequence of what was deleted, too**: a row without a value, or a table of tombstones.
+//! Otherwise an older value that comes late is taken for a new row, and stays for ever. A tombstone may
+//! go when nothing older can come any more.
+//!
+//! # What the caller must do
+//!
+//! - Give each queue a subspace of its own, and open it with the settings that it was created with.
+//! - Commit additions exactly once, as [`Runner::run`] does.
+//! - [Remove](ExportQueue::unsubscribe) subscriptions that nobody works for: they hold the log back.
+//!   Without any subscription entries wait for the first one.
+//! - Look at [dead letters](Subscription::dead_letters), if they are asked for.
+//!
+//! # What it never does
+//!
+//! - It never calls an exporter inside a transaction.
+//! - It never touches a key outside the queue's subspace.
+//! - It never removes an entry that some subscription has not passed.
+//!
+//! # Ordering and delivery
+//!
+//! | operation | reads | fails with a conflict if, since its read version, |
+//! |---|---|---|
+//! | `add`, `add_all` | nothing | never |
+//! | `subscribe`, `unsubscribe` | the settings | a subscription came or went |
+//! | `pause`, `resume` | nothing | never |
+//! | `backlog`, `lag`, `dead_letters` | by snapshot | never |
+//! | `purge` | the dead letter | another did the same |
+//! | a worker takes a batch | claim, position and pause of the bucket, the settings, two sessions | any of these changed |
+//! | a worker sets a position | claim, settings, its session | the claim or the session was lost, a subscription came or went |
+//!
+//! # Limits
+//!
+//! - Key and value of an entry take up to [`MAX_ENTRY_BYTES`] together, as encoded.
+//! - Between buckets there is no order. Their number bounds how many calls of an exporter run at once.
+//! - One key, the wake stamp, is written by every addition.
+//!
+//! # Observing
+//!
+//! Workers tell what they do to [`tracing`], under the span `export` with queue, subscription and
+//! session, and count it for the [`metrics`](https://docs.rs/metrics) facade: `export_queue_lag_seconds`
+//! of every subscription, also of those that nobody works for; `_pending_entries` and `_pending_bytes` of
+//! each bucket; `_exported`, `_repeats`, `_failures`, `_dead`, `_lost`, and the histograms
+//! `_batch_entries`, `_batch_bytes`, `_export_seconds`, with the labels `queue` and `subscription`.
+//!
+//! # Further reading
+//!
+//! - [Export Queue](https://fluo.apache.org/docs/fluo-recipes/1.2/export-queue/) of Apache Fluo's recipes,
+//!   which this follows. There the exporter is called inside of the transaction.
+//!
+//! [`Runner::run`]: combine::hc_dequeue::microqueue::keyspace::Runner::run
 
 mod batch;
 mod error;
