@@ -227,6 +227,10 @@ fn undecodable(codec: &'static str, reason: String) -> DecodeError {
 
 #[cfg(test)]
 mod tests {
+    use keyspace::conformance::scale;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
     use super::*;
 
     fn record() -> Record {
@@ -319,6 +323,51 @@ mod tests {
         for request in [&b""[..], &[1; 20], &[1; 22]] {
             assert!(RequestCodec::decode(Bytes::copy_from_slice(request)).is_err());
         }
+    }
+
+    /// Random bytes, every other one small, so that formats and lengths are right now and then.
+    fn noise(seed: u64) -> Bytes {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let length = rng.random_range(0..48);
+        let byte = |_| match rng.random() {
+            true => rng.random_range(0..4),
+            false => rng.random(),
+        };
+        (0..length).map(byte).collect()
+    }
+
+    /// Decodes, and encodes what came of it. `None`: nothing did.
+    fn encoded_again<T, C: Codec<T>>(bytes: &Bytes) -> Option<Vec<u8>> {
+        let value = C::decode(bytes.clone()).ok()?;
+        let mut again = Vec::new();
+        C::encode(&value, &mut again).unwrap();
+        Some(again)
+    }
+
+    #[test]
+    fn whatever_decodes_encodes_to_the_same_bytes() {
+        let mut decoded = [0; 4];
+        for seed in 0..scale(20_000, 2_000_000) as u64 {
+            let bytes = noise(seed);
+            let encodings = [
+                encoded_again::<Record, RecordCodec>(&bytes),
+                encoded_again::<Request, RequestCodec>(&bytes),
+                decode_grant(b"key", &bytes)
+                    .ok()
+                    .map(|items| encode_grant(items.iter())),
+                Settings::decode(b"key", &bytes)
+                    .ok()
+                    .map(|(settings, codec)| settings.encode(&codec)),
+            ];
+            for (encoding, decoded) in encodings.into_iter().zip(&mut decoded) {
+                if let Some(encoding) = encoding {
+                    assert_eq!(encoding, bytes, "seed {seed}");
+                    *decoded += 1;
+                }
+            }
+        }
+        // Else there was nothing to compare.
+        assert!(decoded.iter().all(|count| *count > 10), "{decoded:?}");
     }
 
     #[test]

@@ -4,11 +4,9 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{LONG, World};
+use common::{Doomed, LONG, World};
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Settings};
 use keyspace::chaos::{Chaos, Faults};
@@ -16,8 +14,6 @@ use keyspace::codec::Raw;
 use keyspace::conformance::plant::{Plant, Planted};
 use keyspace::conformance::stores::TestStore;
 use keyspace::{Bytes, Environment, RunOptions, Runner};
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -30,46 +26,6 @@ keyspace::on_every_store!(threads:
     a_thousand_abandoned_requests_are_removed_by_a_few_steps,
     while_the_store_does_not_answer_nobody_is_found_dead,
 );
-
-/// Returns what was counted under a name for a queue, in this program.
-fn counted(world: &World, name: &str) -> Vec<f64> {
-    static METRICS: OnceLock<Snapshotter> = OnceLock::new();
-    let snapshotter = METRICS.get_or_init(|| {
-        let recorder = DebuggingRecorder::new();
-        let snapshotter = recorder.snapshotter();
-        recorder.install().unwrap();
-        snapshotter
-    });
-    static TOTALS: std::sync::Mutex<BTreeMap<(String, String), Vec<f64>>> =
-        std::sync::Mutex::new(BTreeMap::new());
-    let mut totals = TOTALS.lock().unwrap();
-    // A snapshot takes what it shows away.
-    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-        let labels = key.key().labels();
-        let queue: String = labels.map(|label| label.value().to_owned()).collect();
-        let total = totals.entry((key.key().name().to_owned(), queue));
-        let total = total.or_default();
-        match value {
-            DebugValue::Counter(count) => total.push(count as f64),
-            DebugValue::Gauge(value) => *total = vec![value.into_inner()],
-            DebugValue::Histogram(values) => {
-                total.extend(values.into_iter().map(|value| value.into_inner()));
-            }
-        }
-    }
-    let queue = world.queue.subspace().to_string();
-    totals
-        .get(&(name.to_owned(), queue))
-        .cloned()
-        .unwrap_or_default()
-}
-
-/// A world whose metrics are counted from the beginning.
-async fn counted_world(store: &TestStore, settings: Settings) -> World {
-    let world = World::new(store, settings).await;
-    counted(&world, "");
-    world
-}
 
 /// So patient that nothing but a lost wake-up makes it wait for the end of a patience.
 fn patient() -> Settings {
@@ -179,7 +135,7 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
 ) {
     const SESSIONS: u64 = 6;
     const ITEMS: u64 = 120;
-    let world = counted_world(&store, patient()).await;
+    let world = World::recorded(&store, patient()).await;
     let mut consumers = JoinSet::new();
     for _ in 0..SESSIONS {
         let consumer = without_poll(&world).await;
@@ -219,34 +175,9 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
             assert_eq!(taken, ITEMS / 2);
         }
     }
-    let expiries: f64 = counted(&world, "hc_dequeue_patience_expiries").iter().sum();
+    let expiries = world.recorded_sum("hc_dequeue_patience_expiries");
     assert_eq!(expiries, 0.0);
-    assert!(counted(&world, "hc_dequeue_dequeues").iter().sum::<f64>() >= (ITEMS / 2) as f64);
-}
-
-/// A consumer on a runtime of its own, which waits for an item until it dies.
-struct Doomed {
-    _alive: tokio::sync::oneshot::Sender<()>,
-}
-
-impl Doomed {
-    async fn start(world: &World) -> Self {
-        let (alive, killed) = tokio::sync::oneshot::channel::<()>();
-        let (queue, runner) = (world.queue.clone(), world.runner.clone());
-        std::thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let options = ConsumerOptions::default();
-                let consumer = queue.consumer(&runner, options).await.unwrap();
-                tokio::select! {
-                    _ = consumer.pop_within(LONG) => {}
-                    _ = killed => {}
-                }
-            });
-        });
-        world.until_requested(1).await;
-        Self { _alive: alive }
-    }
+    assert!(world.recorded_sum("hc_dequeue_dequeues") >= (ITEMS / 2) as f64);
 }
 
 async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
@@ -254,7 +185,7 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
         lease: Duration::from_millis(600),
         ..Settings::default()
     };
-    let world = counted_world(&store, settings).await;
+    let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
     let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
@@ -266,11 +197,11 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
         consumer
     });
     world.until_requested(2).await;
-    drop(leader);
+    leader.die();
     world.enqueue(0..11).await;
     // One more goes to the dead, or comes back from it.
     timeout(LONG, waiting).await.unwrap().unwrap();
-    let expiries: f64 = counted(&world, "hc_dequeue_patience_expiries").iter().sum();
+    let expiries = world.recorded_sum("hc_dequeue_patience_expiries");
     assert!(expiries <= 1.0, "{expiries}");
 }
 
@@ -281,7 +212,7 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
         lease: Duration::from_millis(300),
         ..Settings::default()
     };
-    let world = counted_world(&store, settings).await;
+    let world = World::recorded(&store, settings).await;
     // Format, session, wanted: as sessions that are gone may have left them.
     let record = |number: usize| {
         let session = (number as u128).to_be_bytes();
@@ -298,7 +229,7 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
     let delivery = consumer.dequeue_within(LONG).await.unwrap();
     delivery.unwrap().complete().await.unwrap();
     world.until_requested(0).await;
-    let steps = counted(&world, "hc_dequeue_fulfilled").len();
+    let steps = world.records("hc_dequeue_fulfilled").len();
     assert!(steps <= ABANDONED / REQUESTS_PER_STEP + 2, "{steps}");
     world.check().await;
 }

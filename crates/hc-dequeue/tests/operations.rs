@@ -25,6 +25,7 @@ keyspace::on_every_store!(
     an_enqueue_wakes_who_waits,
     an_item_for_later_comes_later,
     an_item_is_there_once_for_each_dedupe_id,
+    purging_a_dead_letter_frees_its_dedupe_id,
     a_dedupe_id_is_kept_after_completion_for_as_long_as_asked,
     dedupe_ids_are_removed_once_they_were_kept_for_long_enough,
     a_full_queue_refuses,
@@ -266,6 +267,26 @@ async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     world.ack(&delivery).await.unwrap();
     assert!(!is_repeated(&once).await, "it is completed");
+    world.check().await;
+}
+
+async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    let once = Enqueue::new().dedupe("once");
+    let _ = world.enqueue_with(1, &once).await.unwrap();
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    let id = &delivery.id();
+    delivery.reject().await.unwrap();
+    let repeated = world.enqueue_with(1, &once).await.unwrap();
+    assert_eq!(repeated, Enqueued::Repeated);
+
+    let queue = &world.queue;
+    let purge = |tr, _| async move { queue.purge(&tr, id).await };
+    assert!(world.runner.run(purge).await.unwrap());
+    assert_eq!(world.count("k").await, 0);
+    let again = world.enqueue_with(1, &once).await.unwrap();
+    assert!(matches!(again, Enqueued::Staged(_)));
     world.check().await;
 }
 

@@ -5,25 +5,11 @@
 mod common;
 
 use std::path::Path;
-use std::thread;
 
-use common::{LONG, Queue};
+use common::{LONG, Queue, process};
 use hc_dequeue::{ConsumerOptions, Settings};
 use keyspace::{Runner, Store, Subspace};
-use tokio::runtime::Builder;
 use tokio::time::timeout;
-
-/// Runs in a runtime of its own, and drops it with everything that is still under way.
-fn process<F>(work: impl FnOnce() -> F + Send + 'static)
-where
-    F: Future<Output = ()>,
-{
-    let process = thread::spawn(move || {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(work());
-    });
-    process.join().unwrap();
-}
 
 async fn open(path: &Path) -> (Runner<Store>, Queue) {
     let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();
@@ -43,7 +29,7 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let same = path.clone();
-    process(|| async move {
+    let first = process(|| async move {
         let (runner, queue) = open(&path).await;
         common::enqueue(&runner, &queue, [7]).await.unwrap();
         let options = ConsumerOptions::default();
@@ -52,7 +38,8 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
         // It dies before it can give anything back.
         std::mem::forget((consumer, held));
     });
-    process(|| async move {
+    first.join().unwrap();
+    let second = process(|| async move {
         let (runner, queue) = open(&same).await;
         let options = ConsumerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
@@ -60,4 +47,5 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
         let again = again.unwrap().unwrap().expect("it came back");
         assert_eq!((*again.value(), again.attempts()), (7, 2));
     });
+    second.join().unwrap();
 }

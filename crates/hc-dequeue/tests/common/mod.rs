@@ -3,11 +3,17 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, Settings};
 use keyspace::conformance::stores::TestStore;
 use keyspace::{Database, Isolation, RangeQuery, Runner, Store, read_all};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
 /// More time than anything takes that is not stuck.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -32,6 +38,13 @@ impl World {
             runner,
             queue,
         }
+    }
+
+    /// A world whose metrics are recorded from the beginning.
+    pub(crate) async fn recorded(store: &TestStore, settings: Settings) -> Self {
+        let world = Self::new(store, settings).await;
+        world.records("");
+        world
     }
 
     pub(crate) async fn with_defaults(store: &TestStore) -> Self {
@@ -88,11 +101,87 @@ impl World {
         self.runner.run(rows).await.unwrap().len()
     }
 
+    /// Returns what this program has recorded of the queue under the name of a metric: the last value
+    /// of a gauge that was not zero, what was added to a counter, or each value of a histogram.
+    pub(crate) fn records(&self, metric: &str) -> Vec<f64> {
+        static SNAPSHOTTER: OnceLock<Snapshotter> = OnceLock::new();
+        static RECORDS: Mutex<BTreeMap<(String, String), Vec<f64>>> = Mutex::new(BTreeMap::new());
+        let snapshotter = SNAPSHOTTER.get_or_init(|| {
+            let recorder = DebuggingRecorder::new();
+            let snapshotter = recorder.snapshotter();
+            recorder.install().unwrap();
+            snapshotter
+        });
+        let mut records = RECORDS.lock().unwrap();
+        // A snapshot takes what it shows away.
+        for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+            let labels = key.key().labels();
+            let queue: String = labels.map(|label| label.value().to_owned()).collect();
+            let records = records.entry((key.key().name().to_owned(), queue));
+            let records = records.or_default();
+            match value {
+                DebugValue::Counter(count) => records.push(count as f64),
+                // Zero: it was not set since.
+                DebugValue::Gauge(value) if value == 0.0 => {}
+                DebugValue::Gauge(value) => *records = vec![value.into_inner()],
+                DebugValue::Histogram(values) => {
+                    records.extend(values.into_iter().map(|value| value.into_inner()));
+                }
+            }
+        }
+        let key = (metric.to_owned(), self.queue.subspace().to_string());
+        records.get(&key).cloned().unwrap_or_default()
+    }
+
+    /// Returns the value of a gauge, or the sum of what was recorded.
+    pub(crate) fn recorded_sum(&self, metric: &str) -> f64 {
+        self.records(metric).into_iter().sum()
+    }
+
     /// Panics if anything in the queue contradicts anything else.
     pub(crate) async fn check(&self) {
         let audit = self.queue.audit(&self.runner).await.unwrap();
         assert!(audit.is_clean(), "{audit:?}");
     }
+}
+
+/// A consumer on a runtime of its own, which waits for an item until it dies.
+pub(crate) struct Doomed {
+    alive: oneshot::Sender<()>,
+    process: thread::JoinHandle<()>,
+}
+
+impl Doomed {
+    pub(crate) async fn start(world: &World) -> Self {
+        let (alive, killed) = oneshot::channel::<()>();
+        let (queue, runner) = (world.queue.clone(), world.runner.clone());
+        let process = process(|| async move {
+            let options = ConsumerOptions::default();
+            let consumer = queue.consumer(&runner, options).await.unwrap();
+            tokio::select! {
+                _ = consumer.pop_within(LONG) => {}
+                _ = killed => {}
+            }
+        });
+        world.until_requested(1).await;
+        Self { alive, process }
+    }
+
+    /// Returns once nothing of it runs any more.
+    pub(crate) fn die(self) {
+        drop(self.alive);
+        self.process.join().unwrap();
+    }
+}
+
+/// Runs in a runtime of its own, and drops it with everything that is still under way.
+pub(crate) fn process<F: Future<Output = ()>>(
+    work: impl FnOnce() -> F + Send + 'static,
+) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(work());
+    })
 }
 
 /// Settings for tests in which sessions die.
