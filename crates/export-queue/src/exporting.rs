@@ -37,8 +37,8 @@ pub(crate) struct Effort {
     failing: Option<(Sequence, u32)>,
     /// Up to where entries have been given to the exporter.
     given: Option<Sequence>,
-    /// The claim of somebody else, a patience ago.
-    claimed: Option<Claim>,
+    /// The claim of somebody else, and since when it has stood still.
+    claimed: Option<(Claim, Duration)>,
 }
 
 /// The job of the workers of a subscription.
@@ -135,7 +135,10 @@ where
             entries: effort.limit.unwrap_or(usize::MAX),
             bytes: self.options.bytes_per_batch,
         };
-        let stalled = effort.claimed.take();
+        let now = self.runner.environment().now();
+        let is_over =
+            |(_, since): &(_, Duration)| now.saturating_sub(*since) >= self.options.patience;
+        let stalled = effort.claimed.filter(is_over).map(|(claim, _)| claim);
         let take = |tr, _| async move {
             subscription
                 .take(&tr, session, bucket, portion, stalled)
@@ -153,8 +156,11 @@ where
                 return Ok(Next::Done);
             }
             Taken::Claimed(claim) => {
-                effort.claimed = Some(claim);
-                return Ok(Next::After(self.options.patience));
+                let before = effort.claimed.filter(|(before, _)| *before == claim);
+                effort.claimed = before.or(Some((claim, now)));
+                // Its session may be found dead before the patience is over.
+                let wait = self.options.patience.min(self.options.poll_interval);
+                return Ok(Next::After(wait));
             }
         };
         let settled = &self.export(place, effort, &batch).await?;

@@ -26,7 +26,7 @@ pub struct WorkerOptions {
     pub(crate) coalesces: bool,
     pub(crate) dead_after: Option<u32>,
     pub(crate) patience: Duration,
-    poll_interval: Duration,
+    pub(crate) poll_interval: Duration,
     pub(crate) backoff: Backoff,
 }
 
