@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use benches::figures::Figures;
+
 use crate::trial::Way;
 use crate::workload::{Outcome, Results};
 
@@ -29,13 +31,14 @@ pub(crate) fn of(results: &Results) -> String {
 
 fn write_line(table: &mut String, outcome: &Outcome, ways: &[Outcome]) {
     let setting = &outcome.setting;
+    let median = |figure: fn(&Figures) -> f64| outcome.rounds.median(figure);
     let mut cells = vec![
         setting.processes.to_string(),
         setting.sessions().to_string(),
         setting.consumers().to_string(),
         setting.backlog().to_string(),
         outcome.way.name().to_owned(),
-        format!("{:.0}", outcome.rounds.median(|figures| figures.rate)),
+        format!("{:.0}", median(|figures| figures.rate)),
     ];
     let yardsticks = Way::YARDSTICKS.map(|yardstick| {
         let other = ways.iter().find(|other| other.way == yardstick);
@@ -45,26 +48,11 @@ fn write_line(table: &mut String, outcome: &Outcome, ways: &[Outcome]) {
     });
     cells.extend(yardsticks);
     cells.extend([
-        format!(
-            "{:.3}",
-            outcome.rounds.median(|figures| figures.conflicts_per_item)
-        ),
-        format!(
-            "{:.1} ms",
-            outcome.rounds.median(|figures| figures.median_millis)
-        ),
-        format!(
-            "{:.1} ms",
-            outcome.rounds.median(|figures| figures.late_millis)
-        ),
-        format!(
-            "{:.2}",
-            outcome.rounds.median(|figures| figures.commits_per_item)
-        ),
-        format!(
-            "{:.0}",
-            outcome.rounds.median(|figures| figures.bytes_per_item)
-        ),
+        format!("{:.3}", median(|figures| figures.conflicts_per_item)),
+        format!("{:.1} ms", median(|figures| figures.median_millis)),
+        format!("{:.1} ms", median(|figures| figures.late_millis)),
+        format!("{:.2}", median(|figures| figures.commits_per_item)),
+        format!("{:.0}", median(|figures| figures.bytes_per_item)),
     ]);
     write!(table, "| {} |", cells.join(" | ")).expect("a string takes it");
 }

@@ -9,22 +9,35 @@ use keyspace::{Bytes, RunOptions, Runner, Store};
 use super::{Contender, Site};
 use crate::meter::Metered;
 
-/// A queue whose items are done when they are taken.
+/// A session of a queue whose items are either popped, or each acknowledged in a transaction of its
+/// own.
 #[derive(Debug)]
-pub struct Popped(Session);
-
-/// A queue whose items are each acknowledged in a transaction of its own.
-#[derive(Debug)]
-pub struct Acknowledged(Session);
-
-#[derive(Debug)]
-struct Session {
+pub struct HighContention<const ACKNOWLEDGES: bool> {
     queue: HighContentionQueue<Bytes, Raw>,
     runner: Runner<Metered<Store>>,
     consumer: Consumer<Bytes>,
 }
 
-impl Session {
+/// A queue whose items are done when they are taken.
+pub type Popped = HighContention<false>;
+
+/// A queue whose items are each acknowledged in a transaction of its own.
+pub type Acknowledged = HighContention<true>;
+
+impl Popped {
+    /// Takes an item as soon as there is one; `None` if there was none for so long.
+    ///
+    /// # Panics
+    /// If the store fails.
+    pub async fn pop_within(&self, time: Duration) -> Option<Bytes> {
+        let item = self.consumer.pop_within(time).await;
+        item.expect("conflicts are retried").map(|item| item.value)
+    }
+}
+
+impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
+    type Site = Site;
+
     async fn open(site: &Site) -> Self {
         let options = RunOptions::default().ledger_subspace(site.ledger());
         let runner = Runner::with_options(site.db.clone(), options);
@@ -45,51 +58,15 @@ impl Session {
             .run(|tr, _| async move { queue.enqueue_all(&tr, items).await });
         enqueued.await.expect("nothing conflicts");
     }
-}
-
-impl Popped {
-    /// Takes an item as soon as there is one; `None` if there was none for so long.
-    ///
-    /// # Panics
-    /// If the store fails.
-    pub async fn pop_within(&self, time: Duration) -> Option<Bytes> {
-        let item = self.0.consumer.pop_within(time).await;
-        item.expect("conflicts are retried").map(|item| item.value)
-    }
-}
-
-impl Contender for Popped {
-    type Site = Site;
-
-    async fn open(site: &Site) -> Self {
-        Self(Session::open(site).await)
-    }
-
-    async fn enqueue(&self, items: &[Bytes]) {
-        self.0.enqueue(items).await;
-    }
 
     async fn pop(&self) -> Option<Bytes> {
-        let item = self.0.consumer.pop().await;
-        item.expect("conflicts are retried").map(|item| item.value)
-    }
-}
-
-impl Contender for Acknowledged {
-    type Site = Site;
-
-    async fn open(site: &Site) -> Self {
-        Self(Session::open(site).await)
-    }
-
-    async fn enqueue(&self, items: &[Bytes]) {
-        self.0.enqueue(items).await;
-    }
-
-    async fn pop(&self) -> Option<Bytes> {
-        let delivery = self.0.consumer.dequeue().await;
+        if !ACKNOWLEDGES {
+            let item = self.consumer.pop().await;
+            return item.expect("conflicts are retried").map(|item| item.value);
+        }
+        let delivery = self.consumer.dequeue().await;
         let delivery = delivery.expect("conflicts are retried")?;
-        let acknowledge = self.0.runner.run(|tr, _| {
+        let acknowledge = self.runner.run(|tr, _| {
             let delivery = &delivery;
             async move { delivery.ack(&tr).await }
         });

@@ -126,8 +126,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let keys = &*self.keys;
         let look = |tr, _| async move { Sessions::read(&tr, keys).await };
         let mut findings = Box::pin(runner.run(look)).await?.findings();
-        for counter in Counter::OF_ITEMS {
-            findings.extend(Box::pin(check_counter(runner, keys, counter)).await?);
+        for (counter, part) in Counter::OF_ITEMS {
+            findings.extend(Box::pin(check_counter(runner, keys, counter, part)).await?);
         }
         Ok(Audit { findings })
     }
@@ -263,13 +263,14 @@ async fn check_counter<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
     counter: Counter,
+    part: &str,
 ) -> Result<Option<Finding>> {
     let count = |tr, attempt: Attempt| async move {
         let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
         if had_no_time && attempt.number >= COUNTS {
             return Ok(None);
         }
-        count(&tr, keys, counter).await.map(Some)
+        count(&tr, keys, counter, part).await.map(Some)
     };
     let name = counter.name();
     Ok(match runner.run(count).await? {
@@ -283,9 +284,14 @@ async fn check_counter<D: Database>(
 }
 
 /// Returns what a counter says, and how many items there are.
-async fn count(tr: &impl Transaction, keys: &Keys, counter: Counter) -> Result<(i64, i64)> {
+async fn count(
+    tr: &impl Transaction,
+    keys: &Keys,
+    counter: Counter,
+    part: &str,
+) -> Result<(i64, i64)> {
     let stored = stored_count(tr, keys, counter).await?;
-    let (begin, end) = keys.part(counter.part());
+    let (begin, end) = keys.part(part);
     let mut next = Some(RangeQuery::keys(begin, end));
     let mut counted = 0;
     while let Some(query) = next {

@@ -146,8 +146,10 @@ impl Out {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_deadline(&self, deadline: Duration) {
-        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+    /// Moves the deadline to a later time, never to an earlier one.
+    pub(crate) fn extend(&self, deadline: Duration) {
+        let mut current = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = deadline.max(*current);
     }
 
     pub(crate) fn lose(&self) {
@@ -325,8 +327,7 @@ impl<T> Delivery<T> {
             return Err(Error::DeliveryLost { id: self.id });
         }
         let now = self.shared.keys.env.now();
-        self.out
-            .set_deadline(now.saturating_add(self.shared.time_limit));
+        self.out.extend(now.saturating_add(self.shared.time_limit));
         Ok(())
     }
 

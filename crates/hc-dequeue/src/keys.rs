@@ -87,19 +87,13 @@ impl Counter {
         Self::Completed,
     ];
 
-    /// Those that count items which are there.
-    pub(crate) const OF_ITEMS: [Self; 4] = [Self::Queued, Self::Delayed, Self::Held, Self::Dead];
-
-    /// The part of the queue whose keys it counts.
-    pub(crate) fn part(self) -> &'static str {
-        match self {
-            Self::Queued => "i",
-            Self::Delayed => "t",
-            Self::Held => "h",
-            Self::Dead => "d",
-            Self::Completed => "no part: what is completed is not there",
-        }
-    }
+    /// Those that count items which are there, with the parts of the queue whose keys they count.
+    pub(crate) const OF_ITEMS: [(Self, &'static str); 4] = [
+        (Self::Queued, "i"),
+        (Self::Delayed, "t"),
+        (Self::Held, "h"),
+        (Self::Dead, "d"),
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {

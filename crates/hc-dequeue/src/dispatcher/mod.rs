@@ -5,13 +5,15 @@
 //! transactions go through a [`Runner`], so that it always learns what became of them. The wishes of
 //! all local consumers are combined: one transaction serves them together.
 //!
+//! - `deliveries`: what is out, and until when.
 //! - `serve`: on the way from a wish to items, one step of the [registry](crate::registry).
 //! - `upkeep`: heartbeats, the dead, and what is held without anybody who knows of it.
 
+mod deliveries;
 mod serve;
 mod upkeep;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,8 +23,9 @@ use microqueue::keyspace::{self, Database, Runner};
 use microqueue::{Item, ItemId};
 use tokio::sync::{mpsc, oneshot};
 
+use self::deliveries::Deliveries;
 use crate::consumer::ConsumerOptions;
-use crate::delivery::{Delivery, GiveBack, Out, Return, Shared, give_back};
+use crate::delivery::{Delivery, GiveBack, Return, Shared, give_back};
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
@@ -173,8 +176,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     sender: mpsc::WeakUnboundedSender<Command<T>>,
     member: Member<D>,
     wants: VecDeque<Want<T>>,
-    /// The items that deliveries hold.
-    out: BTreeMap<ItemId, Arc<Out>>,
+    deliveries: Deliveries,
     /// How many wants the last step has answered.
     served: usize,
     returns: Vec<(Return, Option<oneshot::Sender<Result<()>>>)>,
@@ -230,7 +232,7 @@ where
             commands,
             sender,
             wants: VecDeque::new(),
-            out: BTreeMap::new(),
+            deliveries: Deliveries::new(),
             served: 0,
             returns: Vec::new(),
             request: None,
@@ -254,9 +256,7 @@ where
 
     /// Begins a new session; what the one before held is lost.
     async fn open_session(&mut self) -> Result<()> {
-        for out in std::mem::take(&mut self.out).into_values() {
-            out.lose();
-        }
+        self.deliveries.lose_all();
         self.request = None;
         self.sleep = None;
         self.member.open().await
@@ -331,18 +331,11 @@ where
         match command {
             Command::Want(want) => self.wants.push_back(want),
             Command::GiveBack { item, done } => {
-                self.forget(&item.id, item.grant);
+                self.deliveries.forget(&item.id, item.grant);
                 self.returns.push((item, done));
             }
-            Command::Forget { id, grant } => self.forget(&id, grant),
+            Command::Forget { id, grant } => self.deliveries.forget(&id, grant),
             Command::ShutDown(done) => self.closing.get_or_insert_default().extend(done),
-        }
-    }
-
-    /// Forgets a delivery. The item may have been delivered again since.
-    fn forget(&mut self, id: &ItemId, grant: u64) {
-        if self.out.get(id).is_some_and(|out| out.grant == grant) {
-            self.out.remove(id);
         }
     }
 
@@ -359,14 +352,7 @@ where
                 self.wants.push_back(want);
             }
         }
-        let over: Vec<_> = (self.out.iter())
-            .filter(|(_, out)| out.deadline() <= now)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in over {
-            let Some(out) = self.out.remove(&id) else {
-                continue;
-            };
+        for (id, out) in self.deliveries.take_over(now) {
             out.lose();
             self.metrics.lost.increment(1);
             self.return_later(id, out.grant, GiveBack::Now);
@@ -430,14 +416,13 @@ where
     /// Waits until there may be something to do.
     async fn rest(&mut self) {
         let now = self.now();
-        let deliveries = self.out.values().map(|out| out.deadline());
         let wants = self
             .wants
             .iter()
             .filter(|want| want.waits)
             .map(|want| want.until);
-        let next = deliveries
-            .chain(wants)
+        let next = wants
+            .chain([self.deliveries.earliest()])
             .chain(self.sleep.iter().map(|sleep| sleep.until))
             .chain(
                 self.request

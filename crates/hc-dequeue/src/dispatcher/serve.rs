@@ -123,29 +123,27 @@ where
             let both = try_join!(take(&tr, own), give_back(&tr, own, returns));
             both.map(Tried::Did)
         });
-        let tried = match tried.await? {
-            Tried::Did((taken, given)) => {
-                self.returned(&given);
-                Tried::Did(taken)
-            }
-            Tried::Contended => Tried::Contended,
-        };
-        match tried {
-            Tried::Did(Taken::Items(items)) if !items.is_empty() => self.hand_out(items),
-            Tried::Did(Taken::Items(_)) => {
-                self.answer_impatient();
-                if !self.wants.is_empty() {
-                    self.register().await?;
-                }
-            }
-            Tried::Did(Taken::Staged) => self.register().await?,
+        let (taken, given) = match tried.await? {
+            Tried::Did(both) => both,
             Tried::Contended => {
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
                 self.staged = STAGED_TAKES;
                 self.register().await?;
+                return Ok(true);
             }
-            Tried::Did(Taken::Paused) => {
+        };
+        self.returned(&given);
+        match taken {
+            Taken::Items(items) if !items.is_empty() => self.hand_out(items),
+            Taken::Items(_) => {
+                self.answer_impatient();
+                if !self.wants.is_empty() {
+                    self.register().await?;
+                }
+            }
+            Taken::Staged => self.register().await?,
+            Taken::Paused => {
                 self.answer_impatient();
                 if self.wants.is_empty() {
                     return Ok(true);
@@ -153,7 +151,7 @@ where
                 self.sleep_until_resumed().await?;
                 return Ok(self.sleep.is_none());
             }
-            Tried::Did(Taken::SessionLost) => self.open_session().await?,
+            Taken::SessionLost => self.open_session().await?,
         }
         Ok(true)
     }
@@ -174,21 +172,19 @@ where
             registered => registered?,
         };
         self.returned(&given);
-        match (registered, commit) {
-            (Some(staged), commit) => {
-                let stamp = commit.versionstamp;
-                let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
-                tracing::debug!(queue = %self.keys().queue, wanted, "registered a request");
-                self.sleep = None;
-                let (look_at, lead_at) = match self.staged {
-                    0 => (began, began),
-                    _ => (self.after(began, ANSWER), self.after(began, GRACE)),
-                };
-                let request = Requested::new(staged.at(stamp), lead_at);
-                self.request = Some(Requested { look_at, ..request });
-            }
-            (None, _) => self.open_session().await?,
-        }
+        let Some(staged) = registered else {
+            return self.open_session().await;
+        };
+        let stamp = commit.versionstamp;
+        let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
+        tracing::debug!(queue = %self.keys().queue, wanted, "registered a request");
+        self.sleep = None;
+        let (look_at, lead_at) = match self.staged {
+            0 => (began, began),
+            _ => (self.after(began, ANSWER), self.after(began, GRACE)),
+        };
+        let request = Requested::new(staged.at(stamp), lead_at);
+        self.request = Some(Requested { look_at, ..request });
         Ok(())
     }
 
@@ -320,15 +316,11 @@ where
         };
         // What it went to sleep for may change.
         self.sleep = None;
-        let most = match self.leads {
-            Some(Lead::HandOver) => 0,
-            _ => ITEMS_PER_FULFILMENT,
+        let (most, then, if_contended) = match self.leads {
+            Some(Lead::HandOver) => (0, Lead::HandOver, Lead::HandOver),
+            _ => (ITEMS_PER_FULFILMENT, Lead::Everybody, Lead::OthersOnly),
         };
         // Also if this step ends in doubt.
-        let then = match self.leads {
-            Some(Lead::HandOver) => Lead::HandOver,
-            _ => Lead::Everybody,
-        };
         self.leads = Some(then);
         let (own, returns) = (self.own(&demand), &self.next_returns());
         let request = self.request.map(|request| request.id);
@@ -350,10 +342,7 @@ where
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a fulfilment met a conflict");
                 // It still owes the others a look, and takes its own turn among them.
-                self.leads = Some(match then {
-                    Lead::HandOver => Lead::HandOver,
-                    _ => Lead::OthersOnly,
-                });
+                self.leads = Some(if_contended);
                 self.staged = STAGED_TAKES;
                 let lead_at = self.after(began, GRACE);
                 self.request = request.map(|id| Requested::new(id, lead_at));
@@ -506,7 +495,7 @@ where
                     if let Err(Ok(unseen)) = reply.send(Ok(deliveries.collect())) {
                         for delivery in unseen {
                             let (id, grant) = delivery.disown();
-                            self.out.remove(&id);
+                            self.deliveries.forget(&id, grant);
                             self.return_later(id, grant, GiveBack::Unused);
                         }
                     }
@@ -524,7 +513,7 @@ where
         let commands = self.sender.upgrade()?;
         let deadline = self.now().saturating_add(self.options.time_limit);
         let out = Arc::new(Out::new(record.grant, deadline));
-        self.out.insert(id, out.clone());
+        self.deliveries.insert(id, out.clone());
         Some(Delivery {
             id,
             value,

@@ -119,7 +119,7 @@ where
         self.compared = last;
         for item in unknown {
             let returns = |(returned, _): &(Return, _)| returned.id == item.id;
-            if !self.out.contains_key(&item.id) && !self.returns.iter().any(returns) {
+            if !self.deliveries.contains(&item.id) && !self.returns.iter().any(returns) {
                 self.return_later(item.id, item.value.grant, GiveBack::Now);
             }
         }
@@ -128,9 +128,7 @@ where
 
     /// Ends the session.
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<()>>>) {
-        for out in self.out.values() {
-            out.lose();
-        }
+        self.deliveries.lose_all();
         for want in std::mem::take(&mut self.wants) {
             want.fail(Error::ShutDown {
                 queue: self.keys().queue.clone(),

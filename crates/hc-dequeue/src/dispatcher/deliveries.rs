@@ -1,0 +1,108 @@
+//! The deliveries that are out, and until when none of them is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use microqueue::ItemId;
+
+use crate::delivery::Out;
+
+/// The deliveries that are out.
+#[derive(Debug)]
+pub(super) struct Deliveries {
+    out: BTreeMap<ItemId, Arc<Out>>,
+    /// No delivery is over before that. It stays true without a word from who keeps one alive, since
+    /// deadlines only move to later.
+    earliest: Duration,
+}
+
+impl Deliveries {
+    pub(super) fn new() -> Self {
+        Self {
+            out: BTreeMap::new(),
+            earliest: Duration::MAX,
+        }
+    }
+
+    pub(super) fn insert(&mut self, id: ItemId, out: Arc<Out>) {
+        self.earliest = self.earliest.min(out.deadline());
+        self.out.insert(id, out);
+    }
+
+    /// Forgets a delivery. The item may have been delivered again since.
+    pub(super) fn forget(&mut self, id: &ItemId, grant: u64) {
+        if self.out.get(id).is_some_and(|out| out.grant == grant) {
+            self.out.remove(id);
+        }
+    }
+
+    pub(super) fn contains(&self, id: &ItemId) -> bool {
+        self.out.contains_key(id)
+    }
+
+    /// Returns a time before which no delivery is over.
+    pub(super) fn earliest(&self) -> Duration {
+        self.earliest
+    }
+
+    /// Takes out those that are over. Looks at each only if one may be.
+    pub(super) fn take_over(&mut self, now: Duration) -> Vec<(ItemId, Arc<Out>)> {
+        let mut over = Vec::new();
+        if now < self.earliest {
+            return over;
+        }
+        self.earliest = Duration::MAX;
+        self.out.retain(|id, out| {
+            let deadline = out.deadline();
+            let is_over = deadline <= now;
+            if is_over {
+                over.push((*id, out.clone()));
+            } else {
+                self.earliest = self.earliest.min(deadline);
+            }
+            !is_over
+        });
+        over
+    }
+
+    /// Tells all of them that they are lost, and forgets them.
+    pub(super) fn lose_all(&mut self) {
+        for out in std::mem::replace(self, Self::new()).out.into_values() {
+            out.lose();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::Versionstamp;
+
+    use super::*;
+
+    #[test]
+    fn a_delivery_is_over_at_its_deadline_to_wherever_that_was_moved() {
+        let at = Duration::from_secs;
+        let id = |call| ItemId::Commit {
+            versionstamp: Versionstamp::new(1, 0),
+            call,
+        };
+        let mut deliveries = Deliveries::new();
+        assert_eq!(deliveries.earliest(), Duration::MAX);
+        let kept_alive = Arc::new(Out::new(1, at(10)));
+        deliveries.insert(id(1), kept_alive.clone());
+        deliveries.insert(id(2), Arc::new(Out::new(1, at(20))));
+        let mut over = |now| {
+            let over = deliveries.take_over(now);
+            let over: Vec<_> = over.into_iter().map(|(id, _)| id).collect();
+            (over, deliveries.earliest())
+        };
+        assert_eq!(over(at(9)), (vec![], at(10)));
+        kept_alive.extend(at(30));
+        assert_eq!(over(at(10)), (vec![], at(20)));
+        // Somebody else's word that comes late.
+        kept_alive.extend(at(15));
+        assert_eq!(over(at(29)), (vec![id(2)], at(30)));
+        assert_eq!(over(at(30)), (vec![id(1)], Duration::MAX));
+    }
+}
