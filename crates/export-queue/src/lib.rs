@@ -156,6 +156,8 @@ mod exporting;
 mod keys;
 mod letters;
 mod metrics;
+#[cfg(test)]
+mod pairs;
 mod queue;
 mod record;
 mod sequence;

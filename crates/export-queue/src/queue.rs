@@ -8,7 +8,7 @@ use combine::hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec};
 use combine::hc_dequeue::microqueue::keyspace::ids::Ids;
 use combine::hc_dequeue::microqueue::keyspace::record::SHORT_BYTES;
 use combine::hc_dequeue::microqueue::keyspace::{
-    Database, Isolation, MutationOp, Runner, Subspace, Transaction, Tx, Versionstamp, limits,
+    Database, Isolation, MutationOp, Runner, Subspace, Transaction, Versionstamp, limits,
 };
 use combine::{Bucket, Settings};
 
@@ -228,29 +228,38 @@ where
                 limit: SHORT_BYTES,
             });
         }
-        let create = |tr: Tx<_>, _| async move {
-            let mut stored = self.stored(&tr).await?;
-            if stored.subscriptions.iter().any(|other| other == name) {
-                return Ok(());
-            }
-            stored.subscriptions.push(name.to_owned());
-            stored.subscriptions.sort_unstable();
-            let stored = stored.encode();
-            if stored.len() > limits::VALUE_BYTES {
-                let queue = self.keys.queue.clone();
-                return Err(Error::TooManySubscriptions { queue });
-            }
-            tr.set(&self.keys.settings(), &stored);
-            if start == Start::Now {
-                self.begin_now(&tr, name);
-            }
-            Ok(())
-        };
-        runner.run(create).await?;
+        runner
+            .run(|tr, _| async move { self.create(&tr, name, start).await })
+            .await?;
         Ok(Subscription {
             queue: self.clone(),
             name: name.into(),
         })
+    }
+
+    /// Stages a subscription, unless there is one of this name.
+    pub(crate) async fn create(
+        &self,
+        tr: &impl Transaction,
+        name: &str,
+        start: Start,
+    ) -> Result<()> {
+        let mut stored = self.stored(tr).await?;
+        if stored.subscriptions.iter().any(|other| other == name) {
+            return Ok(());
+        }
+        stored.subscriptions.push(name.to_owned());
+        stored.subscriptions.sort_unstable();
+        let stored = stored.encode();
+        if stored.len() > limits::VALUE_BYTES {
+            let queue = self.keys.queue.clone();
+            return Err(Error::TooManySubscriptions { queue });
+        }
+        tr.set(&self.keys.settings(), &stored);
+        if start == Start::Now {
+            self.begin_now(tr, name);
+        }
+        Ok(())
     }
 
     /// Stages positions behind everything that is committed before.

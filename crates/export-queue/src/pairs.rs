@@ -1,0 +1,239 @@
+//! Two steps that begin at the same time: which of them makes the other one fail, and what is lost on
+//! a store that breaks the promise by which it does.
+
+use combine::hc_dequeue::microqueue::keyspace::error::code_of;
+use combine::hc_dequeue::microqueue::keyspace::{
+    Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace, Versionstamp,
+    read_all,
+};
+use combine::hc_dequeue::session::SessionId;
+use combine::{Bucket, Settings};
+use keyspace::conformance::plant::{Plant, Planted};
+
+use crate::batch::{Portion, Settled, Taken};
+use crate::error::Result;
+use crate::queue::{ExportQueue, Start};
+use crate::sequence::Sequence;
+use crate::subscription::Subscription;
+
+/// Two workers of one subscription. A has the bucket.
+const A: SessionId = SessionId([1; 16]);
+const B: SessionId = SessionId([2; 16]);
+
+const BUCKET: Bucket = Bucket(0);
+
+const EVERYTHING: Portion = Portion {
+    entries: usize::MAX,
+    bytes: usize::MAX,
+};
+
+/// A transaction, staged in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Add,
+    /// Takes the bucket; B finds that the claim of A stands still.
+    Take(SessionId),
+    /// Sets the position behind the first entry.
+    Settle(SessionId),
+    Subscribe,
+    DeclareDead(SessionId),
+    Pause,
+}
+
+struct World<D> {
+    db: D,
+    queue: ExportQueue<String, u64>,
+    reader: Subscription<String, u64>,
+    first: Sequence,
+}
+
+impl<D: Database> World<D> {
+    /// A queue with three entries, of which A has taken all.
+    async fn new(db: D) -> Self {
+        let runner = Runner::new(db.clone());
+        let settings = Settings {
+            bucket_count: 1,
+            ..Settings::default()
+        };
+        let queue = ExportQueue::open(&runner, Subspace::from("queue"), settings)
+            .await
+            .unwrap();
+        let reader = queue.subscribe(&runner, "reader", Start::Oldest).await;
+        let mut world = Self {
+            reader: reader.unwrap(),
+            first: Sequence::new(Versionstamp::INCOMPLETE, 0),
+            queue,
+            db,
+        };
+        let (reader, handle) = (&world.reader, &world.queue);
+        let fill = |tr, _| async move {
+            for session in [A, B] {
+                reader.sessions().open(&tr, session);
+            }
+            for value in 0..3 {
+                handle.add(&tr, &"key".to_owned(), &value).await?;
+            }
+            Ok::<_, crate::Error>(())
+        };
+        runner.run(fill).await.unwrap();
+        let tr = world.db.begin().unwrap();
+        let taken = world
+            .reader
+            .take(&tr, A, BUCKET, EVERYTHING, None)
+            .await
+            .unwrap();
+        let Taken::Batch(batch) = taken else {
+            panic!("{taken:?}");
+        };
+        world.first = Sequence::of(&batch.entries[0].id);
+        world.commit(Step::Take(A)).await.unwrap();
+        world
+    }
+
+    /// Stages a step. False: it was refused.
+    async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<bool> {
+        let (queue, reader) = (&self.queue, &self.reader);
+        match step {
+            Step::Add => queue.add(tr, &"key".to_owned(), &9).await?,
+            Step::Take(session) => {
+                let stalled = match reader.take(tr, session, BUCKET, EVERYTHING, None).await? {
+                    Taken::Claimed(claim) => Some(claim),
+                    taken => return Ok(matches!(taken, Taken::Batch(_))),
+                };
+                let taken = reader
+                    .take(tr, session, BUCKET, EVERYTHING, stalled)
+                    .await?;
+                return Ok(matches!(taken, Taken::Batch(_)));
+            }
+            Step::Settle(session) => {
+                let settled = Settled {
+                    position: self.first,
+                    dead: Vec::new(),
+                    gives_up: false,
+                };
+                return reader.settle(tr, session, BUCKET, &settled).await;
+            }
+            Step::Subscribe => queue.create(tr, "other", Start::Oldest).await?,
+            Step::DeclareDead(session) => reader.sessions().retire(tr, session).await?,
+            Step::Pause => reader.pause(tr),
+        }
+        Ok(true)
+    }
+
+    async fn commit(&self, step: Step) -> Result<bool> {
+        let mut tr = self.db.begin().unwrap();
+        let is_done = self.stage(&tr, step).await?;
+        tr.commit().await?;
+        Ok(is_done)
+    }
+
+    /// Stages both, commits the first and then the second. Returns whether that fails with a conflict.
+    async fn conflict(&self, first: Step, second: Step) -> bool {
+        let mut one = self.db.begin().unwrap();
+        let mut other = self.db.begin().unwrap();
+        assert!(self.stage(&one, first).await.unwrap(), "{first:?}");
+        assert!(self.stage(&other, second).await.unwrap(), "{second:?}");
+        one.commit().await.unwrap();
+        match other.commit().await {
+            Ok(_) => false,
+            Err(error) if code_of(&error) == Some(Code::NOT_COMMITTED) => true,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Returns how many entries there are.
+    async fn entries(&self) -> usize {
+        let (begin, end) = self.queue.subspace().subspace(&"e").range();
+        let tr = self.db.begin().unwrap();
+        let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await;
+        rows.unwrap().len()
+    }
+}
+
+fn memory() -> Store {
+    keyspace::open("memory:").unwrap()
+}
+
+fn broken() -> Planted<Store> {
+    Planted::new(memory(), Plant::ReadsWithoutConflicts)
+}
+
+#[tokio::test]
+async fn steps_that_must_not_both_happen_conflict_and_others_do_not() {
+    for (first, second, expected) in [
+        (Step::Add, Step::Add, false),
+        (Step::Add, Step::Settle(A), false),
+        (Step::Settle(A), Step::Add, false),
+        (Step::Add, Step::Take(B), false),
+        (Step::Pause, Step::Settle(A), false),
+        (Step::Take(B), Step::Settle(A), true),
+        (Step::Settle(A), Step::Take(B), true),
+        (Step::DeclareDead(A), Step::Settle(A), true),
+        (Step::DeclareDead(B), Step::Take(B), true),
+        (Step::Subscribe, Step::Settle(A), true),
+    ] {
+        let world = World::new(memory()).await;
+        let conflict = world.conflict(first, second).await;
+        assert_eq!(conflict, expected, "{first:?}, then {second:?}");
+        let world = World::new(broken()).await;
+        assert!(
+            !world.conflict(first, second).await,
+            "{first:?}, then {second:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_has_lost_the_claim_or_the_session_cannot_set_the_position() {
+    let world = World::new(memory()).await;
+    assert!(world.commit(Step::Take(B)).await.unwrap());
+    assert!(!world.commit(Step::Settle(A)).await.unwrap());
+    assert_eq!(world.entries().await, 3);
+    assert!(world.commit(Step::DeclareDead(B)).await.unwrap());
+    assert!(!world.commit(Step::Settle(B)).await.unwrap());
+    assert!(!world.commit(Step::Take(B)).await.unwrap());
+    // The claim of the dead is free.
+    let tr = world.db.begin().unwrap();
+    let taken = world
+        .reader
+        .take(&tr, A, BUCKET, EVERYTHING, None)
+        .await
+        .unwrap();
+    assert!(matches!(taken, Taken::Batch(_)));
+}
+
+/// What a position without the claim does: the bucket is B's, and it moves for A.
+#[tokio::test]
+async fn without_the_conflict_on_the_claim_a_lost_claim_sets_the_position() {
+    let moves = |position: Option<Sequence>| position.is_some();
+    let sound = World::new(memory()).await;
+    assert!(sound.conflict(Step::Take(B), Step::Settle(A)).await);
+    let tr = sound.db.begin().unwrap();
+    let position = sound
+        .reader
+        .position(&tr, BUCKET, Isolation::Snapshot)
+        .await;
+    assert!(!moves(position.unwrap()));
+    let broken = World::new(broken()).await;
+    assert!(!broken.conflict(Step::Take(B), Step::Settle(A)).await);
+    let tr = broken.db.begin().unwrap();
+    let position = broken
+        .reader
+        .position(&tr, BUCKET, Isolation::Snapshot)
+        .await;
+    assert!(moves(position.unwrap()));
+}
+
+/// What a trim past the slowest subscription does: an entry is gone that the new one has to export.
+#[tokio::test]
+async fn without_the_conflict_on_the_settings_a_new_subscription_loses_an_entry() {
+    let sound = World::new(memory()).await;
+    assert!(sound.conflict(Step::Subscribe, Step::Settle(A)).await);
+    assert_eq!(sound.entries().await, 3);
+    // Once it is there, it holds the log back.
+    assert!(sound.commit(Step::Settle(A)).await.unwrap());
+    assert_eq!(sound.entries().await, 3);
+    let broken = World::new(broken()).await;
+    assert!(!broken.conflict(Step::Subscribe, Step::Settle(A)).await);
+    assert_eq!(broken.entries().await, 2);
+}
