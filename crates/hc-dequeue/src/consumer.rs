@@ -60,6 +60,18 @@ impl ConsumerOptions {
 /// Behind it runs a task, the dispatcher, which combines the wishes of all clones: a process needs
 /// one consumer for each queue, however many tasks take from it. The session ends, and what it holds
 /// goes back, with [`shut_down`](Self::shut_down), or when the last clone is dropped.
+///
+/// # Conflicts
+/// Its transactions conflict with those of other sessions that take the same items, that register while
+/// it takes, or that answer the same requests; with a pause; and with whoever finds the session dead.
+/// Enqueues never make them fail. After a conflict it goes by the [registry](crate::registry) for a
+/// while, where there are hardly any.
+///
+/// # Retries
+/// Its transactions are retried by the runner that it was opened with, within the limits of that. If
+/// one fails for good, every call that waits gets the error, and the session goes on: call again. What
+/// such a transaction may have taken for a delivery comes back at a heartbeat; what it may have popped
+/// is lost.
 pub struct Consumer<T> {
     commands: mpsc::UnboundedSender<Command<T>>,
     env: Environment,

@@ -21,6 +21,14 @@ const MIN_LEASE: Duration = Duration::from_millis(30);
 /// transaction's owner. Taking items is what a [`Consumer`](crate::Consumer) does.
 ///
 /// A handle holds nothing of the store: clone it freely.
+///
+/// # Conflicts
+/// Each operation says what it reads. An enqueue without a dedupe id never fails with one.
+///
+/// # Retries
+/// An operation that takes a transaction retries nothing: who commits the transaction calls it again in
+/// the next attempt, as [`Runner::run`] does, and all is staged anew. One that takes a runner commits by
+/// itself, and the runner retries.
 pub struct HighContentionQueue<T, C = Bincode> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,

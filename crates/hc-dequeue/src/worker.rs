@@ -107,6 +107,14 @@ impl WorkerOptions {
 ///   acknowledges afterwards is refused.
 ///
 /// Dropping a worker drops its handlers wherever they are, and returns what they held.
+///
+/// # Conflicts
+/// As those of its [`Consumer`]. What a handler's own transactions conflict with is the handler's.
+///
+/// # Retries
+/// The worker's transactions are retried by the runner that it was opened with, and by the worker if
+/// that gives up. An item is tried again as said above, so that its handler runs at least once; what it
+/// does in the transaction that [acknowledges](Delivery::ack) the item takes effect once.
 pub struct Worker<T> {
     consumer: Consumer<T>,
     handlers: JoinSet<()>,
