@@ -136,3 +136,48 @@ impl Keys {
         tr.set_to_versionstamp(&self.wake());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use combine::hc_dequeue::microqueue::keyspace::Versionstamp;
+
+    use super::*;
+
+    #[test]
+    fn keys_have_the_bytes_of_the_schema() {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), 7, Environment::system());
+        let sequence = Sequence::new(Versionstamp::from_bytes([8; 10]), 9);
+        let name = |name: &str| [b"Q\x02", name.as_bytes(), b"\0"].concat();
+        let of_reader = |part| [name(part), b"\x02reader\0".to_vec()].concat();
+        let bucket = |prefix: Vec<u8>| [prefix, b"\x15\x03".to_vec()].concat();
+        let packed = [b"\x33", &[8; 10][..], b"\0\0\x15\x09"].concat();
+        let letter = [of_reader("d"), packed.clone()].concat();
+        let log = keys.log(Bucket(3));
+        let table = [
+            (keys.settings(), name("m")),
+            (keys.wake(), name("w")),
+            (log.subspace().bytes().to_vec(), bucket(name("e"))),
+            (
+                sequence.id().key_in(log.subspace()),
+                [bucket(name("e")), packed].concat(),
+            ),
+            (keys.position("reader", Bucket(3)), bucket(of_reader("p"))),
+            (keys.claim("reader", Bucket(3)), bucket(of_reader("c"))),
+            (keys.pause("reader"), of_reader("o")),
+            (keys.letter("reader", &sequence), letter.clone()),
+            (
+                keys.sessions("reader").subspace().bytes().to_vec(),
+                of_reader("s"),
+            ),
+        ];
+        for (key, expected) in table {
+            assert_eq!(key, expected);
+        }
+        assert_eq!(keys.lettered("reader", &letter), Some(sequence));
+        assert_eq!(keys.lettered("other", &letter), None);
+        for part in keys.of_subscription("reader") {
+            assert!(!part.is_start_of(&keys.settings()));
+            assert!(part.bytes().ends_with(b"\x02reader\0"));
+        }
+    }
+}

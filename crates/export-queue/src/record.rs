@@ -184,3 +184,110 @@ impl Letter {
         letter.map_err(|reason| corrupt(key, reason))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use combine::hc_dequeue::microqueue::keyspace::Versionstamp;
+
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            key: Bytes::from_static(b"key"),
+            value: Bytes::from_static(b"value"),
+        }
+    }
+
+    #[test]
+    fn entries_and_dead_letters_have_these_bytes() {
+        let mut bytes = Vec::new();
+        EntryCodec::encode(&entry(), &mut bytes).unwrap();
+        assert_eq!(bytes, b"\0\0\0\x03keyvalue");
+        let decoded = EntryCodec::decode(bytes.into()).unwrap();
+        assert_eq!(decoded, entry());
+        for damaged in [&b"\0\0\0"[..], b"\0\0\0\x04key"] {
+            assert!(EntryCodec::decode(Bytes::copy_from_slice(damaged)).is_err());
+        }
+
+        let letter = Letter {
+            failures: 7,
+            reason: "why".to_owned(),
+            entry: entry(),
+        };
+        let bytes = letter.encode().unwrap();
+        assert_eq!(bytes, b"\x01\0\0\0\x07\x03why\0\0\0\x03keyvalue");
+        assert_eq!(
+            Letter::decode(b"key", &bytes.clone().into()).unwrap(),
+            letter
+        );
+        for length in 0..15 {
+            let cut = Bytes::copy_from_slice(&bytes[..length]);
+            assert!(Letter::decode(b"key", &cut).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn positions_and_claims_have_these_bytes() {
+        let position = Sequence::new(Versionstamp::from_bytes([8; 10]), 9);
+        let bytes = [&[1][..], &[8; 10], b"\0\0\0\0\0\0\0\x09"].concat();
+        assert_eq!(encode_position(&position), bytes);
+        assert_eq!(
+            decode_position(b"key", Some(&bytes)).unwrap(),
+            Some(position)
+        );
+        assert_eq!(decode_position(b"key", None).unwrap(), None);
+        let claim = [&[1][..], &[7; 16]].concat();
+        assert_eq!(encode_claim(SessionId([7; 16])), claim);
+        let decoded = decode_claim(b"key", Some(&claim)).unwrap();
+        assert_eq!(decoded, Some(SessionId([7; 16])));
+        assert_eq!(decode_claim(b"key", None).unwrap(), None);
+        for damaged in [
+            &b""[..],
+            &b"\x01"[..],
+            &[2; 19],
+            &[2; 17],
+            &[1; 20],
+            &[1; 18],
+        ] {
+            assert!(decode_position(b"key", Some(damaged)).is_err());
+            assert!(decode_claim(b"key", Some(damaged)).is_err());
+        }
+    }
+
+    #[test]
+    fn settings_have_these_bytes() {
+        let stored = Stored {
+            settings: Settings {
+                bucket_count: 7,
+                lease: Duration::from_millis(2),
+            },
+            codecs: ["K", "Val"].map(str::to_owned),
+            subscriptions: vec!["a".to_owned(), "bc".to_owned()],
+        };
+        let bytes = b"\x01\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\x03Val\x01a\x02bc";
+        assert_eq!(stored.encode(), bytes);
+        assert_eq!(Stored::decode(b"key", bytes).unwrap(), stored);
+        for length in (0..19).chain([20, 22, 23]) {
+            assert!(
+                Stored::decode(b"key", &bytes[..length]).is_err(),
+                "{length} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn the_largest_entry_fits_a_dead_letter_with_any_reason() {
+        let letter = Letter {
+            failures: u32::MAX,
+            reason: "x".repeat(1000),
+            entry: Entry {
+                key: vec![1; 1000].into(),
+                value: vec![2; MAX_ENTRY_BYTES - 1000].into(),
+            },
+        };
+        assert_eq!(letter.encode().unwrap().len(), limits::VALUE_BYTES);
+        let mut bytes = vec![1];
+        EntryCodec::encode(&letter.entry, &mut bytes).unwrap();
+        assert!(bytes.len() <= limits::VALUE_BYTES);
+    }
+}

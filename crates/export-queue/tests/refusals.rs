@@ -1,0 +1,205 @@
+//! What is refused, and that nothing is lost by it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LONG, Queue, Receiver, World, no_backoff, settings};
+use export_queue::combine::hc_dequeue::microqueue::keyspace::codec::{Json, Raw};
+use export_queue::combine::hc_dequeue::microqueue::keyspace::ids::Ids;
+use export_queue::{Error, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Bytes, Transaction, Tx};
+
+keyspace::on_every_store!(threads:
+    a_queue_is_opened_with_what_it_was_created_with,
+    settings_that_cannot_work_are_refused,
+    names_of_subscriptions_are_checked,
+    a_subspace_that_is_taken_is_refused,
+    the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused,
+    an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on,
+    a_queue_without_settings_is_no_queue,
+);
+
+async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
+    let world = World::new(&store, 3).await;
+    let subspace = world.queue.subspace().clone();
+    let reopened = Queue::open(&world.runner, subspace.clone(), settings(3)).await;
+    reopened.unwrap();
+    let other_count = Queue::open(&world.runner, subspace.clone(), settings(4)).await;
+    let other_lease = Settings {
+        lease: Duration::from_secs(1),
+        ..settings(3)
+    };
+    let other_lease = Queue::open(&world.runner, subspace.clone(), other_lease).await;
+    type OtherCodec = ExportQueue<String, Option<i64>, Json>;
+    let other_codec = OtherCodec::open(&world.runner, subspace, settings(3)).await;
+    for (error, given) in [
+        (other_count.unwrap_err(), "bucket_count: 4"),
+        (other_lease.unwrap_err(), "lease: 1s"),
+        (other_codec.unwrap_err(), "Json"),
+    ] {
+        assert!(matches!(error, Error::SettingsDiffer { .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("bucket_count: 3") && text.contains(given),
+            "{text}"
+        );
+    }
+}
+
+async fn settings_that_cannot_work_are_refused(store: TestStore) {
+    let runner = store.runner();
+    let short = Settings {
+        lease: Duration::from_millis(1),
+        ..settings(1)
+    };
+    for settings in [settings(0), settings(u32::MAX), short] {
+        let refused = Queue::open(&runner, store.root.clone(), settings).await;
+        assert!(matches!(refused, Err(Error::Settings(_))), "{settings:?}");
+    }
+}
+
+async fn names_of_subscriptions_are_checked(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    for name in ["", &"x".repeat(256)] {
+        let refused = world.queue.subscribe(&world.runner, name, Start::Now).await;
+        assert!(matches!(refused, Err(Error::SubscriptionName { .. })));
+    }
+    let long = "x".repeat(255);
+    let queue = &world.queue;
+    let mut names = vec!["reader".to_owned()];
+    let too_many = loop {
+        let name = format!("{:03}{}", names.len(), &long[3..]);
+        match queue.subscribe(&world.runner, &name, Start::Oldest).await {
+            Ok(_) => names.push(name),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(too_many, Error::TooManySubscriptions { .. }),
+        "{too_many}"
+    );
+    names.sort_unstable();
+    let stored = |tr, _| async move { queue.subscriptions(&tr).await };
+    assert_eq!(world.runner.run(stored).await.unwrap(), names);
+}
+
+async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
+    let runner = store.runner();
+    let ids = Ids::new(store.root.subspace(&"ids"));
+    let place = store.root.subspace(&"place");
+    Queue::open_registered(&runner, &ids, place.clone(), settings(1))
+        .await
+        .unwrap();
+    Queue::open_registered(&runner, &ids, place.clone(), settings(1))
+        .await
+        .unwrap();
+    let inside = place.subspace(&"e");
+    let refused = Queue::open_registered(&runner, &ids, inside, settings(1)).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, Error::Keyspace(keyspace::Error::Overlap { .. })),
+        "{refused}"
+    );
+}
+
+async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: TestStore) {
+    type Bytewise = ExportQueue<Bytes, Bytes, Raw>;
+    let runner = store.runner();
+    let queue = Bytewise::open(&runner, store.root.subspace(&"queue"), settings(1))
+        .await
+        .unwrap();
+    let queue = &queue;
+    let add = |bytes: usize| {
+        let runner = &runner;
+        async move {
+            let (key, value) = (&Bytes::from(vec![1; 10]), &Bytes::from(vec![2; bytes]));
+            runner
+                .run(|tr, _| async move { queue.add(&tr, key, value).await })
+                .await
+        }
+    };
+    let refused = add(MAX_ENTRY_BYTES - 9).await.unwrap_err();
+    assert!(matches!(refused, Error::EntryTooLarge { .. }), "{refused}");
+    add(MAX_ENTRY_BYTES - 10).await.unwrap();
+
+    /// Refuses everything.
+    struct Refuses;
+    #[export_queue::async_trait]
+    impl export_queue::Exporter<Bytes, Bytes> for Refuses {
+        async fn export(
+            &self,
+            _: &[export_queue::SequencedExport<Bytes, Bytes>],
+        ) -> Result<(), export_queue::BoxError> {
+            Err("x".repeat(1000).into())
+        }
+    }
+    let reader = queue
+        .subscribe(&runner, "reader", Start::Oldest)
+        .await
+        .unwrap();
+    let options = WorkerOptions::default().dead_letter_after(1);
+    let worker = reader.work(&runner, options, Refuses).await.unwrap();
+    let idle = reader.wait_idle(&runner);
+    tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    let reader = &reader;
+    let letters = |tr, _| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = runner.run(letters).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].reason, "x".repeat(255));
+}
+
+async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    world.add("key", 1).await;
+    world.add("other", 2).await;
+    // The value's bytes, behind the format, the length of the key and the key.
+    let damaged = world.rows("e").await[0].to_key();
+    let key = &damaged;
+    let damage = |tr: Tx<_>, _| async move {
+        tr.set(key, b"\x01\0\0\0\x04\x03key\x09");
+        Ok::<_, Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+    let receiver = Receiver::default();
+    let options = WorkerOptions::default().backoff(no_backoff());
+    let worker = world.work(options, receiver.clone()).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(receiver.values(), [("other".to_owned(), 2)].into());
+    let reader = &world.reader;
+    let letters = |tr, _| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = world.runner.run(letters).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].failures, 0);
+    assert!(
+        letters[0].reason.contains("expected Bincode"),
+        "{}",
+        letters[0].reason
+    );
+    // It still does not decode.
+    let redriven = reader.redrive(&world.runner, &receiver, &letters[0]).await;
+    assert!(matches!(
+        redriven,
+        Err(Error::Keyspace(keyspace::Error::Corrupt { .. }))
+    ));
+}
+
+async fn a_queue_without_settings_is_no_queue(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    let (begin, end) = &world.queue.subspace().range();
+    let clear = |tr: Tx<_>, _| async move {
+        tr.clear_range(begin, end);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(clear).await.unwrap();
+    let refused = world
+        .queue
+        .subscribe(&world.runner, "late", Start::Now)
+        .await;
+    assert!(matches!(refused, Err(Error::NoQueue { .. })));
+}
