@@ -231,17 +231,22 @@ where
         &self,
         runner: &Runner<D>,
     ) -> BTreeMap<String, (u64, Option<V>)> {
+        let read = |tr, _| async move { self.reports_in(&tr).await };
+        runner.run(read).await.unwrap()
+    }
+
+    /// Returns the same as of a transaction's version.
+    pub(crate) async fn reports_in(
+        &self,
+        tr: &impl Transaction,
+    ) -> Result<BTreeMap<String, (u64, Option<V>)>, Error> {
         let (begin, end) = self.log.range();
-        let query = &RangeQuery::keys(begin, end);
-        let rows = |tr, _| async move {
-            Ok::<_, Error>(read_all(&tr, query.clone(), Isolation::Snapshot).await?)
-        };
-        let rows = runner.run(rows).await.unwrap();
+        let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
         let report = |row: &KeyValue| {
             let key: String = self.log.unpack(row.key()).unwrap();
             (key, serde_json::from_slice(row.value()).unwrap())
         };
-        rows.iter().map(report).collect()
+        Ok(rows.iter().map(report).collect())
     }
 
     /// Panics if the reports are no chains that end at the values.

@@ -1,0 +1,114 @@
+//! A worker that can be stopped for a while and killed at any moment, with an observer that fails.
+
+use std::fmt::Debug;
+use std::future::pending;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use combine::hc_dequeue::Backoff;
+use combine::{BoxError, Change, ChangeObserver, Worker, WorkerOptions};
+use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Environment, RunOptions, Runner, Store, Transaction};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use tokio::time::timeout;
+
+use crate::common::{Log, Queue, Stored};
+
+/// How long a shut-down may take before it is a death.
+const SHUT_DOWN: Duration = Duration::from_millis(300);
+
+pub(crate) struct Mortal {
+    worker: Worker,
+    /// Its way to the store. Commits of the dead may still be on it.
+    pub(crate) chaos: Chaos<Store>,
+}
+
+impl Mortal {
+    pub(crate) async fn start<U, V>(
+        store: &TestStore,
+        faults: &Faults,
+        queue: &Queue<U, V>,
+        observer: Moody<V>,
+        rng: &mut StdRng,
+    ) -> Self
+    where
+        U: Stored,
+        V: Stored + Clone + PartialEq + Debug,
+    {
+        let chaos = Chaos::new(store.db.clone(), Environment::system(), faults.clone());
+        let backoff = Backoff {
+            first: Duration::from_millis(1),
+            longest: Duration::from_millis(20),
+        };
+        let options = WorkerOptions::default()
+            .bytes_per_pass(*[1, 300, 3_000, 1 << 20].choose(rng).unwrap())
+            .concurrency(rng.random_range(1..=4))
+            .observer_time_limit(Duration::from_millis(50))
+            .patience(Duration::from_millis(rng.random_range(50..500)))
+            .poll_interval(Duration::from_millis(rng.random_range(20..1_000)))
+            .backoff(backoff);
+        let runner = runner(store, chaos.clone(), RunOptions::default());
+        let worker = queue.work(&runner, options, observer).await.unwrap();
+        Self { worker, chaos }
+    }
+
+    /// Makes one of the next commits the last: it is never answered, whatever becomes of it.
+    pub(crate) fn hang(&self, rng: &mut StdRng) {
+        let fates = [
+            Fate::Applied,
+            Fate::Lost,
+            Fate::Late(Landing {
+                attempts: 2,
+                before: LandingPoint::Commit,
+            }),
+        ];
+        let before = std::iter::repeat_n(CommitFault::None, rng.random_range(0..8));
+        let last = CommitFault::Silent(*fates.choose(rng).unwrap());
+        self.chaos.script(before.chain([last]));
+    }
+
+    /// Ends it as well as it can be ended. Returns its way to the store.
+    pub(crate) async fn shut_down(self, grace: Duration) -> Chaos<Store> {
+        // If it hangs, or its way to the store does, it is dropped.
+        if let Ok(ended) = timeout(SHUT_DOWN, self.worker.shut_down(grace)).await {
+            ended.unwrap();
+        }
+        self.chaos
+    }
+}
+
+pub(crate) fn runner(
+    store: &TestStore,
+    chaos: Chaos<Store>,
+    options: RunOptions,
+) -> Runner<Chaos<Store>> {
+    let options = options.ledger_subspace(store.root.subspace(&"ledgers"));
+    Runner::with_options(chaos, options)
+}
+
+/// Writes down what it is told, and then fails every third time. Now and then it hangs.
+pub(crate) struct Moody<V> {
+    pub(crate) log: Log<V>,
+    pub(crate) calls: AtomicU32,
+}
+
+impl<V> ChangeObserver<String, V> for Moody<V>
+where
+    V: Stored + Clone + PartialEq + Debug,
+{
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, V>],
+    ) -> Result<(), BoxError> {
+        self.log.observe(tr, changes).await?;
+        match self.calls.fetch_add(1, Ordering::Relaxed) {
+            third if third % 3 == 2 => Err("on purpose".into()),
+            rare if rare % 16 == 15 => pending().await,
+            _ => Ok(()),
+        }
+    }
+}
