@@ -8,6 +8,7 @@
 //! disagree about who lives, so that two work on the same one.
 
 mod roster;
+mod wait;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use self::roster::Roster;
+pub use self::wait::{panic_message, wait_until_none};
 use crate::keys::Bucket;
 
 /// How long to wait after a look that failed, or a step that panicked.

@@ -16,7 +16,6 @@
 //! and the pass that finds no more of its updates reports it. So what is reported covers every update
 //! that was committed before the reporting pass began.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +26,7 @@ use hc_dequeue::microqueue::keyspace::codec::Codec;
 use hc_dequeue::microqueue::keyspace::{Bytes, Isolation, MutationOp, Transaction};
 use tokio::time::timeout;
 
+use crate::crew::panic_message;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::observer::{Change, ChangeObserver};
@@ -327,7 +327,7 @@ where
         if !updates.is_empty() {
             let fold = || self.combiner.fold(&key, value, updates);
             value = catch_unwind(AssertUnwindSafe(fold))
-                .map_err(|panic| format!("the combiner panicked: {}", message(&*panic)))?;
+                .map_err(|panic| format!("the combiner panicked: {}", panic_message(&*panic)))?;
             current = value.as_ref().map(encode::<V, C>).transpose()?;
         }
         let mut change = None;
@@ -415,13 +415,6 @@ fn encode<V, C: Codec<V>>(value: &V) -> Result<Bytes, String> {
             "the value would have {bytes} bytes, and a record holds up to {MAX_VALUE_BYTES}"
         )),
     }
-}
-
-/// Returns what a panic said.
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
 }
 
 /// Calls the observer, for as long as it may take.

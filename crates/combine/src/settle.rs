@@ -1,24 +1,18 @@
 //! Waiting until updates have been combined and reported.
 
-use std::future::Future;
-use std::time::Duration;
-
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use hc_dequeue::microqueue::keyspace::codec::Codec;
 use hc_dequeue::microqueue::keyspace::{
-    Database, Isolation, RangeQuery, Runner, Transaction, Tx, Versionstamp, read_all,
+    Database, Isolation, RangeQuery, Runner, Transaction, Versionstamp, read_all,
 };
 use hc_dequeue::microqueue::{Item, ItemId};
-use tokio::time::timeout;
 
+use crate::crew::wait_until_none;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::queue::CombineQueue;
 use crate::record::{Sweep, Value};
-
-/// How long to wait for a watch before looking anyway: watches get lost.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns whether an update was committed up to a versionstamp.
 fn is_up_to(update: &ItemId, up_to: Versionstamp) -> bool {
@@ -84,8 +78,11 @@ where
     where
         K: Sync,
     {
-        let find = |tr| async move { self.first_unsettled(&tr, keys, up_to).await };
-        self.wait(runner, find).await
+        wait_until_none(runner, |tr| async move {
+            let bucket = self.first_unsettled(&tr, keys, up_to).await?;
+            Ok(bucket.map(|bucket| self.keys.sweep(bucket)))
+        })
+        .await
     }
 
     /// Waits until [`is_all_settled`](Self::is_all_settled). Workers must be running somewhere.
@@ -100,8 +97,11 @@ where
         runner: &Runner<D>,
         up_to: Versionstamp,
     ) -> Result<()> {
-        let find = |tr| async move { self.first_unswept(&tr, Some(up_to)).await };
-        self.wait(runner, find).await
+        wait_until_none(runner, |tr| async move {
+            let bucket = self.first_unswept(&tr, Some(up_to)).await?;
+            Ok(bucket.map(|bucket| self.keys.sweep(bucket)))
+        })
+        .await
     }
 
     /// Waits until there is nothing to combine: for tests, and for jobs that end. Workers must be
@@ -113,36 +113,11 @@ where
     /// # Cancel safety
     /// Reads only.
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
-        let find = |tr| async move { self.first_unswept(&tr, None).await };
-        self.wait(runner, find).await
-    }
-
-    /// Looks until no bucket is found, and meanwhile waits for passes over the one that was.
-    async fn wait<D, Fut>(
-        &self,
-        runner: &Runner<D>,
-        find: impl Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
-    ) -> Result<()>
-    where
-        D: Database,
-        Fut: Future<Output = Result<Option<Bucket>>> + Send,
-    {
-        loop {
-            let find = &find;
-            let look = |tr: Tx<D::Transaction>, _| async move {
-                let found = find(tr.clone()).await?;
-                // Each pass over a bucket writes its sweep.
-                Ok::<_, Error>(found.map(|bucket| tr.watch(&self.keys.sweep(bucket))))
-            };
-            let Some(passed) = runner.run(look).await? else {
-                return Ok(());
-            };
-            // A watch that fails is as good as one that fires: the next look is the judge. It may fail
-            // at once, again and again.
-            if let Ok(Err(_)) = timeout(POLL_INTERVAL, passed).await {
-                runner.environment().sleep(POLL_INTERVAL / 100).await;
-            }
-        }
+        wait_until_none(runner, |tr| async move {
+            let bucket = self.first_unswept(&tr, None).await?;
+            Ok(bucket.map(|bucket| self.keys.sweep(bucket)))
+        })
+        .await
     }
 
     /// Returns the bucket of a key that is not settled.

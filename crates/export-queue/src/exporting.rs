@@ -1,12 +1,11 @@
 //! What a worker does in a bucket: a batch, and what becomes of one that fails.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use combine::Bucket;
-use combine::crew::{Job, Next, Place};
+use combine::crew::{Job, Next, Place, panic_message};
 use combine::hc_dequeue::microqueue::Item;
 use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
 use combine::hc_dequeue::microqueue::keyspace::{Bytes, Database, Isolation, Runner, Transaction};
@@ -281,7 +280,7 @@ where
         match timeout(limit, AssertUnwindSafe(export).catch_unwind()).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(error.to_string()),
-            Ok(Err(panic)) => Err(format!("the exporter panicked: {}", message(&*panic))),
+            Ok(Err(panic)) => Err(format!("the exporter panicked: {}", panic_message(&*panic))),
             Err(_) => Err(format!("the exporter has not returned within {limit:?}")),
         }
     }
@@ -334,11 +333,4 @@ fn describe(error: &Error) -> String {
 pub(crate) fn decode<K, V, C: Codec<K> + Codec<V>>(entry: &Entry) -> Result<(K, V), DecodeError> {
     let key = <C as Codec<K>>::decode(entry.key.clone())?;
     Ok((key, <C as Codec<V>>::decode(entry.value.clone())?))
-}
-
-/// Returns what a panic said.
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combine::Bucket;
+use combine::crew::wait_until_none;
 use combine::hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec};
 use combine::hc_dequeue::microqueue::keyspace::{
-    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx, limits, read_all,
+    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, limits, read_all,
 };
 use combine::hc_dequeue::session::Sessions;
 use futures::future::try_join_all;
-use tokio::time::timeout;
 
 use crate::error::{Error, Result};
 use crate::queue::ExportQueue;
@@ -19,9 +19,6 @@ use crate::sequence::Sequence;
 
 /// How many entries of a bucket are counted at most.
 const MOST_COUNTED: usize = 10_000;
-
-/// How long to wait for a watch before looking anyway: watches get lost.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A reader of an export queue, by its name. Clones are the same one.
 pub struct Subscription<K, V, C = Bincode> {
@@ -146,30 +143,13 @@ where
     /// # Cancel safety
     /// Reads only.
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
-        loop {
-            let look = |tr: Tx<D::Transaction>, _| async move {
-                let Some(bucket) = self.first_behind(&tr).await? else {
-                    return Ok::<_, Error>(None);
-                };
-                // Each batch that is exported sets it.
-                Ok(Some(
-                    tr.watch(&self.queue.keys.position(&self.name, bucket)),
-                ))
-            };
-            let Some(moved) = runner.run(look).await? else {
-                return Ok(());
-            };
-            // A watch that fails is as good as one that fires: the next look is the judge. It may fail
-            // at once, again and again.
-            if let Ok(Err(_)) = timeout(POLL_INTERVAL, moved).await {
-                runner.environment().sleep(POLL_INTERVAL / 100).await;
-            }
-        }
-    }
-
-    /// Returns a bucket with entries that are not exported yet.
-    async fn first_behind(&self, tr: &impl Transaction) -> Result<Option<Bucket>> {
-        Ok(self.all_behind(tr).await?.into_iter().next())
+        wait_until_none(runner, |tr| async move {
+            let behind = self.all_behind(&tr).await?;
+            // Each batch that is exported sets it.
+            let position = |bucket| self.queue.keys.position(&self.name, bucket);
+            Ok(behind.first().map(|bucket| position(*bucket)))
+        })
+        .await
     }
 
     /// Returns the buckets with entries that are not exported yet.

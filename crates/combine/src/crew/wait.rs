@@ -1,0 +1,53 @@
+//! Waiting for what workers do.
+
+use std::any::Any;
+use std::future::Future;
+use std::time::Duration;
+
+use hc_dequeue::microqueue::keyspace::{self, Database, Runner, Transaction, Tx};
+use tokio::time::timeout;
+
+/// How long to wait for a watch before looking anyway: watches get lost.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks until nothing is found, and meanwhile waits for a change of the key that was: one that every
+/// step of a worker sets.
+///
+/// # Errors
+/// Those of [`Runner::run`].
+///
+/// # Cancel safety
+/// Reads only.
+pub async fn wait_until_none<D, E, Fut>(
+    runner: &Runner<D>,
+    find: impl Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
+) -> Result<(), E>
+where
+    D: Database,
+    E: std::error::Error + From<keyspace::Error> + Send + Sync + 'static,
+    Fut: Future<Output = Result<Option<Vec<u8>>, E>> + Send,
+{
+    loop {
+        let find = &find;
+        let look = |tr: Tx<D::Transaction>, _| async move {
+            let found = find(tr.clone()).await?;
+            Ok::<_, E>(found.map(|key| tr.watch(&key)))
+        };
+        let Some(changed) = runner.run(look).await? else {
+            return Ok(());
+        };
+        // A watch that fails is as good as one that fires: the next look is the judge. It may fail at
+        // once, again and again.
+        if let Ok(Err(_)) = timeout(POLL_INTERVAL, changed).await {
+            runner.environment().sleep(POLL_INTERVAL / 100).await;
+        }
+    }
+}
+
+/// Returns what a panic said.
+#[must_use]
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}
