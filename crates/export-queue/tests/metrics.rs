@@ -1,0 +1,97 @@
+//! What a worker counts.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use common::{LONG, Receiver, World, no_backoff, settings};
+use export_queue::{
+    BoxError, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
+};
+use keyspace::conformance::stores::TestStore;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+
+/// What was counted since the last look: gauges as they are, the sums of others.
+fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+    let mut counted = BTreeMap::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let labels = key.key().labels().filter(|label| label.key() != "queue");
+        let labels: String = labels.map(|label| format!(" {}", label.value())).collect();
+        let value = match value {
+            DebugValue::Counter(count) => count as f64,
+            DebugValue::Gauge(value) => value.into_inner(),
+            DebugValue::Histogram(values) => values.iter().map(|value| value.into_inner()).sum(),
+        };
+        counted.insert(format!("{}{labels}", key.key().name()), value);
+    }
+    counted
+}
+
+/// Refuses everything.
+struct Refuses;
+
+#[async_trait]
+impl Exporter<String, Option<i64>> for Refuses {
+    async fn export(
+        &self,
+        _batch: &[SequencedExport<String, Option<i64>>],
+    ) -> Result<(), BoxError> {
+        Err("on purpose".into())
+    }
+}
+
+/// Runs alone in its program: the recorder is the program's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().unwrap();
+
+    let store = TestStore::memory();
+    let settings = Settings {
+        lease: Duration::from_millis(60),
+        ..settings(1)
+    };
+    let world = World::on(store.runner(), &store, settings).await;
+    world.subscribe("unused", Start::Oldest).await;
+    for value in 0..3 {
+        world.add("key", value).await;
+    }
+    let worker = world
+        .work(WorkerOptions::default(), Receiver::default())
+        .await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let first = counted(&snapshotter);
+    let of_reader = |name: &str| first[&format!("export_queue_{name} reader")];
+    assert_eq!(of_reader("exported"), 3.0);
+    assert_eq!(of_reader("batch_entries"), 3.0);
+    assert!(of_reader("batch_bytes") > 0.0);
+    assert!(of_reader("export_seconds") > 0.0);
+    for none in ["repeats", "failures", "dead", "lost"] {
+        assert_eq!(of_reader(none), 0.0, "{none}");
+    }
+
+    // Entries that nobody takes, and a subscription that nobody works for.
+    let options = WorkerOptions::default().backoff(no_backoff());
+    let worker = world.work(options, Refuses).await;
+    world.add("key", 3).await;
+    let expected = [
+        "export_queue_lag_seconds reader",
+        "export_queue_lag_seconds unused",
+        "export_queue_pending_entries reader 0",
+        "export_queue_pending_bytes reader 0",
+        "export_queue_failures reader",
+        "export_queue_repeats reader",
+    ];
+    let mut missing: BTreeSet<_> = expected.into();
+    while !missing.is_empty() {
+        let seen = counted(&snapshotter);
+        missing.retain(|name| seen.get(*name).is_none_or(|value| *value == 0.0));
+        tokio::task::yield_now().await;
+    }
+    worker.shut_down(LONG).await.unwrap();
+}
