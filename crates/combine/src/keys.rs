@@ -48,9 +48,9 @@
 
 use std::fmt;
 
-use hc_dequeue::microqueue::ItemId;
 use hc_dequeue::microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
-use hc_dequeue::microqueue::keyspace::{Subspace, Transaction, limits};
+use hc_dequeue::microqueue::keyspace::{Subspace, Transaction};
+use hc_dequeue::microqueue::{ItemId, MAX_PREFIX_BYTES};
 use hc_dequeue::session::{SessionId, Sessions};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -58,9 +58,6 @@ use crate::error::{Error, Result, corrupt};
 
 /// The generation of the buckets: a later one may have another count of them.
 pub(crate) const GENERATION: u32 = 0;
-
-/// The longest packed id: a versionstamp and a call of eight bytes, with their type codes.
-const MAX_ID_BYTES: usize = 13 + 9;
 
 /// The type code of a versionstamp in a packed tuple.
 const VERSIONSTAMP_CODE: u8 = 0x33;
@@ -127,10 +124,10 @@ impl Keys {
 
     /// Refuses a key with which some key of the store would be too long.
     pub(crate) fn check(&self, key: &[u8]) -> Result<()> {
-        // Of all keys that contain it, those of its updates are the longest.
-        let bytes = self.updates_of(self.bucket(key), key).bytes().len() + MAX_ID_BYTES;
-        if bytes > limits::KEY_BYTES {
-            let excess = bytes - limits::KEY_BYTES;
+        // Of all keys that contain it, those of its updates are the longest. These are a microqueue.
+        let prefix_bytes = self.updates_of(self.bucket(key), key).bytes().len();
+        if prefix_bytes > MAX_PREFIX_BYTES {
+            let excess = prefix_bytes - MAX_PREFIX_BYTES;
             return Err(Error::KeyTooLarge {
                 queue: self.queue.clone(),
                 bytes: key.len(),
@@ -269,7 +266,7 @@ fn bucket_of(part: &Subspace, key: &[u8]) -> Result<Bucket> {
 
 #[cfg(test)]
 mod tests {
-    use hc_dequeue::microqueue::keyspace::Versionstamp;
+    use hc_dequeue::microqueue::keyspace::{Versionstamp, limits};
 
     use super::*;
 
@@ -376,6 +373,7 @@ mod tests {
         ] {
             assert!(key.len() <= limits::KEY_BYTES);
         }
-        assert_eq!(keys.update(&longest, &id).len(), limits::KEY_BYTES);
+        let updates = keys.updates_of(bucket, &longest);
+        assert_eq!(updates.bytes().len(), MAX_PREFIX_BYTES);
     }
 }

@@ -37,8 +37,8 @@ const FORMAT: u8 = 1;
 /// two bytes, between a type code and an end.
 const MAX_KEY_REST_BYTES: usize = 9 + 1 + 2 * SUFFIX_BYTES + 1;
 
-/// The longest prefix that a queue can have.
-pub(crate) const MAX_PREFIX_BYTES: usize = limits::KEY_BYTES - MAX_KEY_REST_BYTES;
+/// The longest prefix that the subspace of a queue can have, in bytes.
+pub const MAX_PREFIX_BYTES: usize = limits::KEY_BYTES - MAX_KEY_REST_BYTES;
 
 /// The keys and values of one queue.
 pub(crate) struct Layout<T, C> {

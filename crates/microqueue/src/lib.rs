@@ -133,6 +133,7 @@ mod verify;
 pub use crate::committing::CommittingQueue;
 pub use crate::error::{Error, Result};
 pub use crate::item::{Item, ItemId, SUFFIX_BYTES, StagedId};
+pub use crate::keys::MAX_PREFIX_BYTES;
 pub use crate::queue::{MicroQueue, Order};
 pub use keyspace;
 
