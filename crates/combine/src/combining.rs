@@ -1,5 +1,6 @@
 //! What a worker does in a bucket: passes, and what becomes of those that fail.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hc_dequeue::microqueue::keyspace::codec::Codec;
@@ -27,8 +28,31 @@ pub(crate) struct Effort {
     failures: u32,
     /// By how many bits its budget has shrunk.
     shrunk_bits: u32,
-    /// Why to set the next update aside.
-    set_aside: Option<String>,
+    /// The update to be set aside.
+    refused: Option<Refused>,
+}
+
+/// An update whose change alone does not fit a transaction.
+#[derive(Debug)]
+struct Refused {
+    /// Its key in the store.
+    row: Bytes,
+    reason: String,
+}
+
+/// The key of the update that the last attempt of the smallest pass took first. Nobody waits for the
+/// lock: attempts come one after the other.
+#[derive(Debug, Default)]
+struct First(Mutex<Option<Bytes>>);
+
+impl First {
+    fn set(&self, row: Option<Bytes>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = row;
+    }
+
+    fn take(self) -> Option<Bytes> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The job of the workers of a queue.
@@ -77,10 +101,12 @@ where
         let plan = Plan {
             budget: budget.unwrap_or(0).max(1),
             observer_time_limit: self.options.observer_time_limit,
-            set_aside: effort.set_aside.clone(),
+            set_aside: None,
         };
         let began = self.runner.environment().now();
-        match self.pass(place, &plan).await {
+        let first = First::default();
+        let pass = self.pass(place, &plan, effort.refused.as_ref(), &first);
+        match pass.await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.note(&pass, took);
@@ -96,7 +122,7 @@ where
                 (effort, next)
             }
             Ok(None) => (effort, Next::Done),
-            Err(error) => self.failed(place.bucket, plan.budget, effort, &error),
+            Err(error) => self.failed(place.bucket, first.take(), effort, &error),
         }
     }
 
@@ -121,7 +147,16 @@ where
     O: ChangeObserver<K, V>,
 {
     /// Makes a pass. `None`: somebody else has, whose place this is.
-    async fn pass(&self, place: Place, plan: &Plan) -> Result<Option<Pass>> {
+    ///
+    /// Sets aside what was refused, if that comes first. What comes first may be another update by
+    /// now, of a key before.
+    async fn pass(
+        &self,
+        place: Place,
+        plan: &Plan,
+        refused: Option<&Refused>,
+        first: &First,
+    ) -> Result<Option<Pass>> {
         let once = |tr, attempt: Attempt| async move {
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 self.metrics.conflicts.increment(1);
@@ -129,7 +164,13 @@ where
                     return Ok(None);
                 }
             }
-            let plan = plan.for_attempt(attempt.number);
+            let mut plan = plan.for_attempt(attempt.number);
+            if plan.budget == 1 {
+                let row = self.queue.first_update(&tr, place.bucket).await?;
+                let refused = refused.filter(|refused| row.as_ref() == Some(&refused.row));
+                plan.set_aside = refused.map(|refused| refused.reason.clone());
+                first.set(row);
+            }
             let pass = self.queue.pass(&tr, place.bucket, &plan, &self.observer);
             pass.await.map(Some)
         };
@@ -140,7 +181,7 @@ where
     fn failed(
         &self,
         bucket: Bucket,
-        budget: usize,
+        first: Option<Bytes>,
         mut effort: Effort,
         error: &Error,
     ) -> (Effort, Next) {
@@ -149,10 +190,10 @@ where
             effort.shrunk_bits = (effort.shrunk_bits + SHRINK_BITS).min(usize::BITS);
         }
         if is_too_large {
-            if budget == 1 {
-                let reason = format!("its change alone does not fit a transaction: {error}");
-                effort.set_aside = Some(reason);
-            }
+            effort.refused = first.map(|row| Refused {
+                row,
+                reason: format!("its change alone does not fit a transaction: {error}"),
+            });
             return (effort, Next::Again);
         }
         effort.failures = effort.failures.saturating_add(1);

@@ -23,7 +23,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use futures::{FutureExt, TryStreamExt, try_join};
 use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{Bytes, Isolation, MutationOp, Transaction};
+use hc_dequeue::microqueue::keyspace::{Bytes, Isolation, KeyValue, MutationOp, Transaction};
 use tokio::time::timeout;
 
 use crate::crew::panic_message;
@@ -137,8 +137,7 @@ where
             sweep,
             has_news,
         } = start;
-        let from = (!sweep.next.is_empty()).then_some(sweep.next.as_slice());
-        let batch = take(tr, &self.keys, bucket, from, plan.budget).await?;
+        let batch = take(tr, &self.keys, bucket, sweep.from(), plan.budget).await?;
         let Work {
             folded,
             next,
@@ -164,6 +163,22 @@ where
             observe(tr, observer, &changes, plan.observer_time_limit).await?;
         }
         Ok(pass)
+    }
+
+    /// Returns the key in the store of the update that a pass in this transaction takes first.
+    ///
+    /// # Conflicts
+    /// Reads the sweep of the bucket.
+    pub(crate) async fn first_update(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+    ) -> Result<Option<Bytes>> {
+        let Some(Start { sweep, .. }) = self.begin(tr, bucket).await? else {
+            return Ok(None);
+        };
+        let batch = take(tr, &self.keys, bucket, sweep.from(), 1).await?;
+        Ok(batch.first().map(KeyValue::to_key))
     }
 
     /// Returns the sweep in progress, or begins one. `None`: there is nothing to do.

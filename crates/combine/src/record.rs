@@ -167,6 +167,13 @@ pub(crate) struct InProgress {
     pub(crate) next: Vec<u8>,
 }
 
+impl InProgress {
+    /// Returns the key at which it goes on, unless that is the first one of the bucket.
+    pub(crate) fn from(&self) -> Option<&[u8]> {
+        (!self.next.is_empty()).then_some(&self.next)
+    }
+}
+
 impl Sweep {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut value = vec![FORMAT];

@@ -111,6 +111,11 @@ pub(crate) async fn take(
 }
 
 impl Batch {
+    /// Returns the update that comes first.
+    pub(crate) fn first(&self) -> Option<&KeyValue> {
+        self.taken.first().and_then(|taken| taken.rows.first())
+    }
+
     /// Takes a row. False: that is over the budget.
     fn put(&mut self, keys: &Keys, bucket: Bucket, row: KeyValue, budget: usize) -> Result<bool> {
         let is_same = |last: &&mut Taken| is_update_of(row.key(), last.updates.bytes());

@@ -1,0 +1,376 @@
+//! Bad input: each gets a typed error or is set aside, and nothing is lost.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::time::Duration;
+
+use combine::hc_dequeue::microqueue::{self, ItemId};
+use combine::{Bucket, CombineQueue, Error, Exact, SetAside, Settings, Sum, WorkerOptions};
+use common::{LONG, Log, Queue, World, settings};
+use keyspace::codec::{Bincode, Codec, Json};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Isolation, Transaction};
+use tokio::time::timeout;
+
+keyspace::on_every_store!(threads:
+    other_settings_than_the_queues_are_refused_by_both_names,
+    settings_that_cannot_work_are_refused,
+    settings_of_a_newer_version_are_refused,
+    updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on,
+    a_combiner_that_panics_keeps_its_own_updates_only,
+    a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction,
+    a_damaged_value_is_an_error_and_other_keys_go_on,
+    a_damaged_sweep_keeps_its_own_bucket_only,
+);
+
+/// Stages a row of the queue.
+async fn write(world: &World, row: &[u8], value: &[u8]) {
+    let write = |tr: keyspace::Tx<_>, _| async move {
+        tr.set(row, value);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(write).await.unwrap();
+}
+
+async fn clear(world: &World, row: &[u8]) {
+    let clear = |tr: keyspace::Tx<_>, _| async move {
+        tr.clear(row);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(clear).await.unwrap();
+}
+
+/// What the codec makes of a key.
+fn encoded(key: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    <Bincode as Codec<String>>::encode(&key.to_owned(), &mut bytes).unwrap();
+    bytes
+}
+
+fn bucket_of(world: &World, key: &str) -> Bucket {
+    world.queue.bucket(&key.to_owned()).unwrap()
+}
+
+async fn set_aside(world: &World) -> Vec<SetAside> {
+    let queue = &world.queue;
+    let read = |tr, _| async move { queue.set_aside(&tr, None, usize::MAX).await };
+    world.runner.run(read).await.unwrap()
+}
+
+async fn redrive(world: &World, aside: &SetAside) -> bool {
+    let queue = &world.queue;
+    let redrive = |tr, _| async move { queue.redrive(&tr, aside).await };
+    world.runner.run(redrive).await.unwrap()
+}
+
+fn is_corrupt(error: &Error, row: &[u8]) -> bool {
+    matches!(error, Error::Keyspace(keyspace::Error::Corrupt { key, .. }) if key == row)
+}
+
+async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestStore) {
+    let world = World::sums(&store, 4).await;
+    let other_count = settings(5);
+    let other_lease = Settings {
+        lease: Duration::from_secs(7),
+        ..settings(4)
+    };
+    for (other, names) in [
+        (other_count, ["4 buckets", "5 buckets"]),
+        (other_lease, ["lease of 10s", "lease of 7s"]),
+    ] {
+        let subspace = world.queue.subspace().clone();
+        let refused = Queue::<i64>::open(&world.runner, subspace, other, Sum).await;
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(&refused, Error::SettingsDiffer { stored, given, .. }
+                if stored.settings == settings(4) && given.settings == other),
+            "{refused}"
+        );
+        for name in names {
+            assert!(refused.to_string().contains(name), "{refused}");
+        }
+    }
+    let subspace = world.queue.subspace().clone();
+    let codec =
+        CombineQueue::<String, i64, i64, Json>::open(&world.runner, subspace, settings(4), Sum);
+    let refused = codec.await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::SettingsDiffer { stored, given, .. }
+            if stored.codecs == ["Bincode"; 3] && given.codecs == ["Json"; 3]),
+        "{refused}"
+    );
+    for name in ["Bincode", "Json"] {
+        assert!(refused.to_string().contains(name), "{refused}");
+    }
+    let subspace = world.queue.subspace().clone();
+    let same = Queue::<i64>::open(&world.runner, subspace, settings(4), Sum).await;
+    assert_eq!(same.unwrap().settings(), world.queue.settings());
+}
+
+async fn settings_that_cannot_work_are_refused(store: TestStore) {
+    let runner = store.runner();
+    let open = |settings| Queue::<i64>::open(&runner, store.fresh().root, settings, Sum);
+    for bucket_count in [0, 65_537, u32::MAX] {
+        let refused = open(settings(bucket_count)).await.unwrap_err();
+        assert!(
+            matches!(refused, Error::BucketCount { given, limit: 65_536 } if given == bucket_count),
+            "{refused}"
+        );
+    }
+    let lease_of = |lease| Settings {
+        lease,
+        ..Settings::default()
+    };
+    let least = Duration::from_millis(30);
+    let too_short = least - Duration::from_nanos(1);
+    let refused = open(lease_of(too_short)).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::LeaseTooShort { given, least: at_least }
+            if given == too_short && at_least == least),
+        "{refused}"
+    );
+    for fits in [settings(1), settings(65_536), lease_of(least)] {
+        assert_eq!(*open(fits).await.unwrap().settings(), fits);
+    }
+}
+
+async fn settings_of_a_newer_version_are_refused(store: TestStore) {
+    let world = World::sums(&store, 4).await;
+    let row = world.queue.subspace().pack(&"m");
+    let queue = &world.queue;
+    let rows = world.rows_of(queue.subspace()).await;
+    let stored = rows.iter().find(|found| found.key() == row).unwrap();
+    let newer = [&[2], &stored.value()[1..]].concat();
+    write(&world, &row, &newer).await;
+    let open = || Queue::<i64>::open(&world.runner, queue.subspace().clone(), settings(4), Sum);
+    let refused = open().await.unwrap_err();
+    assert!(is_corrupt(&refused, &row), "{refused}");
+    let reason = refused.source().unwrap().to_string();
+    assert!(reason.contains("format 2 is newer"), "{reason}");
+    write(&world, &row, stored.value()).await;
+    open().await.unwrap();
+}
+
+async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: TestStore) {
+    for bytes_per_pass in [1, 1 << 20] {
+        let world = World::sums(&store, 1).await;
+        let log = Log::new(&world.root);
+        // Each behind the update of the first commit, and before that of the second.
+        let first = world.add("a", 1).await;
+        let updates = world.queue.subspace();
+        let updates = updates.subspace(&("u", 0, 0, encoded("a")));
+        let bad = [
+            &b""[..],
+            b"\x09\x02",
+            b"\x01",
+            b"\x01\xff\xff",
+            b"\x01\x02\x02",
+        ];
+        let ids: Vec<_> = (0..bad.len() as u64)
+            .map(|number| ItemId::Commit {
+                versionstamp: first,
+                call: u64::MAX - number,
+            })
+            .collect();
+        for (id, record) in ids.iter().zip(bad) {
+            write(&world, &id.key_in(&updates), record).await;
+        }
+        world.add("a", 2).await;
+        world.add("b", 4).await;
+        let options = WorkerOptions::default().bytes_per_pass(bytes_per_pass);
+        world.combine(options.clone(), &log).await;
+        let expected = [("a", 3), ("b", 4)].map(|(key, sum)| (key.to_owned(), sum));
+        assert_eq!(world.values().await, expected.clone().into());
+        log.check(&world).await;
+
+        let found = set_aside(&world).await;
+        let by_id: BTreeMap<_, _> = found.iter().map(|aside| (aside.id, aside)).collect();
+        assert_eq!(by_id.len(), bad.len());
+        for (id, record) in ids.iter().zip(bad) {
+            let aside = by_id[id];
+            assert_eq!(
+                (&aside.key[..], &aside.update[..]),
+                (&encoded("a")[..], record)
+            );
+            assert!(aside.reason.starts_with("expected "), "{}", aside.reason);
+        }
+        // One that is as bad as before comes back, one that is purged does not, nor does a mended one.
+        let (queue, purged, mended) = (&world.queue, &found[1], &found[2]);
+        let purge = |tr, _| async move { queue.purge(&tr, purged).await };
+        assert!(world.runner.run(purge).await.unwrap());
+        assert!(!world.runner.run(purge).await.unwrap());
+        let mend = |tr: keyspace::Tx<_>, _| async move {
+            let is_there = queue.purge(&tr, mended).await?;
+            queue.add(&tr, &"a".to_owned(), &8).await?;
+            Ok::<_, Error>(is_there)
+        };
+        assert!(world.runner.run(mend).await.unwrap());
+        assert!(redrive(&world, &found[0]).await);
+        assert!(!redrive(&world, &found[1]).await);
+        world.combine(options, &log).await;
+        let left = set_aside(&world).await;
+        assert_eq!(left, [&found[..1], &found[3..]].concat());
+        assert_eq!(world.settled("a").await, Some(3 + 8));
+        log.check(&world).await;
+    }
+}
+
+async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
+    let sums = |key: &String, current: Option<i64>, updates: Vec<i64>| {
+        let bad = updates.iter().find(|update| **update < 0);
+        assert_eq!(bad, None, "on purpose, for {key}");
+        Some(current.unwrap_or(0) + updates.iter().sum::<i64>())
+    };
+    let world = World::new(&store, 1, sums).await;
+    let log = Log::new(&world.root);
+    world.add("bad", 1).await;
+    world.combine(WorkerOptions::default(), &log).await;
+    let updates = [("a", 2), ("bad", 4), ("bad", -1), ("z", 8)];
+    world
+        .add_all(updates.map(|(key, update)| (key.to_owned(), update)).into())
+        .await;
+    let (queue, bad) = (&world.queue, &"bad".to_owned());
+    let exact = |tr, _| async move { queue.exact(&tr, bad, &Exact::default()).await };
+    let refused = world.runner.run(exact).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::CombinerPanicked { key } if key[..] == encoded("bad")),
+        "{refused}"
+    );
+
+    world.combine(WorkerOptions::default(), &log).await;
+    let expected = [("a", 2), ("bad", 1), ("z", 8)].map(|(key, sum)| (key.to_owned(), sum));
+    assert_eq!(world.values().await, expected.into());
+    assert_eq!(world.exact("bad").await, Some(1));
+    let found = set_aside(&world).await;
+    assert_eq!(found.len(), 2);
+    for aside in &found {
+        assert_eq!(aside.key, encoded("bad"));
+        assert!(
+            aside.reason.contains("on purpose, for bad"),
+            "{}",
+            aside.reason
+        );
+    }
+    // What it takes alone counts after all.
+    assert!(redrive(&world, &found[0]).await);
+    world.combine(WorkerOptions::default(), &log).await;
+    assert_eq!(world.settled("bad").await, Some(1 + 4));
+    assert_eq!(set_aside(&world).await, found[1..]);
+    log.check(&world).await;
+}
+
+async fn a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    for is_there_before in [false, true] {
+        for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+            let (queue, a, b) = (&world.queue, &"a".to_owned(), &"b".to_owned());
+            let options = &Exact {
+                isolation,
+                ..Exact::default()
+            };
+            let read = |tr, _| async move {
+                // Reading first is fine, and so is another key.
+                let before = queue.exact(&tr, a, options).await?;
+                assert_eq!(before.is_some(), is_there_before);
+                queue.clone().add(&tr, a, &1).await?;
+                queue.exact(&tr, b, options).await?;
+                queue.exact(&tr, a, options).await
+            };
+            let refused = world.runner.run(read).await.unwrap_err();
+            assert!(
+                matches!(
+                    refused,
+                    Error::Updates(microqueue::Error::ReadAfterWrite { .. })
+                ),
+                "{refused}"
+            );
+        }
+        world.add("a", 1).await;
+    }
+}
+
+async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
+    let world = World::sums(&store, 2).await;
+    let log = Log::new(&world.root);
+    let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
+    let add_all = || world.add_all(keys.iter().map(|key| (key.clone(), 1)).collect());
+    add_all().await;
+    world.combine(WorkerOptions::default(), &log).await;
+
+    let bucket = bucket_of(&world, &keys[0]);
+    let row = world.queue.subspace();
+    let row = row.pack(&("v", 0, bucket.0, encoded(&keys[0])));
+    let (queue, key) = (&world.queue, &keys[0]);
+    for damaged in [&b""[..], b"\x02\x01\x02", b"\x01\x04\x02", b"\x01\x01"] {
+        write(&world, &row, damaged).await;
+        let settled = |tr, _| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
+        let exact = |tr, _| async move { queue.exact(&tr, key, &Exact::default()).await };
+        let values = |tr, _| async move {
+            let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
+            values.await.map(|_| None::<i64>)
+        };
+        for refused in [
+            world.runner.run(settled).await.unwrap_err(),
+            world.runner.run(exact).await.unwrap_err(),
+            world.runner.run(values).await.unwrap_err(),
+        ] {
+            assert!(is_corrupt(&refused, &row), "{refused}");
+        }
+    }
+    // The keys of other buckets go on, and with the value mended all do.
+    write(&world, &row, b"\x02\x01\x02").await;
+    let worker = world.work(log.clone()).await;
+    let stamp = add_all().await;
+    let others: Vec<_> = keys
+        .iter()
+        .filter(|key| bucket_of(&world, key) != bucket)
+        .cloned()
+        .collect();
+    let settled = world.queue.await_settled(&world.runner, &others, stamp);
+    timeout(LONG, settled).await.unwrap().unwrap();
+    write(&world, &row, b"\x01\x01\x02").await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let expected = keys.into_iter().map(|key| (key, 2));
+    assert_eq!(world.values().await, expected.collect());
+    log.check(&world).await;
+    world.assert_nothing_left().await;
+}
+
+async fn a_damaged_sweep_keeps_its_own_bucket_only(store: TestStore) {
+    let world = World::sums(&store, 2).await;
+    let log = Log::new(&world.root);
+    let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
+    // The first that is looked at.
+    let bucket = Bucket(0);
+    let row = world.queue.subspace().pack(&("x", 0, bucket.0));
+    write(&world, &row, b"\x01\0").await;
+    let stamp = world
+        .add_all(keys.iter().map(|key| (key.clone(), 1)).collect())
+        .await;
+    let queue = &world.queue;
+    let all = |tr, _| async move { queue.is_all_settled(&tr, stamp).await };
+    let refused = world.runner.run(all).await.unwrap_err();
+    assert!(is_corrupt(&refused, &row), "{refused}");
+
+    let worker = world.work(log.clone()).await;
+    let others: Vec<_> = keys
+        .iter()
+        .filter(|key| bucket_of(&world, key) != bucket)
+        .cloned()
+        .collect();
+    let settled = world.queue.await_settled(&world.runner, &others, stamp);
+    timeout(LONG, settled).await.unwrap().unwrap();
+    // Without the record a sweep begins anew.
+    clear(&world, &row).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let expected = keys.into_iter().map(|key| (key, 1));
+    assert_eq!(world.values().await, expected.collect());
+    log.check(&world).await;
+    world.assert_nothing_left().await;
+}

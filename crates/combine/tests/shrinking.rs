@@ -1,0 +1,213 @@
+//! Passes that are too large or too slow with what the observer does: they shrink until they fit, and
+//! what can never fit is set aside.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use combine::hc_dequeue::Backoff;
+use combine::{BoxError, Change, ChangeObserver, SetAside, WorkerOptions};
+use common::{LONG, Log, World};
+use keyspace::conformance::stores::TestStore;
+use keyspace::{Subspace, Transaction, limits};
+
+keyspace::on_every_store!(threads:
+    an_observer_may_stage_more_for_a_pass_than_a_transaction_holds,
+    a_change_that_fits_no_transaction_is_set_aside_and_comes_back,
+    what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside,
+    an_observer_that_is_slow_for_many_changes_gets_fewer,
+);
+
+/// Writes a log, and stages as many bytes for each key as its rows of a tenth of a megabyte say.
+#[derive(Clone)]
+struct Stages {
+    log: Log<i64>,
+    rows: Subspace,
+    rows_of: fn(&str) -> u32,
+    /// Whether it stages nothing any more.
+    is_mended: Arc<AtomicBool>,
+}
+
+impl Stages {
+    fn new(world: &World, rows_of: fn(&str) -> u32) -> Self {
+        Self {
+            log: Log::new(&world.root),
+            rows: world.root.subspace(&"staged"),
+            rows_of,
+            is_mended: Arc::default(),
+        }
+    }
+}
+
+impl ChangeObserver<String, i64> for Stages {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, i64>],
+    ) -> Result<(), BoxError> {
+        self.log.observe(tr, changes).await?;
+        let row = [7; limits::VALUE_BYTES];
+        let changes = changes.iter();
+        for change in changes.filter(|_| !self.is_mended.load(Ordering::Relaxed)) {
+            for number in 0..(self.rows_of)(&change.key) {
+                tr.set(&self.rows.pack(&(&change.key, number)), &row);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn an_observer_may_stage_more_for_a_pass_than_a_transaction_holds(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    // A third of what a transaction holds, for each.
+    let stages = Stages::new(&world, |_| 33);
+    let updates = (0..10).map(|key| (format!("key {key}"), 1 + key));
+    world.add_all(updates.clone().collect()).await;
+    let worker = world.work(stages.clone()).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let expected = updates.map(|(key, sum)| (key, (1, Some(sum))));
+    assert_eq!(stages.log.reports(&world.runner).await, expected.collect());
+    stages.log.check(&world).await;
+    world.assert_nothing_left().await;
+}
+
+/// More than a transaction holds, for one key.
+fn too_much_for_one(key: &str) -> u32 {
+    if key == "heavy" { 101 } else { 0 }
+}
+
+async fn aside(world: &World) -> Vec<SetAside> {
+    let queue = &world.queue;
+    let read = |tr, _| async move { queue.set_aside(&tr, None, usize::MAX).await };
+    world.runner.run(read).await.unwrap()
+}
+
+/// What the codec makes of a key.
+fn encoded(key: &str) -> Vec<u8> {
+    [&[u8::try_from(key.len()).unwrap()], key.as_bytes()].concat()
+}
+
+async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    let stages = Stages::new(&world, too_much_for_one);
+    let updates = ["a", "heavy", "z", "heavy", "heavy"];
+    let updates = updates.into_iter().zip(1..);
+    let updates = updates.map(|(key, update)| (key.to_owned(), update));
+    world.add_all(updates.collect()).await;
+    let worker = world.work(stages.clone()).await;
+    world.wait_idle().await;
+    let others = [("a", 1), ("z", 3)].map(|(key, sum)| (key.to_owned(), sum));
+    assert_eq!(world.values().await, others.into());
+    // Only the last update made a change to be told. What was folded before it waits for it.
+    let found = aside(&world).await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].key, encoded("heavy"));
+    let reason = "its change alone does not fit a transaction";
+    assert!(found[0].reason.starts_with(reason), "{}", found[0].reason);
+    assert_eq!(world.exact("heavy").await, Some(2 + 4));
+
+    stages.is_mended.store(true, Ordering::Relaxed);
+    let (queue, heavy) = (&world.queue, &found[0]);
+    let redrive = |tr, _| async move { queue.redrive(&tr, heavy).await };
+    assert!(world.runner.run(redrive).await.unwrap());
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(world.settled("heavy").await, Some(2 + 4 + 5));
+    stages.log.check(&world).await;
+    world.assert_nothing_left().await;
+}
+
+/// Adds to a key that comes before, in a transaction of its own, whenever it stages too much.
+struct Interrupts {
+    stages: Stages,
+    world: Arc<World>,
+}
+
+impl ChangeObserver<String, i64> for Interrupts {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, i64>],
+    ) -> Result<(), BoxError> {
+        if changes.iter().any(|change| change.key == "heavy") {
+            self.world.add("a", 1).await;
+        }
+        self.stages.observe(tr, changes).await
+    }
+}
+
+async fn what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside(store: TestStore) {
+    let world = Arc::new(World::sums(&store, 1).await);
+    let stages = Stages::new(&world, too_much_for_one);
+    let interrupts = Interrupts {
+        stages: stages.clone(),
+        world: world.clone(),
+    };
+    world.add("heavy", 1).await;
+    // The first pass is the one that shows that it does not fit, and what it began is undone.
+    let options = WorkerOptions::default().bytes_per_pass(1);
+    let worker = world.work_with(options, interrupts).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let found = aside(&world).await;
+    let keys: Vec<_> = found.iter().map(|aside| aside.key.to_vec()).collect();
+    assert_eq!(keys, [encoded("heavy")]);
+    stages.log.check(&world).await;
+}
+
+/// Never returns if it is told of more changes than it takes.
+#[derive(Clone)]
+struct TakesFew {
+    log: Log<i64>,
+    has_hung: Arc<AtomicBool>,
+}
+
+const FEW: usize = 3;
+
+impl ChangeObserver<String, i64> for TakesFew {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, i64>],
+    ) -> Result<(), BoxError> {
+        if changes.len() > FEW {
+            self.has_hung.store(true, Ordering::Relaxed);
+            return pending().await;
+        }
+        self.log.observe(tr, changes).await
+    }
+}
+
+async fn an_observer_that_is_slow_for_many_changes_gets_fewer(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    let takes_few = TakesFew {
+        log: Log::new(&world.root),
+        has_hung: Arc::default(),
+    };
+    let updates = (0..12).map(|key| (format!("key {key}"), 1));
+    world.add_all(updates.clone().collect()).await;
+    let options = WorkerOptions::default()
+        .bytes_per_pass(1 << 14)
+        .observer_time_limit(Duration::from_millis(100))
+        .backoff(Backoff {
+            first: Duration::from_millis(1),
+            longest: Duration::from_millis(1),
+        });
+    let worker = world.work_with(options, takes_few.clone()).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    assert!(takes_few.has_hung.load(Ordering::Relaxed));
+    let expected = updates.map(|(key, sum)| (key, (1, Some(sum))));
+    assert_eq!(
+        takes_few.log.reports(&world.runner).await,
+        expected.collect()
+    );
+    takes_few.log.check(&world).await;
+    world.assert_nothing_left().await;
+}
