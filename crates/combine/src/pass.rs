@@ -256,19 +256,22 @@ where
         let mut work = Work {
             folded: Vec::with_capacity(batch.taken.len()),
             next: batch.next,
-            bytes: batch.bytes,
+            bytes: 0,
         };
         let read = |taken| self.read(tr, bucket, taken);
         let mut read = stream::iter(batch.taken).map(read).buffered(READS_AT_ONCE);
         while let Some((taken, reported, current)) = read.try_next().await? {
             let key = self.fold(taken, reported, current);
             let after = key.after.as_ref().and_then(|after| after.current.as_ref());
-            // What is read, and what is written instead of it.
-            work.bytes += key.current.as_ref().map_or(0, Bytes::len) + after.map_or(0, Bytes::len);
-            if work.bytes > budget && !work.folded.is_empty() {
+            // The updates, the value that is read, and what is written instead of it.
+            let bytes = key.taken.bytes
+                + key.current.as_ref().map_or(0, Bytes::len)
+                + after.map_or(0, Bytes::len);
+            if work.bytes + bytes > budget && !work.folded.is_empty() {
                 work.next = Some(key.taken.key);
                 break;
             }
+            work.bytes += bytes;
             work.folded.push(key);
         }
         Ok(work)

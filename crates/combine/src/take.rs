@@ -23,6 +23,8 @@ pub(crate) struct Taken {
     /// Where they lie.
     updates: Subspace,
     rows: Vec<KeyValue>,
+    /// What they cost of the budget.
+    pub(crate) bytes: usize,
     /// Whether these are all updates of the key that there are.
     pub(crate) is_whole: bool,
 }
@@ -127,6 +129,7 @@ impl Batch {
                 return Ok(false);
             }
             last.rows.push(row);
+            last.bytes += cost;
             self.bytes += cost;
             return Ok(true);
         }
@@ -142,6 +145,7 @@ impl Batch {
             key: key.into(),
             updates,
             rows: vec![row],
+            bytes: cost,
             is_whole: true,
         });
         Ok(true)

@@ -6,16 +6,19 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use combine::{Bucket, Error, Exact, Unobserved, WorkerOptions};
+use combine::{
+    BoxError, Bucket, Change, ChangeObserver, Error, Exact, LastWriter, Unobserved, WorkerOptions,
+};
 use common::{LONG, Log, World};
-use keyspace::Isolation;
 use keyspace::conformance::stores::TestStore;
+use keyspace::{Isolation, MutationOp, Subspace, Transaction};
 
 keyspace::on_every_store!(threads:
     updates_become_values_and_reports,
     a_key_that_ends_where_it_was_is_not_reported,
     what_is_added_by_many_transactions_is_combined,
     one_update_per_pass_does_the_same,
+    a_pass_goes_as_far_as_its_budget,
     a_key_at_zero_has_no_value,
     exact_values_count_what_is_pending,
     waiting_ends_with_the_report,
@@ -91,6 +94,49 @@ async fn one_update_per_pass_does_the_same(store: TestStore) {
     assert_eq!(log.reports(&world.runner).await, expected.into());
     log.check(&world).await;
     world.assert_nothing_left().await;
+}
+
+/// Counts the passes that report something, in their transactions.
+struct Passes(Subspace);
+
+impl ChangeObserver<String, String> for Passes {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        _changes: &[Change<String, String>],
+    ) -> Result<(), BoxError> {
+        tr.atomic(
+            MutationOp::Add,
+            &self.0.pack(&"passes"),
+            &1_u64.to_le_bytes(),
+        );
+        Ok(())
+    }
+}
+
+async fn a_pass_goes_as_far_as_its_budget(store: TestStore) {
+    const KEYS: usize = 200;
+    const VALUE_BYTES: usize = 400;
+    const BYTES_PER_PASS: usize = 64 << 10;
+    // An update and a value, with all that a transaction takes for them.
+    const MOST_BYTES_PER_KEY: usize = 2 << 10;
+    let world: World<Option<String>, String> = World::new(&store, 1, LastWriter).await;
+    let value = "x".repeat(VALUE_BYTES);
+    let updates = (0..KEYS).map(|key| (format!("key {key}"), Some(value.clone())));
+    world.add_all(updates.collect()).await;
+    let count = world.root.subspace(&"count");
+    let options = WorkerOptions::default().bytes_per_pass(BYTES_PER_PASS);
+    let worker = world.work_with(options, Passes(count.clone())).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(world.values().await.len(), KEYS);
+
+    let count = &world.rows_of(&count).await[0];
+    let passes = u64::from_le_bytes(count.value().try_into().unwrap());
+    // The last key of a pass may be one too many.
+    let keys_per_pass = BYTES_PER_PASS / MOST_BYTES_PER_KEY - 1;
+    let most_passes = KEYS.div_ceil(keys_per_pass) as u64;
+    assert!((2..=most_passes).contains(&passes), "{passes} passes");
 }
 
 async fn a_key_at_zero_has_no_value(store: TestStore) {
