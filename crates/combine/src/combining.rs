@@ -187,7 +187,9 @@ where
     ) -> (Effort, Next) {
         let is_too_large = code_of(error) == Some(Code::TRANSACTION_TOO_LARGE);
         if is_too_large || matches!(error, Error::ObserverTimedOut { .. }) {
-            effort.shrunk_bits = (effort.shrunk_bits + SHRINK_BITS).min(usize::BITS);
+            // No further than to one update, or the way back would be as long.
+            let most = usize::BITS - self.options.bytes_per_pass.leading_zeros();
+            effort.shrunk_bits = (effort.shrunk_bits + SHRINK_BITS).min(most);
         }
         if is_too_large {
             effort.refused = first.map(|row| Refused {
