@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use benches::{TempStore, cores, runtime};
+use benches::{TempStore, cores, memory_bytes, runtime};
 use keyspace::codec::Raw;
 use keyspace::embedded::Embedded;
 use keyspace::{Bytes, Environment, Runner, Subspace};
@@ -121,21 +121,11 @@ fn report(soak: &Soak, cycles: u64, tenth: u64) -> io::Result<()> {
         std::mem::replace(&mut *began, now)
     };
     let rate = tenth as f64 / (now - began).as_secs_f64();
-    let resident = resident_bytes().map_or_else(
+    let resident = memory_bytes("VmRSS").map_or_else(
         || "unknown".to_owned(),
         |bytes| format!("{:.1}", bytes as f64 / MIB),
     );
     let file = soak.store.file_bytes() as f64 / MIB;
     let line = format!("{cycles:>12} {rate:>10.0} {resident:>12} {file:>12.1}");
     writeln!(io::stdout(), "{line}")
-}
-
-/// Returns the resident memory of this process, where the system tells it in `/proc`.
-fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }

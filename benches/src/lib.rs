@@ -1,13 +1,18 @@
-//! What the benchmarks share: stores to run on, runs of many tasks, and the queues that are measured
-//! beside each other.
+//! What the benchmarks share: stores to run on, runs of many tasks, the queues and the
+//! adders that are measured beside each other, and how results are shown.
 
+pub mod adder;
 #[cfg(feature = "fdb")]
 pub mod cluster;
 pub mod contender;
 pub mod figures;
 pub mod load;
 pub mod meter;
+pub mod plot;
+pub mod shift;
+pub mod stage;
 pub mod statistics;
+pub mod table;
 
 use std::future::Future;
 use std::time::Duration;
@@ -75,6 +80,18 @@ pub fn cores() -> usize {
 pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("a process has not used less than no time")
+}
+
+/// Returns a figure about the memory of this process, `VmRSS`, which is resident, or `VmHWM`, the most
+/// that was, where the system tells it in `/proc`.
+#[must_use]
+pub fn memory_bytes(figure: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 /// Returns a runtime with this many workers.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contender::{Contender, ITEM};
 use crate::meter::Reading;
+use crate::shift::{self, Act, Burst, Work};
 
 /// What fits a transaction of any contender.
 const ITEMS_PER_COMMIT: u64 = 5_000;
@@ -17,6 +18,12 @@ const ITEMS_PER_COMMIT: u64 = 5_000;
 /// How long a store is left alone with what was put into it, for each item: a cluster acknowledges
 /// what it has logged, and moves it on for seconds afterwards.
 const DIGESTION: Duration = Duration::from_micros(10);
+
+/// Leaves a store alone with so many items.
+pub async fn digest(items: u64) {
+    let digestion = DIGESTION.mul_f64(items as f64);
+    Environment::system().sleep(digestion).await;
+}
 
 /// What each consumer does, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,8 +81,7 @@ impl Load {
             sessions.push(Arc::new(C::open(site).await));
         }
         self.fill(&*sessions[0]).await;
-        let digestion = DIGESTION.mul_f64(self.items_before() as f64);
-        Environment::system().sleep(digestion).await;
+        digest(self.items_before()).await;
         sessions
     }
 
@@ -131,38 +137,15 @@ impl Load {
             Action::Pop => self.backlog,
             Action::Enqueue => u64::MAX,
         };
-        let (tickets, began) = (Arc::new(AtomicU64::new(tickets)), env.now());
-        let consumers = (0..self.sessions * self.consumers_per_session).map(|number| {
-            let consumer = Consumer {
-                session: sessions[number % sessions.len()].clone(),
-                action: self.action,
-                tickets: tickets.clone(),
-                env: env.clone(),
-                deadline: began + time_left,
-            };
-            tokio::spawn(consumer.act())
+        let tickets = Arc::new(AtomicU64::new(tickets));
+        let consumers = (0..self.sessions * self.consumers_per_session).map(|number| Consumer {
+            session: sessions[number % sessions.len()].clone(),
+            action: self.action,
+            tickets: tickets.clone(),
+            env: env.clone(),
         });
-        let mut ended = began + time_left;
-        let mut done = Vec::new();
-        for consumer in consumers.collect::<Vec<_>>() {
-            let shift = consumer.await.expect("no consumer panics");
-            ended = ended.min(shift.ended);
-            done.extend(shift.done);
-        }
-        let in_time = done.iter().filter(|done| done.at <= ended);
-        Burst {
-            lasted: ended - began,
-            done_in_time: in_time.count() as u64,
-            took_micros: done.iter().map(Done::micros).collect(),
-        }
+        shift::work(&env, consumers, time_left).await
     }
-}
-
-/// What came of the time that a backlog lasted.
-struct Burst {
-    lasted: Duration,
-    done_in_time: u64,
-    took_micros: Vec<u32>,
 }
 
 /// A task that acts until there are no more tickets or no more time.
@@ -172,69 +155,36 @@ struct Consumer<C> {
     /// How many actions are still allowed: as many as there are items.
     tickets: Arc<AtomicU64>,
     env: Environment,
-    deadline: Duration,
 }
 
-/// What a consumer has done.
-struct Shift {
-    done: Vec<Done>,
-    /// When the consumer found that there was nothing more to do. The first to do so ends the
-    /// measurement: those that still act then are fewer than they should be.
-    ended: Duration,
-}
-
-/// An action that succeeded.
-struct Done {
-    at: Duration,
-    took: Duration,
-}
-
-impl Done {
-    fn micros(&self) -> u32 {
-        u32::try_from(self.took.as_micros()).unwrap_or(u32::MAX)
-    }
-}
-
-impl<C: Contender> Consumer<C> {
-    async fn act(self) -> Shift {
-        let mut done = Vec::new();
-        loop {
-            let began = self.env.now();
-            if began >= self.deadline || !self.draw() {
-                let ended = began.min(self.deadline);
-                return Shift { done, ended };
-            }
-            if self.act_once().await {
-                let at = self.env.now();
-                let took = at - began;
-                done.push(Done { at, took });
-            }
+impl<C: Contender> Work for Consumer<C> {
+    async fn act(&mut self, deadline: Duration) -> Act {
+        if !self.draw() {
+            return Act::Over;
         }
-    }
-
-    fn draw(&self) -> bool {
-        let draw = |tickets: u64| tickets.checked_sub(1);
-        self.tickets
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, draw)
-            .is_ok()
-    }
-
-    /// Returns false if time ran out before there was an item.
-    async fn act_once(&self) -> bool {
         if self.action == Action::Enqueue {
             self.session.enqueue(&[ITEM]).await;
-            return true;
+            return Act::Done;
         }
         loop {
             // There is an item for each ticket, but a session may hold one back for a moment.
             if let Some(item) = self.session.pop().await {
                 assert_eq!(item, ITEM);
-                return true;
+                return Act::Done;
             }
-            if self.env.now() >= self.deadline {
-                return false;
+            if self.env.now() >= deadline {
+                return Act::Over;
             }
         }
+    }
+}
+
+impl<C> Consumer<C> {
+    fn draw(&self) -> bool {
+        let draw = |tickets: u64| tickets.checked_sub(1);
+        self.tickets
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, draw)
+            .is_ok()
     }
 }
 

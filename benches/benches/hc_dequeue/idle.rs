@@ -1,17 +1,16 @@
 //! Consumers that wait: how soon they get what is enqueued, and what waiting costs.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use benches::contender::{Contender, ITEM, Popped, Site};
 use benches::meter::Metered;
 use benches::processor_time;
+use benches::stage::{Stage, runtime};
 use benches::statistics::percentile;
+use benches::table::Table;
 use keyspace::conformance::scale;
 use keyspace::{Environment, Subspace};
-
-use crate::stage::{Stage, runtime};
 
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -34,12 +33,7 @@ fn site(stage: &Stage, place: &Subspace) -> Site {
 pub(crate) fn latency(stage: &Stage) -> String {
     let measure = |place: &Subspace| runtime().block_on(measure_latency(&site(stage, place)));
     let times = stage.on_a_clean_place(measure);
-    let mut table = "\
-From the call of enqueue to an idle consumer
-
-| from the call of enqueue | median | 99th percentile |
-|---|---|---|"
-        .to_owned();
+    let mut table = Table::new(["from the call of enqueue", "median", "99th percentile"]);
     for (name, mut micros) in ["to its acknowledgement", "to the delivery"]
         .into_iter()
         .zip(times)
@@ -49,9 +43,13 @@ From the call of enqueue to an idle consumer
             let micros = percentile(&micros, percent);
             f64::from(micros.expect("it was measured")) / 1e3
         });
-        write!(table, "\n| {name} | {median:.2} ms | {late:.2} ms |").expect("a string takes it");
+        table.push([
+            name.to_owned(),
+            format!("{median:.2} ms"),
+            format!("{late:.2} ms"),
+        ]);
     }
-    table
+    format!("From the call of enqueue to an idle consumer\n\n{table}")
 }
 
 /// Returns the times to acknowledgements and those to deliveries, in microseconds.
@@ -83,12 +81,12 @@ async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
 
 /// Returns a table of what consumers cost that wait at an empty queue, beside that of none.
 pub(crate) fn cost(stage: &Stage) -> String {
-    let mut table = "\
-Waiting at an empty queue
-
-| consumers | sessions | processor time, of one core | commits a second |
-|---|---|---|---|"
-        .to_owned();
+    let mut table = Table::new([
+        "consumers",
+        "sessions",
+        "processor time, of one core",
+        "commits a second",
+    ]);
     for (consumers, sessions) in [(0, 0), (CONSUMERS, 1), (CONSUMERS, CONSUMERS)] {
         let measure = |place: &Subspace| {
             let measured = measure_cost(site(stage, place), consumers, sessions);
@@ -96,13 +94,14 @@ Waiting at an empty queue
         };
         let [processor, commits] = stage.on_a_clean_place(measure);
         let percent = 100.0 * processor;
-        write!(
-            table,
-            "\n| {consumers} | {sessions} | {percent:.2}% | {commits:.1} |"
-        )
-        .expect("a string takes it");
+        table.push([
+            consumers.to_string(),
+            sessions.to_string(),
+            format!("{percent:.2}%"),
+            format!("{commits:.1}"),
+        ]);
     }
-    table
+    format!("Waiting at an empty queue\n\n{table}")
 }
 
 /// Returns the processor time and the number of commits in a second.

@@ -15,14 +15,13 @@
 mod idle;
 mod plot;
 mod process;
-mod stage;
 mod table;
 mod trial;
 mod workload;
 
 use std::io::{self, Write};
 
-use stage::Stage;
+use benches::stage::Stage;
 
 fn main() -> io::Result<()> {
     if process::play_part() {

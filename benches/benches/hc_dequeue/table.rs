@@ -1,35 +1,36 @@
-//! Results as a table in Markdown.
-
-use std::fmt::Write as _;
+//! Results as a table.
 
 use benches::figures::Figures;
+use benches::table::Table;
 
 use crate::trial::Way;
 use crate::workload::{Outcome, Results};
 
 /// Returns the table of a workload: a line for each way in each setting.
-pub(crate) fn of(results: &Results) -> String {
-    let mut table =
-        "| processes | sessions | consumers | backlog | way | items a second".to_owned();
-    for yardstick in Way::YARDSTICKS {
-        table += " | times ";
-        table += yardstick.name();
-    }
-    table += " | conflicts per item | median | 99th percentile | commits per item \
-              | bytes written per item |\n";
-    let columns = table.matches('|').count() - 1;
-    table += "|";
-    table += &"---|".repeat(columns);
+pub(crate) fn of(results: &Results) -> Table {
+    let mut titles: Vec<_> = ["processes", "sessions", "consumers", "backlog", "way"]
+        .map(str::to_owned)
+        .into();
+    titles.push("items a second".to_owned());
+    titles.extend(Way::YARDSTICKS.map(|yardstick| format!("times {}", yardstick.name())));
+    let figures = [
+        "conflicts per item",
+        "median",
+        "99th percentile",
+        "commits per item",
+        "bytes written per item",
+    ];
+    titles.extend(figures.map(str::to_owned));
+    let mut table = Table::new(titles);
     for ways in results.chunk_by(|one, next| one.setting == next.setting) {
         for outcome in ways {
-            table += "\n";
-            write_line(&mut table, outcome, ways);
+            table.push(cells(outcome, ways));
         }
     }
     table
 }
 
-fn write_line(table: &mut String, outcome: &Outcome, ways: &[Outcome]) {
+fn cells(outcome: &Outcome, ways: &[Outcome]) -> Vec<String> {
     let setting = &outcome.setting;
     let median = |figure: fn(&Figures) -> f64| outcome.rounds.median(figure);
     let mut cells = vec![
@@ -54,5 +55,5 @@ fn write_line(table: &mut String, outcome: &Outcome, ways: &[Outcome]) {
         format!("{:.2}", median(|figures| figures.commits_per_item)),
         format!("{:.0}", median(|figures| figures.bytes_per_item)),
     ]);
-    write!(table, "| {} |", cells.join(" | ")).expect("a string takes it");
+    cells
 }

@@ -6,11 +6,11 @@ use benches::contender::{Acknowledged, BlindSets, Classic, Contender, Naive, Pop
 use benches::figures::Figures;
 use benches::load::{Load, Sample};
 use benches::meter::Metered;
+use benches::stage::{Stage, runtime};
 use keyspace::{Store, Subspace};
 use serde::{Deserialize, Serialize};
 
 use crate::process;
-use crate::stage::{Stage, runtime};
 
 /// The ways to queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use benches::figures::Rounds;
 use benches::load::{Action, Load};
+use benches::stage::Stage;
 use keyspace::conformance::scale;
 
-use crate::stage::Stage;
 use crate::trial::{Setting, Way};
 
 /// Settings that belong into one table.

@@ -1,4 +1,4 @@
-//! The store under test.
+//! The store under test, and the part of it that belongs to a run.
 
 use std::cell::Cell;
 use std::env;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 /// A store, and the part of it that belongs to this run.
-pub(crate) struct Stage {
+pub struct Stage {
     url: StoreUrl,
     db: Store,
     root: Subspace,
@@ -19,8 +19,14 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Opens the store that `$BENCH_DB` names.
-    pub(crate) fn open() -> Result<Self> {
+    /// Opens the store that `$BENCH_DB` names, or a new `embedded:` store in a temporary folder.
+    ///
+    /// # Errors
+    /// Those of [`keyspace::open`].
+    ///
+    /// # Panics
+    /// If the system has no temporary folder.
+    pub fn open() -> Result<Self> {
         let (url, folder) = match env::var("BENCH_DB") {
             Ok(url) if url != "embedded:" => (url.parse()?, None),
             _ => {
@@ -39,16 +45,21 @@ impl Stage {
         })
     }
 
-    pub(crate) fn url(&self) -> &StoreUrl {
+    /// Returns the URL of the store.
+    #[must_use]
+    pub fn url(&self) -> &StoreUrl {
         &self.url
     }
 
-    pub(crate) fn db(&self) -> &Store {
+    /// Returns the store.
+    #[must_use]
+    pub fn db(&self) -> &Store {
         &self.db
     }
 
     /// Returns the part of the URL that says which kind of store it is.
-    pub(crate) fn kind(&self) -> &'static str {
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
         match self.url {
             StoreUrl::Memory => "memory",
             StoreUrl::Embedded { .. } => "embedded",
@@ -57,26 +68,34 @@ impl Stage {
     }
 
     /// Says whether several processes can have the store open.
-    pub(crate) fn is_shared(&self) -> bool {
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
         matches!(self.url, StoreUrl::Fdb { .. })
     }
 
     /// Says what the figures belong to.
-    pub(crate) fn description(&self) -> String {
+    ///
+    /// # Panics
+    /// If a cluster does not answer.
+    #[must_use]
+    pub fn description(&self) -> String {
         match &self.url {
             #[cfg(feature = "fdb")]
             StoreUrl::Fdb { cluster_file } => {
                 let path = cluster_file.as_ref().and_then(|path| path.to_str());
                 let cluster = foundationdb::Database::new(path);
                 let cluster = cluster.expect("the adapter has opened it");
-                runtime().block_on(benches::cluster::describe(&cluster))
+                runtime().block_on(crate::cluster::describe(&cluster))
             }
-            _ => format!("store: {}:, cores: {}", self.kind(), benches::cores()),
+            _ => format!("store: {}:, cores: {}", self.kind(), crate::cores()),
         }
     }
 
     /// Has a trial take place in a subspace of its own, which is cleared afterwards.
-    pub(crate) fn on_a_clean_place<T>(&self, trial: impl FnOnce(&Subspace) -> T) -> T {
+    ///
+    /// # Panics
+    /// If the store fails.
+    pub fn on_a_clean_place<T>(&self, trial: impl FnOnce(&Subspace) -> T) -> T {
         self.trials.set(self.trials.get() + 1);
         let place = self.root.subspace(&self.trials.get());
         let outcome = trial(&place);
@@ -90,6 +109,7 @@ impl Stage {
 }
 
 /// Returns a runtime with a worker for each core.
-pub(crate) fn runtime() -> Runtime {
-    benches::runtime(benches::cores())
+#[must_use]
+pub fn runtime() -> Runtime {
+    crate::runtime(crate::cores())
 }

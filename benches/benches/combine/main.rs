@@ -1,0 +1,65 @@
+//! Many writers who add to the counts of keys, and a worker that combines what they add, on any
+//! store.
+//!
+//! `cargo bench -p benches --bench combine [-- [--plot] [<workload>...]]`. The workloads are
+//! `writers`, `spread`, `batches`, `settled`, `backlog` and `memory`, all of them unless named. Prints
+//! tables in Markdown; with `--plot` draws curves into `docs/plots`.
+//!
+//! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
+//! the `fdb-` features. Unless it is set, that is a new `embedded:` store in a temporary folder. All
+//! keys lie under a random prefix, which is cleared. `TEST_RUN=long` measures for longer, more often,
+//! and behind larger backlogs.
+//!
+//! In each round every way takes its turn on every setting, and who begins changes. Figures are
+//! medians over the rounds, ratios are medians of the rounds' ratios.
+
+mod backlog;
+mod memory;
+mod spread;
+mod table;
+mod trial;
+mod workload;
+
+use std::io::{self, Write};
+
+use benches::stage::Stage;
+
+fn main() -> io::Result<()> {
+    if memory::play_part() {
+        return Ok(());
+    }
+    // Cargo passes a flag of its own to every benchmark.
+    let (flags, named): (Vec<_>, Vec<_>) = std::env::args()
+        .skip(1)
+        .partition(|argument| argument.starts_with('-'));
+    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|named| named == name);
+    let draws = flags.iter().any(|flag| flag == "--plot");
+    let stage = match Stage::open() {
+        Ok(stage) => stage,
+        Err(error) => return writeln!(io::stderr(), "skipped: combine: {error}"),
+    };
+    let mut out = io::stdout();
+    writeln!(out, "{}", stage.description())?;
+    for workload in workload::all() {
+        if !is_wanted(workload.name) {
+            continue;
+        }
+        let results = workload.run(&stage);
+        writeln!(out, "\n{}\n\n{}", workload.title, table::of(&results))?;
+        if workload.is_curve && draws {
+            let path = workload.draw(&stage, &results);
+            writeln!(out, "\n{}", path.display())?;
+        }
+    }
+    if is_wanted("backlog") {
+        let drained = backlog::measure(&stage);
+        writeln!(out, "\n{}", backlog::table(&drained))?;
+        if draws {
+            writeln!(out, "\n{}", backlog::draw(&stage, &drained).display())?;
+        }
+    }
+    if is_wanted("memory") {
+        writeln!(out, "\n{}", memory::measure(&stage))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! The workloads by name, and their rounds.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use benches::figures::{Figures, Rounds};
+use benches::plot::{self, Curve, Hue, Panel};
+use benches::stage::Stage;
+use keyspace::conformance::scale;
+
+use crate::spread::Spread;
+use crate::trial::{Setting, Way};
+
+/// Settings that belong into one table.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// Whether the settings differ by the number of writers.
+    pub(crate) is_curve: bool,
+    settings: Vec<Setting>,
+    ways: &'static [Way],
+}
+
+/// What came of a way to add in a setting.
+pub(crate) struct Outcome {
+    pub(crate) setting: Setting,
+    pub(crate) way: Way,
+    pub(crate) rounds: Rounds,
+}
+
+/// What came of a workload, setting by setting.
+pub(crate) type Results = Vec<Outcome>;
+
+/// Returns all workloads.
+pub(crate) fn all() -> [Workload; 4] {
+    [
+        Workload {
+            name: "writers",
+            title: "Writers of one hot key, one update in a commit",
+            is_curve: true,
+            settings: [1, 4, 16, 64, 256]
+                .map(|writers| setting(writers, Spread::Hot, 1))
+                .into(),
+            ways: &[
+                Way::BlindSets,
+                Way::ReadModifyWrite,
+                Way::Staged,
+                Way::Added,
+            ],
+        },
+        Workload {
+            name: "spread",
+            title: "64 writers of a million keys, one update in a commit",
+            is_curve: false,
+            settings: spreads(1),
+            ways: &[
+                Way::BlindSets,
+                Way::ReadModifyWrite,
+                Way::Staged,
+                Way::Added,
+            ],
+        },
+        Workload {
+            name: "batches",
+            title: "64 writers of a million keys, a hundred updates in a commit",
+            is_curve: false,
+            settings: spreads(100),
+            ways: &[Way::BlindSets, Way::Staged, Way::Added],
+        },
+        Workload {
+            name: "settled",
+            title: "64 writers of a million keys, while a worker combines, until nothing is left",
+            is_curve: false,
+            settings: spreads(1),
+            ways: &[Way::BlindSets, Way::Settled],
+        },
+    ]
+}
+
+/// Returns the settings of 64 writers of a million keys.
+fn spreads(keys_per_commit: usize) -> Vec<Setting> {
+    [Spread::EVEN, Spread::Zipf]
+        .map(|spread| setting(64, spread, keys_per_commit))
+        .into()
+}
+
+fn setting(writers: u64, spread: Spread, keys_per_commit: usize) -> Setting {
+    Setting {
+        writers,
+        spread,
+        keys_per_commit,
+        time: Duration::from_millis(scale(1_000, 5_000) as u64),
+    }
+}
+
+impl Workload {
+    /// Runs all rounds.
+    pub(crate) fn run(&self, stage: &Stage) -> Results {
+        let mut results: Results = (self.settings.iter())
+            .flat_map(|&setting| self.ways.iter().map(move |&way| Outcome::new(setting, way)))
+            .collect();
+        let count = results.len();
+        for round in 0..scale(3, 7) {
+            // Who begins changes, so that nobody always has the same one's work behind it.
+            for turn in 0..count {
+                let outcome = &mut results[(turn + round) % count];
+                let figures = outcome.setting.measure(outcome.way, stage);
+                outcome.rounds.push(figures);
+            }
+        }
+        results
+    }
+
+    /// Draws throughput and conflicts over the number of writers, and returns the file.
+    pub(crate) fn draw(&self, stage: &Stage, results: &Results) -> PathBuf {
+        let panel = |title, digits, figure: fn(&Figures) -> f64| Panel {
+            title,
+            over: "writers",
+            factor: 2.0,
+            digits,
+            curves: (self.ways.iter().map(|way| curve(*way, results, figure))).collect(),
+        };
+        let panels = [
+            panel("updates a second", 0, |figures| figures.rate),
+            panel("conflicts per update", 1, |figures| {
+                figures.conflicts_per_item
+            }),
+        ];
+        plot::draw(&format!("combine-{}-{}", self.name, stage.kind()), &panels)
+    }
+}
+
+impl Outcome {
+    fn new(setting: Setting, way: Way) -> Self {
+        Self {
+            setting,
+            way,
+            rounds: Rounds::default(),
+        }
+    }
+}
+
+fn curve(way: Way, results: &Results, figure: fn(&Figures) -> f64) -> Curve {
+    let point = |outcome: &Outcome| {
+        let writers = outcome.setting.writers as f64;
+        (writers, outcome.rounds.median(figure))
+    };
+    let of_way = results.iter().filter(|outcome| outcome.way == way);
+    Curve {
+        name: way.name(),
+        hue: match way {
+            Way::BlindSets => Hue::Gray,
+            Way::ReadModifyWrite => Hue::Red,
+            Way::Staged => Hue::Sky,
+            Way::Added => Hue::Blue,
+            Way::Settled => Hue::Orange,
+        },
+        points: of_way.map(point).collect(),
+    }
+}

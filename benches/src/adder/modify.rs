@@ -1,0 +1,48 @@
+//! What everybody does who has no queue: read the count, and write it back.
+
+use std::time::Duration;
+
+use keyspace::{Error, Isolation, RunOptions, Runner, Store, Subspace, Transaction, Tx};
+
+use super::{Adder, Key, ONE, sum};
+use crate::contender::Site;
+use crate::meter::Metered;
+
+/// Longer than anybody waits for a key. The default of a cluster is not.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// Counts that writers read and write back, exactly once, and collide.
+#[derive(Debug)]
+pub struct ReadModifyWrite {
+    runner: Runner<Metered<Store>>,
+    counts: Subspace,
+}
+
+impl Adder for ReadModifyWrite {
+    async fn open(site: &Site) -> Self {
+        let options = RunOptions::default()
+            .ledger_subspace(site.ledger())
+            .time_limit(TIME_LIMIT);
+        Self {
+            runner: Runner::with_options(site.db.clone(), options),
+            counts: site.queue(),
+        }
+    }
+
+    async fn add(&self, keys: &[Key]) {
+        let counts = &self.counts;
+        let add = |tr: Tx<_>, _| async move {
+            for key in keys {
+                let row = counts.pack(&(&key[..],));
+                let count = tr.get(&row, Isolation::Serializable).await?;
+                let count = count.map(|count| {
+                    let count = count[..].try_into();
+                    count.expect("nobody writes anything but counts")
+                });
+                tr.set(&row, &sum(count, &[ONE]));
+            }
+            Ok::<_, Error>(())
+        };
+        self.runner.run(add).await.expect("conflicts are retried");
+    }
+}
