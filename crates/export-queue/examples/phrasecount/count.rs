@@ -1,0 +1,231 @@
+//! Counting: the phrases of a content go into the counts, or out of them.
+//!
+//! The phrases of a long content are divided into *partitions* by their hash, each for one
+//! transaction. Every step reads anew whether the content is wanted and how many partitions are
+//! counted, and moves one partition in the direction of that:
+//!
+//! 1. A step that is not the last one moves a partition and writes the new number of them.
+//! 2. The last one also acknowledges the item, and removes a content that nobody wants.
+//!
+//! Whoever dies in between leaves an item that comes back, and a number that says what is in the
+//! counts. A document that goes in mid-count turns the direction around: exactly what was added is
+//! subtracted.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use export_queue::combine::hc_dequeue::Delivery;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::block_in_place;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Error, Result};
+use crate::keyspace::Transaction;
+use crate::progress::{Progress, Tally};
+use crate::store::{Content, Store, Update};
+use crate::text::{ContentId, Phrases};
+
+/// How many partitions all who count hold in memory, some megabytes each.
+const PARTITIONS_IN_MEMORY: u32 = 32;
+
+/// How many partitions of a content are found in one reading of its text.
+const PARTITIONS_AT_ONCE: u32 = 8;
+
+/// How many chunks of a text one transaction reads.
+const CHUNKS_AT_ONCE: usize = 20;
+
+/// Counts the contents that come out of the queue.
+#[derive(Clone)]
+pub(crate) struct Counter {
+    store: Store,
+    memory: Arc<Semaphore>,
+    tally: Arc<Tally>,
+    progress: Progress,
+}
+
+/// Some partitions of a content, the phrases of each with how often they occur.
+struct Partitions {
+    range: Range<u32>,
+    phrases: Vec<Vec<(String, u32)>>,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl Partitions {
+    fn get(&self, partition: u32) -> Option<&[(String, u32)]> {
+        let index = partition.checked_sub(self.range.start)?;
+        self.phrases.get(index as usize).map(Vec::as_slice)
+    }
+}
+
+/// What a step came to.
+enum Step {
+    /// The content is as it should be, and the item acknowledged.
+    Done { moved: usize },
+    /// A partition was moved, and others are to follow.
+    Moved { moved: usize },
+    /// The phrases of a partition are needed.
+    Needs { partition: u32, content: Content },
+}
+
+impl Counter {
+    pub(crate) fn new(store: &Store, tally: &Arc<Tally>, progress: &Progress) -> Self {
+        Self {
+            store: store.clone(),
+            memory: Arc::new(Semaphore::new(PARTITIONS_IN_MEMORY as usize)),
+            tally: tally.clone(),
+            progress: progress.clone(),
+        }
+    }
+
+    /// Makes the counts right for a content.
+    pub(crate) async fn count(&self, delivery: &Delivery<ContentId>) -> Result<()> {
+        let id = *delivery.value();
+        let mut held = None;
+        loop {
+            let partitions = held.as_ref();
+            let step = |tr, _| async move { self.step(&tr, delivery, partitions).await };
+            let (is_done, moved) = match self.store.runner.run(step).await? {
+                Step::Needs { partition, content } => {
+                    // Before more is read: it would wait for memory that is held here.
+                    drop(held.take());
+                    held = Some(self.read(id, &content, partition).await?);
+                    delivery.keep_alive()?;
+                    continue;
+                }
+                Step::Moved { moved } => (false, moved),
+                Step::Done { moved } => (true, moved),
+            };
+            self.tally.moved(moved);
+            self.progress
+                .detail(|| format!("counted {moved} phrases of {id}"));
+            if is_done {
+                return Ok(());
+            }
+            delivery.keep_alive()?;
+        }
+    }
+
+    async fn step(
+        &self,
+        tr: &impl Transaction,
+        delivery: &Delivery<ContentId>,
+        held: Option<&Partitions>,
+    ) -> Result<Step> {
+        let (store, id) = (&self.store, *delivery.value());
+        let Some(mut content) = store.content(tr, id).await? else {
+            delivery.ack(tr).await?;
+            return Ok(Step::Done { moved: 0 });
+        };
+        let (before, mut moved) = (content.counted, 0);
+        if content.counted != goal(&content) {
+            let partition = if content.is_wanted() {
+                content.counted
+            } else {
+                content.counted - 1
+            };
+            let Some(phrases) = held.and_then(|held| held.get(partition)) else {
+                return Ok(Step::Needs { partition, content });
+            };
+            let sign = if content.is_wanted() {
+                Update::add
+            } else {
+                Update::subtract
+            };
+            let update =
+                |(phrase, occurrences): &(String, u32)| (phrase.clone(), sign(*occurrences));
+            let updates: Vec<_> = phrases.iter().map(update).collect();
+            store.counts.add_all(tr, &updates).await?;
+            moved = updates.len();
+            content.counted = if content.is_wanted() {
+                partition + 1
+            } else {
+                partition
+            };
+        }
+        let is_done = content.counted == goal(&content);
+        if is_done {
+            delivery.ack(tr).await?;
+        }
+        if is_done && !content.is_wanted() {
+            store.clear_content(tr, id);
+        } else if content.counted != before {
+            store.set_content(tr, id, &content)?;
+        }
+        Ok(if is_done {
+            Step::Done { moved }
+        } else {
+            Step::Moved { moved }
+        })
+    }
+
+    /// Finds the phrases of a partition in the text, and those of its neighbors, which come next.
+    async fn read(&self, id: ContentId, content: &Content, partition: u32) -> Result<Partitions> {
+        let first = partition - partition % PARTITIONS_AT_ONCE;
+        let range = first..content.partitions.min(first + PARTITIONS_AT_ONCE);
+        let memory = self
+            .memory
+            .clone()
+            .acquire_many_owned(range.end - range.start);
+        let memory = memory.await.expect("the semaphore is never closed");
+        let mut found: Vec<HashMap<String, u32>> = Vec::new();
+        found.resize_with(range.len(), HashMap::new);
+        let mut each = |phrase: &str| {
+            let partition = xxh3_64(phrase.as_bytes()) % u64::from(content.partitions);
+            let Some(index) = partition.checked_sub(range.start.into()) else {
+                return;
+            };
+            let Some(phrases) = found.get_mut(index as usize) else {
+                return;
+            };
+            match phrases.get_mut(phrase) {
+                Some(occurrences) => *occurrences += 1,
+                None => {
+                    phrases.insert(phrase.to_owned(), 1);
+                }
+            }
+        };
+        let mut phrases = Phrases::new();
+        let (mut next, mut text_bytes) = (0, 0);
+        loop {
+            let store = &self.store;
+            let read =
+                |tr, _| async move { store.read_chunks(&tr, id, next, CHUNKS_AT_ONCE).await };
+            let chunks = store.runner.run(read).await?;
+            if chunks.is_empty() {
+                break;
+            }
+            next += chunks.len() as u64;
+            for chunk in &chunks {
+                text_bytes += chunk.len() as u64;
+                block_in_place(|| phrases.feed(chunk, &mut each));
+            }
+        }
+        phrases.finish(&mut each);
+        // Whoever lost the item may find the text gone.
+        if text_bytes != content.text_bytes {
+            return Err(Error::IncompleteText {
+                content: id.to_string(),
+                found: text_bytes,
+                expected: content.text_bytes,
+            });
+        }
+        Ok(Partitions {
+            range,
+            phrases: found
+                .into_iter()
+                .map(|phrases| phrases.into_iter().collect())
+                .collect(),
+            _memory: memory,
+        })
+    }
+}
+
+/// Returns how many partitions of a content should be in the counts.
+fn goal(content: &Content) -> u32 {
+    if content.is_wanted() {
+        content.partitions
+    } else {
+        0
+    }
+}

@@ -1,0 +1,91 @@
+//! Why phrasecount stops.
+
+use std::io;
+use std::path::PathBuf;
+
+use export_queue::combine::{self, hc_dequeue};
+
+use crate::keyspace;
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{} is not a directory", path.display())]
+    NotADirectory { path: PathBuf },
+
+    #[error("cannot read directory {}", path.display())]
+    Directory {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+
+    #[error("cannot keep the text of {}", path.display())]
+    Spool {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+
+    #[error("cannot open the store")]
+    Open(#[source] keyspace::Error),
+
+    #[error("the store failed")]
+    Keyspace(#[from] keyspace::Error),
+
+    #[error("the queue of contents failed")]
+    Queue(#[from] hc_dequeue::Error),
+
+    #[error("the counts failed")]
+    Counts(#[from] combine::Error),
+
+    #[error("the exports failed")]
+    Exports(#[from] export_queue::Error),
+
+    #[error("the text of content {content} has {found} of {expected} bytes")]
+    IncompleteText {
+        content: String,
+        found: u64,
+        expected: u64,
+    },
+
+    #[error(
+        "{} is not a file of phrasecount: {reason}; name another one with --out",
+        path.display()
+    )]
+    NotOurs { path: PathBuf, reason: String },
+
+    #[error(
+        "{} has the counts of another store: remove it, or name another file with --out",
+        path.display()
+    )]
+    OtherStore { path: PathBuf },
+
+    #[error("{} is locked by another program: end that, or name another file with --out", path.display())]
+    Locked { path: PathBuf },
+
+    #[error("cannot write {}", path.display())]
+    Sqlite {
+        path: PathBuf,
+        #[source]
+        cause: rusqlite::Error,
+    },
+
+    #[error("cannot print")]
+    Print(#[source] io::Error),
+
+    #[error("stopped; the next run goes on here")]
+    Interrupted,
+}
+
+impl Error {
+    /// Returns the exit status that tells of it: 2 for what was asked wrongly.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::NotADirectory { .. } | Self::Open(keyspace::Error::Url { .. }) => 2,
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Exporting: the counts go to a SQLite file.
+//!
+//! A store exports to one file. Another one takes its place: it gets a subscription of its own, is
+//! filled with what was counted before, and the subscription of the former file is removed, which
+//! would hold the log back.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use export_queue::{
+    BoxError, Exporter, SequencedExport, Start, Subscription, Worker, WorkerOptions, async_trait,
+};
+use tokio::task::spawn_blocking;
+
+use crate::error::Result;
+use crate::keyspace::{Isolation, Transaction};
+use crate::progress::{Progress, Tally};
+use crate::sqlite::{Row, SequenceBytes, Table};
+use crate::store::{Count, Store, random_id};
+use crate::work::GRACE;
+
+/// How many counts one look at the store returns.
+const COUNTS_AT_ONCE: usize = 5_000;
+
+/// How many buckets are read while one batch is written: SQLite has one writer.
+const BUCKETS_AT_ONCE: usize = 2;
+
+/// Writes batches into the file.
+struct ToSqlite {
+    table: Table,
+    tally: Arc<Tally>,
+    progress: Progress,
+}
+
+#[async_trait]
+impl Exporter<String, Option<Count>> for ToSqlite {
+    async fn export(
+        &self,
+        batch: &[SequencedExport<String, Option<Count>>],
+    ) -> Result<(), BoxError> {
+        let row = |export: &SequencedExport<String, Option<Count>>| Row {
+            phrase: export.key.clone(),
+            count: export.value,
+            sequence: export.sequence.to_bytes(),
+        };
+        let rows: Vec<_> = batch.iter().map(row).collect();
+        let table = self.table.clone();
+        spawn_blocking(move || table.take(&rows)).await??;
+        self.tally.exported(batch.len());
+        self.progress
+            .detail(|| format!("exported {} counts", batch.len()));
+        Ok(())
+    }
+}
+
+/// This process's export to a file.
+pub(crate) struct Export {
+    pub(crate) table: Table,
+    subscription: Subscription<String, Option<Count>>,
+    worker: Worker,
+}
+
+impl Export {
+    /// Opens the file and begins to export to it.
+    pub(crate) async fn start(
+        store: &Store,
+        path: &Path,
+        tally: &Arc<Tally>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let (table, origin) = Table::open(path, &store.id, &random_id(&store.runner))?;
+        let name = &*origin.subscription;
+        let look = |tr, _| async move { store.exports.subscriptions(&tr).await };
+        let subscriptions = store.runner.run(look).await?;
+        let is_known = subscriptions.iter().any(|other| other == name);
+        if !is_known {
+            table.begin_to_fill()?;
+        }
+        // From here on, and not before, the file gets everything that changes.
+        let subscription = store
+            .exports
+            .subscribe(&store.runner, name, Start::Oldest)
+            .await?;
+        for other in subscriptions.iter().filter(|other| *other != name) {
+            let remove = |tr, _| async move { store.exports.unsubscribe(&tr, other).await };
+            store.runner.run(remove).await?;
+        }
+        if !is_known || !origin.is_filled {
+            fill(store, &table).await?;
+        }
+        let options = WorkerOptions::default()
+            .concurrency(BUCKETS_AT_ONCE)
+            .coalesce(true);
+        let exporter = ToSqlite {
+            table: table.clone(),
+            tally: tally.clone(),
+            progress: progress.clone(),
+        };
+        let worker = subscription.work(&store.runner, options, exporter).await?;
+        Ok(Self {
+            table,
+            subscription,
+            worker,
+        })
+    }
+
+    /// Waits until everything that was queued is in the file.
+    pub(crate) async fn wait_idle(
+        &self,
+        store: &Store,
+        tally: &Tally,
+        progress: &Progress,
+    ) -> Result<()> {
+        let phase = progress.phase("exporting", 0);
+        self.subscription.wait_idle(&store.runner).await?;
+        phase.finish(&format!("exported: {} counts", tally.counts_exported()));
+        Ok(())
+    }
+
+    pub(crate) async fn shut_down(self) -> Result<()> {
+        Ok(self.worker.shut_down(GRACE).await?)
+    }
+}
+
+/// Writes into the file what is in the counts. A count has the last sequence of the version that it was
+/// read at: it is newer than every export from before, and older than every one that is to come.
+async fn fill(store: &Store, table: &Table) -> Result<()> {
+    let mut after: Option<String> = None;
+    let mut begin = None;
+    loop {
+        let last = after.as_ref();
+        let look = |tr, _| async move { read_counts(store, &tr, last).await };
+        let (sequence, counts) = store.runner.run(look).await?;
+        begin = begin.or(Some(sequence));
+        after = counts.last().map(|(phrase, _)| phrase.clone());
+        let rows = counts.into_iter().map(|(phrase, count)| Row {
+            phrase,
+            count: Some(count),
+            sequence,
+        });
+        let (rows, table): (Vec<_>, _) = (rows.collect(), table.clone());
+        let is_last = rows.is_empty();
+        let begin = begin.filter(|_| is_last);
+        let write = spawn_blocking(move || match begin {
+            None => table.take(&rows),
+            Some(begin) => table.end_to_fill(&begin),
+        });
+        match write.await {
+            Ok(written) => written?,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads counts behind a phrase, with the last sequence of the version that they are read at.
+async fn read_counts(
+    store: &Store,
+    tr: &impl Transaction,
+    after: Option<&String>,
+) -> Result<(SequenceBytes, Vec<(String, Count)>)> {
+    let version = tr.read_version().await?;
+    let mut sequence = [u8::MAX; size_of::<SequenceBytes>()];
+    sequence[..size_of::<i64>()].copy_from_slice(&version.to_be_bytes());
+    // By snapshot: what is reported meanwhile is exported after this.
+    let counts = store
+        .counts
+        .values(tr, after, COUNTS_AT_ONCE, Isolation::Snapshot);
+    Ok((sequence, counts.await?))
+}

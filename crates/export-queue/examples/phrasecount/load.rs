@@ -1,0 +1,300 @@
+//! Loading: the documents of the store become those of a directory.
+//!
+//! A document that is there already with the same content costs a read. One that is not costs one
+//! transaction, which says what its content is, counts the documents of the old content and of the
+//! new one, and enqueues each that has to be counted or uncounted. A text that is too long for that
+//! transaction is stored before, in several: chunks of a text are always a run from the first one on,
+//! so that whoever stores one makes sure that the one before is there.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use export_queue::combine::hc_dequeue::Enqueue;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::task::spawn_blocking;
+
+use crate::error::{Error, Result};
+use crate::keyspace::Transaction;
+use crate::progress::{Phase, Progress};
+use crate::source::{CHUNK_BYTES, Reading, Skipped, Source, Text, find};
+use crate::store::{Content, Store};
+use crate::text::ContentId;
+
+/// How many files are read and stored at the same time.
+const FILES_AT_ONCE: usize = 16;
+
+/// How many chunks of a text one transaction stores.
+const CHUNKS_AT_ONCE: usize = 10;
+
+/// How many documents one look at the store returns.
+const DOCUMENTS_AT_ONCE: usize = 1_000;
+
+/// What loading came to.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    /// Files with text.
+    pub(crate) files: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Documents that are new, or have another content.
+    pub(crate) stored: u64,
+    /// Documents that are as they were.
+    pub(crate) unchanged: u64,
+    /// Documents that are gone.
+    pub(crate) removed: u64,
+    /// Phrases that are too long to be counted.
+    pub(crate) overlong: u64,
+    pub(crate) skipped: Vec<Skipped>,
+}
+
+/// What became of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Stored,
+    Unchanged,
+    /// Its text has to be stored first.
+    NeedsText,
+}
+
+/// Makes the documents of the store those of a directory.
+pub(crate) async fn load(store: &Store, directory: &Path, progress: &Progress) -> Result<Loaded> {
+    let path = directory.to_owned();
+    let (sources, skipped) = in_background(move || find(&path)).await?;
+    let phase = progress.phase("loading", sources.len() as u64);
+    let loading = Loading {
+        store,
+        progress,
+        phase: &phase,
+        loaded: Mutex::new(Loaded {
+            skipped,
+            ..Loaded::default()
+        }),
+        seen: Mutex::default(),
+    };
+    let loads = stream::iter(sources).map(|source| loading.file(source));
+    let loads = loads.buffer_unordered(FILES_AT_ONCE);
+    loads.try_for_each(|()| async { Ok(()) }).await?;
+    loading.remove_unseen().await?;
+    let mut loaded = loading.into_loaded();
+    loaded.skipped.sort_by(|a, b| a.uri.cmp(&b.uri));
+    phase.finish(&format!(
+        "loaded: {} documents new or changed, {} as they were, {} removed, {} files skipped",
+        loaded.stored,
+        loaded.unchanged,
+        loaded.removed,
+        loaded.skipped.len()
+    ));
+    Ok(loaded)
+}
+
+struct Loading<'a> {
+    store: &'a Store,
+    progress: &'a Progress,
+    phase: &'a Phase,
+    loaded: Mutex<Loaded>,
+    /// The documents that the directory has.
+    seen: Mutex<HashSet<String>>,
+}
+
+impl Loading<'_> {
+    async fn file(&self, source: Source) -> Result<()> {
+        let uri = source.uri.clone();
+        match in_background(move || source.read()).await? {
+            Reading::Text(text) => {
+                let text = Arc::new(text);
+                let outcome = self.store_document(&uri, &text).await?;
+                self.note(|loaded| {
+                    loaded.files += 1;
+                    loaded.bytes += text.file_bytes;
+                    loaded.overlong += text.overlong;
+                    match outcome {
+                        Outcome::Unchanged => loaded.unchanged += 1,
+                        Outcome::Stored | Outcome::NeedsText => loaded.stored += 1,
+                    }
+                });
+                if outcome == Outcome::Stored {
+                    self.progress.detail(|| format!("loaded {uri}"));
+                }
+                self.see(uri);
+            }
+            Reading::Empty => self.note(|loaded| loaded.files += 1),
+            Reading::Skipped(skipped) => self.note(|loaded| loaded.skipped.push(skipped)),
+        }
+        self.phase.advance();
+        Ok(())
+    }
+
+    async fn store_document(&self, uri: &str, text: &Arc<Text>) -> Result<Outcome> {
+        let store = self.store;
+        loop {
+            let set = |tr, _| async move { set_document(store, &tr, uri, Some(text)).await };
+            match store.runner.run(set).await? {
+                Outcome::NeedsText => store_text(store, text).await?,
+                outcome => return Ok(outcome),
+            }
+        }
+    }
+
+    /// Removes the documents that the directory does not have. What could not be read may have them.
+    async fn remove_unseen(&self) -> Result<()> {
+        let store = self.store;
+        let mut after: Option<String> = None;
+        loop {
+            let last = after.as_deref();
+            let look = |tr, _| async move { store.documents(&tr, last, DOCUMENTS_AT_ONCE).await };
+            let documents = store.runner.run(look).await?;
+            let Some(last) = documents.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            for uri in documents.iter().filter(|uri| self.is_gone(uri)) {
+                let remove = |tr, _| async move { set_document(store, &tr, uri, None).await };
+                store.runner.run(remove).await?;
+                self.note(|loaded| loaded.removed += 1);
+                self.progress.detail(|| format!("removed {uri}"));
+            }
+        }
+    }
+
+    fn is_gone(&self, uri: &str) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        !seen.contains(uri) && !loaded.skipped.iter().any(|skipped| skipped.hides(uri))
+    }
+
+    fn see(&self, uri: String) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert(uri);
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Loaded)) {
+        note(&mut self.loaded.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn into_loaded(self) -> Loaded {
+        self.loaded
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Stages which text a document has; `None`: there is no such document any more.
+async fn set_document(
+    store: &Store,
+    tr: &impl Transaction,
+    uri: &str,
+    text: Option<&Arc<Text>>,
+) -> Result<Outcome> {
+    let (old, new) = (store.document(tr, uri).await?, text.map(|text| text.id));
+    if old == new {
+        return Ok(Outcome::Unchanged);
+    }
+    if let Some(text) = text {
+        if !store.has_text(tr, text.id).await? {
+            let Some(bytes) = text.in_memory() else {
+                return Ok(Outcome::NeedsText);
+            };
+            for (index, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES)) {
+                store.set_chunk(tr, text.id, index, chunk);
+            }
+            store.complete_text(tr, text.id);
+        }
+        let content = store.content(tr, text.id).await?;
+        let mut content = content.unwrap_or(Content {
+            references: 0,
+            partitions: text.partitions,
+            counted: 0,
+            text_bytes: text.text_bytes,
+        });
+        content.references += 1;
+        store.set_content(tr, text.id, &content)?;
+        if content.references == 1 {
+            enqueue(store, tr, text.id).await?;
+        }
+    }
+    if let Some(old) = old {
+        // There is one while a document has it.
+        if let Some(mut content) = store.content(tr, old).await? {
+            content.references -= 1;
+            store.set_content(tr, old, &content)?;
+            if !content.is_wanted() {
+                enqueue(store, tr, old).await?;
+            }
+        }
+    }
+    store.set_document(tr, uri, new)?;
+    Ok(Outcome::Stored)
+}
+
+/// Stages that somebody has to look at a content.
+async fn enqueue(store: &Store, tr: &impl Transaction, id: ContentId) -> Result<()> {
+    let once = Enqueue::new().dedupe(id.bytes().to_vec());
+    // If there is an item already, whoever has it will see what this transaction writes, or fail.
+    let _ = store.work.enqueue_with(tr, &id, &once).await?;
+    Ok(())
+}
+
+/// Stores a text in as many transactions as it takes.
+async fn store_text(store: &Store, text: &Arc<Text>) -> Result<()> {
+    let mut first = 0;
+    while first < text.chunks() {
+        let source = text.clone();
+        let chunks = in_background(move || {
+            source
+                .read_chunks(first, CHUNKS_AT_ONCE)
+                .map_err(|cause| Error::Spool {
+                    path: std::env::temp_dir(),
+                    cause,
+                })
+        })
+        .await?;
+        let chunks: &[u8] = &chunks;
+        let is_stored = store
+            .runner
+            .run(|tr, _| async move { store_chunks(store, &tr, text, first, chunks).await })
+            .await?;
+        // Somebody has removed the text meanwhile, which was complete.
+        first = if is_stored {
+            first + CHUNKS_AT_ONCE as u64
+        } else {
+            0
+        };
+    }
+    Ok(())
+}
+
+/// Stages a run of chunks. False: the one before it is not there.
+async fn store_chunks(
+    store: &Store,
+    tr: &impl Transaction,
+    text: &Text,
+    first: u64,
+    chunks: &[u8],
+) -> Result<bool> {
+    if store.has_text(tr, text.id).await? {
+        return Ok(true);
+    }
+    if first > 0 && !store.has_chunk(tr, text.id, first - 1).await? {
+        return Ok(false);
+    }
+    let mut next = first;
+    for chunk in chunks.chunks(CHUNK_BYTES) {
+        store.set_chunk(tr, text.id, next, chunk);
+        next += 1;
+    }
+    if next == text.chunks() {
+        store.complete_text(tr, text.id);
+    }
+    Ok(true)
+}
+
+/// Runs what blocks its thread.
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

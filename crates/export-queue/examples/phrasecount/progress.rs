@@ -1,0 +1,132 @@
+//! What is told while the work goes on: bars on a terminal, plain lines elsewhere, or nothing.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// What has been done, by all tasks of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    moved: AtomicU64,
+    exported: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn moved(&self, phrases: usize) {
+        self.moved.fetch_add(phrases as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn exported(&self, phrases: usize) {
+        self.exported.fetch_add(phrases as u64, Ordering::Relaxed);
+    }
+
+    /// Returns how many distinct phrases of contents went into the counts or out of them.
+    pub(crate) fn phrases_moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many counts went out.
+    pub(crate) fn counts_exported(&self) -> u64 {
+        self.exported.load(Ordering::Relaxed)
+    }
+}
+
+/// Who tells. Clones tell to the same terminal.
+#[derive(Clone)]
+pub(crate) struct Progress {
+    how: How,
+    has_details: bool,
+}
+
+#[derive(Clone)]
+enum How {
+    Bars(MultiProgress),
+    Lines,
+    Nothing,
+}
+
+impl Progress {
+    pub(crate) fn new(is_quiet: bool, has_details: bool) -> Self {
+        let how = match (is_quiet, io::stderr().is_terminal()) {
+            (true, _) => How::Nothing,
+            (false, true) => How::Bars(MultiProgress::new()),
+            (false, false) => How::Lines,
+        };
+        Self {
+            how,
+            has_details: has_details && !is_quiet,
+        }
+    }
+
+    /// Begins something that has so many steps; with none, nobody knows how many.
+    pub(crate) fn phase(&self, name: &'static str, steps: u64) -> Phase {
+        let bar = match &self.how {
+            How::Bars(bars) => {
+                let template = if steps == 0 {
+                    "{spinner} {prefix:<10} {msg}"
+                } else {
+                    "{spinner} {prefix:<10} {bar:30} {pos}/{len} {msg}"
+                };
+                let style = ProgressStyle::with_template(template).expect("the template is right");
+                let bar = bars.add(ProgressBar::new(steps).with_style(style).with_prefix(name));
+                bar.enable_steady_tick(Duration::from_millis(200));
+                bar
+            }
+            How::Lines | How::Nothing => ProgressBar::hidden(),
+        };
+        Phase {
+            bar,
+            progress: self.clone(),
+        }
+    }
+
+    /// Tells of a small step, if asked for.
+    pub(crate) fn detail<T: Display>(&self, line: impl FnOnce() -> T) {
+        if self.has_details {
+            self.line(line());
+        }
+    }
+
+    /// Tells. What cannot be told because nobody listens any more is no failure of the work.
+    pub(crate) fn line(&self, line: impl Display) {
+        match &self.how {
+            How::Bars(bars) => {
+                let _ = bars.println(line.to_string());
+            }
+            How::Lines => {
+                let _ = writeln!(io::stderr().lock(), "{line}");
+            }
+            How::Nothing => {}
+        }
+    }
+}
+
+/// Something that is going on.
+pub(crate) struct Phase {
+    bar: ProgressBar,
+    progress: Progress,
+}
+
+impl Phase {
+    pub(crate) fn advance(&self) {
+        self.bar.inc(1);
+    }
+
+    pub(crate) fn tell(&self, message: String) {
+        self.bar.set_message(message);
+    }
+
+    pub(crate) fn finish(&self, line: &str) {
+        self.bar.finish_and_clear();
+        self.progress.line(line);
+    }
+}
+
+impl Drop for Phase {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,167 @@
+//! What phrasecount prints when it is done: text, or JSON.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::load::Loaded;
+use crate::source::Skipped;
+use crate::store::Count;
+
+/// How many entries of a list are printed.
+const SHOWN: usize = 10;
+
+/// A result in both forms.
+#[derive(Default)]
+pub(crate) struct Report {
+    text: String,
+    json: serde_json::Map<String, Value>,
+}
+
+impl Report {
+    /// Adds a line, and the value that it is about.
+    pub(crate) fn add(&mut self, name: &str, value: impl Into<Value>, line: &str) {
+        self.json.insert(name.to_owned(), value.into());
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    /// Adds a value that has no line.
+    pub(crate) fn add_value(&mut self, name: &str, value: impl Into<Value>) {
+        self.json.insert(name.to_owned(), value.into());
+    }
+
+    pub(crate) fn count(&mut self, count: Count) {
+        let Count {
+            documents,
+            occurrences,
+        } = count;
+        self.add("documents", documents, &format!("documents {documents}"));
+        self.add(
+            "occurrences",
+            occurrences,
+            &format!("occurrences {occurrences}"),
+        );
+    }
+
+    pub(crate) fn phrases_counted(&mut self, phrases: u64) {
+        self.add(
+            "phrases_counted",
+            phrases,
+            &format!("{phrases} phrases of contents counted"),
+        );
+    }
+
+    pub(crate) fn counts_exported(&mut self, counts: u64) {
+        self.add(
+            "counts_exported",
+            counts,
+            &format!("{counts} counts exported"),
+        );
+    }
+
+    pub(crate) fn rate(&mut self, bytes: u64, seconds: f64) {
+        let megabytes = bytes as f64 / 1e6 / seconds;
+        self.add(
+            "seconds",
+            seconds,
+            &format!("{seconds:.2} seconds, {megabytes:.2} MB/s"),
+        );
+        self.add_value("megabytes_per_second", megabytes);
+    }
+
+    pub(crate) fn top(&mut self, top: &[(String, Count)]) {
+        let list = top.iter().map(|(phrase, count)| {
+            let Count {
+                documents,
+                occurrences,
+            } = count;
+            json!({"phrase": phrase, "documents": documents, "occurrences": occurrences})
+        });
+        self.json.insert("top".to_owned(), list.collect());
+        if top.is_empty() {
+            self.text.push_str("no phrase\n");
+            return;
+        }
+        let _ = writeln!(
+            self.text,
+            "{:>12}{:>12}  phrase",
+            "occurrences", "documents"
+        );
+        for (
+            phrase,
+            Count {
+                documents,
+                occurrences,
+            },
+        ) in top
+        {
+            let _ = writeln!(self.text, "{occurrences:>12}{documents:>12}  {phrase}");
+        }
+    }
+
+    pub(crate) fn loaded(&mut self, loaded: &Loaded) {
+        let Loaded {
+            files,
+            bytes,
+            stored,
+            unchanged,
+            removed,
+            overlong,
+            skipped,
+        } = loaded;
+        self.add(
+            "files",
+            *files,
+            &format!("{files} files with {bytes} bytes: {stored} new or changed, {unchanged} as they were"),
+        );
+        for (name, value) in [
+            ("bytes", *bytes),
+            ("stored", *stored),
+            ("unchanged", *unchanged),
+        ] {
+            self.add_value(name, value);
+        }
+        self.add("removed", *removed, &format!("{removed} documents removed"));
+        self.add_value("overlong", *overlong);
+        if *overlong > 0 {
+            let _ = writeln!(self.text, "{overlong} phrases are too long to be counted");
+        }
+        self.skipped(skipped);
+    }
+
+    fn skipped(&mut self, skipped: &[Skipped]) {
+        let list = skipped
+            .iter()
+            .map(|skipped| json!({"uri": skipped.uri, "reason": skipped.reason}));
+        self.json.insert("skipped".to_owned(), list.collect());
+        if skipped.is_empty() {
+            return;
+        }
+        let _ = writeln!(self.text, "skipped {} files:", skipped.len());
+        for Skipped { uri, reason, .. } in skipped.iter().take(SHOWN) {
+            let _ = writeln!(self.text, "  {uri}: {reason}");
+        }
+        if skipped.len() > SHOWN {
+            let _ = writeln!(self.text, "  and {} more", skipped.len() - SHOWN);
+        }
+    }
+
+    /// Prints. A reader that has seen enough is no failure.
+    pub(crate) fn print(self, as_json: bool) -> Result<()> {
+        let text = match as_json {
+            true => format!("{}\n", Value::Object(self.json)),
+            false => self.text,
+        };
+        let mut stdout = io::stdout().lock();
+        match stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+        {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Print(error)),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The files of a directory, and the text of each.
+
+use std::fs::{self, File};
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::{SpooledData, SpooledTempFile};
+use walkdir::WalkDir;
+
+use crate::error::{Error, Result};
+use crate::text::{ContentHasher, ContentId, Phrases, Tokenizer};
+
+/// How many bytes of a file tell whether it is binary: there is a zero byte among them.
+const HEAD_BYTES: u64 = 8 * 1024;
+
+/// The size of the parts that a file is read in.
+const PART_BYTES: usize = 64 * 1024;
+
+/// A longer text is kept in a temporary file until it is stored.
+const TEXT_BYTES_IN_MEMORY: usize = 512 * 1024;
+
+/// The size of the parts that a text is stored in.
+pub(crate) const CHUNK_BYTES: usize = 89_000;
+
+/// How much of a transaction, which has room for ten megabytes, the updates of a partition take.
+const PARTITION_BYTES: u64 = 2_000_000;
+
+/// What an update takes of a transaction: its key three times, once as such and twice as the range
+/// that it writes, and what else there is in a key.
+fn update_bytes(phrase: &str) -> u64 {
+    3 * phrase.len() as u64 + 180
+}
+
+/// A file found in the directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    /// Its path below the directory: the name of the document.
+    pub(crate) uri: String,
+    path: PathBuf,
+}
+
+/// A file or directory that is passed over, and why.
+#[derive(Debug, Clone)]
+pub(crate) struct Skipped {
+    pub(crate) uri: String,
+    pub(crate) reason: String,
+    /// Whether it may hold text that could not be read: documents from there are kept.
+    pub(crate) is_unknown: bool,
+}
+
+/// What a file holds.
+pub(crate) enum Reading {
+    Text(Text),
+    /// No token at all.
+    Empty,
+    Skipped(Skipped),
+}
+
+/// The text of a file, and what is to be known of it.
+pub(crate) struct Text {
+    pub(crate) id: ContentId,
+    /// The size of the file.
+    pub(crate) file_bytes: u64,
+    pub(crate) text_bytes: u64,
+    /// Into how many parts its phrases are divided, each for one transaction.
+    pub(crate) partitions: u32,
+    /// How many phrases are too long to be counted.
+    pub(crate) overlong: u64,
+    body: SpooledData,
+}
+
+/// Makes sure that there is such a directory.
+pub(crate) fn check(directory: &Path) -> Result<()> {
+    let path = directory.to_owned();
+    match fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Error::NotADirectory { path }),
+        Err(cause) => Err(Error::Directory { path, cause }),
+    }
+}
+
+/// Finds the files under a directory, in the order of their paths. Symbolic links are not followed.
+pub(crate) fn find(directory: &Path) -> Result<(Vec<Source>, Vec<Skipped>)> {
+    let below = |path: &Path| path.strip_prefix(directory).unwrap_or(path).to_owned();
+    let (mut sources, mut skipped) = (Vec::new(), Vec::new());
+    for entry in WalkDir::new(directory).sort_by_file_name() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) if error.depth() == 0 => {
+                return Err(Error::Directory {
+                    path: directory.to_owned(),
+                    cause: error.into(),
+                });
+            }
+            Err(error) => {
+                let uri = error.path().map(&below).unwrap_or_default();
+                skipped.push(Skipped::unreadable(&uri.to_string_lossy(), &error.into()));
+                continue;
+            }
+        };
+        if !entry.file_type().is_file() {
+            continue;
+        }
+        match below(entry.path()).to_str() {
+            Some(uri) => sources.push(Source {
+                uri: uri.to_owned(),
+                path: entry.into_path(),
+            }),
+            None => skipped.push(Skipped {
+                uri: below(entry.path()).to_string_lossy().into_owned(),
+                reason: "its name is not UTF-8".to_owned(),
+                is_unknown: false,
+            }),
+        }
+    }
+    Ok((sources, skipped))
+}
+
+impl Skipped {
+    fn unreadable(uri: &str, error: &io::Error) -> Self {
+        Self {
+            uri: uri.to_owned(),
+            reason: format!("it cannot be read: {error}"),
+            is_unknown: true,
+        }
+    }
+
+    /// Returns whether this keeps a document from being read.
+    pub(crate) fn hides(&self, uri: &str) -> bool {
+        let below = uri.strip_prefix(&self.uri);
+        self.is_unknown && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl Source {
+    /// Reads the file, once, from its begin to its end.
+    ///
+    /// # Errors
+    /// [`Error::Spool`]. What keeps the file from being read is a [`Reading`].
+    pub(crate) fn read(&self) -> Result<Reading> {
+        let unreadable = |error| Reading::Skipped(Skipped::unreadable(&self.uri, &error));
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) => return Ok(unreadable(error)),
+        };
+        let mut part = Vec::with_capacity(PART_BYTES);
+        if let Err(error) = (&mut file).take(HEAD_BYTES).read_to_end(&mut part) {
+            return Ok(unreadable(error));
+        }
+        if part.contains(&0) {
+            return Ok(Reading::Skipped(Skipped {
+                uri: self.uri.clone(),
+                reason: "it is binary".to_owned(),
+                is_unknown: false,
+            }));
+        }
+        let mut draft = Draft::new();
+        while !part.is_empty() {
+            draft.feed(&part).map_err(|cause| self.spool(cause))?;
+            part.clear();
+            let read = (&mut file).take(PART_BYTES as u64).read_to_end(&mut part);
+            if let Err(error) = read {
+                return Ok(unreadable(error));
+            }
+        }
+        Ok(match draft.finish().map_err(|cause| self.spool(cause))? {
+            Some(text) => Reading::Text(text),
+            None => Reading::Empty,
+        })
+    }
+
+    fn spool(&self, cause: io::Error) -> Error {
+        let path = self.path.clone();
+        Error::Spool { path, cause }
+    }
+}
+
+/// A text as it is read.
+struct Draft {
+    tokenizer: Tokenizer,
+    phrases: Phrases,
+    hasher: ContentHasher,
+    body: SpooledTempFile,
+    file_bytes: u64,
+    text_bytes: u64,
+    update_bytes: u64,
+    part: Vec<u8>,
+}
+
+impl Draft {
+    fn new() -> Self {
+        Self {
+            tokenizer: Tokenizer::default(),
+            phrases: Phrases::new(),
+            hasher: ContentHasher::default(),
+            body: SpooledTempFile::new(TEXT_BYTES_IN_MEMORY),
+            file_bytes: 0,
+            text_bytes: 0,
+            update_bytes: 0,
+            part: Vec::new(),
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.part.clear();
+        self.tokenizer.feed(bytes, &mut self.part);
+        self.file_bytes += bytes.len() as u64;
+        self.text_bytes += self.part.len() as u64;
+        self.hasher.feed(&self.part);
+        let total = &mut self.update_bytes;
+        let mut each = |phrase: &str| *total += update_bytes(phrase);
+        self.phrases.feed(&self.part, &mut each);
+        self.body.write_all(&self.part)
+    }
+
+    /// `None`: there is no token.
+    fn finish(mut self) -> io::Result<Option<Text>> {
+        if self.text_bytes == 0 {
+            return Ok(None);
+        }
+        let total = &mut self.update_bytes;
+        let mut each = |phrase: &str| *total += update_bytes(phrase);
+        let overlong = self.phrases.finish(&mut each);
+        let partitions = self.update_bytes.div_ceil(PARTITION_BYTES);
+        Ok(Some(Text {
+            id: self.hasher.finish(),
+            file_bytes: self.file_bytes,
+            text_bytes: self.text_bytes,
+            partitions: u32::try_from(partitions).map_err(io::Error::other)?,
+            overlong,
+            body: self.body.into_inner(),
+        }))
+    }
+}
+
+impl Text {
+    pub(crate) fn chunks(&self) -> u64 {
+        self.text_bytes.div_ceil(CHUNK_BYTES as u64)
+    }
+
+    /// Returns the text if it is so short that one transaction stores it.
+    pub(crate) fn in_memory(&self) -> Option<&[u8]> {
+        match &self.body {
+            SpooledData::InMemory(text) => Some(text.get_ref()),
+            SpooledData::OnDisk(_) => None,
+        }
+    }
+
+    /// Reads up to `most` chunks from the chunk `first` on.
+    pub(crate) fn read_chunks(&self, first: u64, most: usize) -> io::Result<Vec<u8>> {
+        let (begin, bytes) = (first * CHUNK_BYTES as u64, (most * CHUNK_BYTES) as u64);
+        let mut chunks = Vec::new();
+        match &self.body {
+            SpooledData::InMemory(text) => {
+                let mut text = Cursor::new(text.get_ref());
+                text.set_position(begin);
+                text.take(bytes).read_to_end(&mut chunks)?;
+            }
+            SpooledData::OnDisk(file) => {
+                let mut file: &File = file;
+                file.seek(SeekFrom::Start(begin))?;
+                file.take(bytes).read_to_end(&mut chunks)?;
+            }
+        }
+        Ok(chunks)
+    }
+}

@@ -1,0 +1,238 @@
+//! The file that the counts go to, which takes them as they come: several times, and late.
+//!
+//! A row has the sequence of the export that it is from, and what is gone leaves its sequence in
+//! `gone`. So an export changes something only if it is newer than what is there.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use export_queue::SEQUENCE_BYTES;
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
+
+use crate::error::{Error, Result};
+use crate::store::Count;
+
+/// Marks a SQLite file as one of phrasecount: `phrs`.
+const APPLICATION_ID: i32 = 0x7068_7273;
+
+/// The version of the tables.
+const USER_VERSION: i32 = 1;
+
+/// How long to wait for somebody else who has the file locked.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+const TABLES: &str = "
+    CREATE TABLE phrases (phrase TEXT PRIMARY KEY, documents INTEGER, occurrences INTEGER,
+        sequence BLOB) WITHOUT ROWID;
+    CREATE TABLE gone (phrase TEXT PRIMARY KEY, sequence BLOB) WITHOUT ROWID;
+    CREATE TABLE origin (store TEXT, subscription TEXT, is_filled INTEGER);
+";
+
+const UPSERT: &str = "
+    INSERT INTO phrases SELECT ?1, ?2, ?3, ?4
+        WHERE NOT EXISTS (SELECT 1 FROM gone WHERE phrase = ?1 AND sequence >= ?4)
+    ON CONFLICT (phrase) DO UPDATE SET documents = excluded.documents,
+        occurrences = excluded.occurrences, sequence = excluded.sequence
+        WHERE excluded.sequence > phrases.sequence";
+
+/// A tombstone goes when something newer is there.
+const FORGET_GONE: &str = "DELETE FROM gone WHERE phrase = ?1 AND sequence < ?2";
+
+const DELETE: &str = "DELETE FROM phrases WHERE phrase = ?1 AND sequence < ?2";
+
+const REMEMBER_GONE: &str = "
+    INSERT INTO gone SELECT ?1, ?2
+        WHERE NOT EXISTS (SELECT 1 FROM phrases WHERE phrase = ?1 AND sequence >= ?2)
+    ON CONFLICT (phrase) DO UPDATE SET sequence = excluded.sequence
+        WHERE excluded.sequence > gone.sequence";
+
+/// The bytes of a sequence, which sort as sequences do.
+pub(crate) type SequenceBytes = [u8; SEQUENCE_BYTES];
+
+/// A count on its way into the file. `None`: the phrase is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) phrase: String,
+    pub(crate) count: Option<Count>,
+    pub(crate) sequence: SequenceBytes,
+}
+
+/// Where the counts of a file come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    /// The name of the file's subscription: the file's own id.
+    pub(crate) subscription: String,
+    /// Whether the file has what was counted before the subscription began.
+    pub(crate) is_filled: bool,
+}
+
+/// A SQLite file with counts. Clones share the connection.
+#[derive(Clone)]
+pub(crate) struct Table {
+    path: Arc<PathBuf>,
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl Table {
+    /// Opens the file for a store, and creates it, with the id given, if there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotOurs`], [`Error::OtherStore`], [`Error::Locked`]: the file was not changed.
+    pub(crate) fn open(path: &Path, store: &str, new_id: &str) -> Result<(Self, Origin)> {
+        let failed = |cause| failed(path, cause);
+        let mut connection = Connection::open(path).map_err(failed)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+        let tr = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+        let tr = tr.map_err(failed)?;
+        if !is_ours(path, &tr)? {
+            tr.execute_batch(TABLES).map_err(failed)?;
+            tr.pragma_update(None, "application_id", APPLICATION_ID)
+                .map_err(failed)?;
+            tr.pragma_update(None, "user_version", USER_VERSION)
+                .map_err(failed)?;
+            tr.execute("INSERT INTO origin VALUES (?, ?, 0)", [store, new_id])
+                .map_err(failed)?;
+        }
+        let origin = "SELECT store, subscription, is_filled FROM origin";
+        let (stored, origin) = tr
+            .query_row(origin, [], |row| {
+                let origin = Origin {
+                    subscription: row.get(1)?,
+                    is_filled: row.get(2)?,
+                };
+                Ok((row.get::<_, String>(0)?, origin))
+            })
+            .map_err(failed)?;
+        if stored != store {
+            return Err(Error::OtherStore {
+                path: path.to_owned(),
+            });
+        }
+        tr.commit().map_err(failed)?;
+        // What the store believes to be here must be here after a power failure, too.
+        let durable = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
+        connection.execute_batch(durable).map_err(failed)?;
+        let table = Self {
+            path: Arc::new(path.to_owned()),
+            connection: Arc::new(Mutex::new(connection)),
+        };
+        Ok((table, origin))
+    }
+
+    /// Takes rows, all or none, in one transaction of SQLite.
+    pub(crate) fn take(&self, rows: &[Row]) -> Result<()> {
+        self.write(|tr| {
+            let [mut upsert, mut forget, mut delete, mut remember] = [
+                tr.prepare_cached(UPSERT)?,
+                tr.prepare_cached(FORGET_GONE)?,
+                tr.prepare_cached(DELETE)?,
+                tr.prepare_cached(REMEMBER_GONE)?,
+            ];
+            for Row {
+                phrase,
+                count,
+                sequence,
+            } in rows
+            {
+                match count {
+                    Some(Count {
+                        documents,
+                        occurrences,
+                    }) => {
+                        let (documents, occurrences) = (*documents as i64, *occurrences as i64);
+                        upsert.execute(params![phrase, documents, occurrences, sequence])?;
+                        forget.execute(params![phrase, sequence])?;
+                    }
+                    None => {
+                        remember.execute(params![phrase, sequence])?;
+                        delete.execute(params![phrase, sequence])?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Notes that the file lacks what was counted before its subscription begins.
+    pub(crate) fn begin_to_fill(&self) -> Result<()> {
+        self.write(|tr| tr.execute("UPDATE origin SET is_filled = 0", []).map(drop))
+    }
+
+    /// Notes that the file has everything. What is older than `begin`, and was not found since, is gone.
+    pub(crate) fn end_to_fill(&self, begin: &SequenceBytes) -> Result<()> {
+        self.write(|tr| {
+            let remember = "INSERT OR REPLACE INTO gone SELECT phrase, ?1 FROM phrases
+                WHERE sequence < ?1";
+            tr.execute(remember, [begin])?;
+            tr.execute("DELETE FROM phrases WHERE sequence < ?1", [begin])?;
+            tr.execute("UPDATE origin SET is_filled = 1", []).map(drop)
+        })
+    }
+
+    /// Returns the phrases that occur most often.
+    pub(crate) fn top(&self, limit: usize) -> Result<Vec<(String, Count)>> {
+        let connection = self.lock();
+        let top = "SELECT phrase, documents, occurrences FROM phrases
+            ORDER BY occurrences DESC, phrase LIMIT ?";
+        let read = || {
+            let mut top = connection.prepare(top)?;
+            let rows = top.query_map([limit as i64], |row| {
+                let count = Count {
+                    documents: row.get::<_, i64>(1)? as u64,
+                    occurrences: row.get::<_, i64>(2)? as u64,
+                };
+                Ok((row.get(0)?, count))
+            })?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|cause| failed(&self.path, cause))
+    }
+
+    fn write(&self, write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>) -> Result<()> {
+        let mut connection = self.lock();
+        let run = || {
+            let tr = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            write(&tr)?;
+            tr.commit()
+        };
+        run().map_err(|cause| failed(&self.path, cause))
+    }
+
+    /// A transaction that panicked was rolled back.
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns whether the file is one of ours; if not, it is empty.
+fn is_ours(path: &Path, tr: &Transaction<'_>) -> Result<bool> {
+    let number = |sql| tr.query_row(sql, [], |row| row.get::<_, i32>(0));
+    let read = || {
+        let version = number("PRAGMA user_version")?;
+        let tables = number("SELECT count(*) FROM sqlite_schema")?;
+        Ok((number("PRAGMA application_id")?, version, tables))
+    };
+    let reason = match read().map_err(|cause| failed(path, cause))? {
+        (APPLICATION_ID, USER_VERSION, _) => return Ok(true),
+        (0, 0, 0) => return Ok(false),
+        (APPLICATION_ID, version, _) => format!("its tables have version {version}"),
+        _ => "it has tables of something else".to_owned(),
+    };
+    let path = path.to_owned();
+    Err(Error::NotOurs { path, reason })
+}
+
+fn failed(path: &Path, cause: rusqlite::Error) -> Error {
+    let path = path.to_owned();
+    match cause.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked { path },
+        Some(ErrorCode::NotADatabase) => Error::NotOurs {
+            path,
+            reason: "it is no SQLite file".to_owned(),
+        },
+        _ => Error::Sqlite { path, cause },
+    }
+}

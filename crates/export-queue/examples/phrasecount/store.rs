@@ -1,0 +1,316 @@
+//! What phrasecount keeps in the store.
+//!
+//! ```text
+//! ("phrasecount", "store")                id of this store
+//! ("phrasecount", "document", uri)        id of its content
+//! ("phrasecount", "content", id)          how many documents have it, and how far it is counted
+//! ("phrasecount", "text", id)             there, if the text is complete
+//! ("phrasecount", "chunk", id, index)     a part of the text
+//! ("phrasecount", "work", ...)            the queue of contents to be counted
+//! ("phrasecount", "counts", ...)          the combine queue of phrases
+//! ("phrasecount", "exports", ...)         the export queue of phrases
+//! ```
+//!
+//! A content is *wanted* while a document has it. Whenever that changes, or the content is new, the
+//! same transaction enqueues its id, once: so there is an item in the queue for every content that is
+//! not counted as it should be.
+
+use std::time::Duration;
+
+use export_queue::ExportQueue;
+use export_queue::combine::hc_dequeue::{self, HighContentionQueue};
+use export_queue::combine::{self, CombineQueue};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::keyspace::codec::{Bincode, Codec};
+use crate::keyspace::{self, Bytes, Isolation, RangeQuery, StreamingMode, Subspace, Transaction};
+use crate::text::ContentId;
+
+pub(crate) type Runner = keyspace::Runner<keyspace::Store>;
+
+/// How long others wait for a process that is silent before they take its work.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// Into how many buckets phrases are divided.
+const BUCKETS: u32 = 16;
+
+/// What a content, or a part of it, adds to a phrase, or takes away.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Update {
+    documents: i64,
+    occurrences: i64,
+}
+
+impl Update {
+    /// One document with so many occurrences comes.
+    pub(crate) fn add(occurrences: u32) -> Self {
+        Self {
+            documents: 1,
+            occurrences: occurrences.into(),
+        }
+    }
+
+    /// One document with so many occurrences goes.
+    pub(crate) fn subtract(occurrences: u32) -> Self {
+        Self {
+            documents: -1,
+            occurrences: -i64::from(occurrences),
+        }
+    }
+}
+
+/// How often there is a phrase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Count {
+    /// In how many distinct contents.
+    pub(crate) documents: u64,
+    /// How often in all of them.
+    pub(crate) occurrences: u64,
+}
+
+/// Adds updates up. A phrase that is nowhere has no count.
+fn combine_counts(_phrase: &String, current: Option<Count>, updates: Vec<Update>) -> Option<Count> {
+    let current = current.unwrap_or_default();
+    let documents = updates.iter().map(|update| update.documents).sum();
+    let occurrences = updates.iter().map(|update| update.occurrences).sum();
+    // A content is subtracted after it was added, and as much of it.
+    let sum = |count: u64, change| count.checked_add_signed(change).expect("a count");
+    let count = Count {
+        documents: sum(current.documents, documents),
+        occurrences: sum(current.occurrences, occurrences),
+    };
+    Some(count).filter(|count| *count != Count::default())
+}
+
+/// A content that some document has, or had.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Content {
+    /// How many documents have it.
+    pub(crate) references: u64,
+    /// Into how many partitions its phrases are divided.
+    pub(crate) partitions: u32,
+    /// How many of them, from the first on, are in the counts.
+    pub(crate) counted: u32,
+    pub(crate) text_bytes: u64,
+}
+
+impl Content {
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.references > 0
+    }
+}
+
+/// The recipes and rows of phrasecount in one store.
+#[derive(Clone)]
+pub(crate) struct Store {
+    pub(crate) runner: Runner,
+    /// Tells this store from all others.
+    pub(crate) id: String,
+    pub(crate) work: HighContentionQueue<ContentId>,
+    pub(crate) counts: CombineQueue<String, Update, Count>,
+    pub(crate) exports: ExportQueue<String, Option<Count>>,
+    root: Subspace,
+}
+
+impl Store {
+    /// Opens the store of a URL, and creates what is not there.
+    pub(crate) async fn open(url: &str) -> Result<Self> {
+        let runner = Runner::new(keyspace::open(url).map_err(Error::Open)?);
+        let root = Subspace::from("phrasecount");
+        let work = hc_dequeue::Settings {
+            lease: LEASE,
+            // Who dies with an item does not speak against the item.
+            max_attempts: u32::MAX,
+            ..hc_dequeue::Settings::default()
+        };
+        let buckets = combine::Settings {
+            bucket_count: BUCKETS,
+            lease: LEASE,
+        };
+        let [work_keys, counts, exports] =
+            ["work", "counts", "exports"].map(|name| root.subspace(&name));
+        let work = HighContentionQueue::open(&runner, work_keys, work).await?;
+        let counts = CombineQueue::open(&runner, counts, buckets, combine_counts).await?;
+        let exports = ExportQueue::open(&runner, exports, buckets).await?;
+        let (id_key, new_id) = (&root.pack(&"store"), &random_id(&runner));
+        let id = runner
+            .run(|tr, _| async move {
+                let stored = get(&tr, id_key).await?;
+                if stored.is_none() {
+                    set(&tr, id_key, new_id)?;
+                }
+                Ok::<_, Error>(stored.unwrap_or_else(|| new_id.clone()))
+            })
+            .await?;
+        Ok(Self {
+            runner,
+            id,
+            work,
+            counts,
+            exports,
+            root,
+        })
+    }
+
+    pub(crate) async fn close(self) -> Result<()> {
+        Ok(self.runner.close().await?)
+    }
+
+    fn document_key(&self, uri: &str) -> Vec<u8> {
+        self.root.pack(&("document", uri))
+    }
+
+    pub(crate) async fn document(
+        &self,
+        tr: &impl Transaction,
+        uri: &str,
+    ) -> Result<Option<ContentId>> {
+        get(tr, &self.document_key(uri)).await
+    }
+
+    pub(crate) fn set_document(
+        &self,
+        tr: &impl Transaction,
+        uri: &str,
+        id: Option<ContentId>,
+    ) -> Result<()> {
+        let key = self.document_key(uri);
+        match id {
+            Some(id) => set(tr, &key, &id),
+            None => {
+                tr.clear(&key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns a page of the documents behind one, by snapshot. An empty one is the last.
+    pub(crate) async fn documents(
+        &self,
+        tr: &impl Transaction,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>> {
+        let documents = self.root.subspace(&"document");
+        let (mut begin, end) = documents.range();
+        if let Some(after) = after {
+            begin = keyspace::key_after(&self.document_key(after));
+        }
+        let query = RangeQuery::keys(begin, end).limit(limit);
+        let query = query.mode(StreamingMode::WantAll);
+        let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
+        let uri = |row: &keyspace::KeyValue| {
+            let uri = documents.unpack(row.key());
+            uri.map_err(|error| keyspace::Error::Corrupt {
+                key: row.to_key(),
+                reason: error.to_string(),
+            })
+        };
+        Ok(rows.iter().map(uri).collect::<Result<_, _>>()?)
+    }
+
+    fn content_key(&self, id: ContentId) -> Vec<u8> {
+        self.root.pack(&("content", id.bytes()))
+    }
+
+    pub(crate) async fn content(
+        &self,
+        tr: &impl Transaction,
+        id: ContentId,
+    ) -> Result<Option<Content>> {
+        get(tr, &self.content_key(id)).await
+    }
+
+    pub(crate) fn set_content(
+        &self,
+        tr: &impl Transaction,
+        id: ContentId,
+        content: &Content,
+    ) -> Result<()> {
+        set(tr, &self.content_key(id), content)
+    }
+
+    /// Stages that there is no such content any more.
+    pub(crate) fn clear_content(&self, tr: &impl Transaction, id: ContentId) {
+        tr.clear(&self.content_key(id));
+        tr.clear(&self.text_key(id));
+        let (begin, end) = self.chunks(id).range();
+        tr.clear_range(&begin, &end);
+    }
+
+    fn text_key(&self, id: ContentId) -> Vec<u8> {
+        self.root.pack(&("text", id.bytes()))
+    }
+
+    pub(crate) async fn has_text(&self, tr: &impl Transaction, id: ContentId) -> Result<bool> {
+        let text = tr.get(&self.text_key(id), Isolation::Serializable).await?;
+        Ok(text.is_some())
+    }
+
+    /// Stages that the text is complete.
+    pub(crate) fn complete_text(&self, tr: &impl Transaction, id: ContentId) {
+        tr.set(&self.text_key(id), b"");
+    }
+
+    fn chunks(&self, id: ContentId) -> Subspace {
+        self.root.subspace(&("chunk", id.bytes()))
+    }
+
+    pub(crate) fn set_chunk(&self, tr: &impl Transaction, id: ContentId, index: u64, chunk: &[u8]) {
+        tr.set(&self.chunks(id).pack(&index), chunk);
+    }
+
+    pub(crate) async fn has_chunk(
+        &self,
+        tr: &impl Transaction,
+        id: ContentId,
+        index: u64,
+    ) -> Result<bool> {
+        let key = self.chunks(id).pack(&index);
+        Ok(tr.get(&key, Isolation::Serializable).await?.is_some())
+    }
+
+    /// Reads chunks of a text, by snapshot: a text does not change.
+    pub(crate) async fn read_chunks(
+        &self,
+        tr: &impl Transaction,
+        id: ContentId,
+        first: u64,
+        limit: usize,
+    ) -> Result<Vec<Bytes>> {
+        let chunks = self.chunks(id);
+        let (_, end) = chunks.range();
+        let query = RangeQuery::keys(chunks.pack(&first), end).limit(limit);
+        let query = query.mode(StreamingMode::WantAll);
+        let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
+        Ok(rows.iter().map(keyspace::KeyValue::to_value).collect())
+    }
+}
+
+/// Returns an id that nothing else has.
+pub(crate) fn random_id(runner: &Runner) -> String {
+    let bytes = runner.environment().random_bytes::<8>();
+    format!("{:016x}", u64::from_be_bytes(bytes))
+}
+
+async fn get<T: Serialize + DeserializeOwned>(
+    tr: &impl Transaction,
+    key: &[u8],
+) -> Result<Option<T>> {
+    let value = tr.get(key, Isolation::Serializable).await?;
+    let value = value.map(|value| Bincode::decode(value).map_err(|error| error.at(key.to_vec())));
+    Ok(value.transpose()?)
+}
+
+fn set<T: Serialize + DeserializeOwned>(
+    tr: &impl Transaction,
+    key: &[u8],
+    value: &T,
+) -> Result<()> {
+    let mut bytes = Vec::new();
+    Bincode::encode(value, &mut bytes)?;
+    tr.set(key, &bytes);
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Workers: those that count contents, and those that combine the counts and queue what has changed
+//! for export.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use export_queue::ExportQueue;
+use export_queue::combine::hc_dequeue::{self, ConsumerOptions, Delivery};
+use export_queue::combine::{self, BoxError, Change, ChangeObserver};
+
+use crate::count::Counter;
+use crate::error::{Error, Result};
+use crate::keyspace::Transaction;
+use crate::progress::{Progress, Tally};
+use crate::store::{Count, Store};
+use crate::text::ContentId;
+
+/// How long workers may go on with what they have begun when they are stopped.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a step of counting may take.
+const STEP_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often those who wait look whether the queue of contents is empty.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Queues what has changed for export, in the transaction that changes it.
+struct ExportChanges(ExportQueue<String, Option<Count>>);
+
+impl ChangeObserver<String, Count> for ExportChanges {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, Count>],
+    ) -> Result<(), BoxError> {
+        let changes = changes
+            .iter()
+            .map(|change| (change.key.clone(), change.new));
+        let changes: Vec<_> = changes.collect();
+        Ok(self.0.add_all(tr, &changes).await?)
+    }
+}
+
+/// This process's part in the work.
+pub(crate) struct Workers {
+    counting: hc_dequeue::Worker<ContentId>,
+    combining: combine::Worker,
+}
+
+impl Workers {
+    /// Begins to count `contents` contents at the same time, and to combine.
+    pub(crate) async fn start(
+        store: &Store,
+        contents: usize,
+        tally: &Arc<Tally>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let counter = Counter::new(store, tally, progress);
+        let consumer = ConsumerOptions::default().delivery_time_limit(STEP_TIME_LIMIT);
+        let options = hc_dequeue::WorkerOptions::default()
+            .concurrency(contents)
+            .consumer(consumer);
+        let telling = progress.clone();
+        let count = move |delivery: Arc<Delivery<ContentId>>| {
+            let (counter, telling) = (counter.clone(), telling.clone());
+            async move {
+                let counted = counter.count(&delivery).await;
+                if let Err(error) = &counted {
+                    telling.line(format_args!("will be tried again: {}", describe(error)));
+                }
+                counted
+            }
+        };
+        let counting = store.work.work(&store.runner, options, count).await?;
+        let observer = ExportChanges(store.exports.clone());
+        let options = combine::WorkerOptions::default();
+        let combining = store.counts.work(&store.runner, options, observer).await?;
+        Ok(Self {
+            counting,
+            combining,
+        })
+    }
+
+    /// Begins nothing more, and gives back what is not finished soon.
+    pub(crate) async fn shut_down(self) -> Result<()> {
+        let counting = async { Ok::<_, Error>(self.counting.shut_down(GRACE).await?) };
+        let combining = async { Ok::<_, Error>(self.combining.shut_down(GRACE).await?) };
+        futures::try_join!(counting, combining)?;
+        Ok(())
+    }
+}
+
+/// Waits until everything that was loaded is counted, combined and queued for export, by whomever.
+pub(crate) async fn wait_idle(store: &Store, tally: &Tally, progress: &Progress) -> Result<()> {
+    let phase = progress.phase("counting", 0);
+    loop {
+        let look = |tr, _| async move { store.work.stats(&tr).await };
+        let stats = store.runner.run(look).await?;
+        let contents = stats.queued + stats.delayed + stats.held;
+        if contents == 0 {
+            break;
+        }
+        let phrases = tally.phrases_moved();
+        phase.tell(format!(
+            "{contents} contents to go, {phrases} phrases counted"
+        ));
+        store.runner.environment().sleep(LOOK_INTERVAL).await;
+    }
+    phase.tell("combining".to_owned());
+    store.counts.wait_idle(&store.runner).await?;
+    let phrases = tally.phrases_moved();
+    phase.finish(&format!("counted: {phrases} phrases of contents"));
+    Ok(())
+}
+
+/// Tells of an error, down to its first cause.
+pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let texts: Vec<_> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
+}
