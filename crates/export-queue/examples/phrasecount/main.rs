@@ -262,6 +262,7 @@ impl Session<'_> {
             if until_idle {
                 return work::wait_idle(self.store, &self.tally, &self.progress).await;
             }
+            self.progress.line("working until Ctrl-C");
             std::future::pending().await
         });
         let worked = worked.await;
@@ -277,6 +278,7 @@ impl Session<'_> {
                     .wait_idle(self.store, &self.tally, &self.progress)
                     .await;
             }
+            self.progress.line("exporting until Ctrl-C");
             std::future::pending().await
         });
         let exported = exported.await;

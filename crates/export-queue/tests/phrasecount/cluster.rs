@@ -1,0 +1,61 @@
+//! Several processes on one cluster, some of which die.
+
+use std::process::{Child, Stdio};
+
+use keyspace::conformance::server::Server;
+use keyspace::conformance::{scale, stores};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::program::{Running, World, finish};
+
+#[test]
+fn on_fdb_processes_that_are_killed_share_the_work_and_nothing_is_lost() {
+    let server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => {
+            let name = "on_fdb_processes_that_are_killed_share_the_work_and_nothing_is_lost";
+            return stores::skip(name, reason);
+        }
+    };
+    let world = World {
+        db: server.url(),
+        ..World::new()
+    };
+    let mut rng = StdRng::seed_from_u64(0x0066_6462);
+    let directory = world.directory.path().to_str().unwrap().to_owned();
+    let out = world.out().to_str().unwrap().to_owned();
+    let quiet = |arguments: &[&str]| -> Child {
+        let mut command = world.command(arguments);
+        command
+            .arg("--quiet")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    for wave in 0..scale(1, 10) {
+        for file in 0..60 {
+            let words = rng.random_range(0..2_000);
+            let word = |_| format!("{} ", rng.random_range(0..900 + wave));
+            let text: String = (0..words).map(word).collect();
+            world.write(&format!("{}", file + wave * 30), text);
+        }
+        let mut steady = [quiet(&["work"]), quiet(&["work"])];
+        let mut exporting = quiet(&["export", "--out", &out]);
+        let mut loading = quiet(&["load", &directory]);
+        for _ in 0..scale(3, 12) {
+            let mut mortal = Running::start(&mut world.command(&["work"]));
+            mortal.wait_for(rng.random_range(1..12));
+            assert!(mortal.kill(), "it works until it is killed");
+        }
+        assert!(loading.wait().unwrap().success());
+        finish(&mut world.command(&["work", "--until-idle", "--json"])).json();
+        for process in steady.iter_mut().chain([&mut exporting]) {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+        let export = ["export", "--until-idle", "--out", &out, "--json"];
+        finish(&mut world.command(&export)).json();
+        world.assert_exported();
+    }
+}

@@ -1,0 +1,11 @@
+//! The example phrasecount as its users run it: as a program, killed and started again, and held
+//! against an independent count.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cluster;
+mod program;
+mod reference;
+mod refusals;
+mod results;
+mod waves;

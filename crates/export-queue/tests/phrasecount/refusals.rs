@@ -1,0 +1,217 @@
+//! What is refused, how it is told, and that the next call goes on.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rusqlite::Connection;
+
+use crate::program::{Running, World, finish, program};
+
+const TEXT: &str = "one two three four five";
+
+#[test]
+fn what_cannot_run_is_refused_by_name() {
+    let world = World::new();
+    world.write("file", TEXT);
+    let file = world.path("file");
+    let file = file.to_str().unwrap();
+    let directory = world.directory.path().to_str().unwrap();
+    let not_a_store = format!("embedded:{file}");
+    for (arguments, status, reason) in [
+        (&["load", "/no/such/directory"][..], 1, "/no/such/directory"),
+        (&["load", file], 2, "is not a directory"),
+        (
+            &["load", directory, "--db", "redis:"],
+            2,
+            "`redis:` names no store",
+        ),
+        (
+            &["load", directory, "--db", &not_a_store],
+            1,
+            "is not a store",
+        ),
+        (
+            &["stats", "--db", "embedded:/no/such/place"],
+            1,
+            "/no/such/place",
+        ),
+        (
+            &["get", "three words only"],
+            2,
+            "a phrase has 4 words, not 3",
+        ),
+        (&["work", "--workers", "0"], 2, "--workers"),
+        (&["stats", "--quiet", "--verbose"], 2, "--verbose"),
+        (&["count", directory], 2, "count"),
+        (&[], 2, "Usage"),
+    ] {
+        let mut command = Command::new(program());
+        let refused = finish(command.args(arguments).current_dir(world.place.path()));
+        refused.assert_refused(status, reason);
+    }
+    assert_eq!(fs::read(file).unwrap(), TEXT.as_bytes());
+}
+
+#[test]
+fn a_store_that_somebody_has_open_is_refused() {
+    let world = World::new();
+    let mut working = Running::start(&mut world.command(&["work"]));
+    assert!(working.wait_until("working"));
+    let refused = finish(&mut world.command(&["stats"]));
+    refused.assert_refused(1, "is already open");
+    assert_eq!(working.interrupt().status, Some(130));
+    assert_eq!(finish(&mut world.command(&["stats"])).status, Some(0));
+}
+
+#[test]
+fn a_sqlite_file_of_somebody_else_is_refused_and_left_as_it_is() {
+    let world = World::new();
+    world.write("a", TEXT);
+    let other = Connection::open(world.out()).unwrap();
+    other.execute_batch("CREATE TABLE phrases (mine)").unwrap();
+    drop(other);
+    let before = fs::read(world.out()).unwrap();
+    let refused = finish(&mut world.run_command());
+    refused.assert_refused(
+        1,
+        "is not a file of phrasecount: it has tables of something else",
+    );
+    assert_eq!(fs::read(world.out()).unwrap(), before);
+
+    fs::write(
+        world.out(),
+        "text, and long enough to have a header of SQLite's size".repeat(20),
+    )
+    .unwrap();
+    let refused = finish(&mut world.run_command());
+    refused.assert_refused(1, "it is no SQLite file");
+
+    fs::remove_file(world.out()).unwrap();
+    world.run();
+    world.assert_exported();
+    let newer = Connection::open(world.out()).unwrap();
+    newer.pragma_update(None, "user_version", 2).unwrap();
+    drop(newer);
+    let refused = finish(&mut world.run_command());
+    refused.assert_refused(1, "its tables have version 2");
+}
+
+#[test]
+fn a_sqlite_file_of_another_store_is_refused() {
+    let (world, other) = (World::new(), World::new());
+    world.write("a", TEXT);
+    world.run();
+    let before = world.exported();
+    let mut command = other.command(&["export", "--until-idle"]);
+    let refused = finish(command.arg("--out").arg(world.out()));
+    refused.assert_refused(1, "has the counts of another store");
+    assert_eq!(world.exported(), before);
+}
+
+#[test]
+fn a_locked_sqlite_file_is_refused_and_a_later_run_completes_the_job() {
+    let world = World::new();
+    world.write("a", TEXT);
+    world.run();
+    world.write("b", "five six seven eight");
+    let other = Connection::open(world.out()).unwrap();
+    other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let refused = finish(&mut world.run_command());
+    refused.assert_refused(1, "is locked by another program");
+    other.execute_batch("ROLLBACK").unwrap();
+    drop(other);
+    world.run();
+    world.assert_exported();
+}
+
+#[test]
+fn binary_files_are_skipped_named_and_counted() {
+    let world = World::new();
+    world
+        .write("text", TEXT)
+        .write("turns", "six seven eight nine")
+        .write("image", b"one two three four\0")
+        .write("late", [TEXT.repeat(1_000).as_bytes(), b"\0"].concat());
+    let run = world.run();
+    assert_eq!(run["files"], 3);
+    assert_eq!(run["skipped"].as_array().unwrap().len(), 1);
+    assert_eq!(run["skipped"][0]["uri"], "image");
+    assert_eq!(run["skipped"][0]["reason"], "it is binary");
+    world.assert_exported();
+
+    // What becomes binary is no text any more.
+    world.write("turns", "six seven eight nine\0");
+    let run = finish(&mut world.run_command());
+    assert!(run.stdout.contains("skipped 2 files:"), "{run:?}");
+    assert!(run.stdout.contains("  turns: it is binary"), "{run:?}");
+    world.assert_exported();
+}
+
+#[test]
+fn what_cannot_be_read_is_skipped_and_stays_as_it_was_counted() {
+    let world = World::new();
+    world
+        .write("text", TEXT)
+        .write("below/b", "six seven eight nine");
+    world
+        .write("secret", "ten eleven twelve thirteen")
+        .write("goes", "a b c d");
+    unprivileged(&world, &world.run_command_of_anybody());
+    let before = world.exported();
+    assert_eq!(before.len(), 5);
+
+    world.remove("goes");
+    for name in ["secret", "below"] {
+        set_mode(&world.path(name), 0o000);
+    }
+    let run = unprivileged(&world, &world.run_command_of_anybody());
+    let skipped = run["skipped"].as_array().unwrap();
+    let skipped: Vec<_> = skipped
+        .iter()
+        .map(|file| file["uri"].as_str().unwrap())
+        .collect();
+    assert_eq!(skipped, ["below", "secret"]);
+    for name in ["secret", "below"] {
+        set_mode(&world.path(name), 0o755);
+    }
+    let mut expected = before;
+    expected.remove("a b c d");
+    assert_eq!(world.exported(), expected);
+}
+
+impl World {
+    /// Returns the arguments of the call that does everything.
+    fn run_command_of_anybody(&self) -> Vec<String> {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let mut arguments = vec!["run".to_owned(), text(self.directory.path())];
+        arguments.extend(["--db".to_owned(), self.db.clone(), "--json".to_owned()]);
+        arguments.extend(["--out".to_owned(), text(&self.out())]);
+        arguments
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Runs the program as somebody who may not read everything: root may.
+fn unprivileged(world: &World, arguments: &[String]) -> serde_json::Value {
+    let copy = world.place.path().join("program");
+    fs::copy(program(), &copy).unwrap();
+    for open in [world.place.path(), world.directory.path()] {
+        set_mode(open, 0o777);
+    }
+    let mut command = Command::new(copy);
+    command.args(arguments).current_dir(world.place.path());
+    let probe = world.path("probe");
+    fs::write(&probe, "").unwrap();
+    set_mode(&probe, 0o000);
+    if fs::read(&probe).is_ok() {
+        command.uid(65_534).gid(65_534);
+    }
+    fs::remove_file(probe).unwrap();
+    finish(&mut command).json()
+}
