@@ -44,17 +44,19 @@ pub(crate) struct Counter {
     progress: Progress,
 }
 
-/// Some partitions of a content, the phrases of each with how often they occur.
+/// Some partitions of a content: what each adds to the counts, or takes away.
 struct Partitions {
     range: Range<u32>,
-    phrases: Vec<Vec<(String, u32)>>,
+    adds: bool,
+    updates: Vec<Vec<(String, Update)>>,
     _memory: OwnedSemaphorePermit,
 }
 
 impl Partitions {
-    fn get(&self, partition: u32) -> Option<&[(String, u32)]> {
+    fn get(&self, partition: u32, adds: bool) -> Option<&[(String, Update)]> {
         let index = partition.checked_sub(self.range.start)?;
-        self.phrases.get(index as usize).map(Vec::as_slice)
+        let updates = self.updates.get(index as usize)?;
+        (self.adds == adds).then_some(updates)
     }
 }
 
@@ -124,18 +126,11 @@ impl Counter {
             } else {
                 content.counted - 1
             };
-            let Some(phrases) = held.and_then(|held| held.get(partition)) else {
+            let held = held.and_then(|held| held.get(partition, content.is_wanted()));
+            let Some(updates) = held else {
                 return Ok(Step::Needs { partition, content });
             };
-            let sign = if content.is_wanted() {
-                Update::add
-            } else {
-                Update::subtract
-            };
-            let update =
-                |(phrase, occurrences): &(String, u32)| (phrase.clone(), sign(*occurrences));
-            let updates: Vec<_> = phrases.iter().map(update).collect();
-            store.counts.add_all(tr, &updates).await?;
+            store.counts.add_all(tr, updates).await?;
             moved = updates.len();
             content.counted = if content.is_wanted() {
                 partition + 1
@@ -210,12 +205,18 @@ impl Counter {
                 expected: content.text_bytes,
             });
         }
+        let adds = content.is_wanted();
+        let update = if adds { Update::add } else { Update::subtract };
+        let updates = found.into_iter().map(|phrases| {
+            let updates = phrases.into_iter();
+            updates
+                .map(|(phrase, occurrences)| (phrase, update(occurrences)))
+                .collect()
+        });
         Ok(Partitions {
             range,
-            phrases: found
-                .into_iter()
-                .map(|phrases| phrases.into_iter().collect())
-                .collect(),
+            adds,
+            updates: updates.collect(),
             _memory: memory,
         })
     }

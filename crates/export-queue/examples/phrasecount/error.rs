@@ -28,6 +28,9 @@ pub(crate) enum Error {
         cause: io::Error,
     },
 
+    #[error("cannot begin to work")]
+    Runtime(#[source] io::Error),
+
     #[error("cannot open the store")]
     Open(#[source] keyspace::Error),
 

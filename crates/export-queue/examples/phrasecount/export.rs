@@ -25,6 +25,10 @@ const COUNTS_AT_ONCE: usize = 5_000;
 /// How many buckets are read while one batch is written: SQLite has one writer.
 const BUCKETS_AT_ONCE: usize = 2;
 
+/// How many bytes of counts go into one transaction of SQLite, in the order of their phrases: the more,
+/// the more of them lie on the same page of the file.
+const BYTES_PER_BATCH: usize = 4 << 20;
+
 /// Writes batches into the file.
 struct ToSqlite {
     table: Table,
@@ -43,7 +47,8 @@ impl Exporter<String, Option<Count>> for ToSqlite {
             count: export.value,
             sequence: export.sequence.to_bytes(),
         };
-        let rows: Vec<_> = batch.iter().map(row).collect();
+        let mut rows: Vec<_> = batch.iter().map(row).collect();
+        rows.sort_by(|a, b| a.phrase.cmp(&b.phrase));
         let table = self.table.clone();
         spawn_blocking(move || table.take(&rows)).await??;
         self.tally.exported(batch.len());
@@ -90,6 +95,7 @@ impl Export {
         }
         let options = WorkerOptions::default()
             .concurrency(BUCKETS_AT_ONCE)
+            .bytes_per_batch(BYTES_PER_BATCH)
             .coalesce(true);
         let exporter = ToSqlite {
             table: table.clone(),

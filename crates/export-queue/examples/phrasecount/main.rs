@@ -42,6 +42,7 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use export_queue::combine::hc_dequeue::microqueue::keyspace;
+use tokio::runtime;
 
 use crate::error::{Error, Result};
 use crate::export::Export;
@@ -150,10 +151,18 @@ struct WorkerCount {
 /// How many phrases are printed.
 const TOP: usize = 10;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// How many threads at most do what blocks them, reading files and writing SQLite: each of them keeps
+/// memory of its own.
+const BLOCKING_THREADS: usize = 4;
+
+fn main() -> ExitCode {
     let Arguments { command, options } = Arguments::parse();
-    match execute(command, &options).await {
+    let runtime = runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()
+        .map_err(Error::Runtime);
+    match runtime.and_then(|runtime| runtime.block_on(execute(command, &options))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Without anybody who listens there is the exit status.
