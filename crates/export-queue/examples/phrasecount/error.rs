@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use export_queue::combine::{self, hc_dequeue};
 
-use crate::keyspace;
+use crate::keyspace::error::code_of;
+use crate::keyspace::{self, Code};
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -83,6 +84,17 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Returns whether the store did not answer in time.
+    pub(crate) fn is_no_answer(&self) -> bool {
+        let first: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        let mut causes = std::iter::successors(first, |error| error.source());
+        code_of(self) == Some(Code::TRANSACTION_TIMED_OUT)
+            || causes.any(|cause| {
+                let cause = cause.downcast_ref::<keyspace::Error>();
+                matches!(cause, Some(keyspace::Error::OutcomeUnknown { .. }))
+            })
+    }
+
     /// Returns the exit status that tells of it: 2 for what was asked wrongly.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {

@@ -4,20 +4,22 @@
 //! filled with what was counted before, and the subscription of the former file is removed, which
 //! would hold the log back.
 
+use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
 use export_queue::{
     BoxError, Exporter, SequencedExport, Start, Subscription, Worker, WorkerOptions, async_trait,
 };
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::spawn_blocking;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keyspace::{Isolation, Transaction};
 use crate::progress::{Progress, Tally};
 use crate::sqlite::{Row, SequenceBytes, Table};
 use crate::store::{Count, Store, random_id};
-use crate::work::GRACE;
+use crate::work::{GRACE, describe};
 
 /// How many counts one look at the store returns.
 const COUNTS_AT_ONCE: usize = 5_000;
@@ -32,6 +34,8 @@ const BYTES_PER_BATCH: usize = 4 << 20;
 /// Writes batches into the file.
 struct ToSqlite {
     table: Table,
+    /// What does not pass by itself, such as a full disk.
+    failures: mpsc::UnboundedSender<Error>,
     tally: Arc<Tally>,
     progress: Progress,
 }
@@ -50,7 +54,20 @@ impl Exporter<String, Option<Count>> for ToSqlite {
         let mut rows: Vec<_> = batch.iter().map(row).collect();
         rows.sort_by(|a, b| a.phrase.cmp(&b.phrase));
         let table = self.table.clone();
-        spawn_blocking(move || table.take(&rows)).await??;
+        match spawn_blocking(move || table.take(&rows)).await? {
+            Ok(()) => {}
+            Err(error @ Error::Locked { .. }) => {
+                self.progress
+                    .line(format_args!("will be tried again: {}", describe(&error)));
+                return Err(error.into());
+            }
+            Err(error) => {
+                let problem = describe(&error);
+                // If there is nobody to tell, the program has come to its end.
+                let _ = self.failures.send(error);
+                return Err(problem.into());
+            }
+        }
         self.tally.exported(batch.len());
         self.progress
             .detail(|| format!("exported {} counts", batch.len()));
@@ -63,6 +80,7 @@ pub(crate) struct Export {
     pub(crate) table: Table,
     subscription: Subscription<String, Option<Count>>,
     worker: Worker,
+    failures: Mutex<mpsc::UnboundedReceiver<Error>>,
 }
 
 impl Export {
@@ -97,8 +115,10 @@ impl Export {
             .concurrency(BUCKETS_AT_ONCE)
             .bytes_per_batch(BYTES_PER_BATCH)
             .coalesce(true);
+        let (failed, failures) = mpsc::unbounded_channel();
         let exporter = ToSqlite {
             table: table.clone(),
+            failures: failed,
             tally: tally.clone(),
             progress: progress.clone(),
         };
@@ -107,6 +127,7 @@ impl Export {
             table,
             subscription,
             worker,
+            failures: Mutex::new(failures),
         })
     }
 
@@ -121,6 +142,18 @@ impl Export {
         self.subscription.wait_idle(&store.runner).await?;
         phase.finish(&format!("exported: {} counts", tally.counts_exported()));
         Ok(())
+    }
+
+    /// Does something that goes on until the file cannot be written.
+    pub(crate) async fn unless_it_fails<T>(
+        &self,
+        job: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut failures = self.failures.lock().await;
+        tokio::select! {
+            done = job => done,
+            Some(failure) = failures.recv() => Err(failure),
+        }
     }
 
     pub(crate) async fn shut_down(self) -> Result<()> {

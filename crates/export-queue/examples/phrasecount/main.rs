@@ -27,6 +27,7 @@ mod export;
 mod load;
 mod progress;
 mod report;
+mod session;
 mod source;
 mod sqlite;
 mod store;
@@ -34,23 +35,20 @@ mod text;
 mod top;
 mod work;
 
-use std::future::Future;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use export_queue::combine::hc_dequeue::microqueue::keyspace;
 use tokio::runtime;
 
 use crate::error::{Error, Result};
-use crate::export::Export;
-use crate::load::load;
-use crate::progress::{Progress, Tally};
-use crate::report::Report;
+use crate::progress::Progress;
+use crate::session::Session;
 use crate::store::Store;
-use crate::work::Workers;
 
 /// Counts every phrase of four words in the files of a directory, and keeps the counts in SQLite.
 #[derive(Parser)]
@@ -72,6 +70,10 @@ struct Options {
         default_value = "embedded:phrasecount.keyspace"
     )]
     db: String,
+
+    /// How long to wait for the store until it counts as gone, in seconds.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
+    patience: u16,
 
     /// Tell nothing while the work goes on.
     #[arg(long, global = true)]
@@ -167,6 +169,13 @@ fn main() -> ExitCode {
         Err(error) => {
             // Without anybody who listens there is the exit status.
             let _ = writeln!(io::stderr(), "error: {}", work::describe(&error));
+            if error.is_no_answer() {
+                let patience = options.patience;
+                let _ = writeln!(
+                    io::stderr(),
+                    "the store gave no answer for {patience} seconds: check that it runs, and start again"
+                );
+            }
             ExitCode::from(error.exit_status())
         }
     }
@@ -177,130 +186,16 @@ async fn execute(command: Command, options: &Options) -> Result<()> {
         // Before a store is made for nothing.
         source::check(directory)?;
     }
-    let store = Store::open(&options.db).await?;
+    let patience = Duration::from_secs(options.patience.into());
+    let store = Store::open(&options.db, patience).await?;
     let session = Session {
         store: &store,
         tally: Arc::default(),
         progress: Progress::new(options.quiet, options.verbose),
     };
     let report = session.execute(command).await;
-    store.close().await?;
+    if session::is_orderly(&report) {
+        store.close().await?;
+    }
     report?.print(options.json)
-}
-
-/// A run of the program on a store.
-struct Session<'a> {
-    store: &'a Store,
-    tally: Arc<Tally>,
-    progress: Progress,
-}
-
-impl Session<'_> {
-    async fn execute(&self, command: Command) -> Result<Report> {
-        let mut report = Report::default();
-        match command {
-            Command::Run {
-                directory,
-                out,
-                workers,
-            } => {
-                self.run(&directory, &out.out, workers.workers, &mut report)
-                    .await?;
-            }
-            Command::Load { directory } => {
-                let load = load(self.store, &directory, &self.progress);
-                report.loaded(&until_stopped(load).await?);
-            }
-            Command::Work {
-                workers,
-                until_idle,
-            } => {
-                self.work(workers.workers, until_idle).await?;
-                report.phrases_counted(self.tally.phrases_moved());
-            }
-            Command::Export { out, until_idle } => {
-                self.export(&out.out, until_idle).await?;
-                report.counts_exported(self.tally.counts_exported());
-            }
-            Command::Top { count } => report.top(&top::top(self.store, count).await?),
-            Command::Get { phrase } => report.count(top::get(self.store, &phrase).await?),
-            Command::Stats => top::stats(self.store, &mut report).await?,
-        }
-        Ok(report)
-    }
-
-    /// Loads, counts and exports at the same time, until all is done.
-    async fn run(
-        &self,
-        directory: &Path,
-        out: &Path,
-        workers: u16,
-        report: &mut Report,
-    ) -> Result<()> {
-        let environment = self.store.runner.environment();
-        let begun = environment.now();
-        let export = Export::start(self.store, out, &self.tally, &self.progress).await?;
-        let table = export.table.clone();
-        let workers =
-            Workers::start(self.store, workers.into(), &self.tally, &self.progress).await?;
-        let job = async {
-            let loaded = load(self.store, directory, &self.progress).await?;
-            work::wait_idle(self.store, &self.tally, &self.progress).await?;
-            export
-                .wait_idle(self.store, &self.tally, &self.progress)
-                .await?;
-            Ok(loaded)
-        };
-        let loaded = until_stopped(job).await;
-        workers.shut_down().await?;
-        export.shut_down().await?;
-        let loaded = loaded?;
-        report.top(&table.top(TOP)?);
-        report.loaded(&loaded);
-        report.phrases_counted(self.tally.phrases_moved());
-        report.counts_exported(self.tally.counts_exported());
-        let seconds = environment.now().saturating_sub(begun).as_secs_f64();
-        report.rate(loaded.bytes, seconds);
-        Ok(())
-    }
-
-    async fn work(&self, workers: u16, until_idle: bool) -> Result<()> {
-        let workers =
-            Workers::start(self.store, workers.into(), &self.tally, &self.progress).await?;
-        let worked = until_stopped(async {
-            if until_idle {
-                return work::wait_idle(self.store, &self.tally, &self.progress).await;
-            }
-            self.progress.line("working until Ctrl-C");
-            std::future::pending().await
-        });
-        let worked = worked.await;
-        workers.shut_down().await?;
-        worked
-    }
-
-    async fn export(&self, out: &Path, until_idle: bool) -> Result<()> {
-        let export = Export::start(self.store, out, &self.tally, &self.progress).await?;
-        let exported = until_stopped(async {
-            if until_idle {
-                return export
-                    .wait_idle(self.store, &self.tally, &self.progress)
-                    .await;
-            }
-            self.progress.line("exporting until Ctrl-C");
-            std::future::pending().await
-        });
-        let exported = exported.await;
-        export.shut_down().await?;
-        exported
-    }
-}
-
-/// Does something until it is done, or until Ctrl-C. What was committed by then is kept.
-async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::select! {
-        done = job => done,
-        // An error: there is nothing to wait for.
-        Ok(()) = tokio::signal::ctrl_c() => Err(Error::Interrupted),
-    }
 }

@@ -115,9 +115,12 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the store of a URL, and creates what is not there.
-    pub(crate) async fn open(url: &str) -> Result<Self> {
-        let runner = Runner::new(keyspace::open(url).map_err(Error::Open)?);
+    /// Opens the store of a URL, and creates what is not there. A transaction that has not ended after
+    /// so much patience has failed.
+    pub(crate) async fn open(url: &str, patience: Duration) -> Result<Self> {
+        let db = keyspace::open(url).map_err(Error::Open)?;
+        let options = keyspace::RunOptions::default().time_limit(patience);
+        let runner = Runner::with_options(db, options);
         let root = Subspace::from("phrasecount");
         let work = hc_dequeue::Settings {
             lease: LEASE,

@@ -10,6 +10,33 @@ use rand::{Rng, SeedableRng};
 use crate::program::{Running, World, finish};
 
 #[test]
+fn on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_job() {
+    let server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => {
+            let name =
+                "on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_job";
+            return stores::skip(name, reason);
+        }
+    };
+    let world = World {
+        db: server.url(),
+        ..World::new()
+    };
+    for file in 0..400 {
+        world.write(&file.to_string(), format!("one two three four {file}"));
+    }
+    let mut running = Running::start(world.run_command().args(["--patience", "2"]));
+    running.wait_for(5);
+    server.pause();
+    let ended = running.finish();
+    server.resume();
+    ended.assert_refused(1, "the store gave no answer for 2 seconds");
+    world.run();
+    world.assert_exported();
+}
+
+#[test]
 fn on_fdb_processes_that_are_killed_share_the_work_and_nothing_is_lost() {
     let server = match Server::start() {
         Ok(server) => server,

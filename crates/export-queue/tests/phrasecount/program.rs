@@ -212,10 +212,15 @@ impl Running {
     }
 
     /// Asks it to stop, as Ctrl-C does, and returns how it ended.
-    pub(crate) fn interrupt(mut self) -> Finished {
+    pub(crate) fn interrupt(self) -> Finished {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &id]).status();
         assert!(sent.unwrap().success());
+        self.finish()
+    }
+
+    /// Returns how it ended.
+    pub(crate) fn finish(mut self) -> Finished {
         let stderr: Vec<_> = self.told.by_ref().map(Result::unwrap).collect();
         Finished {
             stderr: stderr.join("\n"),

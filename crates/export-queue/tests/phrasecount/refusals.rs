@@ -127,6 +127,45 @@ fn a_locked_sqlite_file_is_refused_and_a_later_run_completes_the_job() {
     world.assert_exported();
 }
 
+/// Prepares a call of the program that cannot make a file larger than so many blocks.
+fn limited(blocks: usize, command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    limited.args(["-c", &script]);
+    limited.arg(command.get_program()).args(command.get_args());
+    limited
+}
+
+fn long_text() -> String {
+    let words: Vec<_> = (0..5_000).map(|word| word.to_string()).collect();
+    words.join(" ")
+}
+
+#[test]
+fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
+    let world = World::new();
+    world.write("a", TEXT);
+    world.run();
+    world.write("long", long_text());
+    let size = |path: &Path| fs::metadata(path).unwrap().len() as usize;
+    // Neither bytes of 1,024 nor of 512 a block leave room for what is to come.
+    let blocks = size(&world.place.path().join("store")).div_ceil(1_024);
+    let full = finish(&mut limited(blocks, &world.run_command()));
+    full.assert_refused(1, "mend the cause and open the store again");
+    world.run();
+    world.assert_exported();
+}
+
+#[test]
+fn a_sqlite_file_that_cannot_grow_ends_the_run() {
+    let mut world = World::new();
+    world.db = "memory:".to_owned();
+    world.write("long", long_text());
+    let full = finish(&mut limited(100, &world.run_command()));
+    full.assert_refused(1, "cannot write");
+    full.assert_refused(1, world.out().to_str().unwrap());
+}
+
 #[test]
 fn binary_files_are_skipped_named_and_counted() {
     let world = World::new();

@@ -1,0 +1,142 @@
+//! What each command does: the parts of the pipeline, put together.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::export::Export;
+use crate::load::load;
+use crate::progress::{Progress, Tally};
+use crate::report::Report;
+use crate::store::Store;
+use crate::work::{self, Workers};
+use crate::{Command, TOP, top};
+
+/// A run of the program on a store.
+pub(crate) struct Session<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) progress: Progress,
+}
+
+impl Session<'_> {
+    pub(crate) async fn execute(&self, command: Command) -> Result<Report> {
+        let mut report = Report::default();
+        match command {
+            Command::Run {
+                directory,
+                out,
+                workers,
+            } => {
+                self.run(&directory, &out.out, workers.workers, &mut report)
+                    .await?;
+            }
+            Command::Load { directory } => {
+                let load = load(self.store, &directory, &self.progress);
+                report.loaded(&until_stopped(load).await?);
+            }
+            Command::Work {
+                workers,
+                until_idle,
+            } => {
+                self.work(workers.workers, until_idle).await?;
+                report.phrases_counted(self.tally.phrases_moved());
+            }
+            Command::Export { out, until_idle } => {
+                self.export(&out.out, until_idle).await?;
+                report.counts_exported(self.tally.counts_exported());
+            }
+            Command::Top { count } => report.top(&top::top(self.store, count).await?),
+            Command::Get { phrase } => report.count(top::get(self.store, &phrase).await?),
+            Command::Stats => top::stats(self.store, &mut report).await?,
+        }
+        Ok(report)
+    }
+
+    /// Loads, counts and exports at the same time, until all is done.
+    async fn run(
+        &self,
+        directory: &Path,
+        out: &Path,
+        workers: u16,
+        report: &mut Report,
+    ) -> Result<()> {
+        let environment = self.store.runner.environment();
+        let begun = environment.now();
+        let export = Export::start(self.store, out, &self.tally, &self.progress).await?;
+        let table = export.table.clone();
+        let workers =
+            Workers::start(self.store, workers.into(), &self.tally, &self.progress).await?;
+        let job = Box::pin(async {
+            let loaded = load(self.store, directory, &self.progress).await?;
+            work::wait_idle(self.store, &self.tally, &self.progress).await?;
+            export
+                .wait_idle(self.store, &self.tally, &self.progress)
+                .await?;
+            Ok(loaded)
+        });
+        let loaded = until_stopped(export.unless_it_fails(job)).await;
+        if is_orderly(&loaded) {
+            workers.shut_down().await?;
+            export.shut_down().await?;
+        }
+        let loaded = loaded?;
+        report.top(&table.top(TOP)?);
+        report.loaded(&loaded);
+        report.phrases_counted(self.tally.phrases_moved());
+        report.counts_exported(self.tally.counts_exported());
+        let seconds = environment.now().saturating_sub(begun).as_secs_f64();
+        report.rate(loaded.bytes, seconds);
+        Ok(())
+    }
+
+    async fn work(&self, workers: u16, until_idle: bool) -> Result<()> {
+        let workers =
+            Workers::start(self.store, workers.into(), &self.tally, &self.progress).await?;
+        let worked = until_stopped(async {
+            if until_idle {
+                return work::wait_idle(self.store, &self.tally, &self.progress).await;
+            }
+            self.progress.line("working until Ctrl-C");
+            std::future::pending().await
+        });
+        let worked = worked.await;
+        if is_orderly(&worked) {
+            workers.shut_down().await?;
+        }
+        worked
+    }
+
+    async fn export(&self, out: &Path, until_idle: bool) -> Result<()> {
+        let export = Export::start(self.store, out, &self.tally, &self.progress).await?;
+        let job = async {
+            if until_idle {
+                let idle = export.wait_idle(self.store, &self.tally, &self.progress);
+                return idle.await;
+            }
+            self.progress.line("exporting until Ctrl-C");
+            std::future::pending().await
+        };
+        let exported = until_stopped(export.unless_it_fails(job)).await;
+        if is_orderly(&exported) {
+            export.shut_down().await?;
+        }
+        exported
+    }
+}
+
+/// Does something until it is done, or until Ctrl-C. What was committed by then is kept.
+async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        done = job => done,
+        // An error: there is nothing to wait for.
+        Ok(()) = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+    }
+}
+
+/// Returns whether a job has come to an end at which workers and store can be shut down. If it has
+/// failed, they are dropped: whatever has failed would fail again.
+pub(crate) fn is_orderly<T>(done: &Result<T>) -> bool {
+    matches!(done, Ok(_) | Err(Error::Interrupted))
+}
