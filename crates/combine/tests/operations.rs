@@ -24,6 +24,7 @@ keyspace::on_every_store!(threads:
     waiting_ends_with_the_report,
     initialized_values_are_old_values,
     values_come_in_pages_of_a_bucket_and_of_all,
+    splits_part_the_buckets_of_updates_and_values,
 );
 
 async fn updates_become_values_and_reports(store: TestStore) {
@@ -247,4 +248,30 @@ async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
         by_bucket.extend(world.runner.run(page).await.unwrap());
     }
     assert_eq!(by_bucket, all);
+}
+
+async fn splits_part_the_buckets_of_updates_and_values(store: TestStore) {
+    let world = World::sums(&store, 7).await;
+    let updates = (0..70).map(|key| (format!("key {key}"), key + 1));
+    world.add_all(updates.collect()).await;
+    let pending = world.rows("u").await;
+    world
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
+        .await;
+    let values = world.rows("v").await;
+    for (buckets_per_shard, shards) in [(0, 7), (1, 7), (3, 3), (7, 1), (100, 1)] {
+        let splits = world.queue.suggested_splits(buckets_per_shard);
+        assert!(splits.is_sorted());
+        assert_eq!(splits.len(), 2 * shards);
+        let (of_updates, of_values) = splits.split_at(shards);
+        for (rows, splits) in [(&pending, of_updates), (&values, of_values)] {
+            let mut in_shard = vec![0; shards];
+            for row in rows {
+                // Nothing lies before the first shard.
+                let shard = splits.partition_point(|split| split[..] <= *row.key()) - 1;
+                in_shard[shard] += 1;
+            }
+            assert!(in_shard.iter().all(|rows| *rows > 0), "{in_shard:?}");
+        }
+    }
 }

@@ -13,7 +13,8 @@ use combine::{Bucket, CombineQueue, Error, Exact, SetAside, Settings, Sum, Worke
 use common::{LONG, Log, Queue, World, settings};
 use keyspace::codec::{Bincode, Codec, Json};
 use keyspace::conformance::stores::TestStore;
-use keyspace::{Isolation, Transaction};
+use keyspace::ids::Ids;
+use keyspace::{Isolation, RangeQuery, Transaction, read_all};
 use tokio::time::timeout;
 
 keyspace::on_every_store!(threads:
@@ -25,6 +26,7 @@ keyspace::on_every_store!(threads:
     a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
     a_damaged_sweep_keeps_its_own_bucket_only,
+    a_subspace_that_the_registry_of_ids_knows_is_refused,
 );
 
 /// Stages a row of the queue.
@@ -373,4 +375,36 @@ async fn a_damaged_sweep_keeps_its_own_bucket_only(store: TestStore) {
     assert_eq!(world.values().await, expected.collect());
     log.check(&world).await;
     world.assert_nothing_left().await;
+}
+
+async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) {
+    let runner = store.runner();
+    let ids = &Ids::new(store.root.subspace(&"ids"));
+    let (jobs, counts) = (
+        &store.root.subspace(&"jobs"),
+        store.root.subspace(&"counts"),
+    );
+    let take = |tr, _| async move { ids.take(&tr, jobs, "hc-dequeue").await };
+    runner.run(take).await.unwrap();
+    for inside in [jobs.clone(), jobs.subspace(&"u"), store.root.clone()] {
+        let queue = Queue::<i64>::open_registered(&runner, ids, inside, settings(1), Sum).await;
+        let error = queue.unwrap_err();
+        let Error::Keyspace(overlap @ keyspace::Error::Overlap { .. }) = &error else {
+            panic!("{error}");
+        };
+        let text = overlap.to_string();
+        assert!(
+            text.contains("hc-dequeue") || text.contains("registry of ids"),
+            "{text}"
+        );
+    }
+    // Nothing was written where it was refused, and its own it may open again.
+    let (begin, end) = jobs.range();
+    let query = &RangeQuery::keys(begin, end);
+    let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    assert_eq!(runner.run(rows).await.unwrap(), []);
+    for _ in 0..2 {
+        let queue = Queue::<i64>::open_registered(&runner, ids, counts.clone(), settings(1), Sum);
+        queue.await.unwrap();
+    }
 }
