@@ -41,12 +41,7 @@ pub(crate) fn all() -> [Workload; 4] {
             settings: [1, 4, 16, 64, 256]
                 .map(|writers| setting(writers, Spread::Hot, 1))
                 .into(),
-            ways: &[
-                Way::BlindSets,
-                Way::ReadModifyWrite,
-                Way::Staged,
-                Way::Added,
-            ],
+            ways: &[Way::BlindSets, Way::ReadModifyWrite, Way::Added],
         },
         Workload {
             name: "spread",
