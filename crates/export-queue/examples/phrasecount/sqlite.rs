@@ -29,6 +29,15 @@ const TABLES: &str = "
     CREATE TABLE origin (store TEXT, subscription TEXT, is_filled INTEGER);
 ";
 
+/// What the store believes to be in the file must be there after a power failure, too. A batch fits the
+/// cache, so that a page is written once per batch, and several batches the log.
+const PRAGMAS: &str = "
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = FULL;
+    PRAGMA cache_size = -32000;
+    PRAGMA wal_autocheckpoint = 10000;
+";
+
 const UPSERT: &str = "
     INSERT INTO phrases SELECT ?1, ?2, ?3, ?4
         WHERE NOT EXISTS (SELECT 1 FROM gone WHERE phrase = ?1 AND sequence >= ?4)
@@ -110,9 +119,7 @@ impl Table {
             });
         }
         tr.commit().map_err(failed)?;
-        // What the store believes to be here must be here after a power failure, too.
-        let durable = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
-        connection.execute_batch(durable).map_err(failed)?;
+        connection.execute_batch(PRAGMAS).map_err(failed)?;
         let table = Self {
             path: Arc::new(path.to_owned()),
             connection: Arc::new(Mutex::new(connection)),
