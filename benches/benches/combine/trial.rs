@@ -75,6 +75,9 @@ impl Setting {
                 Way::Settled => runtime.block_on(self.run_until_settled(&site)),
             }
         });
+        if matches!(way, Way::Staged | Way::Added) {
+            assert_eq!(sample.reading.conflicts, 0, "an addition met a conflict");
+        }
         sample.into()
     }
 
