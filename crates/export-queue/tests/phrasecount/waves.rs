@@ -166,7 +166,7 @@ fn after_every_wave_of_changes_the_counts_are_right() {
     let world = World::new();
     let mut editor = Editor::new(0x0070_6372);
     let mut most = 0;
-    for _ in 0..scale(10, 100) {
+    for _ in 0..scale(10, 40) {
         for _ in 0..8 {
             editor.edit(&world);
         }
@@ -186,7 +186,7 @@ fn after_every_wave_of_changes_the_counts_are_right() {
 fn killed_at_random_moments_while_documents_change_every_content_counts_once() {
     let world = World::new();
     let mut editor = Editor::new(0x6b69_6c6c);
-    let (mut killed, kills) = (0, scale(25, 300));
+    let (mut killed, kills) = (0, scale(25, 100));
     while killed < kills {
         for _ in 0..editor.rng.random_range(1..8) {
             editor.edit(&world);
