@@ -239,7 +239,10 @@ fn set_mode(path: &Path, mode: u32) {
 /// Runs the program as somebody who may not read everything: root may.
 fn unprivileged(world: &World, arguments: &[String]) -> serde_json::Value {
     let copy = world.place.path().join("program");
-    fs::copy(program(), &copy).unwrap();
+    // Another process writes it: a file that this one has open for writing, as a child that another test
+    // starts meanwhile would too, cannot be run.
+    let copied = Command::new("cp").arg(program()).arg(&copy).status();
+    assert!(copied.unwrap().success());
     for open in [world.place.path(), world.directory.path()] {
         set_mode(open, 0o777);
     }
