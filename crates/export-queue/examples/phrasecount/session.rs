@@ -129,9 +129,11 @@ impl Session<'_> {
 /// Does something until it is done, or until Ctrl-C. What was committed by then is kept.
 async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
-        done = job => done,
-        // An error: there is nothing to wait for.
+        // First, so that Ctrl-C is heard before the job tells that it has begun. An error: there is
+        // nothing to wait for.
+        biased;
         Ok(()) = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+        done = job => done,
     }
 }
 

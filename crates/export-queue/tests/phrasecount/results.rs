@@ -159,7 +159,7 @@ fn another_file_takes_the_place_of_the_former_one_and_has_everything() {
 fn ctrl_c_stops_it_and_the_next_run_goes_on() {
     let world = World::new();
     for file in 0..40 {
-        let words: Vec<_> = (0..500).map(|word| format!("{file}x{word}")).collect();
+        let words: Vec<_> = (0..1_500).map(|word| format!("{file}x{word}")).collect();
         world.write(&file.to_string(), words.join(" "));
     }
     let mut running = Running::start(&mut world.run_command());
