@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, mpsc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hc_dequeue::{
     Backoff, Delivery, Error, HighContentionQueue, Result, Settings, Worker, WorkerOptions,
 };
-use keyspace::conformance::process::{Process, acknowledge, misaccounted, role};
+use keyspace::conformance::process::{Herd, acknowledge, misaccounted, role};
 use keyspace::conformance::server::Server;
 use keyspace::conformance::{scale, stores};
 use keyspace::{
@@ -122,33 +122,21 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
         Err(reason) => return stores::skip(NAME, reason),
     };
     let url = server.url();
-    let (lines, acknowledgements) = mpsc::channel();
-    let mut names = 0..;
-    let store = url.clone();
-    let mut start = move || {
-        let role = format!("{} {store}", names.next().unwrap());
-        Process::start(NAME, &role, &lines)
-    };
-    let mut processes: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
+    let (mut names, store) = (0.., url.clone());
+    let role = move |_| format!("{} {store}", names.next().unwrap());
+    let mut herd = Herd::start(NAME, PROCESSES, role);
 
     let env = Environment::system();
     let mut rng = StdRng::seed_from_u64(4);
-    let mut acknowledged = BTreeSet::new();
     let end = env.now() + Duration::from_secs(scale(8, 600) as u64);
     while env.now() < end {
-        acknowledged.insert(acknowledgements.recv().unwrap());
-        acknowledged.extend(acknowledgements.try_iter());
+        herd.hear(1);
         // Of eight processes most live for longer than a lease, and return what the dead have left.
         let pause = Duration::from_millis(rng.random_range(0..500));
         env.sleep(pause).await;
-        let process = &mut processes[rng.random_range(0..PROCESSES)];
-        process.kill();
-        *process = start();
+        herd.replace(rng.random_range(0..PROCESSES));
     }
-    processes.iter_mut().for_each(Process::kill);
-    // Then every sender is gone once the pipes are read to their ends.
-    drop(start);
-    acknowledged.extend(acknowledgements);
+    let acknowledged = herd.end();
 
     let runner = Runner::new(keyspace::open(&url).unwrap());
     let queue = &open(&runner).await.unwrap();

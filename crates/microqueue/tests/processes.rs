@@ -4,10 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc;
+use std::collections::BTreeMap;
 
-use keyspace::conformance::process::{Process, acknowledge, misaccounted, role};
+use keyspace::conformance::process::{Herd, acknowledge, misaccounted, role};
 use keyspace::conformance::server::Server;
 use keyspace::conformance::{scale, stores};
 use microqueue::keyspace::{
@@ -16,7 +15,6 @@ use microqueue::keyspace::{
 };
 use microqueue::{Error, MicroQueue, Result};
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 const NAME: &str = "on_fdb_every_acknowledged_item_is_taken_exactly_once";
@@ -89,39 +87,23 @@ async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
         Err(reason) => return stores::skip(NAME, reason),
     };
     let url = server.url();
-    let (lines, acknowledgements) = mpsc::channel();
-    let mut names = 0..;
-    let store = url.clone();
-    let mut start = move |verb| {
-        let role = format!("{verb} {} {store}", names.next().unwrap());
-        (verb, Process::start(NAME, &role, &lines))
+    let (mut names, store) = (0.., url.clone());
+    let role = move |place| {
+        let verb = ["enqueue", "dequeue"][place % 2];
+        format!("{verb} {} {store}", names.next().unwrap())
     };
-    let mut processes = Vec::new();
-    for _ in 0..PROCESSES {
-        processes.extend([start("enqueue"), start("dequeue")]);
-    }
+    let mut herd = Herd::start(NAME, 2 * PROCESSES, role);
 
     let mut rng = StdRng::seed_from_u64(3);
-    let mut acknowledged = BTreeSet::new();
     let kills = scale(12, 200);
     for kill in 0..kills {
-        for _ in 0..rng.random_range(1..200) {
-            acknowledged.insert(acknowledgements.recv().unwrap());
-        }
+        herd.hear(rng.random_range(1..200));
         if kill == kills / 2 {
             server.restart();
         }
-        let numbers: Vec<_> = (0..processes.len()).collect();
-        let (verb, process) = &mut processes[*numbers.choose(&mut rng).unwrap()];
-        process.kill();
-        (*verb, *process) = start(verb);
+        herd.replace(rng.random_range(0..2 * PROCESSES));
     }
-    for (_, process) in &mut processes {
-        process.kill();
-    }
-    // Then every sender is gone once the pipes are read to their ends.
-    drop(start);
-    acknowledged.extend(acknowledgements);
+    let acknowledged = herd.end();
 
     let runner = Runner::new(keyspace::open(&url).unwrap());
     while take(&runner).await.unwrap() {}

@@ -9,51 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use keyspace::conformance::process::example;
 use keyspace::conformance::server::Server;
 use keyspace::conformance::{scale, stores};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
-/// The feature that the tests were built with, if they were built with FoundationDB.
-const FDB_FEATURES: &[&str] = if cfg!(feature = "fdb-7_1") {
-    &["fdb-7_1"]
-} else if cfg!(feature = "fdb-7_3") {
-    &["fdb-7_3"]
-} else if cfg!(feature = "fdb-7_4") {
-    &["fdb-7_4"]
-} else {
-    &[]
-};
-
 /// Returns the program, built if the tests were built without it.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "--package",
-            "microqueue",
-            "--example",
-            "relay",
-        ]);
-        for feature in FDB_FEATURES {
-            build.args(["--features", feature]);
-        }
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(
-            build.status().unwrap().success(),
-            "the example does not build"
-        );
-        let test = std::env::current_exe().unwrap();
-        let profile = test.parent().and_then(Path::parent).unwrap();
-        let name = format!("relay{}", std::env::consts::EXE_SUFFIX);
-        profile.join("examples").join(name)
-    })
+    PROGRAM.get_or_init(|| example("microqueue", "relay"))
 }
 
 /// A directory to relay, and a store to do it with.

@@ -1,14 +1,17 @@
 //! Processes of a test's own, to be killed at random: children that run the same test with a role.
 //!
 //! The test asks for its [`role`] first. A child has one, works until it is killed, and tells its
-//! parent with [`acknowledge`] what the store has acknowledged; in the end the parent compares that
-//! with what took effect, with [`misaccounted`].
+//! parent with [`acknowledge`] what the store has acknowledged. The parent keeps a [`Herd`] of them, and
+//! in the end it compares what was acknowledged with what took effect, with [`misaccounted`].
+//!
+//! A test of an example's [program](example) has no children of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::Sender;
-use std::{env, io, thread};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::{env, fmt, io, thread};
 
 /// Set for a child.
 const ROLE: &str = "TEST_PROCESS_ROLE";
@@ -76,6 +79,120 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Children at so many places: one that is killed is replaced by another one.
+pub struct Herd {
+    test: &'static str,
+    /// Returns the role of the next child at a place.
+    role: Box<dyn FnMut(usize) -> String + Send>,
+    places: Vec<Process>,
+    lines: Sender<String>,
+    acknowledgements: Receiver<String>,
+    acknowledged: BTreeSet<String>,
+}
+
+impl Herd {
+    /// Starts children that run the test of this name, one at each place.
+    ///
+    /// # Panics
+    /// If the machine starts no process.
+    #[must_use]
+    pub fn start(
+        test: &'static str,
+        places: usize,
+        role: impl FnMut(usize) -> String + Send + 'static,
+    ) -> Self {
+        let (lines, acknowledgements) = mpsc::channel();
+        let mut herd = Self {
+            test,
+            role: Box::new(role),
+            places: Vec::new(),
+            lines,
+            acknowledgements,
+            acknowledged: BTreeSet::new(),
+        };
+        herd.places = (0..places).map(|place| herd.child(place)).collect();
+        herd
+    }
+
+    fn child(&mut self, place: usize) -> Process {
+        Process::start(self.test, &(self.role)(place), &self.lines)
+    }
+
+    /// Waits until the children have told of so many acknowledgements more.
+    pub fn hear(&mut self, count: usize) {
+        let heard = self.acknowledgements.iter().take(count);
+        self.acknowledged.extend(heard);
+        self.acknowledged.extend(self.acknowledgements.try_iter());
+    }
+
+    /// Kills the child at a place, and starts another one there.
+    ///
+    /// # Panics
+    /// If the child has ended by itself.
+    pub fn replace(&mut self, place: usize) {
+        self.places[place].kill();
+        self.places[place] = self.child(place);
+    }
+
+    /// Kills all children, and returns all that was acknowledged.
+    ///
+    /// # Panics
+    /// If a child has ended by itself.
+    #[must_use]
+    pub fn end(mut self) -> BTreeSet<String> {
+        self.places.iter_mut().for_each(Process::kill);
+        // Then every sender is gone once the pipes are read to their ends.
+        drop(self.lines);
+        self.acknowledged.extend(self.acknowledgements);
+        self.acknowledged
+    }
+}
+
+impl fmt::Debug for Herd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Herd")
+            .field("test", &self.test)
+            .field("places", &self.places)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The feature that this was built with, if it was built with FoundationDB. Every crate of the
+/// workspace has one of this name.
+const FDB_FEATURE: Option<&str> = if cfg!(feature = "fdb-7_1") {
+    Some("fdb-7_1")
+} else if cfg!(feature = "fdb-7_3") {
+    Some("fdb-7_3")
+} else if cfg!(feature = "fdb-7_4") {
+    Some("fdb-7_4")
+} else {
+    None
+};
+
+/// Returns the program of an example, built as the test is, if the test was built without it.
+///
+/// # Panics
+/// If the example does not build.
+#[must_use]
+pub fn example(package: &str, name: &str) -> PathBuf {
+    let cargo = env::var_os("CARGO").expect("cargo runs the tests");
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", package, "--example", name]);
+    if let Some(feature) = FDB_FEATURE {
+        build.args(["--features", feature]);
+    }
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    let built = build.status().expect("cargo can be started");
+    assert!(built.success(), "the example {name} does not build");
+    let test = env::current_exe().expect("a test knows its own program");
+    let profile = test.parent().and_then(Path::parent);
+    let profile = profile.expect("tests lie in a folder of their profile's");
+    let file = format!("{name}{}", env::consts::EXE_SUFFIX);
+    profile.join("examples").join(file)
 }
 
 /// Finds what is wrong with how often items took effect, given those that were acknowledged.
