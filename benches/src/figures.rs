@@ -20,6 +20,17 @@ pub struct Figures {
     pub late_millis: f64,
 }
 
+impl Figures {
+    /// Returns the figures of a load of which nothing but its rate is known.
+    #[must_use]
+    pub fn of_rate(rate: f64) -> Self {
+        Self::from(Sample {
+            rate,
+            ..Sample::default()
+        })
+    }
+}
+
 impl From<Sample> for Figures {
     /// Sums a sample up; what there is nothing to sum up of is not a number.
     fn from(mut sample: Sample) -> Self {
@@ -39,6 +50,12 @@ impl From<Sample> for Figures {
             late_millis: millis(99),
         }
     }
+}
+
+/// Returns whose turn it is, of so many, in one round after the other. Who begins changes, so that nobody
+/// always has the same one's work behind it.
+pub fn turns(count: usize, rounds: usize) -> impl Iterator<Item = usize> {
+    (0..rounds).flat_map(move |round| (0..count).map(move |turn| (turn + round) % count))
 }
 
 /// What came of the same load in each round.
@@ -90,6 +107,12 @@ mod tests {
             }));
         }
         rounds
+    }
+
+    #[test]
+    fn in_each_round_everybody_has_a_turn_and_another_one_begins() {
+        let turns: Vec<_> = turns(3, 2).collect();
+        assert_eq!(turns, [0, 1, 2, 1, 2, 0]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! adders that are measured beside each other, and how results are shown.
 
 pub mod adder;
+pub mod arguments;
 #[cfg(feature = "fdb")]
 pub mod cluster;
 pub mod contender;
@@ -15,10 +16,12 @@ pub mod statistics;
 pub mod table;
 
 use std::future::Future;
+use std::path::Path;
 use std::time::Duration;
 
 use keyspace::embedded::{Embedded, Options};
 use keyspace::{Database, Environment, OwnedTransaction, Transaction};
+use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -82,11 +85,36 @@ pub fn processor_time() -> Duration {
     Duration::try_from(time).expect("a process has not used less than no time")
 }
 
-/// Returns a figure about the memory of this process, `VmRSS`, which is resident, or `VmHWM`, the most
-/// that was, where the system tells it in `/proc`.
+/// Returns the processor time that the children of this process have used which have ended and were
+/// waited for, where the system tells it in `/proc`.
+#[must_use]
+pub fn processor_time_of_children() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name before may hold anything. Behind it the first field is the third one of all; the
+    // sixteenth and the next one are what children used, as programs and in the system.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: Option<u64> = fields
+        .split_whitespace()
+        .skip(13)
+        .take(2)
+        .map(|field| field.parse::<u64>().ok())
+        .sum();
+    let seconds = ticks? as f64 / clock_ticks_per_second() as f64;
+    Some(Duration::from_secs_f64(seconds))
+}
+
+/// Returns a figure about the memory of this process, as [`memory_bytes_of`] does of any.
 #[must_use]
 pub fn memory_bytes(figure: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    memory_bytes_of("self", figure)
+}
+
+/// Returns a figure about the memory of the process with this id, `VmRSS`, which is resident, or `VmHWM`,
+/// the most that was, where the system tells it in `/proc`.
+#[must_use]
+pub fn memory_bytes_of(process: &str, figure: &str) -> Option<u64> {
+    let status = Path::new("/proc").join(process).join("status");
+    let status = std::fs::read_to_string(status).ok()?;
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'))?;

@@ -22,18 +22,14 @@ mod workload;
 
 use std::io::{self, Write};
 
+use benches::arguments::Arguments;
 use benches::stage::Stage;
 
 fn main() -> io::Result<()> {
     if memory::play_part() {
         return Ok(());
     }
-    // Cargo passes a flag of its own to every benchmark.
-    let (flags, named): (Vec<_>, Vec<_>) = std::env::args()
-        .skip(1)
-        .partition(|argument| argument.starts_with('-'));
-    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|named| named == name);
-    let draws = flags.iter().any(|flag| flag == "--plot");
+    let arguments = Arguments::get();
     let stage = match Stage::open() {
         Ok(stage) => stage,
         Err(error) => return writeln!(io::stderr(), "skipped: combine: {error}"),
@@ -41,24 +37,24 @@ fn main() -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out, "{}", stage.description())?;
     for workload in workload::all() {
-        if !is_wanted(workload.name) {
+        if !arguments.wants(workload.name) {
             continue;
         }
         let results = workload.run(&stage);
         writeln!(out, "\n{}\n\n{}", workload.title, table::of(&results))?;
-        if workload.is_curve && draws {
+        if workload.is_curve && arguments.wants_plots() {
             let path = workload.draw(&stage, &results);
             writeln!(out, "\n{}", path.display())?;
         }
     }
-    if is_wanted("backlog") {
+    if arguments.wants("backlog") {
         let drained = backlog::measure(&stage);
         writeln!(out, "\n{}", backlog::table(&drained))?;
-        if draws {
+        if arguments.wants_plots() {
             writeln!(out, "\n{}", backlog::draw(&stage, &drained).display())?;
         }
     }
-    if is_wanted("memory") {
+    if arguments.wants("memory") {
         writeln!(out, "\n{}", memory::measure(&stage))?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use benches::figures::{Figures, Rounds};
+use benches::figures::{Figures, Rounds, turns};
 use benches::plot::{self, Curve, Hue, Panel};
 use benches::stage::Stage;
 use keyspace::conformance::scale;
@@ -95,13 +95,10 @@ impl Workload {
             .flat_map(|&setting| self.ways.iter().map(move |&way| Outcome::new(setting, way)))
             .collect();
         let count = results.len();
-        for round in 0..scale(3, 7) {
-            // Who begins changes, so that nobody always has the same one's work behind it.
-            for turn in 0..count {
-                let outcome = &mut results[(turn + round) % count];
-                let figures = outcome.setting.measure(outcome.way, stage);
-                outcome.rounds.push(figures);
-            }
+        for turn in turns(count, scale(3, 7)) {
+            let outcome = &mut results[turn];
+            let figures = outcome.setting.measure(outcome.way, stage);
+            outcome.rounds.push(figures);
         }
         results
     }

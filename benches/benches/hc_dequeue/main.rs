@@ -21,17 +21,14 @@ mod workload;
 
 use std::io::{self, Write};
 
+use benches::arguments::Arguments;
 use benches::stage::Stage;
 
 fn main() -> io::Result<()> {
     if process::play_part() {
         return Ok(());
     }
-    // Cargo passes a flag of its own to every benchmark.
-    let (flags, named): (Vec<_>, Vec<_>) = std::env::args()
-        .skip(1)
-        .partition(|argument| argument.starts_with('-'));
-    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|named| named == name);
+    let arguments = Arguments::get();
     let stage = match Stage::open() {
         Ok(stage) => stage,
         Err(error) => return writeln!(io::stderr(), "skipped: hc_dequeue: {error}"),
@@ -39,7 +36,7 @@ fn main() -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out, "{}", stage.description())?;
     for workload in workload::all() {
-        if !is_wanted(workload.name) {
+        if !arguments.wants(workload.name) {
             continue;
         }
         if workload.takes_processes() && !stage.is_shared() {
@@ -53,12 +50,12 @@ fn main() -> io::Result<()> {
         }
         let results = workload.run(&stage);
         writeln!(out, "\n{}\n\n{}", workload.title, table::of(&results))?;
-        if workload.is_curve && flags.iter().any(|flag| flag == "--plot") {
+        if workload.is_curve && arguments.wants_plots() {
             let path = plot::draw(workload.name, &stage, &results);
             writeln!(out, "{}", path.display())?;
         }
     }
-    if is_wanted("idle") {
+    if arguments.wants("idle") {
         writeln!(out, "\n{}\n\n{}", idle::latency(&stage), idle::cost(&stage))?;
     }
     Ok(())
