@@ -1,0 +1,217 @@
+//! Two ways to count the phrases of documents that come out of a queue, and a trial of each: workers take
+//! a document, and in one transaction acknowledge it and count its phrases.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use benches::contender::Site;
+use benches::load::{Sample, digest};
+use benches::meter::Metered;
+use combine::{CombineQueue, Settings, Unobserved};
+use futures::future::try_join_all;
+use hc_dequeue::{Delivery, HighContentionQueue, WorkerOptions};
+use keyspace::codec::{Bincode, Codec};
+use keyspace::{Database, Isolation, RunOptions, Runner, Store, Subspace, Transaction};
+use tokio::sync::mpsc;
+
+use crate::phrases::{Count, of_document};
+
+/// Longer than anybody waits for a phrase. The default of a cluster is not.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// Longer than what is under way takes.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// How many documents are put into the queue in a commit.
+const DOCUMENTS_PER_COMMIT: usize = 100;
+
+/// A way to count.
+pub(crate) trait Counting: Send + Sync + Sized + 'static {
+    /// Opens the counts, and begins whatever is to go on behind the workers.
+    fn open(runner: &Runner<Store>, place: Subspace) -> impl Future<Output = Self> + Send;
+
+    /// Stages the counts of a document.
+    fn stage(
+        &self,
+        tr: &impl Transaction,
+        counts: &[(String, Count)],
+    ) -> impl Future<Output = combine::Result<()>> + Send;
+
+    /// Waits until everything that was staged and committed is counted, and returns the count of a
+    /// phrase.
+    fn settle(&self, runner: &Runner<Store>, phrase: &str) -> impl Future<Output = Count> + Send;
+}
+
+/// Counts that are combined behind the workers.
+pub(crate) struct Combined {
+    queue: CombineQueue<String, Count>,
+    _worker: combine::Worker,
+}
+
+impl Counting for Combined {
+    async fn open(runner: &Runner<Store>, place: Subspace) -> Self {
+        let combine = |_: &String, current: Option<Count>, updates: Vec<Count>| {
+            let mut sum = current.unwrap_or_default();
+            updates.into_iter().for_each(|update| sum.add(update));
+            Some(sum)
+        };
+        let queue = CombineQueue::open(runner, place, Settings::default(), combine).await;
+        let queue: CombineQueue<String, Count> = queue.expect("nothing conflicts");
+        let options = combine::WorkerOptions::default();
+        let worker = queue.work(runner, options, Unobserved).await;
+        Self {
+            queue,
+            _worker: worker.expect("nothing conflicts"),
+        }
+    }
+
+    async fn stage(
+        &self,
+        tr: &impl Transaction,
+        counts: &[(String, Count)],
+    ) -> combine::Result<()> {
+        self.queue.add_all(tr, counts).await
+    }
+
+    async fn settle(&self, runner: &Runner<Store>, phrase: &str) -> Count {
+        let (queue, phrase) = (&self.queue, &phrase.to_owned());
+        queue.wait_idle(runner).await.expect("the store serves");
+        let read = |tr, _| async move { queue.settled(&tr, phrase, Isolation::Snapshot).await };
+        let count = runner.run(read).await.expect("the store serves");
+        count.unwrap_or_default()
+    }
+}
+
+/// Counts that workers read and write back, all those of a document at the same time.
+pub(crate) struct ReadModifyWrite(Subspace);
+
+impl ReadModifyWrite {
+    async fn count(&self, tr: &impl Transaction, key: &[u8]) -> keyspace::Result<Count> {
+        let count = tr.get(key, Isolation::Serializable).await?;
+        let count = count.map(|count| {
+            let count = Bincode::decode(count);
+            count.expect("nobody writes anything but counts")
+        });
+        Ok(count.unwrap_or_default())
+    }
+}
+
+impl Counting for ReadModifyWrite {
+    async fn open(_: &Runner<Store>, place: Subspace) -> Self {
+        Self(place)
+    }
+
+    async fn stage(
+        &self,
+        tr: &impl Transaction,
+        counts: &[(String, Count)],
+    ) -> combine::Result<()> {
+        let modified = counts.iter().map(|(phrase, more)| async move {
+            let key = self.0.pack(phrase);
+            let mut count = self.count(tr, &key).await?;
+            count.add(*more);
+            let mut value = Vec::new();
+            Bincode::encode(&count, &mut value)?;
+            tr.set(&key, &value);
+            Ok(())
+        });
+        try_join_all(modified).await.map(drop)
+    }
+
+    async fn settle(&self, runner: &Runner<Store>, phrase: &str) -> Count {
+        let key = &self.0.pack(&phrase);
+        let read = |tr, _| async move { self.count(&tr, key).await };
+        runner.run(read).await.expect("the store serves")
+    }
+}
+
+/// A phrase of the documents, and how often it is in all of them.
+pub(crate) type Known = (String, Count);
+
+/// Has so many workers count all documents, and makes sure that what is known comes out. What is metered
+/// are the workers' transactions alone.
+pub(crate) async fn drain<C: Counting>(
+    site: &Site,
+    store: &Store,
+    documents: &[String],
+    workers: usize,
+    (phrase, expected): &Known,
+) -> Sample {
+    let runner = &runner(store.clone(), site);
+    let queue = &fill(site, runner, documents).await;
+    let env = runner.environment();
+    let (before, began) = (site.db.reading(), env.now());
+    let counting = Arc::new(C::open(runner, site.root.subspace(&"counts")).await);
+    let (counted, mut took) = mpsc::unbounded_channel();
+    let handle = {
+        let (counting, runner) = (counting.clone(), self::runner(site.db.clone(), site));
+        move |delivery: Arc<Delivery<String>>| {
+            let (counting, runner, counted) = (counting.clone(), runner.clone(), counted.clone());
+            async move {
+                let began = runner.environment().now();
+                count(&*counting, &runner, &delivery).await?;
+                let took = runner.environment().now() - began;
+                // Nobody waits for what comes again.
+                let _ = counted.send(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+                Ok::<_, combine::Error>(())
+            }
+        }
+    };
+    let options = WorkerOptions::default().concurrency(workers);
+    let worker = queue.work(runner, options, handle).await;
+    let mut took_micros = Vec::new();
+    while took_micros.len() < documents.len() {
+        took_micros.push(took.recv().await.expect("the worker goes on"));
+    }
+    let reading = site.db.reading() - before;
+    assert_eq!(counting.settle(runner, phrase).await, *expected);
+    let lasted = env.now() - began;
+    let ended = worker.expect("nothing conflicts").shut_down(GRACE).await;
+    ended.expect("the store serves");
+    Sample {
+        rate: documents.len() as f64 / lasted.as_secs_f64(),
+        took_micros,
+        reading,
+    }
+}
+
+/// Counts a document, and acknowledges it.
+async fn count<C: Counting>(
+    counting: &C,
+    runner: &Runner<Metered<Store>>,
+    delivery: &Delivery<String>,
+) -> combine::Result<()> {
+    let counts: Vec<_> = of_document(delivery.value()).into_iter().collect();
+    let counts = &counts;
+    let count = |tr, _| async move {
+        delivery.ack(&tr).await?;
+        counting.stage(&tr, counts).await
+    };
+    runner.run(count).await
+}
+
+fn runner<D: Database>(db: D, site: &Site) -> Runner<D> {
+    let options = RunOptions::default()
+        .ledger_subspace(site.ledger())
+        .time_limit(TIME_LIMIT);
+    Runner::with_options(db, options)
+}
+
+/// Puts all documents into a queue.
+async fn fill(
+    site: &Site,
+    runner: &Runner<Store>,
+    documents: &[String],
+) -> HighContentionQueue<String> {
+    let settings = hc_dequeue::Settings::default();
+    let queue = HighContentionQueue::open(runner, site.queue(), settings).await;
+    let queue = queue.expect("nothing conflicts");
+    let handle = &queue;
+    for documents in documents.chunks(DOCUMENTS_PER_COMMIT) {
+        let enqueue = |tr, _| async move { handle.enqueue_all(&tr, documents).await };
+        runner.run(enqueue).await.expect("nothing conflicts");
+    }
+    digest(documents.len() as u64).await;
+    queue
+}

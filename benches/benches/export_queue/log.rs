@@ -1,0 +1,120 @@
+//! A log of entries, and an exporter that does nothing but count them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use benches::load::digest;
+use benches::run_tasks;
+use benches::stage::Stage;
+use export_queue::{
+    BoxError, ExportQueue, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
+};
+use keyspace::{Environment, RunOptions, Runner, Store, Subspace};
+
+/// How many entries are added in a commit.
+pub(crate) const ENTRIES_PER_COMMIT: u64 = 1_000;
+
+/// How many tasks add them.
+const FILLERS: usize = 8;
+
+/// Longer than a batch takes.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// A log of entries of some 25 bytes.
+#[derive(Clone)]
+pub(crate) struct Log {
+    pub(crate) runner: Runner<Store>,
+    pub(crate) queue: ExportQueue<String, u64>,
+    pub(crate) entries: u64,
+}
+
+/// What came of exporting a log.
+pub(crate) struct Exported {
+    pub(crate) took: Duration,
+    /// How often the exporter was called.
+    pub(crate) calls: u64,
+}
+
+impl Log {
+    /// Makes a log, and lets the store digest it.
+    pub(crate) async fn fill(stage: &Stage, place: &Subspace, commits: u64) -> Self {
+        let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
+        let runner = Runner::with_options(stage.db().clone(), options);
+        let subspace = place.subspace(&"queue");
+        let queue = ExportQueue::open(&runner, subspace, Settings::default()).await;
+        let log = Self {
+            runner,
+            queue: queue.expect("nothing conflicts"),
+            entries: commits * ENTRIES_PER_COMMIT,
+        };
+        let (env, filler) = (Environment::system(), log.clone());
+        let add = move |commit| {
+            let log = filler.clone();
+            async move { log.add(commit * ENTRIES_PER_COMMIT).await }
+        };
+        run_tasks(&env, FILLERS, commits, add).await;
+        digest(log.entries).await;
+        log
+    }
+
+    async fn add(&self, first: u64) {
+        let numbers = first..first + ENTRIES_PER_COMMIT;
+        let entries: Vec<_> = numbers
+            .map(|number| (format!("what has the number {number}"), number))
+            .collect();
+        let (queue, entries) = (&self.queue, &entries);
+        let add = |tr, _| async move { queue.add_all(&tr, entries).await };
+        self.runner.run(add).await.expect("nothing conflicts");
+    }
+
+    /// Has a worker export everything, with an exporter whose calls take so long.
+    pub(crate) async fn export(&self, options: WorkerOptions, call_takes: Duration) -> Exported {
+        let (runner, counter) = (&self.runner, Arc::new(Counter::new(call_takes)));
+        let subscription = self.queue.subscribe(runner, "counter", Start::Oldest).await;
+        let subscription = subscription.expect("nothing conflicts");
+        let began = runner.environment().now();
+        let worker = subscription.work(runner, options, counter.clone()).await;
+        let idle = subscription.wait_idle(runner).await;
+        let took = runner.environment().now() - began;
+        idle.expect("the store serves");
+        let worker = worker.expect("nothing conflicts");
+        worker.shut_down(GRACE).await.expect("the store serves");
+        let [entries, calls] =
+            [&counter.entries, &counter.calls].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(entries, self.entries);
+        Exported { took, calls }
+    }
+}
+
+/// Counts entries, and calls.
+struct Counter {
+    call_takes: Duration,
+    env: Environment,
+    entries: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl Counter {
+    fn new(call_takes: Duration) -> Self {
+        Self {
+            call_takes,
+            env: Environment::system(),
+            entries: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+}
+
+#[async_trait]
+impl Exporter<String, u64> for Counter {
+    async fn export(&self, batch: &[SequencedExport<String, u64>]) -> Result<(), BoxError> {
+        if !self.call_takes.is_zero() {
+            self.env.sleep(self.call_takes).await;
+        }
+        self.entries
+            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! phrasecount on real text, beside a hash map in memory.
+
+use benches::figures::{Figures, Rounds};
+use benches::statistics::median;
+use benches::table::Table;
+use keyspace::Environment;
+use keyspace::conformance::scale;
+
+use crate::Told;
+use crate::corpus::Corpus;
+use crate::phrases;
+use crate::program::{Program, assert_exported};
+
+/// Counts a folder, by the program and in memory.
+pub(crate) fn measure() -> Told {
+    let corpus = Corpus::read(scale(8, 50))?;
+    let (folder, path) = (corpus.write(), Program::build());
+    let (megabytes, env) = (corpus.megabytes(), Environment::system());
+    let (mut plain, mut counted) = (Rounds::default(), Rounds::default());
+    let (mut peaks, mut phrases) = (Vec::new(), 0);
+    for _ in 0..scale(1, 3) {
+        let began = env.now();
+        let counts = phrases::of_folder(folder.path());
+        let took = env.now() - began;
+        plain.push(Figures::of_rate(megabytes / took.as_secs_f64()));
+        let place = tempfile::tempdir().expect("the system has a temporary folder");
+        let store = place.path().join("store");
+        let program = Program::on(&path, format!("embedded:{}", store.display()));
+        let out = place.path().join("phrases.sqlite");
+        let run = [
+            "run".as_ref(),
+            folder.path().as_os_str(),
+            "--out".as_ref(),
+            out.as_os_str(),
+        ];
+        let ended = program.start(&run).finish();
+        counted.push(Figures::of_rate(megabytes / ended.took.as_secs_f64()));
+        peaks.extend(ended.peak_bytes);
+        assert_exported(&out, &counts);
+        phrases = counts.len();
+    }
+    let mut table = Table::new(["way", "MB/s", "times the hash map", "peak resident memory"]);
+    let peak = match peaks.is_empty() {
+        true => "not measured".to_owned(),
+        false => {
+            let peaks = peaks.into_iter().map(|bytes| bytes as f64);
+            format!("{:.0} MiB", median(peaks) / f64::from(1 << 20))
+        }
+    };
+    for (name, rounds, memory) in [
+        ("hash map in memory", &plain, ""),
+        ("phrasecount", &counted, &*peak),
+    ] {
+        table.push([
+            name.to_owned(),
+            format!("{:.2}", rounds.median(|figures| figures.rate)),
+            format!("{:.3}", rounds.median_ratio(&plain)),
+            memory.to_owned(),
+        ]);
+    }
+    let files = corpus.files();
+    Ok(format!(
+        "{megabytes:.1} MB of text in {files} files, {phrases} phrases\n\n{table}"
+    ))
+}
