@@ -54,7 +54,7 @@ pub(crate) struct Claim {
 #[derive(Debug)]
 pub(crate) enum Taken {
     Batch(Batch),
-    /// There is nothing to export, or nothing is exported for now.
+    /// There is nothing to export, or nothing is exported for now, or ever: the subscription is removed.
     Nothing,
     /// Somebody else who lives has the claim.
     Claimed(Claim),
@@ -84,13 +84,16 @@ where
         let claim_key = keys.claim(&self.name, bucket);
         let claim = tr.get(&claim_key, Isolation::Serializable);
         let own_life = sessions.life(tr, session).map_err(Error::from);
-        let (claim, position, is_paused, (), own_life) = try_join!(
+        let (claim, position, is_paused, is_there, own_life) = try_join!(
             claim.map_err(Error::from),
             self.position(tr, bucket, Isolation::Serializable),
             self.is_paused(tr),
-            self.check(tr),
+            self.is_there(tr),
             own_life,
         )?;
+        if !is_there {
+            return Ok(Taken::Nothing);
+        }
         if own_life != Some(Life::Alive) {
             return Ok(Taken::SessionLost);
         }

@@ -9,8 +9,8 @@ use combine::crew::{Job, Next, Place, panic_message};
 use combine::hc_dequeue::microqueue::Item;
 use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
 use combine::hc_dequeue::microqueue::keyspace::{Bytes, Database, Isolation, Runner, Transaction};
-use futures::FutureExt;
 use futures::future::try_join_all;
+use futures::{FutureExt, try_join};
 use tokio::time::timeout;
 
 use crate::batch::{Batch, Claim, Portion, Settled, Taken};
@@ -61,9 +61,12 @@ where
     type State = Effort;
 
     async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
-        match self.subscription.is_paused(tr).await? {
-            true => Ok(Vec::new()),
-            false => self.subscription.all_behind(tr).await,
+        let subscription = &self.subscription;
+        let (is_paused, is_there) =
+            try_join!(subscription.is_paused(tr), subscription.is_there(tr))?;
+        match is_there && !is_paused {
+            true => subscription.all_behind(tr).await,
+            false => Ok(Vec::new()),
         }
     }
 

@@ -290,7 +290,8 @@ where
 
     /// Stages that there is no such subscription any more: its positions, pause and dead letters are
     /// gone, and what only it has not exported will be trimmed with the next batch of another one.
-    /// False: there was none. Its workers find nothing to do from then on: shut them down.
+    /// False: there was none. Its workers find nothing to do from then on: shut them down, for instance
+    /// when [`wait_removed`](Subscription::wait_removed) returns.
     ///
     /// # Conflicts
     /// Reads and writes the settings, and writes all that is the subscription's.

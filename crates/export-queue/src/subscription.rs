@@ -135,19 +135,41 @@ where
     }
 
     /// Waits until everything is exported: for tests, and for jobs that end. Workers must be running
-    /// somewhere. What became a dead letter counts as exported.
+    /// somewhere, and the subscription must not be paused. What became a dead letter counts as exported.
     ///
     /// # Errors
-    /// Those of [`Runner::run`].
+    /// [`NoSubscription`](Error::NoSubscription) as soon as it is removed; those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Reads only.
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
+            if !self.is_there(&tr).await? {
+                return Err(Error::NoSubscription {
+                    queue: self.queue.keys.queue.clone(),
+                    subscription: self.name.to_string(),
+                });
+            }
             let behind = self.all_behind(&tr).await?;
             // Each batch that is exported sets it.
             let position = |bucket| self.queue.keys.position(&self.name, bucket);
             Ok(behind.first().map(|bucket| position(*bucket)))
+        })
+        .await
+    }
+
+    /// Waits until the subscription is [removed](ExportQueue::unsubscribe): what its workers, and those
+    /// who wait for them, were there for.
+    ///
+    /// # Errors
+    /// [`NoQueue`](Error::NoQueue), and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn wait_removed<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
+        wait_until_none(runner, |tr| async move {
+            let is_there = self.is_there(&tr).await?;
+            Ok(is_there.then(|| self.queue.keys.settings()))
         })
         .await
     }
@@ -161,16 +183,10 @@ where
         Ok(try_join_all(looks).await?.into_iter().flatten().collect())
     }
 
-    /// Makes sure that the subscription is still there.
-    pub(crate) async fn check(&self, tr: &impl Transaction) -> Result<()> {
+    /// Returns whether the subscription is not removed.
+    pub(crate) async fn is_there(&self, tr: &impl Transaction) -> Result<bool> {
         let subscriptions = self.queue.subscriptions(tr).await?;
-        match subscriptions.iter().any(|name| **name == *self.name) {
-            true => Ok(()),
-            false => Err(Error::NoSubscription {
-                queue: self.queue.keys.queue.clone(),
-                subscription: self.name.to_string(),
-            }),
-        }
+        Ok(subscriptions.iter().any(|name| **name == *self.name))
     }
 
     pub(crate) fn sessions(&self) -> Sessions {

@@ -125,6 +125,7 @@ impl WorkerOptions {
 /// # Retries
 /// Transactions are retried by the runner, and batches after a [backoff](WorkerOptions::backoff).
 ///
+/// # Cancel safety
 /// Dropping a worker stops it wherever it is. A batch that was under way comes again, once the session
 /// is found dead, after a lease.
 #[must_use = "a worker that is dropped stops"]

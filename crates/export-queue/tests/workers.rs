@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use common::{LONG, Receiver, World, no_backoff, settings};
 use export_queue::{
-    BoxError, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
+    BoxError, Error, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
 };
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::conformance::stores::TestStore;
 use keyspace::{Environment, RunOptions, Runner};
+use tokio::time::timeout;
 
 keyspace::on_every_store!(threads:
     who_sleeps_is_woken_by_an_entry,
@@ -303,8 +304,18 @@ async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     let options = WorkerOptions::default().backoff(no_backoff());
     let worker = world.work(options.clone(), receiver.clone()).await;
     let queue = &world.queue;
+    let removed = world.reader.wait_removed(&world.runner);
+    let mut removed = std::pin::pin!(removed);
+    assert!(futures::poll!(&mut removed).is_pending());
     let remove = |tr, _| async move { queue.unsubscribe(&tr, "reader").await };
     assert!(world.runner.run(remove).await.unwrap());
+    timeout(LONG, removed).await.unwrap().unwrap();
+    // It is not idle: it will never have what comes.
+    let idle = timeout(LONG, world.reader.wait_idle(&world.runner));
+    assert!(matches!(
+        idle.await.unwrap(),
+        Err(Error::NoSubscription { subscription, .. }) if subscription == "reader"
+    ));
     world.add_all(entries(1)).await;
     let other = world.subscribe("other", Start::Oldest).await;
     let found = Receiver::default();
@@ -344,7 +355,7 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
     while !writers.is_empty() {
         let worker = world.work(options.clone(), receiver.clone()).await;
         // Dropped wherever it is.
-        let _ = tokio::time::timeout(Duration::from_millis(30), writers.join_next()).await;
+        let _ = timeout(Duration::from_millis(30), writers.join_next()).await;
         drop(worker);
     }
     let worker = world.work(options, receiver.clone()).await;

@@ -66,6 +66,13 @@ pub(crate) enum Error {
     )]
     OtherStore { path: PathBuf },
 
+    #[error(
+        "another file has taken the place of {}: a store exports to one file; start again to take it \
+         back",
+        path.display()
+    )]
+    Displaced { path: PathBuf },
+
     #[error("{} is locked by another program: end that, or name another file with --out", path.display())]
     Locked { path: PathBuf },
 

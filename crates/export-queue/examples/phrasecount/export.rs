@@ -2,10 +2,10 @@
 //!
 //! A store exports to one file. Another one takes its place: it gets a subscription of its own, is
 //! filled with what was counted before, and the subscription of the former file is removed, which
-//! would hold the log back.
+//! would hold the log back: whoever exports to that file ends.
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use export_queue::{
@@ -78,6 +78,7 @@ impl Exporter<String, Option<Count>> for ToSqlite {
 /// This process's export to a file.
 pub(crate) struct Export {
     pub(crate) table: Table,
+    path: PathBuf,
     subscription: Subscription<String, Option<Count>>,
     worker: Worker,
     failures: Mutex<mpsc::UnboundedReceiver<Error>>,
@@ -125,6 +126,7 @@ impl Export {
         let worker = subscription.work(&store.runner, options, exporter).await?;
         Ok(Self {
             table,
+            path: path.to_owned(),
             subscription,
             worker,
             failures: Mutex::new(failures),
@@ -139,21 +141,35 @@ impl Export {
         progress: &Progress,
     ) -> Result<()> {
         let phase = progress.phase("exporting", 0);
-        self.subscription.wait_idle(&store.runner).await?;
+        match self.subscription.wait_idle(&store.runner).await {
+            Err(export_queue::Error::NoSubscription { .. }) => return Err(self.displaced()),
+            idle => idle?,
+        }
         phase.finish(&format!("exported: {} counts", tally.counts_exported()));
         Ok(())
     }
 
-    /// Does something that goes on until the file cannot be written.
+    /// Does something until it is done, the file cannot be written, or another one takes its place.
     pub(crate) async fn unless_it_fails<T>(
         &self,
+        store: &Store,
         job: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let mut failures = self.failures.lock().await;
+        let removed = Box::pin(self.subscription.wait_removed(&store.runner));
         tokio::select! {
             done = job => done,
             Some(failure) = failures.recv() => Err(failure),
+            removed = removed => {
+                removed?;
+                Err(self.displaced())
+            }
         }
+    }
+
+    fn displaced(&self) -> Error {
+        let path = self.path.clone();
+        Error::Displaced { path }
     }
 
     pub(crate) async fn shut_down(self) -> Result<()> {
@@ -208,4 +224,33 @@ async fn read_counts(
         .counts
         .values(tr, after, COUNTS_AT_ONCE, Isolation::Snapshot);
     Ok((sequence, counts.await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_exports_to_a_file_that_was_displaced_ends() {
+        let store = Store::open("memory:", Duration::from_secs(60))
+            .await
+            .unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let (tally, progress) = (Arc::default(), Progress::new(true, false));
+        let [former, latter] = ["former", "latter"].map(|name| place.path().join(name));
+        let export = Export::start(&store, &former, &tally, &progress)
+            .await
+            .unwrap();
+        let other = Export::start(&store, &latter, &tally, &progress)
+            .await
+            .unwrap();
+        let work = export.unless_it_fails(&store, std::future::pending::<Result<()>>());
+        let idle = export.wait_idle(&store, &tally, &progress);
+        for ended in [work.await, idle.await] {
+            assert!(matches!(ended, Err(Error::Displaced { path }) if path == former));
+        }
+        other.wait_idle(&store, &tally, &progress).await.unwrap();
+    }
 }

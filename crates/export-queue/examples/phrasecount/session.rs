@@ -76,7 +76,7 @@ impl Session<'_> {
                 .await?;
             Ok(loaded)
         });
-        let loaded = until_stopped(export.unless_it_fails(job)).await;
+        let loaded = until_stopped(export.unless_it_fails(self.store, job)).await;
         if is_orderly(&loaded) {
             workers.shut_down().await?;
             export.shut_down().await?;
@@ -110,15 +110,15 @@ impl Session<'_> {
 
     async fn export(&self, out: &Path, until_idle: bool) -> Result<()> {
         let export = Export::start(self.store, out, &self.tally, &self.progress).await?;
-        let job = async {
+        let job = Box::pin(async {
             if until_idle {
                 let idle = export.wait_idle(self.store, &self.tally, &self.progress);
                 return idle.await;
             }
             self.progress.line("exporting until Ctrl-C");
             std::future::pending().await
-        };
-        let exported = until_stopped(export.unless_it_fails(job)).await;
+        });
+        let exported = until_stopped(export.unless_it_fails(self.store, job)).await;
         if is_orderly(&exported) {
             export.shut_down().await?;
         }
@@ -140,5 +140,8 @@ async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
 /// Returns whether a job has come to an end at which workers and store can be shut down. If it has
 /// failed, they are dropped: whatever has failed would fail again.
 pub(crate) fn is_orderly<T>(done: &Result<T>) -> bool {
-    matches!(done, Ok(_) | Err(Error::Interrupted))
+    matches!(
+        done,
+        Ok(_) | Err(Error::Interrupted | Error::Displaced { .. })
+    )
 }

@@ -9,15 +9,23 @@ use rand::{Rng, SeedableRng};
 
 use crate::program::{Running, World, finish};
 
+/// Returns the cluster, or tells that a test is skipped.
+fn server(test: &str) -> Option<Server> {
+    match Server::start() {
+        Ok(server) => Some(server),
+        Err(reason) => {
+            stores::skip(test, reason);
+            None
+        }
+    }
+}
+
 #[test]
 fn on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_job() {
-    let server = match Server::start() {
-        Ok(server) => server,
-        Err(reason) => {
-            let name =
-                "on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_job";
-            return stores::skip(name, reason);
-        }
+    let Some(server) =
+        server("on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_job")
+    else {
+        return;
     };
     let world = World {
         db: server.url(),
@@ -37,13 +45,30 @@ fn on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_jo
 }
 
 #[test]
+fn on_fdb_an_export_ends_when_another_file_takes_its_place() {
+    let Some(server) = server("on_fdb_an_export_ends_when_another_file_takes_its_place") else {
+        return;
+    };
+    let world = World {
+        db: server.url(),
+        ..World::new()
+    };
+    let (out, other) = (world.out(), world.place.path().join("other.sqlite"));
+    let [out, other] = [&out, &other].map(|path| path.to_str().unwrap());
+    let mut exporting = Running::start(&mut world.command(&["export", "--out", out]));
+    assert!(exporting.wait_until("exporting"));
+    let latter = ["export", "--until-idle", "--out", other];
+    assert_eq!(finish(&mut world.command(&latter)).status, Some(0));
+    let reason = format!("another file has taken the place of {out}");
+    exporting.finish().assert_refused(1, &reason);
+}
+
+#[test]
 fn on_fdb_processes_that_are_killed_share_the_work_and_nothing_is_lost() {
-    let server = match Server::start() {
-        Ok(server) => server,
-        Err(reason) => {
-            let name = "on_fdb_processes_that_are_killed_share_the_work_and_nothing_is_lost";
-            return stores::skip(name, reason);
-        }
+    let Some(server) =
+        server("on_fdb_processes_that_are_killed_share_the_work_and_nothing_is_lost")
+    else {
+        return;
     };
     let world = World {
         db: server.url(),
