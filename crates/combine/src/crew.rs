@@ -406,8 +406,9 @@ impl<J: Job, D: Database> Crew<J, D> {
             .map(|work| now.saturating_sub(work.since));
         let oldest = waits.max().unwrap_or_default();
         let buckets = self.work.keys().copied().collect();
-        self.job.report(buckets, oldest).await?;
-        self.bury_the_dead().await
+        // First, so that a report that fails keeps nobody from the buckets of the dead.
+        self.bury_the_dead().await?;
+        self.job.report(buckets, oldest).await
     }
 
     /// Opens a session, and tells the others that it takes over its buckets.

@@ -115,6 +115,7 @@ impl WorkerOptions {
 /// # Retries
 /// The runner's: a pass is a transaction that commits exactly once.
 ///
+/// # Cancel safety
 /// Dropping a worker stops it wherever it is: a pass is committed or is not, and the session ends
 /// after a lease.
 #[must_use = "a worker that is dropped stops"]
