@@ -129,9 +129,11 @@ where
     async fn report(&self, buckets: Vec<Bucket>, oldest: Duration) -> Result<()> {
         self.metrics.lag.set(oldest.as_secs_f64());
         let queue = &self.queue;
-        for bucket in self.metrics.to_report(buckets) {
+        for bucket in self.metrics.pending.to_tell(buckets) {
             let look = |tr, _| async move { queue.pending(&tr, bucket).await };
-            self.metrics.pending(bucket, &self.runner.run(look).await?);
+            self.metrics
+                .pending
+                .set(bucket, &self.runner.run(look).await?);
         }
         Ok(())
     }

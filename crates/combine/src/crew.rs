@@ -7,6 +7,7 @@
 //! What there is to do is a [`Job`], which must be right whoever works on a bucket: sessions may
 //! disagree about who lives, so that two work on the same one.
 
+mod pending;
 mod roster;
 mod wait;
 
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::Instrument;
 
+pub use self::pending::{Pending, PendingGauges};
 use self::roster::Roster;
 pub use self::wait::{panic_message, wait_until_none};
 use crate::keys::Bucket;

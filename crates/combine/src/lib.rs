@@ -136,11 +136,12 @@ mod worker;
 
 pub use crate::aside::SetAside;
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
+pub use crate::crew::Pending;
 pub use crate::error::{BoxError, Error, Result, Stored};
 pub use crate::keys::Bucket;
 pub use crate::observer::{Change, ChangeObserver, Unobserved};
 pub use crate::queue::CombineQueue;
-pub use crate::read::{Exact, Pending};
+pub use crate::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Settings};
 pub use crate::worker::{Worker, WorkerOptions};
 pub use hc_dequeue;

@@ -19,19 +19,15 @@
 //!
 //! The gauges are set at each heartbeat.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 
-use crate::keys::Bucket;
+use crate::crew::PendingGauges;
 use crate::pass::Pass;
-use crate::read::Pending;
 
 /// The numbers of one worker.
 pub(crate) struct Metrics {
-    queue: String,
     pub(crate) lag: Gauge,
     passes: Counter,
     updates: Counter,
@@ -43,8 +39,7 @@ pub(crate) struct Metrics {
     pass_updates: Histogram,
     pass_bytes: Histogram,
     pass_seconds: Histogram,
-    /// The buckets whose gauges are not at zero.
-    reported: Mutex<BTreeSet<Bucket>>,
+    pub(crate) pending: PendingGauges,
 }
 
 impl Metrics {
@@ -62,8 +57,11 @@ impl Metrics {
             pass_updates: histogram!("combine_pass_updates", &[queue()]),
             pass_bytes: histogram!("combine_pass_bytes", &[queue()]),
             pass_seconds: histogram!("combine_pass_seconds", &[queue()]),
-            reported: Mutex::default(),
-            queue: queue().1,
+            pending: PendingGauges::new(
+                "combine_pending_updates",
+                "combine_pending_bytes",
+                vec![Label::from(&queue())],
+            ),
         }
     }
 
@@ -76,30 +74,5 @@ impl Metrics {
         self.pass_updates.record(pass.updates as f64);
         self.pass_bytes.record(pass.bytes as f64);
         self.pass_seconds.record(took.as_secs_f64());
-    }
-
-    /// Returns the buckets whose gauges are to be set: those that have work, and those that had.
-    pub(crate) fn to_report(&self, work: Vec<Bucket>) -> BTreeSet<Bucket> {
-        let reported = self.reported.lock();
-        let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *reported)
-            .into_iter()
-            .chain(work)
-            .collect()
-    }
-
-    pub(crate) fn pending(&self, bucket: Bucket, pending: &Pending) {
-        let labels = [
-            ("queue", self.queue.clone()),
-            ("bucket", bucket.to_string()),
-        ];
-        gauge!("combine_pending_updates", &labels).set(pending.updates as f64);
-        gauge!("combine_pending_bytes", &labels).set(pending.bytes as f64);
-        if pending.updates > 0 {
-            let reported = self.reported.lock();
-            reported
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(bucket);
-        }
     }
 }

@@ -9,6 +9,7 @@ use hc_dequeue::microqueue::keyspace::{
     Bytes, Isolation, RangeQuery, StreamingMode, Transaction, key_after, read_all,
 };
 
+use crate::crew::Pending;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::queue::CombineQueue;
@@ -32,18 +33,6 @@ impl Default for Exact {
         }
     }
 }
-
-/// How many updates of a bucket wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pending {
-    /// How many, up to 10,000: there may be more then.
-    pub updates: usize,
-    /// The bytes of their keys and values.
-    pub bytes: usize,
-}
-
-/// How many updates [`CombineQueue::pending`] counts at most.
-const MOST_COUNTED: usize = 10_000;
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -262,15 +251,7 @@ where
     /// # Cancel safety
     /// Reads only.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
-        let (begin, end) = self.keys.updates(bucket).range();
-        let query = RangeQuery::keys(begin, end).limit(MOST_COUNTED);
-        let rows = read_all(tr, query.mode(StreamingMode::WantAll), Isolation::Snapshot).await?;
-        Ok(Pending {
-            updates: rows.len(),
-            bytes: (rows.iter())
-                .map(|row| row.key().len() + row.value().len())
-                .sum(),
-        })
+        Ok(Pending::of_range(tr, self.keys.updates(bucket).range()).await?)
     }
 
     fn decode(&self, row: &[u8], value: Option<Bytes>) -> Result<Option<V>> {

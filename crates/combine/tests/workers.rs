@@ -392,13 +392,19 @@ async fn what_is_pending_can_be_counted(store: TestStore) {
     let queue = &world.queue;
     let count = |tr, _| async move { queue.pending(&tr, combine::Bucket(0)).await };
     let pending = world.runner.run(count).await.unwrap();
-    assert_eq!(pending.updates, updates().len());
+    assert_eq!(pending.count, updates().len());
     let rows = world.rows("u").await;
     let bytes: usize = rows
         .iter()
         .map(|row| row.key().len() + row.value().len())
         .sum();
     assert_eq!(pending.bytes, bytes);
+    assert!(!pending.has_more);
+    for (added, has_more) in [(10_000 - updates().len(), false), (1, true)] {
+        world.add_all(vec![("key".to_owned(), 1); added]).await;
+        let pending = world.runner.run(count).await.unwrap();
+        assert_eq!((pending.count, pending.has_more), (10_000, has_more));
+    }
     world
         .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use combine::Bucket;
 use combine::crew::{Job, Next, Place, panic_message};
 use combine::hc_dequeue::microqueue::Item;
 use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
 use combine::hc_dequeue::microqueue::keyspace::{Bytes, Database, Isolation, Runner, Transaction};
+use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::{FutureExt, try_join};
 use tokio::time::timeout;
@@ -93,6 +93,7 @@ where
 
     async fn report(&self, buckets: Vec<Bucket>, _oldest: Duration) -> Result<()> {
         let subscription = &self.subscription;
+        let mut lags = BTreeMap::new();
         for name in self.subscriptions().await? {
             let other = Subscription {
                 name: name.clone().into(),
@@ -101,12 +102,20 @@ where
             let other = &other;
             let look = |tr, _| async move { other.lag(&tr).await };
             let lag = self.runner.run(look).await?;
-            self.metrics.lag(&name, lag.unwrap_or_default());
+            lags.insert(name, lag.unwrap_or_default());
         }
-        for bucket in self.metrics.to_report(buckets) {
-            let look = |tr, _| async move { subscription.backlog(&tr, bucket).await };
-            self.metrics.backlog(bucket, &self.runner.run(look).await?);
+        for bucket in self.metrics.pending.to_tell(buckets) {
+            // Nothing waits for a subscription that is removed.
+            let pending = match lags.contains_key(subscription.name()) {
+                true => {
+                    let look = |tr, _| async move { subscription.pending(&tr, bucket).await };
+                    self.runner.run(look).await?
+                }
+                false => Pending::default(),
+            };
+            self.metrics.pending.set(bucket, &pending);
         }
+        self.metrics.lags(lags);
         Ok(())
     }
 }

@@ -123,7 +123,7 @@
 //! | `add`, `add_all` | nothing | never |
 //! | `subscribe`, `unsubscribe` | the settings | a subscription came or went |
 //! | `pause`, `resume` | nothing | never |
-//! | `backlog`, `lag`, `dead_letters` | by snapshot | never |
+//! | `pending`, `lag`, `dead_letters` | by snapshot | never |
 //! | `purge` | the dead letter | another did the same |
 //! | a worker takes a batch | claim, position and pause of the bucket, the settings, two sessions | any of these changed |
 //! | a worker sets a position | claim, settings, its session | the claim or the session was lost, a subscription came or went |
@@ -170,8 +170,8 @@ pub use crate::letters::DeadLetter;
 pub use crate::queue::{ExportQueue, Start};
 pub use crate::record::MAX_ENTRY_BYTES;
 pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
-pub use crate::subscription::{Backlog, Subscription};
+pub use crate::subscription::Subscription;
 pub use crate::worker::{Worker, WorkerOptions};
 pub use async_trait::async_trait;
 pub use combine;
-pub use combine::{BoxError, Settings};
+pub use combine::{BoxError, Pending, Settings};

@@ -17,19 +17,16 @@
 //!
 //! The gauges are set at each heartbeat.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use combine::Bucket;
-use metrics::{Counter, Histogram, counter, gauge, histogram};
-
-use crate::subscription::Backlog;
+use combine::crew::PendingGauges;
+use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
 
 /// The numbers of one worker.
 pub(crate) struct Metrics {
     queue: String,
-    subscription: String,
     exported: Counter,
     pub(crate) repeats: Counter,
     pub(crate) failures: Counter,
@@ -38,8 +35,9 @@ pub(crate) struct Metrics {
     batch_entries: Histogram,
     batch_bytes: Histogram,
     export_seconds: Histogram,
-    /// The buckets whose gauges are not at zero.
-    reported: Mutex<BTreeSet<Bucket>>,
+    pub(crate) pending: PendingGauges,
+    /// The subscriptions whose lag is told.
+    told: Mutex<BTreeSet<String>>,
 }
 
 impl Metrics {
@@ -57,9 +55,13 @@ impl Metrics {
             batch_entries: histogram!("export_queue_batch_entries", &labels),
             batch_bytes: histogram!("export_queue_batch_bytes", &labels),
             export_seconds: histogram!("export_queue_export_seconds", &labels),
-            reported: Mutex::default(),
+            pending: PendingGauges::new(
+                "export_queue_pending_entries",
+                "export_queue_pending_bytes",
+                labels.iter().map(Label::from).collect(),
+            ),
+            told: Mutex::default(),
             queue: queue.to_owned(),
-            subscription: subscription.to_owned(),
         }
     }
 
@@ -71,34 +73,22 @@ impl Metrics {
         self.export_seconds.record(took.as_secs_f64());
     }
 
-    pub(crate) fn lag(&self, subscription: &str, lag: Duration) {
-        let labels = [
-            ("queue", self.queue.clone()),
-            ("subscription", subscription.to_owned()),
-        ];
-        gauge!("export_queue_lag_seconds", &labels).set(lag.as_secs_f64());
-    }
-
-    /// Returns the buckets whose gauges are to be set: those that have work, and those that had.
-    pub(crate) fn to_report(&self, work: Vec<Bucket>) -> BTreeSet<Bucket> {
-        let reported = self.reported.lock();
-        let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::take(&mut *reported);
-        before.into_iter().chain(work).collect()
-    }
-
-    pub(crate) fn backlog(&self, bucket: Bucket, backlog: &Backlog) {
-        let labels = [
-            ("queue", self.queue.clone()),
-            ("subscription", self.subscription.clone()),
-            ("bucket", bucket.to_string()),
-        ];
-        gauge!("export_queue_pending_entries", &labels).set(backlog.entries as f64);
-        gauge!("export_queue_pending_bytes", &labels).set(backlog.bytes as f64);
-        if backlog.entries > 0 {
-            let reported = self.reported.lock();
-            let mut reported = reported.unwrap_or_else(PoisonError::into_inner);
-            reported.insert(bucket);
+    /// Sets the lags of all subscriptions.
+    pub(crate) fn lags(&self, lags: BTreeMap<String, Duration>) {
+        let tell = |subscription: &str, lag: Duration| {
+            let labels = [
+                ("queue", self.queue.clone()),
+                ("subscription", subscription.to_owned()),
+            ];
+            gauge!("export_queue_lag_seconds", &labels).set(lag.as_secs_f64());
+        };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for removed in told.iter().filter(|name| !lags.contains_key(*name)) {
+            tell(removed, Duration::ZERO);
         }
+        for (subscription, lag) in &lags {
+            tell(subscription, *lag);
+        }
+        *told = lags.into_keys().collect();
     }
 }

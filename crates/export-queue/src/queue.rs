@@ -237,6 +237,29 @@ where
         })
     }
 
+    /// Returns the subscription of a name, if there is one.
+    ///
+    /// # Conflicts
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// [`NoQueue`](Error::NoQueue), and those of the store.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn subscription(
+        &self,
+        tr: &impl Transaction,
+        name: &str,
+    ) -> Result<Option<Subscription<K, V, C>>> {
+        let subscription = Subscription {
+            queue: self.clone(),
+            name: name.into(),
+        };
+        let is_there = subscription.is_there(tr).await?;
+        Ok(is_there.then_some(subscription))
+    }
+
     /// Stages a subscription, unless there is one of this name.
     pub(crate) async fn create(
         &self,

@@ -4,35 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use combine::Bucket;
 use combine::crew::wait_until_none;
 use combine::hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec};
-use combine::hc_dequeue::microqueue::keyspace::{
-    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, limits, read_all,
-};
+use combine::hc_dequeue::microqueue::keyspace::{Database, Isolation, Runner, Transaction, limits};
 use combine::hc_dequeue::session::Sessions;
+use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 
 use crate::error::{Error, Result};
 use crate::queue::ExportQueue;
 use crate::sequence::Sequence;
 
-/// How many entries of a bucket are counted at most.
-const MOST_COUNTED: usize = 10_000;
-
 /// A reader of an export queue, by its name. Clones are the same one.
 pub struct Subscription<K, V, C = Bincode> {
     pub(crate) queue: ExportQueue<K, V, C>,
     pub(crate) name: Arc<str>,
-}
-
-/// How many entries of a bucket are not exported yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Backlog {
-    /// How many, up to 10,000: there may be more then.
-    pub entries: usize,
-    /// The bytes of their keys and values in the store.
-    pub bytes: usize,
 }
 
 impl<K, V, C> Subscription<K, V, C>
@@ -94,17 +80,9 @@ where
     ///
     /// # Cancel safety
     /// Reads only.
-    pub async fn backlog(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Backlog> {
+    pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
         let position = self.position(tr, bucket, Isolation::Snapshot).await?;
-        let (begin, end) = self.behind(bucket, position);
-        let query = RangeQuery::keys(begin, end).limit(MOST_COUNTED);
-        let rows = read_all(tr, query.mode(StreamingMode::WantAll), Isolation::Snapshot).await?;
-        Ok(Backlog {
-            entries: rows.len(),
-            bytes: (rows.iter())
-                .map(|row| row.key().len() + row.value().len())
-                .sum(),
-        })
+        Ok(Pending::of_range(tr, self.behind(bucket, position)).await?)
     }
 
     /// Returns for how long the oldest entry has waited that is not exported yet, by the store's

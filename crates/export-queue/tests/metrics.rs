@@ -93,5 +93,13 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
         missing.retain(|name| seen.get(*name).is_none_or(|value| *value == 0.0));
         tokio::task::yield_now().await;
     }
+
+    // What is removed holds nothing back.
+    let queue = &world.queue;
+    let remove = |tr, _| async move { queue.unsubscribe(&tr, "unused").await };
+    assert!(world.runner.run(remove).await.unwrap());
+    while counted(&snapshotter).get("export_queue_lag_seconds unused") != Some(&0.0) {
+        tokio::task::yield_now().await;
+    }
     worker.shut_down(LONG).await.unwrap();
 }

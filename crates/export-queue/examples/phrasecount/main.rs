@@ -30,6 +30,7 @@ mod report;
 mod session;
 mod source;
 mod sqlite;
+mod stats;
 mod store;
 mod text;
 mod top;
@@ -132,7 +133,7 @@ enum Command {
         #[arg(value_parser = top::phrase)]
         phrase: String,
     },
-    /// Print how many documents and phrases there are, and what is left to be done.
+    /// Print how many documents and phrases there are, what is left to be done, and what was given up.
     Stats,
 }
 

@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+use export_queue::Pending;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::load::Loaded;
 use crate::source::Skipped;
+use crate::stats::GivenUp;
 use crate::store::Count;
 
 /// How many entries of a list are printed.
@@ -31,6 +33,29 @@ impl Report {
     /// Adds a value that has no line.
     pub(crate) fn add_value(&mut self, name: &str, value: impl Into<Value>) {
         self.json.insert(name.to_owned(), value.into());
+    }
+
+    /// Adds how much waits, or at least how much.
+    pub(crate) fn pending(&mut self, name: &str, pending: Pending, what: &str) {
+        let (count, has_more) = (pending.count, pending.has_more);
+        let at_least = if has_more { "at least " } else { "" };
+        self.add(name, count, &format!("{at_least}{count} {what}"));
+        self.add_value(&format!("{name}_has_more"), has_more);
+    }
+
+    /// Adds how much was given up, and tells of it if there is anything.
+    pub(crate) fn given_up(&mut self, name: &str, given_up: &GivenUp, what: &str) {
+        let GivenUp {
+            count,
+            first_reason,
+        } = given_up;
+        self.add_value(name, *count);
+        if *count > 0 {
+            let _ = writeln!(self.text, "{count} {what}");
+        }
+        if let Some(reason) = first_reason {
+            let _ = writeln!(self.text, "  the first of them: {reason}");
+        }
     }
 
     pub(crate) fn count(&mut self, count: Count) {
@@ -147,6 +172,11 @@ impl Report {
         if skipped.len() > SHOWN {
             let _ = writeln!(self.text, "  and {} more", skipped.len() - SHOWN);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn into_text(self) -> String {
+        self.text
     }
 
     /// Prints. A reader that has seen enough is no failure.

@@ -9,6 +9,7 @@ use crate::export::Export;
 use crate::load::load;
 use crate::progress::{Progress, Tally};
 use crate::report::Report;
+use crate::stats::stats;
 use crate::store::Store;
 use crate::work::{self, Workers};
 use crate::{Command, TOP, top};
@@ -49,7 +50,7 @@ impl Session<'_> {
             }
             Command::Top { count } => report.top(&top::top(self.store, count).await?),
             Command::Get { phrase } => report.count(top::get(self.store, &phrase).await?),
-            Command::Stats => top::stats(self.store, &mut report).await?,
+            Command::Stats => stats(self.store, &mut report).await?,
         }
         Ok(report)
     }

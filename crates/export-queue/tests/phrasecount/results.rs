@@ -114,9 +114,13 @@ fn the_parts_do_what_the_whole_does() {
         "contents_to_count",
         "updates_to_combine",
         "counts_to_export",
+        "contents_given_up",
+        "updates_set_aside",
+        "counts_given_up",
     ] {
         assert_eq!(stats[nothing], 0, "{nothing}");
     }
+    assert_eq!(stats["updates_to_combine_has_more"], false);
     assert_eq!(stats["occurrences"], 10 + 3);
 
     let top = finish(&mut world.command(&["top", "2"]));

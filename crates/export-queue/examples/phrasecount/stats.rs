@@ -1,0 +1,212 @@
+//! How much there is in the store, what is left to be done, and what was given up.
+
+use export_queue::combine::Bucket;
+use export_queue::{Pending, Subscription};
+
+use crate::error::Result;
+use crate::keyspace::Tx;
+use crate::report::Report;
+use crate::store::{Count, Store};
+use crate::top::each_count;
+
+type Exports = Subscription<String, Option<Count>>;
+
+/// How many rows one look at the store returns.
+const ROWS_AT_ONCE: usize = 1_000;
+
+/// What somebody has to look at.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp {
+    pub(crate) count: u64,
+    pub(crate) first_reason: Option<String>,
+}
+
+impl GivenUp {
+    fn note(&mut self, reason: &str) {
+        self.count += 1;
+        self.first_reason.get_or_insert_with(|| reason.to_owned());
+    }
+}
+
+/// Reports how much there is, what is left to be done, and what was given up.
+pub(crate) async fn stats(store: &Store, report: &mut Report) -> Result<()> {
+    let documents = documents(store).await?;
+    report.add("documents", documents, &format!("{documents} documents"));
+    let (mut phrases, mut occurrences) = (0_u64, 0_u64);
+    let add = |_: String, count: Count| {
+        phrases += 1;
+        occurrences += count.occurrences;
+    };
+    each_count(store, add).await?;
+    let line = format!("{phrases} phrases, which occur {occurrences} times");
+    report.add("phrases", phrases, &line);
+    report.add_value("occurrences", occurrences);
+
+    let work = |tr, _| async move { store.work.stats(&tr).await };
+    let work = store.runner.run(work).await?;
+    let contents = work.queued + work.delayed + work.held;
+    let line = format!("{contents} contents to be counted");
+    report.add("contents_to_count", contents, &line);
+    let updates = updates(store).await?;
+    report.pending("updates_to_combine", updates, "updates to be combined");
+    let subscriptions = subscriptions(store).await?;
+    let exports = exports(store, &subscriptions).await?;
+    report.pending("counts_to_export", exports, "counts to be exported");
+
+    let contents = GivenUp {
+        count: work.dead,
+        first_reason: None,
+    };
+    report.given_up("contents_given_up", &contents, "contents given up");
+    let updates = set_aside(store).await?;
+    report.given_up("updates_set_aside", &updates, "updates set aside");
+    let counts = dead_letters(store, &subscriptions).await?;
+    report.given_up(
+        "counts_given_up",
+        &counts,
+        "counts not exported and given up",
+    );
+    Ok(())
+}
+
+async fn documents(store: &Store) -> Result<u64> {
+    let mut count = 0_u64;
+    let mut after: Option<String> = None;
+    loop {
+        let last = after.as_deref();
+        let look = |tr, _| async move { store.documents(&tr, last, ROWS_AT_ONCE).await };
+        let page = store.runner.run(look).await?;
+        count += page.len() as u64;
+        match page.into_iter().next_back() {
+            Some(last) => after = Some(last),
+            None => return Ok(count),
+        }
+    }
+}
+
+fn buckets(store: &Store) -> impl Iterator<Item = Bucket> + use<> {
+    (0..store.counts.settings().bucket_count).map(Bucket)
+}
+
+/// Adds up what waits in several buckets.
+fn add(sum: &mut Pending, pending: Pending) {
+    sum.count += pending.count;
+    sum.bytes += pending.bytes;
+    sum.has_more |= pending.has_more;
+}
+
+async fn updates(store: &Store) -> Result<Pending> {
+    let mut sum = Pending::default();
+    for bucket in buckets(store) {
+        let look = |tr, _| async move { store.counts.pending(&tr, bucket).await };
+        add(&mut sum, store.runner.run(look).await?);
+    }
+    Ok(sum)
+}
+
+async fn set_aside(store: &Store) -> Result<GivenUp> {
+    let (mut found, mut after) = (GivenUp::default(), None);
+    loop {
+        let last = after.as_ref();
+        let look = |tr, _| async move { store.counts.set_aside(&tr, last, ROWS_AT_ONCE).await };
+        let page = store.runner.run(look).await?;
+        page.iter().for_each(|update| found.note(&update.reason));
+        after = page.into_iter().next_back();
+        if after.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+async fn subscriptions(store: &Store) -> Result<Vec<Exports>> {
+    let all = |tr: Tx<_>, _| async move {
+        let mut found = Vec::new();
+        for name in store.exports.subscriptions(&tr).await? {
+            found.extend(store.exports.subscription(&tr, &name).await?);
+        }
+        Ok::<_, export_queue::Error>(found)
+    };
+    Ok(store.runner.run(all).await?)
+}
+
+async fn exports(store: &Store, subscriptions: &[Exports]) -> Result<Pending> {
+    let mut sum = Pending::default();
+    for subscription in subscriptions {
+        for bucket in buckets(store) {
+            let look = |tr, _| async move { subscription.pending(&tr, bucket).await };
+            add(&mut sum, store.runner.run(look).await?);
+        }
+    }
+    Ok(sum)
+}
+
+async fn dead_letters(store: &Store, subscriptions: &[Exports]) -> Result<GivenUp> {
+    let mut found = GivenUp::default();
+    for subscription in subscriptions {
+        let mut after = None;
+        loop {
+            let look =
+                |tr, _| async move { subscription.dead_letters(&tr, after, ROWS_AT_ONCE).await };
+            let page = store.runner.run(look).await?;
+            page.iter().for_each(|letter| found.note(&letter.reason));
+            after = page.last().map(|letter| letter.sequence);
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::progress::Progress;
+    use crate::store::Update;
+    use crate::work::Workers;
+
+    async fn told(store: &Store) -> String {
+        let mut report = Report::default();
+        stats(store, &mut report).await.unwrap();
+        report.into_text()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_waits_and_what_was_given_up_is_told() {
+        let patience = Duration::from_secs(60);
+        let store = &Store::open("memory:", patience).await.unwrap();
+        let phrase = &"nobody has added this".to_owned();
+        let subtract = |tr, _| async move {
+            let update = Update::subtract(1);
+            store.counts.add(&tr, phrase, &update).await
+        };
+        store.runner.run(subtract).await.unwrap();
+        let before = told(store).await;
+        assert!(before.contains("\n1 updates to be combined\n"), "{before}");
+        assert!(!before.contains("set aside"), "{before}");
+
+        let (tally, progress) = (Arc::default(), Progress::new(true, false));
+        let workers = Workers::start(store, 1, &tally, &progress).await.unwrap();
+        store.counts.wait_idle(&store.runner).await.unwrap();
+        workers.shut_down().await.unwrap();
+        let after = told(store).await;
+        assert!(after.contains("\n0 updates to be combined\n"), "{after}");
+        assert!(after.contains("\n1 updates set aside\n"), "{after}");
+        assert!(after.contains("the first of them: "), "{after}");
+    }
+
+    #[test]
+    fn a_number_that_may_be_larger_says_so() {
+        let mut report = Report::default();
+        let pending = Pending {
+            count: 10_000,
+            bytes: 0,
+            has_more: true,
+        };
+        report.pending("updates", pending, "updates");
+        assert_eq!(report.into_text(), "at least 10000 updates\n");
+    }
+}
