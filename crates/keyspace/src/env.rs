@@ -38,19 +38,19 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Returns the machine's own: its clocks, a random generator seeded by the operating system,
-    /// and the one call counter of the process. Sleeping needs a tokio runtime with time enabled.
+    /// Returns the machine's own, of which a process has one: its clocks, a random generator seeded
+    /// by the operating system, and a call counter. Sleeping needs a tokio runtime with time enabled.
     #[must_use]
     pub fn system() -> Self {
-        static CALLS: OnceLock<Arc<AtomicU64>> = OnceLock::new();
-        let calls = CALLS.get_or_init(|| Arc::new(AtomicU64::new(0)));
-        Self {
+        static SYSTEM: OnceLock<Environment> = OnceLock::new();
+        let system = SYSTEM.get_or_init(|| Self {
             clock: Arc::new(SystemClock {
                 origin: system_now(),
             }),
             rng: Arc::new(Mutex::new(StdRng::from_os_rng())),
-            calls: calls.clone(),
-        }
+            calls: Arc::new(AtomicU64::new(0)),
+        });
+        system.clone()
     }
 
     /// Returns an environment whose randomness and call numbers follow from `seed`.
