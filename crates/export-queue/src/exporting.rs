@@ -237,12 +237,11 @@ where
         entries: &[Item<Entry>],
         dead: &mut Vec<(Sequence, Letter)>,
     ) -> Vec<SequencedExport<K, V>> {
-        let mut by_key = BTreeMap::<&Bytes, Vec<_>>::new();
-        for entry in entries {
-            by_key.entry(&entry.value.key).or_default().push(entry);
-        }
+        // Those of one key stay in their order.
+        let mut by_key: Vec<_> = entries.iter().collect();
+        by_key.sort_by(|one, other| one.value.key.cmp(&other.value.key));
         let mut batch = Vec::with_capacity(entries.len());
-        for of_key in by_key.into_values() {
+        for of_key in by_key.chunk_by(|one, other| one.value.key == other.value.key) {
             let skipped = match self.options.coalesces {
                 true => of_key.len() - 1,
                 false => 0,
