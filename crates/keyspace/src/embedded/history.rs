@@ -120,10 +120,16 @@ impl Slice {
     }
 
     fn written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
-        let mut inside = self
-            .boundaries
-            .range::<[u8], _>((Excluded(begin), Excluded(end)));
-        self.version_at(begin) > read_version || inside.any(|(_, &version)| version > read_version)
+        let before_end = self.boundaries.range::<[u8], _>((Unbounded, Excluded(end)));
+        for (boundary, &version) in before_end.rev() {
+            if version > read_version {
+                return true;
+            }
+            if **boundary <= *begin {
+                break;
+            }
+        }
+        false
     }
 
     fn add(&mut self, begin: &[u8], end: &[u8], version: i64) {
