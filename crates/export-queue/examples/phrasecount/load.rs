@@ -5,6 +5,11 @@
 //! new one, and enqueues each that has to be counted or uncounted. A text that is too long for that
 //! transaction is stored before, in several: chunks of a text are always a run from the first one on,
 //! so that whoever stores one makes sure that the one before is there.
+//!
+//! Who dies in between leaves chunks that no document will ever have if the file changes meanwhile. So
+//! a text is registered as an upload with its first chunk, until a document has it, and a load ends by
+//! removing all uploads that there are. One of somebody who lives is removed as well: he finds the
+//! chunk before gone, or the text, and begins again.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -27,8 +32,8 @@ const FILES_AT_ONCE: usize = 16;
 /// How many chunks of a text one transaction stores.
 const CHUNKS_AT_ONCE: usize = 10;
 
-/// How many documents one look at the store returns.
-const DOCUMENTS_AT_ONCE: usize = 1_000;
+/// How many documents or uploads one look at the store returns.
+const ROWS_AT_ONCE: usize = 1_000;
 
 /// What loading came to.
 #[derive(Debug, Default)]
@@ -76,6 +81,7 @@ pub(crate) async fn load(store: &Store, directory: &Path, progress: &Progress) -
     let loads = loads.buffer_unordered(FILES_AT_ONCE);
     loads.try_for_each(|()| async { Ok(()) }).await?;
     loading.remove_unseen().await?;
+    loading.remove_uploads().await?;
     let mut loaded = loading.into_loaded();
     loaded.skipped.sort_by(|a, b| a.uri.cmp(&b.uri));
     phase.finish(&format!(
@@ -130,7 +136,7 @@ impl Loading<'_> {
         loop {
             let set = |tr, _| async move { set_document(store, &tr, uri, Some(text)).await };
             match store.runner.run(set).await? {
-                Outcome::NeedsText => store_text(store, text).await?,
+                Outcome::NeedsText => self.store_text(uri, text).await?,
                 outcome => return Ok(outcome),
             }
         }
@@ -142,7 +148,7 @@ impl Loading<'_> {
         let mut after: Option<String> = None;
         loop {
             let last = after.as_deref();
-            let look = |tr, _| async move { store.documents(&tr, last, DOCUMENTS_AT_ONCE).await };
+            let look = |tr, _| async move { store.documents(&tr, last, ROWS_AT_ONCE).await };
             let documents = store.runner.run(look).await?;
             let Some(last) = documents.last() else {
                 return Ok(());
@@ -153,6 +159,52 @@ impl Loading<'_> {
                 store.runner.run(remove).await?;
                 self.note(|loaded| loaded.removed += 1);
                 self.progress.detail(|| format!("removed {uri}"));
+            }
+        }
+    }
+
+    /// Stores a text in as many transactions as it takes.
+    async fn store_text(&self, uri: &str, text: &Arc<Text>) -> Result<()> {
+        let (store, mut first) = (self.store, 0);
+        while first < text.chunks() {
+            let source = text.clone();
+            let chunks = in_background(move || {
+                let chunks = source.read_chunks(first, CHUNKS_AT_ONCE);
+                chunks.map_err(|cause| Error::Spool {
+                    path: std::env::temp_dir(),
+                    cause,
+                })
+            });
+            let chunks: &[u8] = &chunks.await?;
+            let store = |tr, _| async move { store_chunks(store, &tr, text, first, chunks).await };
+            // If not, somebody has removed the text meanwhile.
+            first = match self.store.runner.run(store).await? {
+                true => text.chunks().min(first + CHUNKS_AT_ONCE as u64),
+                false => 0,
+            };
+            self.progress
+                .detail(|| format!("stored {first} of {} chunks of {uri}", text.chunks()));
+        }
+        Ok(())
+    }
+
+    /// Removes the texts that somebody has begun to store, and that no document has: each once, so that
+    /// one that is begun again gets to its end.
+    async fn remove_uploads(&self) -> Result<()> {
+        let store = self.store;
+        let mut after = None;
+        loop {
+            let look = |tr, _| async move { store.uploads(&tr, after, ROWS_AT_ONCE).await };
+            let uploads = store.runner.run(look).await?;
+            after = uploads.last().copied();
+            if after.is_none() {
+                return Ok(());
+            }
+            for id in uploads {
+                let clear = |tr, _| async move { store.clear_upload(&tr, id).await };
+                if store.runner.run(clear).await? {
+                    self.progress.detail(|| format!("removed upload {id}"));
+                }
             }
         }
     }
@@ -201,11 +253,14 @@ async fn set_document(
             store.complete_text(tr, text.id);
         }
         let content = store.content(tr, text.id).await?;
-        let mut content = content.unwrap_or(Content {
-            references: 0,
-            partitions: text.partitions,
-            counted: 0,
-            text_bytes: text.text_bytes,
+        let mut content = content.unwrap_or_else(|| {
+            store.end_upload(tr, text.id);
+            Content {
+                references: 0,
+                partitions: text.partitions,
+                counted: 0,
+                text_bytes: text.text_bytes,
+            }
         });
         content.references += 1;
         store.set_content(tr, text.id, &content)?;
@@ -235,35 +290,6 @@ async fn enqueue(store: &Store, tr: &impl Transaction, id: ContentId) -> Result<
     Ok(())
 }
 
-/// Stores a text in as many transactions as it takes.
-async fn store_text(store: &Store, text: &Arc<Text>) -> Result<()> {
-    let mut first = 0;
-    while first < text.chunks() {
-        let source = text.clone();
-        let chunks = in_background(move || {
-            source
-                .read_chunks(first, CHUNKS_AT_ONCE)
-                .map_err(|cause| Error::Spool {
-                    path: std::env::temp_dir(),
-                    cause,
-                })
-        })
-        .await?;
-        let chunks: &[u8] = &chunks;
-        let is_stored = store
-            .runner
-            .run(|tr, _| async move { store_chunks(store, &tr, text, first, chunks).await })
-            .await?;
-        // Somebody has removed the text meanwhile, which was complete.
-        first = if is_stored {
-            first + CHUNKS_AT_ONCE as u64
-        } else {
-            0
-        };
-    }
-    Ok(())
-}
-
 /// Stages a run of chunks. False: the one before it is not there.
 async fn store_chunks(
     store: &Store,
@@ -277,6 +303,9 @@ async fn store_chunks(
     }
     if first > 0 && !store.has_chunk(tr, text.id, first - 1).await? {
         return Ok(false);
+    }
+    if first == 0 {
+        store.begin_upload(tr, text.id);
     }
     let mut next = first;
     for chunk in chunks.chunks(CHUNK_BYTES) {
@@ -296,5 +325,103 @@ async fn in_background<T: Send + 'static>(
     match spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A store, a directory with a text that takes several transactions, and an empty one.
+    struct World {
+        store: Store,
+        full: TempDir,
+        empty: TempDir,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let patience = Duration::from_secs(60);
+            let world = Self {
+                store: Store::open("memory:", patience).await.unwrap(),
+                full: TempDir::new().unwrap(),
+                empty: TempDir::new().unwrap(),
+            };
+            let text = "all work and no play makes a dull day ".repeat(60_000);
+            fs::write(world.full.path().join("long"), text).unwrap();
+            world
+        }
+
+        fn text(&self) -> Arc<Text> {
+            let (sources, _) = find(self.full.path()).unwrap();
+            let Reading::Text(text) = sources[0].read().unwrap() else {
+                panic!("it is a text");
+            };
+            Arc::new(text)
+        }
+
+        async fn load(&self, directory: &TempDir) -> Loaded {
+            let progress = Progress::new(true, false);
+            load(&self.store, directory.path(), &progress)
+                .await
+                .unwrap()
+        }
+
+        async fn store_run(&self, text: &Text, run: usize) -> bool {
+            let (store, first) = (&self.store, run * CHUNKS_AT_ONCE);
+            let chunks = &text.read_chunks(first as u64, CHUNKS_AT_ONCE).unwrap();
+            let run =
+                |tr, _| async move { store_chunks(store, &tr, text, first as u64, chunks).await };
+            store.runner.run(run).await.unwrap()
+        }
+
+        /// Returns how many chunks and uploads there are.
+        async fn left(&self, text: &Text) -> (usize, usize) {
+            let (store, id) = (&self.store, text.id);
+            let count = |tr, _| async move {
+                let chunks = store.read_chunks(&tr, id, 0, ROWS_AT_ONCE).await?;
+                let uploads = store.uploads(&tr, None, ROWS_AT_ONCE).await?;
+                Ok::<_, Error>((chunks.len(), uploads.len()))
+            };
+            store.runner.run(count).await.unwrap()
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_upload_that_another_load_removes_begins_again() {
+        let world = World::new().await;
+        let text = world.text();
+        let all = text.chunks() as usize;
+        assert!(all > 2 * CHUNKS_AT_ONCE);
+        assert!(world.store_run(&text, 0).await);
+        assert_eq!(world.left(&text).await, (CHUNKS_AT_ONCE, 1));
+        world.load(&world.empty).await;
+        assert_eq!(world.left(&text).await, (0, 0));
+        assert!(!world.store_run(&text, 1).await);
+        assert_eq!(world.left(&text).await, (0, 0));
+        assert_eq!(world.load(&world.full).await.stored, 1);
+        assert_eq!(world.left(&text).await, (all, 0));
+        assert_eq!(world.load(&world.full).await.unchanged, 1);
+        assert_eq!(world.left(&text).await, (all, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_whole_text_that_no_document_has_is_removed_too() {
+        let world = World::new().await;
+        let text = world.text();
+        for run in 0..3 {
+            assert!(world.store_run(&text, run).await);
+        }
+        assert_eq!(world.left(&text).await, (text.chunks() as usize, 1));
+        world.load(&world.empty).await;
+        assert_eq!(world.left(&text).await, (0, 0));
+        let (store, document) = (&world.store, &text);
+        let set = |tr, _| async move { set_document(store, &tr, "long", Some(document)).await };
+        assert_eq!(store.runner.run(set).await.unwrap(), Outcome::NeedsText);
     }
 }

@@ -6,6 +6,8 @@
 //! ("phrasecount", "content", id)          how many documents have it, and how far it is counted
 //! ("phrasecount", "text", id)             there, if the text is complete
 //! ("phrasecount", "chunk", id, index)     a part of the text
+//! ("phrasecount", "upload", id)           there, from the first chunk of a text that takes several
+//!                                         transactions, until a document has it
 //! ("phrasecount", "work", ...)            the queue of contents to be counted
 //! ("phrasecount", "counts", ...)          the combine queue of phrases
 //! ("phrasecount", "exports", ...)         the export queue of phrases
@@ -273,6 +275,58 @@ impl Store {
     ) -> Result<bool> {
         let key = self.chunks(id).pack(&index);
         Ok(tr.get(&key, Isolation::Serializable).await?.is_some())
+    }
+
+    fn upload_key(&self, id: ContentId) -> Vec<u8> {
+        self.root.pack(&("upload", id.bytes()))
+    }
+
+    /// Stages that somebody stores the text, which no document has yet.
+    pub(crate) fn begin_upload(&self, tr: &impl Transaction, id: ContentId) {
+        tr.set(&self.upload_key(id), b"");
+    }
+
+    /// Stages that a document has the text.
+    pub(crate) fn end_upload(&self, tr: &impl Transaction, id: ContentId) {
+        tr.clear(&self.upload_key(id));
+    }
+
+    /// Stages that a text is gone that was begun to be stored, and that no document has. False: there
+    /// is none.
+    pub(crate) async fn clear_upload(&self, tr: &impl Transaction, id: ContentId) -> Result<bool> {
+        let upload = self.upload_key(id);
+        let is_there = tr.get(&upload, Isolation::Serializable).await?.is_some();
+        if is_there {
+            tr.clear(&upload);
+            self.clear_content(tr, id);
+        }
+        Ok(is_there)
+    }
+
+    /// Returns a page of the uploads behind one, by snapshot. An empty one is the last.
+    pub(crate) async fn uploads(
+        &self,
+        tr: &impl Transaction,
+        after: Option<ContentId>,
+        limit: usize,
+    ) -> Result<Vec<ContentId>> {
+        let uploads = self.root.subspace(&"upload");
+        let (mut begin, end) = uploads.range();
+        if let Some(after) = after {
+            begin = keyspace::key_after(&self.upload_key(after));
+        }
+        let query = RangeQuery::keys(begin, end).limit(limit);
+        let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
+        let id = |row: &keyspace::KeyValue| {
+            let id = uploads.unpack::<Vec<u8>>(row.key());
+            let id = id.map_err(|error| error.to_string());
+            let id = id.and_then(|id| ContentId::try_from(&*id).map_err(|error| error.to_string()));
+            id.map_err(|reason| keyspace::Error::Corrupt {
+                key: row.to_key(),
+                reason,
+            })
+        };
+        Ok(rows.iter().map(id).collect::<Result<_, _>>()?)
     }
 
     /// Reads chunks of a text, by snapshot: a text does not change.

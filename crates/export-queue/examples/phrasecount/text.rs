@@ -4,6 +4,7 @@
 //! file, joined by one space: files with the same text have the same content. A *phrase* is four
 //! consecutive tokens, and so a slice of the text.
 
+use std::array::TryFromSliceError;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -24,6 +25,14 @@ pub(crate) struct ContentId([u8; 16]);
 impl ContentId {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl TryFrom<&[u8]> for ContentId {
+    type Error = TryFromSliceError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
+        Ok(Self(bytes.try_into()?))
     }
 }
 

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, SeedableRng};
 
-use crate::program::{Running, World};
+use crate::program::{Running, World, finish};
 
 /// Words that make phrases meet, some of them as they are not counted.
 const WORDS: [&str; 10] = [
@@ -242,6 +242,25 @@ fn a_text_that_takes_several_transactions_to_store_is_stored_whole() {
     world.run();
     world.assert_exported();
     world.write("long", text + "and a bit");
+    world.run();
+    world.assert_exported();
+}
+
+#[test]
+fn what_was_stored_of_a_text_that_is_no_more_is_removed() {
+    let world = World::new();
+    let text = "all work and no play makes a dull day ".repeat(200_000);
+    world.write("long", &text);
+    let directory = world.directory.path().to_str().unwrap();
+    let mut loading = Running::start(&mut world.command(&["load", directory]));
+    assert!(loading.wait_until("stored"));
+    assert!(loading.kill(), "it was killed before it had stored all");
+    world.write("long", "one two three four");
+    let load = ["load", directory, "--verbose"];
+    let loaded = finish(&mut world.command(&load));
+    assert!(loaded.stderr.contains("removed upload"), "{loaded:?}");
+    let loaded = finish(&mut world.command(&load));
+    assert!(!loaded.stderr.contains("removed upload"), "{loaded:?}");
     world.run();
     world.assert_exported();
 }
