@@ -230,6 +230,8 @@ async fn read_counts(
 mod tests {
     use std::time::Duration;
 
+    use tokio::time::timeout;
+
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
@@ -248,7 +250,9 @@ mod tests {
             .unwrap();
         let work = export.unless_it_fails(&store, std::future::pending::<Result<()>>());
         let idle = export.wait_idle(&store, &tally, &progress);
-        for ended in [work.await, idle.await] {
+        let long = Duration::from_secs(30);
+        let ended = [timeout(long, work).await, timeout(long, idle).await];
+        for ended in ended.map(Result::unwrap) {
             assert!(matches!(ended, Err(Error::Displaced { path }) if path == former));
         }
         other.wait_idle(&store, &tally, &progress).await.unwrap();

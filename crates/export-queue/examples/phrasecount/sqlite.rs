@@ -243,3 +243,96 @@ fn failed(path: &Path, cause: rusqlite::Error) -> Error {
         _ => Error::Sqlite { path, cause },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const STORE: &str = "store";
+
+    fn open(place: &TempDir) -> Table {
+        let path = place.path().join("counts.sqlite");
+        Table::open(&path, STORE, "file").unwrap().0
+    }
+
+    fn row(phrase: &str, occurrences: Option<u64>, sequence: u8) -> Row {
+        Row {
+            phrase: phrase.to_owned(),
+            count: occurrences.map(|occurrences| Count {
+                documents: 1,
+                occurrences,
+            }),
+            sequence: [sequence; SEQUENCE_BYTES],
+        }
+    }
+
+    fn phrases(table: &Table) -> Vec<(String, u64)> {
+        let top = table.top(10).unwrap().into_iter();
+        top.map(|(phrase, count)| (phrase, count.occurrences))
+            .collect()
+    }
+
+    #[test]
+    fn in_whatever_order_and_however_often_rows_come_the_newest_stays() {
+        let place = TempDir::new().unwrap();
+        let table = open(&place);
+        let newest_exists = [(1, Some(1)), (2, None), (3, Some(3))];
+        let newest_is_gone = [(1, Some(1)), (2, Some(2)), (3, None)];
+        let orders = [
+            [0, 1, 2],
+            [0, 2, 1],
+            [1, 0, 2],
+            [1, 2, 0],
+            [2, 0, 1],
+            [2, 1, 0],
+        ];
+        for (number, order) in orders.iter().enumerate() {
+            let (stays, goes) = (format!("stays {number}"), format!("goes {number}"));
+            for index in order.iter().chain(order) {
+                let ((at, there), (_, gone)) = (newest_exists[*index], newest_is_gone[*index]);
+                let rows = [row(&stays, there, at), row(&goes, gone, at)];
+                table.take(&rows).unwrap();
+            }
+            let found = phrases(&table);
+            assert!(found.contains(&(stays, 3)), "{order:?}: {found:?}");
+            assert_eq!(found.len(), number + 1, "{order:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_found_while_it_is_filled_is_gone_and_stays_so() {
+        let place = TempDir::new().unwrap();
+        let table = open(&place);
+        table
+            .take(&[row("old", Some(1), 1), row("both", Some(1), 1)])
+            .unwrap();
+        table.begin_to_fill().unwrap();
+        table.take(&[row("both", Some(2), 5)]).unwrap();
+        table.end_to_fill(&[5; SEQUENCE_BYTES]).unwrap();
+        table.take(&[row("old", Some(1), 4)]).unwrap();
+        assert_eq!(phrases(&table), [("both".to_owned(), 2)]);
+        table.take(&[row("old", Some(6), 6)]).unwrap();
+        assert_eq!(phrases(&table)[0], ("old".to_owned(), 6));
+    }
+
+    #[test]
+    fn a_file_knows_where_it_is_from_and_whether_it_is_filled() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("counts.sqlite");
+        let is_filled = || {
+            let (_, origin) = Table::open(&path, STORE, "another id").unwrap();
+            assert_eq!(origin.subscription, "file");
+            origin.is_filled
+        };
+        let table = open(&place);
+        assert!(!is_filled());
+        table.end_to_fill(&[0; SEQUENCE_BYTES]).unwrap();
+        assert!(is_filled());
+        table.begin_to_fill().unwrap();
+        assert!(!is_filled());
+        let other = Table::open(&path, "other store", "id");
+        assert!(matches!(other, Err(Error::OtherStore { .. })));
+    }
+}
