@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LONG, Receiver, World, no_backoff, settings};
+use export_queue::combine::Bucket;
 use export_queue::{
     BoxError, Error, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
 };
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::conformance::stores::TestStore;
-use keyspace::{Environment, RunOptions, Runner};
+use keyspace::{Environment, RunOptions, Runner, Transaction, Tx};
 use tokio::time::timeout;
 
 keyspace::on_every_store!(threads:
@@ -28,6 +29,7 @@ keyspace::on_every_store!(threads:
     a_claim_that_stands_still_is_taken_over,
     an_exporter_that_fails_hangs_or_panics_holds_up_its_own_bucket_only,
     a_worker_without_a_subscription_does_nothing,
+    a_damaged_record_keeps_nobody_from_the_buckets_of_the_dead,
     a_graph_kept_outside_equals_the_graph_inside,
 );
 
@@ -322,6 +324,34 @@ async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     world.export(&other, &found).await;
     assert_eq!(found.values(), values(1));
     assert_eq!(receiver.all(), []);
+    worker.shut_down(LONG).await.unwrap();
+}
+
+async fn a_damaged_record_keeps_nobody_from_the_buckets_of_the_dead(store: TestStore) {
+    let (_, world) = short_lived(&store).await;
+    let dies = world.work(deaf_to_time(), Receiver::default()).await;
+    // As one that is killed: its session stays.
+    drop(dies);
+    world.add_all(entries(1)).await;
+    let first = world.rows("e").await[0].to_key();
+    let key = &first;
+    let damage = |tr: Tx<_>, _| async move {
+        tr.set(key, b"no entry");
+        Ok::<_, Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+    let receiver = Receiver::default();
+    let worker = world.work(deaf_to_time(), receiver.clone()).await;
+    let mut expected = values(1);
+    expected.retain(|key, _| world.queue.bucket(key).unwrap() != Bucket(0));
+    assert!(expected.len() < entries(1).len());
+    let others = async {
+        while receiver.values() != expected {
+            let look_again = Duration::from_millis(10);
+            world.runner.environment().sleep(look_again).await;
+        }
+    };
+    timeout(LONG, others).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
 }
 

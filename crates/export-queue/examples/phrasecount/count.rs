@@ -230,3 +230,112 @@ fn goal(content: &Content) -> u32 {
         0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use export_queue::combine::Bucket;
+    use export_queue::combine::hc_dequeue::{Consumer, ConsumerOptions};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::keyspace::Attempt;
+    use crate::load::load;
+
+    /// A store with a document that takes several steps to count, and its delivery.
+    struct World {
+        store: Store,
+        empty: TempDir,
+        _consumer: Consumer<ContentId>,
+        delivery: Delivery<ContentId>,
+        counter: Counter,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let patience = Duration::from_secs(60);
+            let store = Store::open("memory:", patience).await.unwrap();
+            let [full, empty] = [(); 2].map(|()| TempDir::new().unwrap());
+            let words: Vec<_> = (0..40_000).map(|word| word.to_string()).collect();
+            fs::write(full.path().join("long"), words.join(" ")).unwrap();
+            let progress = Progress::new(true, false);
+            load(&store, full.path(), &progress).await.unwrap();
+            let options = ConsumerOptions::default();
+            let consumer = store.work.consumer(&store.runner, options).await.unwrap();
+            Self {
+                delivery: consumer.dequeue().await.unwrap().unwrap(),
+                _consumer: consumer,
+                counter: Counter::new(&store, &Arc::default(), &progress),
+                store,
+                empty,
+            }
+        }
+
+        async fn content(&self) -> Option<Content> {
+            let (store, id) = (&self.store, *self.delivery.value());
+            let content = |tr, _| async move { store.content(&tr, id).await };
+            store.runner.run(content).await.unwrap()
+        }
+
+        /// Finds the phrases of the first partitions, to be added.
+        async fn read(&self) -> Partitions {
+            let content = self.content().await.unwrap();
+            assert!(content.partitions > 1, "the first step is not the last one");
+            let read = self.counter.read(*self.delivery.value(), &content, 0);
+            read.await.unwrap()
+        }
+
+        async fn remove_document(&self) -> Result<()> {
+            let progress = Progress::new(true, false);
+            load(&self.store, self.empty.path(), &progress).await?;
+            Ok(())
+        }
+
+        /// Returns how many updates wait.
+        async fn updates(&self) -> usize {
+            let (store, mut updates) = (&self.store, 0);
+            for bucket in (0..store.counts.settings().bucket_count).map(Bucket) {
+                let pending = |tr, _| async move { store.counts.pending(&tr, bucket).await };
+                updates += store.runner.run(pending).await.unwrap().count;
+            }
+            updates
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_document_that_goes_while_a_step_is_under_way_is_not_counted() {
+        let world = &World::new().await;
+        let held = &world.read().await;
+        let step = |tr, attempt: Attempt| async move {
+            let step = world.counter.step(&tr, &world.delivery, Some(held)).await?;
+            if attempt.number == 1 {
+                assert!(matches!(step, Step::Moved { .. }));
+                world.remove_document().await?;
+            }
+            Ok::<_, Error>(step)
+        };
+        let step = world.store.runner.run(step).await.unwrap();
+        assert!(matches!(step, Step::Done { moved: 0 }));
+        assert!(world.content().await.is_none());
+        assert_eq!(world.updates().await, 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_was_found_to_be_added_is_not_subtracted() {
+        let world = &World::new().await;
+        let held = &world.read().await;
+        let step =
+            |tr, _| async move { world.counter.step(&tr, &world.delivery, Some(held)).await };
+        let first = world.store.runner.run(step).await.unwrap();
+        assert!(matches!(first, Step::Moved { .. }));
+        let added = world.updates().await;
+        world.remove_document().await.unwrap();
+        let second = world.store.runner.run(step).await.unwrap();
+        assert!(matches!(second, Step::Needs { partition: 0, .. }));
+        world.counter.count(&world.delivery).await.unwrap();
+        assert!(world.content().await.is_none());
+        assert_eq!(world.updates().await, 2 * added);
+    }
+}

@@ -336,6 +336,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::keyspace::Attempt;
 
     /// A store, a directory with a text that takes several transactions, and an empty one.
     struct World {
@@ -408,6 +409,25 @@ mod tests {
         assert_eq!(world.left(&text).await, (all, 0));
         assert_eq!(world.load(&world.full).await.unchanged, 1);
         assert_eq!(world.left(&text).await, (all, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn documents_that_get_a_text_at_the_same_time_are_all_counted() {
+        let world = World::new().await;
+        let (store, text) = (&world.store, &world.text());
+        world.load(&world.full).await;
+        let set = |tr, attempt: Attempt| async move {
+            let outcome = set_document(store, &tr, "a", Some(text)).await?;
+            if attempt.number == 1 {
+                let set = |tr, _| async move { set_document(store, &tr, "b", Some(text)).await };
+                store.runner.run(set).await?;
+            }
+            Ok::<_, Error>(outcome)
+        };
+        store.runner.run(set).await.unwrap();
+        let content = |tr, _| async move { store.content(&tr, text.id).await };
+        let content = store.runner.run(content).await.unwrap();
+        assert_eq!(content.map(|content| content.references), Some(3));
     }
 
     #[tokio::test(flavor = "multi_thread")]
