@@ -88,6 +88,9 @@ pub(crate) enum Error {
 
     #[error("stopped; the next run goes on here")]
     Interrupted,
+
+    #[error("stopped at once; the next run goes on here")]
+    InterruptedAgain,
 }
 
 impl Error {
@@ -106,7 +109,7 @@ impl Error {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::NotADirectory { .. } | Self::Open(keyspace::Error::Url { .. }) => 2,
-            Self::Interrupted => 130,
+            Self::Interrupted | Self::InterruptedAgain => 130,
             _ => 1,
         }
     }

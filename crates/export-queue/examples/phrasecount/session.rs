@@ -79,8 +79,11 @@ impl Session<'_> {
         });
         let loaded = until_stopped(export.unless_it_fails(self.store, job)).await;
         if is_orderly(&loaded) {
-            workers.shut_down().await?;
-            export.shut_down().await?;
+            self.shut_down(async {
+                workers.shut_down().await?;
+                export.shut_down().await
+            })
+            .await?;
         }
         let loaded = loaded?;
         report.top(&table.top(TOP)?);
@@ -104,7 +107,7 @@ impl Session<'_> {
         });
         let worked = worked.await;
         if is_orderly(&worked) {
-            workers.shut_down().await?;
+            self.shut_down(workers.shut_down()).await?;
         }
         worked
     }
@@ -121,9 +124,22 @@ impl Session<'_> {
         });
         let exported = until_stopped(export.unless_it_fails(self.store, job)).await;
         if is_orderly(&exported) {
-            export.shut_down().await?;
+            self.shut_down(export.shut_down()).await?;
         }
         exported
+    }
+
+    /// Lets those who work end what they have begun, unless Ctrl-C comes once more: the store may be
+    /// gone.
+    async fn shut_down(&self, shut_down: impl Future<Output = Result<()>>) -> Result<()> {
+        let told = async {
+            self.progress.detail(|| "stopping: Ctrl-C stops at once");
+            shut_down.await
+        };
+        match until_stopped(Box::pin(told)).await {
+            Err(Error::Interrupted) => Err(Error::InterruptedAgain),
+            ended => ended,
+        }
     }
 }
 

@@ -45,6 +45,25 @@ fn on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_jo
 }
 
 #[test]
+fn on_fdb_ctrl_c_comes_through_though_the_cluster_is_gone() {
+    let Some(server) = server("on_fdb_ctrl_c_comes_through_though_the_cluster_is_gone") else {
+        return;
+    };
+    let world = World {
+        db: server.url(),
+        ..World::new()
+    };
+    let mut working = Running::start(&mut world.command(&["work"]));
+    assert!(working.wait_until("working"));
+    server.pause();
+    working.ask_to_stop();
+    assert!(working.wait_until("stopping"));
+    let stopped = working.interrupt();
+    server.resume();
+    stopped.assert_refused(130, "stopped at once; the next run goes on here");
+}
+
+#[test]
 fn on_fdb_an_export_ends_when_another_file_takes_its_place() {
     let Some(server) = server("on_fdb_an_export_ends_when_another_file_takes_its_place") else {
         return;

@@ -183,11 +183,16 @@ impl Running {
         !self.child.wait().unwrap().success()
     }
 
-    /// Asks it to stop, as Ctrl-C does, and returns how it ended.
-    pub(crate) fn interrupt(self) -> Finished {
+    /// Asks it to stop, as Ctrl-C does.
+    pub(crate) fn ask_to_stop(&self) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &id]).status();
         assert!(sent.unwrap().success());
+    }
+
+    /// Asks it to stop, and returns how it ended.
+    pub(crate) fn interrupt(self) -> Finished {
+        self.ask_to_stop();
         self.finish()
     }
 
