@@ -215,6 +215,9 @@ impl<T: Send + 'static> Consumer<T> {
 
     /// Returns deliveries one after the other, as items come, until the consumer is shut down.
     ///
+    /// # Errors
+    /// Those of [`Runner::run`], each as one item of the stream, which goes on.
+    ///
     /// # Cancel safety
     /// As [`dequeue`](Self::dequeue).
     pub fn deliveries(&self) -> impl Stream<Item = Result<Delivery<T>>> + Send + use<T> {

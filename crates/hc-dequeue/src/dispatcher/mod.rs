@@ -7,9 +7,11 @@
 //!
 //! - `deliveries`: what is out, and until when.
 //! - `serve`: on the way from a wish to items, one step of the [registry](crate::registry).
+//! - `hand_out`: from items to those who want them.
 //! - `upkeep`: heartbeats, the dead, and what is held without anybody who knows of it.
 
 mod deliveries;
+mod hand_out;
 mod serve;
 mod upkeep;
 
@@ -37,7 +39,7 @@ use crate::session::{Member, SessionId};
 /// For how many turns of the scheduler those who were just served may ask again.
 const GATHERING_TURNS: u32 = 32;
 
-/// How many takes after a conflict go by the registry without trying the fast path.
+/// How many takes go by the registry without trying the fast path, after one that met somebody there.
 const STAGED_TAKES: u32 = 64;
 
 /// How long the dispatcher waits after a transaction that failed for good.
@@ -153,9 +155,7 @@ type Watch = Mutex<BoxFuture<keyspace::Result<Woken>>>;
 enum Lead {
     /// For whoever has a request, and then for itself.
     Everybody,
-    /// For whoever has a request: somebody else takes items at the same time.
-    OthersOnly,
-    /// For nobody: the session ends, and tells whoever comes to be the first.
+    /// For nobody: somebody else leads, too, or the session ends. Whoever comes to be the first is told.
     HandOver,
 }
 
@@ -186,6 +186,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     leads: Option<Lead>,
     /// How many takes to come do not try the fast path.
     staged: u32,
+    /// Whether those who were served last have asked again at once.
+    asks_again: bool,
     /// `None`: awake.
     sleep: Option<Sleep>,
     metrics: Metrics,
@@ -238,6 +240,7 @@ where
             request: None,
             leads: None,
             staged: 0,
+            asks_again: false,
             sleep: None,
             metrics,
             swept: None,
@@ -285,15 +288,19 @@ where
     /// serves all of them.
     async fn gather(&mut self) {
         let served = std::mem::take(&mut self.served);
+        if served == 0 {
+            return;
+        }
         for _ in 0..GATHERING_TURNS {
             if self.wants.len() >= served {
-                return;
+                break;
             }
             tokio::task::yield_now().await;
             while let Ok(command) = self.commands.try_recv() {
                 self.accept(command);
             }
         }
+        self.asks_again = self.wants.len() >= served;
     }
 
     /// Does the next thing that is due. False: there is nothing to do for now.

@@ -1,32 +1,30 @@
 //! From a wish to items.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::try_join;
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::env::BoxFuture;
-use microqueue::keyspace::{self, Bytes, Code, Database};
-use microqueue::{Item, ItemId};
+use microqueue::keyspace::{self, Bytes, Code, Commit, Database, Transaction};
+use microqueue::{ItemId, StagedId};
 
-use super::{Dispatcher, Lead, Patience, Reply, Requested, STAGED_TAKES, Sleep, Watch};
-use crate::delivery::{Delivery, Fate, GiveBack, Out, give_back};
+use super::{Dispatcher, Lead, Patience, Requested, STAGED_TAKES, Sleep, Watch};
+use crate::delivery::{Return, give_back};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
-use crate::record::Record;
 use crate::registry::fulfill::{Taken, fulfill, take};
 use crate::registry::request::{
-    Precedence, Standing, Supply, Woken, collect, look, precedence, register, supply,
-    supply_counted, watch_pause, watch_request, withdraw,
+    Precedence, Standing, Supply, Woken, collect, look, precedence, register, register_alive,
+    supply, supply_counted, watch_pause, watch_request, withdraw,
 };
 use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, Own, wanted};
+use crate::session::Life;
 
 /// After how many of its own transactions a session that has registered looks for the answer, while
 /// others take items, too: as a rule it is there, and nothing had to be watched.
-const ANSWER: u32 = 2;
+const ANSWER: u32 = 1;
 
 /// For how many of its own transactions a session that has become the first leaves the lead to
 /// somebody else, while others take items, too. Who leads needs one of them to answer its request, and
@@ -55,10 +53,46 @@ fn is_in_doubt(error: &Error) -> bool {
     )
 }
 
+/// What came of taking over an answer.
+struct Collected<T> {
+    /// `None`: there was none.
+    items: Option<Vec<Granted<T>>>,
+    /// What was settled with it.
+    given: Vec<bool>,
+    /// The request that was registered with it.
+    next: Option<StagedId>,
+}
+
+/// Stages to take over an answer, to settle deliveries, and to register a request for as many items as
+/// will be wanted next: who asks again needs one commit for all of it.
+async fn collect_and_ask<T>(
+    tr: &impl Transaction,
+    own: Own<'_, T>,
+    request: &ItemId,
+    returns: &[Return],
+    next: Option<u32>,
+) -> Result<Collected<T>> {
+    let life = async {
+        match next {
+            Some(_) => Ok(own.keys.sessions.life(tr, own.session).await?),
+            None => Ok(None),
+        }
+    };
+    let (items, given, life) =
+        try_join!(collect(tr, own, request), give_back(tr, own, returns), life)?;
+    let next = match next {
+        Some(wanted) if items.is_some() && life == Some(Life::Alive) => {
+            Some(register_alive(tr, own, wanted).await?)
+        }
+        _ => None,
+    };
+    Ok(Collected { items, given, next })
+}
+
 /// What a look at the own request has seen.
 enum Seen<T> {
-    /// It was answered: with these items, which were taken over at once. What was settled with them.
-    Granted(Option<Vec<Granted<T>>>, Vec<bool>),
+    /// It was answered, and the answer taken over at once.
+    Granted(Collected<T>),
     Gone,
     Waits {
         is_first: bool,
@@ -142,7 +176,11 @@ where
                     self.register().await?;
                 }
             }
-            Taken::Staged => self.register().await?,
+            Taken::Staged => {
+                // Others come often enough to meet.
+                self.staged = STAGED_TAKES;
+                self.register().await?;
+            }
             Taken::Paused => {
                 self.answer_impatient();
                 if self.wants.is_empty() {
@@ -163,21 +201,30 @@ where
         let registered = self.runner.run_committed(|tr, _| async move {
             try_join!(register(&tr, own, wanted), give_back(&tr, own, returns))
         });
-        let ((registered, given), commit) = match registered.await {
-            Err(error) if is_in_doubt(&error) => {
-                // A request may be there that is not known here, and would be answered.
-                self.open_session().await?;
-                return Err(error);
-            }
-            registered => registered?,
-        };
+        let registered = registered.await;
+        let ((registered, given), commit) = self.unless_in_doubt(registered, true).await?;
         self.returned(&given);
         let Some(staged) = registered else {
             return self.open_session().await;
         };
+        self.registered(&staged, &commit, began);
+        Ok(())
+    }
+
+    /// Begins a new session if it is not known whether a transaction that registers a request has
+    /// committed: the request would be answered, and nobody would look for the answer.
+    async fn unless_in_doubt<R>(&mut self, outcome: Result<R>, registers: bool) -> Result<R> {
+        if registers && outcome.as_ref().is_err_and(is_in_doubt) {
+            self.open_session().await?;
+        }
+        outcome
+    }
+
+    /// Notes the request that a transaction has registered which began at a time.
+    fn registered(&mut self, staged: &StagedId, commit: &Commit, began: Duration) {
         let stamp = commit.versionstamp;
         let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
-        tracing::debug!(queue = %self.keys().queue, wanted, "registered a request");
+        tracing::debug!(queue = %self.keys().queue, "registered a request");
         self.sleep = None;
         let (look_at, lead_at) = match self.staged {
             0 => (began, began),
@@ -185,7 +232,13 @@ where
         };
         let request = Requested::new(staged.at(stamp), lead_at);
         self.request = Some(Requested { look_at, ..request });
-        Ok(())
+    }
+
+    /// Returns how many items the consumers will want once they have what they want. `None`: that is not
+    /// known, or nobody else takes items, so that they may find some without a request.
+    fn next(&self, demand: &[Demand]) -> Option<u32> {
+        let is_known = self.asks_again && self.staged > 0 && !demand.is_empty();
+        is_known.then(|| u32::try_from(wanted(demand)).unwrap_or(u32::MAX))
     }
 
     /// Looks how things stand for the request, and does what they ask for.
@@ -194,14 +247,15 @@ where
         let was_left_alone = request.woken.is_none();
         let is_impatient = self.wants.iter().any(|want| !want.waits);
         let demand = self.demand();
-        let (own, returns) = (self.own(&demand), &self.next_returns());
-        let look = self.runner.run(|tr, _| async move {
+        let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
+        let began = self.now();
+        let look = self.runner.run_committed(|tr, _| async move {
             let is_first = match look(&tr, keys, session, &id).await? {
                 Standing::Waits { is_first } => is_first,
                 Standing::Gone => return Ok(Seen::Gone),
                 Standing::Granted => {
-                    let both = try_join!(collect(&tr, own, &id), give_back(&tr, own, returns))?;
-                    return Ok(Seen::Granted(both.0, both.1));
+                    let collected = collect_and_ask(&tr, own, &id, returns, next).await?;
+                    return Ok(Seen::Granted(collected));
                 }
             };
             let watch = watch_request(&tr, keys, session, &id, is_first);
@@ -223,15 +277,17 @@ where
                 watch: Mutex::new(Box::pin(watch)),
             })
         });
-        let (is_first, supply, precedence, watch) = match Box::pin(look).await? {
+        let look = Box::pin(look).await;
+        let (seen, commit) = self.unless_in_doubt(look, next.is_some()).await?;
+        let (is_first, supply, precedence, watch) = match seen {
             Seen::Waits {
                 is_first,
                 supply,
                 precedence,
                 watch,
             } => (is_first, supply, precedence, watch),
-            Seen::Granted(items, given) => {
-                self.collected(request, items, &given);
+            Seen::Granted(collected) => {
+                self.collected(request, collected, &commit, began);
                 return Ok(true);
             }
             Seen::Gone => {
@@ -310,15 +366,12 @@ where
 
     /// Fulfills the first requests, the own one or the own demand among them as a rule.
     pub(super) async fn lead(&mut self) -> Result<()> {
-        let demand = match (self.leads, self.request) {
-            (Some(Lead::OthersOnly), None) => Vec::new(),
-            _ => self.demand(),
-        };
+        let demand = self.demand();
         // What it went to sleep for may change.
         self.sleep = None;
-        let (most, then, if_contended) = match self.leads {
-            Some(Lead::HandOver) => (0, Lead::HandOver, Lead::HandOver),
-            _ => (ITEMS_PER_FULFILMENT, Lead::Everybody, Lead::OthersOnly),
+        let (most, then) = match self.leads {
+            Some(Lead::HandOver) => (0, Lead::HandOver),
+            _ => (ITEMS_PER_FULFILMENT, Lead::Everybody),
         };
         // Also if this step ends in doubt.
         self.leads = Some(then);
@@ -341,8 +394,8 @@ where
             Tried::Contended => {
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a fulfilment met a conflict");
-                // It still owes the others a look, and takes its own turn among them.
-                self.leads = Some(if_contended);
+                // Two that lead would go on to meet. This one owes the others no more than a look.
+                self.leads = Some(Lead::HandOver);
                 self.staged = STAGED_TAKES;
                 let lead_at = self.after(began, GRACE);
                 self.request = request.map(|id| Requested::new(id, lead_at));
@@ -369,25 +422,35 @@ where
 
     async fn collect(&mut self, request: Requested) -> Result<()> {
         let demand = self.demand();
-        let (own, returns) = (self.own(&demand), &self.next_returns());
-        let (collected, given) = self
-            .runner
-            .run(|tr, _| async move {
-                try_join!(collect(&tr, own, &request.id), give_back(&tr, own, returns))
-            })
-            .await?;
-        self.collected(request, collected, &given);
+        let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
+        let (id, began) = (request.id, self.now());
+        let collected = self.runner.run_committed(|tr, _| async move {
+            collect_and_ask(&tr, own, &id, returns, next).await
+        });
+        let collected = collected.await;
+        let (collected, commit) = self.unless_in_doubt(collected, next.is_some()).await?;
+        self.collected(request, collected, &commit, began);
         Ok(())
     }
 
-    /// Hands out what a request was answered with. `None`: it was not.
-    fn collected(&mut self, request: Requested, items: Option<Vec<Granted<T>>>, given: &[bool]) {
-        self.returned(given);
+    /// Hands out what a request was answered with, if it was.
+    fn collected(
+        &mut self,
+        request: Requested,
+        collected: Collected<T>,
+        commit: &Commit,
+        began: Duration,
+    ) {
+        self.returned(&collected.given);
         self.sleep = None;
-        match items {
+        match collected.items {
             Some(items) => {
                 tracing::debug!(queue = %self.keys().queue, items = items.len(), "collected a grant");
                 self.request = None;
+                if let Some(next) = collected.next {
+                    self.staged -= 1;
+                    self.registered(&next, commit, began);
+                }
                 self.hand_out(items);
             }
             // The watch was mistaken.
@@ -453,78 +516,6 @@ where
                 want.answer_none();
             }
         }
-    }
-
-    /// Gives items to those who want them, in their order. An item that does not decode becomes a dead
-    /// letter.
-    fn hand_out(&mut self, granted: Vec<Granted<T>>) {
-        self.metrics.dequeues.increment(granted.len() as u64);
-        let (mut popped, mut held) = (VecDeque::new(), VecDeque::new());
-        for item in granted {
-            let (id, record) = (item.id, item.record);
-            match item.value {
-                Ok(value) if item.is_popped => popped.push_back(Item { id, value }),
-                Ok(value) => held.push_back((id, record, value)),
-                Err(error) => {
-                    let queue = &self.keys().queue;
-                    tracing::error!(%queue, ?id, %error, "an item becomes a dead letter");
-                    self.return_later(id, record.grant, GiveBack::Dead);
-                }
-            }
-        }
-        for want in std::mem::take(&mut self.wants) {
-            if want.is_gone() {
-                continue;
-            }
-            match want.reply {
-                Reply::Pop(reply) if !popped.is_empty() => {
-                    self.served += 1;
-                    let count = popped.len().min(want.wanted);
-                    if let Err(Ok(items)) = reply.send(Ok(popped.drain(..count).collect())) {
-                        // It left at this very moment. Somebody else may want them.
-                        for item in items.into_iter().rev() {
-                            popped.push_front(item);
-                        }
-                    }
-                }
-                Reply::Deliver(reply) if !held.is_empty() => {
-                    self.served += 1;
-                    let count = held.len().min(want.wanted);
-                    let items: Vec<_> = held.drain(..count).collect();
-                    let deliveries = items.into_iter().filter_map(|item| self.deliver(item));
-                    if let Err(Ok(unseen)) = reply.send(Ok(deliveries.collect())) {
-                        for delivery in unseen {
-                            let (id, grant) = delivery.disown();
-                            self.deliveries.forget(&id, grant);
-                            self.return_later(id, grant, GiveBack::Unused);
-                        }
-                    }
-                }
-                _ => self.wants.push_back(want),
-            }
-        }
-        for (id, record, _) in held {
-            self.return_later(id, record.grant, GiveBack::Unused);
-        }
-    }
-
-    fn deliver(&mut self, (id, record, value): (ItemId, Record, T)) -> Option<Delivery<T>> {
-        // None: the last consumer is gone, and the session ends with all that it holds.
-        let commands = self.sender.upgrade()?;
-        let deadline = self.now().saturating_add(self.options.time_limit);
-        let out = Arc::new(Out::new(record.grant, deadline));
-        self.deliveries.insert(id, out.clone());
-        Some(Delivery {
-            id,
-            value,
-            attempts: record.attempts,
-            enqueued_millis: record.enqueued_millis,
-            out,
-            session: self.session(),
-            shared: self.shared.clone(),
-            commands,
-            fate: AtomicU8::new(Fate::Open as u8),
-        })
     }
 
     pub(super) fn own<'a>(&'a self, demand: &'a [Demand]) -> Own<'a, T> {

@@ -1,8 +1,5 @@
 //! Pairing items with those who want them.
 
-use std::collections::BTreeMap;
-
-use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction};
 use microqueue::{Item, ItemId};
@@ -15,7 +12,7 @@ use crate::enqueue::{retire_dedupe, wall_millis};
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::{Record, Request, Settings, encode_grant};
-use crate::session::{Life, SessionId};
+use crate::session::Life;
 
 /// What a try of the fast path came to.
 #[derive(Debug)]
@@ -130,16 +127,18 @@ pub(crate) async fn fulfill<T>(
             asked => ready_items(tr, keys, asked).await,
         }
     };
-    let (alive, items) = try_join!(alive(tr, keys, &requests, own.session), items)?;
+    let sessions = requests.iter().map(|request| request.value.session);
+    let sessions = sessions.chain([own.session]).collect();
+    let (alive, items) = try_join!(keys.sessions.living(tr, sessions), items)?;
 
     let mut fulfilled = Fulfilled::nothing();
     // Without a request the session's own demand is one more to be answered, if it lives.
-    let takes_last = of_own > 0 && alive[&own.session];
+    let takes_last = of_own > 0 && alive.contains(&own.session);
     let mut unanswered = requests.len() + usize::from(takes_last);
     let mut items = items.into_iter();
     for Item { id, value: request } in requests {
         unanswered -= 1;
-        if !alive[&request.session] {
+        if !alive.contains(&request.session) {
             keys.requests.take(tr, &id)?;
             fulfilled.removed += 1;
             continue;
@@ -181,24 +180,6 @@ fn first(keys: &Keys) -> RangeQuery {
 async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
     let pause = tr.get(&keys.pause(), Isolation::Serializable).await?;
     Ok(pause.is_some())
-}
-
-/// Returns which of the sessions that have requests, and of the own one, are alive.
-async fn alive(
-    tr: &impl Transaction,
-    keys: &Keys,
-    requests: &[Item<Request>],
-    own: SessionId,
-) -> Result<BTreeMap<SessionId, bool>> {
-    let mut sessions: Vec<_> = requests.iter().map(|item| item.value.session).collect();
-    sessions.push(own);
-    sessions.sort_unstable();
-    sessions.dedup();
-    let lives = sessions.into_iter().map(|session| async move {
-        let life = keys.sessions.life(tr, session).await?;
-        Ok::<_, Error>((session, life == Some(Life::Alive)))
-    });
-    Ok(try_join_all(lives).await?.into_iter().collect())
 }
 
 /// Promotes what is due, and returns the first items.

@@ -15,7 +15,8 @@
 //! - `fulfill`: pairs the first requests with the first items. Everybody may do
 //!   it at any time; the owner of the *first* request does it as a rule.
 //! - `look`: is there a grant, is it the first; with watches on what may change it.
-//! - `collect`: takes over what was granted.
+//! - `collect`: takes over what was granted. Whose consumers ask again at once, as a rule, registers the
+//!   next request in the same transaction.
 //! - `withdraw`: removes a request that nobody has answered.
 //!
 //! # Why it is safe
@@ -43,9 +44,10 @@
 //! dead, leaves only after a `fulfill` that began after its own commit and changed nothing.
 //!
 //! While that goes on, somebody else may come to be the first: it lets the other one lead for as long
-//! as a few transactions take. Should the first one be dead, the others notice when they look after
-//! their poll interval, lose patience one after the other, by their rank, and act in its place. While
-//! there is no item there is no patience to lose.
+//! as a few transactions take. Of two that lead all the same one fails, and then owes the others no more
+//! than to tell the first one that it is: two that went on would go on to meet. Should the first one be
+//! dead, the others notice when they look after their poll interval, lose patience one after the other, by
+//! their rank, and act in its place. While there is no item there is no patience to lose.
 
 pub(crate) mod fulfill;
 pub(crate) mod request;

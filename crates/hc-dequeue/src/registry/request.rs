@@ -28,12 +28,21 @@ pub(crate) async fn register<T>(
     own: Own<'_, T>,
     wanted: u32,
 ) -> Result<Option<StagedId>> {
-    let (keys, session) = (own.keys, own.session);
-    if keys.sessions.life(tr, session).await? != Some(Life::Alive) {
-        return Ok(None);
+    match own.keys.sessions.life(tr, own.session).await? {
+        Some(Life::Alive) => register_alive(tr, own, wanted).await.map(Some),
+        _ => Ok(None),
     }
+}
+
+/// Stages a request of a session that the transaction has read to be alive.
+pub(crate) async fn register_alive<T>(
+    tr: &impl Transaction,
+    own: Own<'_, T>,
+    wanted: u32,
+) -> Result<StagedId> {
+    let session = own.session;
     let request = Request { session, wanted };
-    Ok(Some(keys.requests.enqueue(tr, &request).await?))
+    Ok(own.keys.requests.enqueue(tr, &request).await?)
 }
 
 /// How things stand for a request.

@@ -19,12 +19,16 @@
 
 mod member;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
+use futures::future::try_join_all;
 use futures::try_join;
-use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Subspace, Transaction, read_all};
+use microqueue::keyspace::{
+    ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction, read_all,
+};
 
-use crate::error::{Result, corrupt};
+use crate::error::{Error, Result, corrupt};
 use crate::keys::stamp_of;
 
 pub use self::member::{Member, Tick};
@@ -34,6 +38,9 @@ const FORMAT: u8 = 1;
 
 /// How many sessions a look at them reads at most.
 const SESSIONS_PER_LOOK: usize = 10_000;
+
+/// From how many sessions on a range read tells who lives.
+const SESSIONS_OF_A_RANGE: usize = 4;
 
 /// The name of a session, from its opening to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,16 +124,66 @@ impl Sessions {
     ///
     /// # Conflicts
     /// Reads the session's state: whoever declares it dead makes this transaction fail.
+    ///
+    /// # Errors
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), if the state is of no known format.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stages nothing.
     pub async fn life(&self, tr: &impl Transaction, session: SessionId) -> Result<Option<Life>> {
         let key = self.state(session);
         let state = tr.get(&key, Isolation::Serializable).await?;
         state.map(|state| Life::decode(&key, &state)).transpose()
     }
 
+    /// Reads which of some sessions are alive. Where there are many, one range read tells: a read for
+    /// each would cost more than the rest of a transaction.
+    ///
+    /// # Conflicts
+    /// Reads the states of these sessions, as [`life`](Self::life) does.
+    pub(crate) async fn living(
+        &self,
+        tr: &impl Transaction,
+        sessions: BTreeSet<SessionId>,
+    ) -> Result<BTreeSet<SessionId>> {
+        let page = match sessions.first() {
+            Some(first) if sessions.len() >= SESSIONS_OF_A_RANGE => {
+                let (_, end) = self.subspace.subspace(&"s").range();
+                let query = RangeQuery::keys(self.state(*first), end);
+                let query = query.limit(2 * sessions.len()).mode(StreamingMode::WantAll);
+                tr.get_range(&query, Isolation::Snapshot).await?.rows
+            }
+            _ => Vec::new(),
+        };
+        let lives = sessions.into_iter().map(|session| {
+            let page = &page;
+            async move {
+                let key = self.state(session);
+                let is_read = page.last().is_some_and(|last| *key <= *last.key());
+                let life = if is_read {
+                    tr.add_conflict_key(ConflictKind::Read, &key)?;
+                    let place = page.binary_search_by(|row| row.key().cmp(&key));
+                    let row = place.ok().map(|place| &page[place]);
+                    row.map(|row| Life::decode(&key, row.value())).transpose()?
+                } else {
+                    self.life(tr, session).await?
+                };
+                Ok::<_, Error>((life == Some(Life::Alive)).then_some(session))
+            }
+        });
+        Ok(try_join_all(lives).await?.into_iter().flatten().collect())
+    }
+
     /// Stages a sign of life. False: the session is dead.
     ///
     /// # Conflicts
     /// Reads the session's state and its heartbeat.
+    ///
+    /// # Errors
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life).
+    ///
+    /// # Cancel safety
+    /// The sign is staged last: dropping the future before it is done stages nothing.
     pub async fn beat(&self, tr: &impl Transaction, session: SessionId) -> Result<bool> {
         let heartbeat = self.heartbeat(session);
         // Read, so that a heartbeat that lands late does not come after a newer one.
@@ -143,6 +200,12 @@ impl Sessions {
     ///
     /// # Conflicts
     /// Reads by snapshot: who acts on one of them reads its [life](Self::life).
+    ///
+    /// # Errors
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life), and if a key names no session.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, Life)>> {
         let rows = self.page(tr, "s").await?;
         let session = |row: &KeyValue| {
@@ -170,6 +233,12 @@ impl Sessions {
     ///
     /// # Conflicts
     /// Reads by snapshot: what it finds is judged again in the step that acts on it.
+    ///
+    /// # Errors
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`all`](Self::all), and if a heartbeat is no versionstamp.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn look(
         &self,
         tr: &impl Transaction,
@@ -197,6 +266,12 @@ impl Sessions {
     ///
     /// # Conflicts
     /// Reads the session's heartbeat and its state.
+    ///
+    /// # Errors
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`look`](Self::look).
+    ///
+    /// # Cancel safety
+    /// What it stages comes last: dropping the future before it is done stages nothing.
     pub async fn declare_dead(
         &self,
         tr: &impl Transaction,
@@ -229,6 +304,12 @@ impl Sessions {
     ///
     /// # Conflicts
     /// Reads the session's state.
+    ///
+    /// # Errors
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life).
+    ///
+    /// # Cancel safety
+    /// The change is staged last: dropping the future before it is done stages nothing.
     pub async fn retire(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
         if self.life(tr, session).await? == Some(Life::Alive) {
             tr.set(&self.state(session), &Life::Dead.encode());
@@ -263,7 +344,60 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use keyspace::conformance::stores::TestStore;
+    use microqueue::keyspace::{Code, Database, OwnedTransaction};
+
     use super::*;
+
+    keyspace::on_every_store!(
+        of_many_sessions_the_living_are_found_and_the_states_of_all_are_in_conflict
+    );
+
+    async fn of_many_sessions_the_living_are_found_and_the_states_of_all_are_in_conflict(
+        store: TestStore,
+    ) {
+        let sessions = Sessions::new(store.root.clone());
+        let named = |name: u8| SessionId([name; 16]);
+        let mut lives = BTreeMap::new();
+        for asked in [&[3, 4, 9][..], &[3, 4, 6, 9, 12, 59], &[200, 201, 202, 203]] {
+            // Some that nobody asks for, too, and some that do not exist.
+            for name in (0..60).step_by(3) {
+                let life = if name % 2 == 0 {
+                    Life::Alive
+                } else {
+                    Life::Dead
+                };
+                lives.insert(name, life);
+                set_life(&store, &sessions, named(name), life).await;
+            }
+            for name in asked {
+                let living = asked
+                    .iter()
+                    .filter(|name| lives.get(*name) == Some(&Life::Alive));
+                let living = living.map(|name| named(*name)).collect();
+                let all = asked.iter().map(|name| named(*name)).collect();
+                let mut tr = store.db.begin().unwrap();
+                assert_eq!(sessions.living(&tr, all).await.unwrap(), living);
+                tr.set(&store.root.pack(&"work"), b"");
+                let life = match lives.get(name) {
+                    Some(Life::Alive) => Life::Dead,
+                    _ => Life::Alive,
+                };
+                lives.insert(*name, life);
+                set_life(&store, &sessions, named(*name), life).await;
+                let refused = tr.commit().await.unwrap_err();
+                assert_eq!(refused.code(), Some(Code::NOT_COMMITTED));
+            }
+        }
+    }
+
+    async fn set_life(store: &TestStore, sessions: &Sessions, session: SessionId, life: Life) {
+        let mut tr = store.db.begin().unwrap();
+        tr.set(&sessions.state(session), &life.encode());
+        tr.commit().await.unwrap();
+    }
 
     #[test]
     fn keys_and_states_have_the_bytes_of_the_schema() {

@@ -1,8 +1,8 @@
 //! What a session's dispatcher does: one step after the other, around its one request.
 
-use crate::database::{Database, FIRST, ITEMS, Key, Staged};
+use crate::database::{ABSENT, Database, FIRST, ITEMS, Key, Staged};
 use crate::model::{Protocol, Step};
-use crate::protocol::{self, Mistake};
+use crate::protocol::{self, Mistake, Taking};
 use crate::state::{Lead, State, Watch};
 
 /// A step of a dispatcher.
@@ -17,7 +17,7 @@ pub(crate) enum Dispatch {
     Fulfill,
     /// `registry::fulfill` that finds nothing to change.
     Leave,
-    /// `registry::look`: nothing to do for now.
+    /// `registry::look`: nothing to do for now, or no request any more.
     Look,
     /// `registry::collect`.
     Collect,
@@ -45,12 +45,14 @@ impl Protocol {
             return;
         }
         let is_registered = state.db.has(Key::Request(me));
-        let takes_last = takes_last(state, me);
-        let changes = || protocol::fulfill(&state.db, self.rules, me, takes_last).is_some();
+        let taking = taking(state, me);
+        let changes = || protocol::fulfill(&state.db, self.rules, me, taking).is_some();
         // Of a request for which there will be no item nobody has anything.
         let is_over = (0..self.budget.arrivals).all(|item| state.db.has(Key::Effect(item)));
-        if memory.leads.is_some() {
-            add(if changes() {
+        if let Some(lead) = memory.leads {
+            let is_hasty =
+                self.rules.breaks(Mistake::NoLookAfterConflict) && lead == Lead::HandOver;
+            add(if changes() && !is_hasty {
                 Dispatch::Fulfill
             } else {
                 Dispatch::Leave
@@ -58,6 +60,9 @@ impl Protocol {
         } else if memory.watches.is_some() {
             if self.loses_patience(state) && changes() {
                 add(Dispatch::Fulfill);
+            }
+            if self.polls(state) && !is_registered && !state.is_answered(me) {
+                add(Dispatch::Look);
             }
         } else if state.is_answered(me) {
             add(Dispatch::Collect);
@@ -89,6 +94,12 @@ impl Protocol {
         somebody_died && has_items && !state.db.has(Key::Pause)
     }
 
+    /// Returns whether a session that sleeps looks after its poll interval: its own commit, of which it
+    /// gave up to learn the outcome, may have answered its request.
+    fn polls(&self, state: &State) -> bool {
+        state.budget.doubts < self.budget.doubts
+    }
+
     /// Takes a step of a dispatcher. `None`: it finds nothing to do.
     pub(crate) fn dispatch(
         &self,
@@ -103,18 +114,21 @@ impl Protocol {
             Dispatch::Take => self.run(next, me, protocol::take(db, rules, me)?),
             Dispatch::Register => self.run(next, me, protocol::register(db, me)?),
             Dispatch::Fulfill => {
-                let takes_last = takes_last(next, me);
+                let taking = taking(next, me);
                 let memory = &mut next.sessions[me];
-                memory.leads = Some(Lead::Everybody);
+                if taking != Taking::Nothing {
+                    memory.leads = Some(Lead::Everybody);
+                }
                 memory.watches = None;
-                self.run(next, me, protocol::fulfill(db, rules, me, takes_last)?);
+                self.run(next, me, protocol::fulfill(db, rules, me, taking)?);
             }
             Dispatch::Leave => memory.leads = None,
             Dispatch::Look => {
-                memory.watches = Some(match db.get(Key::Request(me)) {
-                    FIRST => Watch::GrantOrWake,
-                    _ => Watch::Grant,
-                });
+                memory.watches = match db.get(Key::Request(me)) {
+                    FIRST => Some(Watch::GrantOrWake),
+                    ABSENT => None,
+                    _ => Some(Watch::Grant),
+                };
             }
             Dispatch::Collect => {
                 let grant = db.get(Key::Grant(me));
@@ -172,9 +186,13 @@ impl Protocol {
     }
 }
 
-/// Returns whether a session that leads has a demand without a request.
-fn takes_last(state: &State, me: usize) -> bool {
-    state.sessions[me].leads == Some(Lead::Everybody) && state.is_idle(me)
+/// Returns what a session's next fulfilment takes.
+fn taking(state: &State, me: usize) -> Taking {
+    match state.sessions[me].leads {
+        Some(Lead::HandOver) => Taking::Nothing,
+        Some(Lead::Everybody) if state.is_idle(me) => Taking::Last,
+        _ => Taking::ForOthers,
+    }
 }
 
 /// Returns whether a transaction that reads this state grants an item and leaves one before it.

@@ -32,7 +32,8 @@
 //! items and two deaths, and two items and one death where everything else comes together.
 //!
 //! There is no clock. A heartbeat is old when its process is silent. Patience may end as soon as
-//! somebody has fallen silent, and not before: without that, whoever sleeps sleeps until it is woken.
+//! somebody has fallen silent, and not before. Somebody whose own commit was in doubt looks whether it
+//! still has its request. Without that, whoever sleeps sleeps until it is woken.
 //! The time for which a session that is the first lets another one lead may be over at once.
 //!
 //! # What must hold
@@ -52,9 +53,10 @@
 //! # What is left out
 //!
 //! A session has one request and one consumer, which wants nothing between a withdrawal and the first
-//! look after it, and all requests want the same number of items. A session that finds itself dead
-//! opens anew as another, which is one of the others of the model. Delayed items, dead letters, `pop`
-//! and limits on batches are not in the model.
+//! look after it, and all requests want the same number of items. To take over an answer and to register
+//! the next request are two steps: that they may be one commit is as if nothing came between. A session
+//! that finds itself dead opens anew as another, which is one of the others of the model. Delayed items,
+//! dead letters, `pop` and limits on batches are not in the model.
 
 mod database;
 mod dispatcher;
@@ -251,6 +253,12 @@ fn catches_a_withdrawal_without_a_look_after_it() {
 fn catches_a_fulfilment_in_doubt_without_a_look_after_it() {
     let budget = Budget { doubts: 1, ..QUIET };
     catch(Mistake::NoLookInDoubt, FINISHES, budget);
+}
+
+#[test]
+fn catches_a_leader_that_meets_another_and_leaves_without_a_look() {
+    let budget = Budget { doubts: 1, ..QUIET };
+    catch(Mistake::NoLookAfterConflict, FINISHES, budget);
 }
 
 #[test]

@@ -103,5 +103,14 @@ fn memory(state: &State, session: usize) -> usize {
     numbers.filter(|number| **number != ABSENT).count()
         + 3 * usize::from(memory.in_flight.is_none())
         + usize::from(memory.leads.is_some())
-        + usize::from(memory.watches.is_none())
+        + match memory.watches {
+            None => 1,
+            Some(_) if waits_in_vain(state, session) => 2,
+            Some(_) => 0,
+        }
+}
+
+/// Whether a session has no request any more and no answer to it.
+fn waits_in_vain(state: &State, session: usize) -> bool {
+    !state.db.has(Key::Request(session)) && !state.is_answered(session)
 }

@@ -28,6 +28,8 @@ pub(crate) enum Mistake {
     NoLookAfterWithdrawal,
     /// Whoever gives up to learn what becomes of its fulfilment leaves without a look.
     NoLookInDoubt,
+    /// Whoever leads and meets another one leaves without a look.
+    NoLookAfterConflict,
     /// `registry::fulfill` tells nobody that it has become the first.
     NobodyTold,
     /// `registry::fulfill` does nothing while the queue is paused.
@@ -148,21 +150,33 @@ pub(crate) fn register(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
+/// What a fulfilment takes for those who have no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taking {
+    /// Items for its own session, after all others.
+    Last,
+    /// Nothing for its own session.
+    ForOthers,
+    /// Nothing for anybody, whoever has a request.
+    Nothing,
+}
+
 /// `registry::fulfill`: pairs the first requests with the first items, clears the requests of the dead
 /// that it meets, and tells the request that is the first after it. One's own request gets no grant: its
 /// owner learns its items from the commit, and what it was told goes with it. Who has a demand of its own,
-/// without a request, comes last. While the queue is paused it is as if there were no items.
-pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize, takes_last: bool) -> Option<Staged> {
+/// without a request, comes last. While the queue is paused, and for who hands over, it is as if there
+/// were no items.
+pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let is_paused = tr.get(Key::Pause) != ABSENT;
     if is_paused && rules.breaks(Mistake::NobodyToldInPause) {
         return None;
     }
-    let takes_last = takes_last && tr.get(Key::Session(me)) == ALIVE;
+    let takes_last = taking == Taking::Last && tr.get(Key::Session(me)) == ALIVE;
     let requests = requests(&mut tr, rules);
     let mut unanswered = requests.len() + usize::from(takes_last);
     let mut items = rules.queued(&mut tr);
-    items.retain(|_| !is_paused);
+    items.retain(|_| !is_paused && taking != Taking::Nothing);
     let mut items = items.into_iter();
     for (session, life) in requests {
         unanswered -= 1;

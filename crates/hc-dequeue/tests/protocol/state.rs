@@ -56,6 +56,8 @@ pub(crate) enum Lead {
     Everybody,
     /// For whoever has a request.
     OthersOnly,
+    /// For nobody: it tells whoever is the first.
+    HandOver,
 }
 
 /// What wakes the owner of a request.
@@ -157,7 +159,7 @@ impl State {
             watches.take_if(|watch| is_granted || is_woken && *watch == Watch::GrantOrWake);
             let doomed = memory.in_flight.take_if(|other| staged.dooms(other));
             if doomed.is_some() && memory.leads.is_some() {
-                memory.leads = Some(Lead::OthersOnly);
+                memory.leads = Some(Lead::HandOver);
             }
         }
         self.adrift.retain(|other| !staged.dooms(other));

@@ -1,0 +1,93 @@
+//! From items to those who want them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+
+use microqueue::keyspace::Database;
+use microqueue::keyspace::codec::Codec;
+use microqueue::{Item, ItemId};
+
+use super::{Dispatcher, Reply};
+use crate::delivery::{Delivery, Fate, GiveBack, Out};
+use crate::record::Record;
+use crate::registry::Granted;
+
+impl<T, D, C> Dispatcher<T, D, C>
+where
+    T: Send + Sync + 'static,
+    D: Database,
+    C: Codec<T>,
+{
+    /// Gives items to those who want them, in their order. An item that does not decode becomes a dead
+    /// letter.
+    pub(super) fn hand_out(&mut self, granted: Vec<Granted<T>>) {
+        self.metrics.dequeues.increment(granted.len() as u64);
+        let (mut popped, mut held) = (VecDeque::new(), VecDeque::new());
+        for item in granted {
+            let (id, record) = (item.id, item.record);
+            match item.value {
+                Ok(value) if item.is_popped => popped.push_back(Item { id, value }),
+                Ok(value) => held.push_back((id, record, value)),
+                Err(error) => {
+                    let queue = &self.keys().queue;
+                    tracing::error!(%queue, ?id, %error, "an item becomes a dead letter");
+                    self.return_later(id, record.grant, GiveBack::Dead);
+                }
+            }
+        }
+        for want in std::mem::take(&mut self.wants) {
+            if want.is_gone() {
+                continue;
+            }
+            match want.reply {
+                Reply::Pop(reply) if !popped.is_empty() => {
+                    self.served += 1;
+                    let count = popped.len().min(want.wanted);
+                    if let Err(Ok(items)) = reply.send(Ok(popped.drain(..count).collect())) {
+                        // It left at this very moment. Somebody else may want them.
+                        for item in items.into_iter().rev() {
+                            popped.push_front(item);
+                        }
+                    }
+                }
+                Reply::Deliver(reply) if !held.is_empty() => {
+                    self.served += 1;
+                    let count = held.len().min(want.wanted);
+                    let items: Vec<_> = held.drain(..count).collect();
+                    let deliveries = items.into_iter().filter_map(|item| self.deliver(item));
+                    if let Err(Ok(unseen)) = reply.send(Ok(deliveries.collect())) {
+                        for delivery in unseen {
+                            let (id, grant) = delivery.disown();
+                            self.deliveries.forget(&id, grant);
+                            self.return_later(id, grant, GiveBack::Unused);
+                        }
+                    }
+                }
+                _ => self.wants.push_back(want),
+            }
+        }
+        for (id, record, _) in held {
+            self.return_later(id, record.grant, GiveBack::Unused);
+        }
+    }
+
+    fn deliver(&mut self, (id, record, value): (ItemId, Record, T)) -> Option<Delivery<T>> {
+        // None: the last consumer is gone, and the session ends with all that it holds.
+        let commands = self.sender.upgrade()?;
+        let deadline = self.now().saturating_add(self.options.time_limit);
+        let out = Arc::new(Out::new(record.grant, deadline));
+        self.deliveries.insert(id, out.clone());
+        Some(Delivery {
+            id,
+            value,
+            attempts: record.attempts,
+            enqueued_millis: record.enqueued_millis,
+            out,
+            session: self.session(),
+            shared: self.shared.clone(),
+            commands,
+            fate: AtomicU8::new(Fate::Open as u8),
+        })
+    }
+}
