@@ -29,7 +29,7 @@ const ANSWER: u32 = 1;
 /// For how many of its own transactions a session that has become the first leaves the lead to
 /// somebody else, while others take items, too. Who leads needs one of them to answer its request, and
 /// the answer needs another to be noticed.
-const GRACE: u32 = 2;
+const GRACE: u32 = 4;
 
 /// Into how many parts the patience of one rank divides the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
@@ -453,8 +453,14 @@ where
                 }
                 self.hand_out(items);
             }
-            // The watch was mistaken.
-            None => self.request = Some(Requested::new(request.id, request.lead_at)),
+            // It was told that it is the first, by somebody who may still be leading.
+            None => {
+                let lead_at = match self.staged {
+                    0 => request.lead_at,
+                    _ => self.after(began, GRACE),
+                };
+                self.request = Some(Requested::new(request.id, lead_at));
+            }
         }
     }
 

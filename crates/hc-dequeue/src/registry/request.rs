@@ -67,13 +67,14 @@ pub(crate) async fn look(
     request: &ItemId,
 ) -> Result<Standing> {
     let grant = tr.get(&keys.grant(session, request), Isolation::Snapshot);
+    // First, since as a rule nothing else is to be read.
+    if grant.await?.is_some_and(|grant| !is_turn(&grant)) {
+        return Ok(Standing::Granted);
+    }
     let (begin, _) = keys.part("r");
     let up_to_it = RangeQuery::keys(begin, key_after(&keys.request(request)));
     let last_two = tr.get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot);
-    let (grant, last_two) = try_join!(grant, last_two)?;
-    if grant.is_some_and(|grant| !is_turn(&grant)) {
-        return Ok(Standing::Granted);
-    }
+    let last_two = last_two.await?;
     let last = last_two.rows.first().map(|row| keys.requests.decode(row));
     Ok(match last.transpose()? {
         Some(last) if last.id == *request => Standing::Waits {
