@@ -23,12 +23,12 @@ use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, Own, wanted};
 use crate::session::Life;
 
 /// After how many of its own transactions a session that has registered looks for the answer, while
-/// others take items, too: as a rule it is there, and nothing had to be watched.
+/// others take items, too: more often than not it is there, and nothing had to be watched.
 const ANSWER: u32 = 1;
 
 /// For how many of its own transactions a session that has become the first leaves the lead to
-/// somebody else, while others take items, too. Who leads needs one of them to answer its request, and
-/// the answer needs another to be noticed.
+/// somebody else, while others take items, too. Who leads may have begun a fulfilment just before the
+/// request came, and a fulfilment for many takes longer than a transaction for one.
 const GRACE: u32 = 4;
 
 /// Into how many parts the patience of one rank divides the lease.
