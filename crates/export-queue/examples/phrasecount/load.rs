@@ -8,8 +8,8 @@
 //!
 //! Who dies in between leaves chunks that no document will ever have if the file changes meanwhile. So
 //! a text is registered as an upload with its first chunk, until a document has it, and a load ends by
-//! removing all uploads that there are. One of somebody who lives is removed as well: he finds the
-//! chunk before gone, or the text, and begins again.
+//! removing all uploads that there are. One of somebody who lives is removed as well: who finds the
+//! chunk before gone, or the text, begins again.
 
 use std::collections::HashSet;
 use std::path::Path;

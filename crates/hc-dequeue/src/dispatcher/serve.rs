@@ -27,9 +27,13 @@ use crate::session::Life;
 const ANSWER: u32 = 1;
 
 /// For how many of its own transactions a session that has become the first leaves the lead to
-/// somebody else, while others take items, too. Who leads may have begun a fulfilment just before the
-/// request came, and a fulfilment for many takes longer than a transaction for one.
-const GRACE: u32 = 4;
+/// somebody else, while others take items, too. Who leads needs one of them to answer its request, and
+/// the answer needs another to be noticed.
+const GRACE: u32 = 2;
+
+/// The same while consumers ask again at once: then who leads goes on as a rule, and each of its
+/// fulfilments is for many.
+const GRACE_OF_MANY: u32 = 4;
 
 /// Into how many parts the patience of one rank divides the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
@@ -228,7 +232,7 @@ where
         self.sleep = None;
         let (look_at, lead_at) = match self.staged {
             0 => (began, began),
-            _ => (self.after(began, ANSWER), self.after(began, GRACE)),
+            _ => (self.after(began, ANSWER), self.after(began, self.grace())),
         };
         let request = Requested::new(staged.at(stamp), lead_at);
         self.request = Some(Requested { look_at, ..request });
@@ -397,7 +401,7 @@ where
                 // Two that lead would go on to meet. This one owes the others no more than a look.
                 self.leads = Some(Lead::HandOver);
                 self.staged = STAGED_TAKES;
-                let lead_at = self.after(began, GRACE);
+                let lead_at = self.after(began, self.grace());
                 self.request = request.map(|id| Requested::new(id, lead_at));
                 return Ok(());
             }
@@ -457,7 +461,7 @@ where
             None => {
                 let lead_at = match self.staged {
                     0 => request.lead_at,
-                    _ => self.after(began, GRACE),
+                    _ => self.after(began, self.grace()),
                 };
                 self.request = Some(Requested::new(request.id, lead_at));
             }
@@ -511,6 +515,13 @@ where
         let now = self.now();
         let took = now.saturating_sub(began);
         now.saturating_add(took.saturating_mul(transactions))
+    }
+
+    fn grace(&self) -> u32 {
+        match self.asks_again {
+            true => GRACE_OF_MANY,
+            false => GRACE,
+        }
     }
 
     /// Tells those who do not wait that there is nothing.
