@@ -14,6 +14,7 @@ pub mod shift;
 pub mod stage;
 pub mod statistics;
 pub mod table;
+pub mod workload;
 
 use std::future::Future;
 use std::path::Path;

@@ -40,10 +40,10 @@ fn main() -> io::Result<()> {
         if !arguments.wants(workload.name) {
             continue;
         }
-        let results = workload.run(&stage);
+        let results = workload::run(&workload, &stage);
         writeln!(out, "\n{}\n\n{}", workload.title, table::of(&results))?;
         if workload.is_curve && arguments.wants_plots() {
-            let path = workload.draw(&stage, &results);
+            let path = workload::draw(&workload, &stage, &results);
             writeln!(out, "\n{}", path.display())?;
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use benches::figures::{Figures, Rounds, turns};
+use benches::figures::Figures;
 use benches::plot::{self, Curve, Hue, Panel};
 use benches::stage::Stage;
 use keyspace::conformance::scale;
@@ -11,22 +11,11 @@ use keyspace::conformance::scale;
 use crate::spread::Spread;
 use crate::trial::{Setting, Way};
 
-/// Settings that belong into one table.
-pub(crate) struct Workload {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    /// Whether the settings differ by the number of writers.
-    pub(crate) is_curve: bool,
-    settings: Vec<Setting>,
-    ways: &'static [Way],
-}
+/// Settings that belong into one table, and the ways to add that are compared in them.
+pub(crate) type Workload = benches::workload::Workload<Setting, Way>;
 
 /// What came of a way to add in a setting.
-pub(crate) struct Outcome {
-    pub(crate) setting: Setting,
-    pub(crate) way: Way,
-    pub(crate) rounds: Rounds,
-}
+pub(crate) type Outcome = benches::workload::Outcome<Setting, Way>;
 
 /// What came of a workload, setting by setting.
 pub(crate) type Results = Vec<Outcome>;
@@ -88,48 +77,30 @@ fn setting(writers: u64, spread: Spread, keys_per_commit: usize) -> Setting {
     }
 }
 
-impl Workload {
-    /// Runs all rounds.
-    pub(crate) fn run(&self, stage: &Stage) -> Results {
-        let mut results: Results = (self.settings.iter())
-            .flat_map(|&setting| self.ways.iter().map(move |&way| Outcome::new(setting, way)))
-            .collect();
-        let count = results.len();
-        for turn in turns(count, scale(3, 7)) {
-            let outcome = &mut results[turn];
-            let figures = outcome.setting.measure(outcome.way, stage);
-            outcome.rounds.push(figures);
-        }
-        results
-    }
-
-    /// Draws throughput and conflicts over the number of writers, and returns the file.
-    pub(crate) fn draw(&self, stage: &Stage, results: &Results) -> PathBuf {
-        let panel = |title, digits, figure: fn(&Figures) -> f64| Panel {
-            title,
-            over: "writers",
-            factor: 2.0,
-            digits,
-            curves: (self.ways.iter().map(|way| curve(*way, results, figure))).collect(),
-        };
-        let panels = [
-            panel("updates a second", 0, |figures| figures.rate),
-            panel("conflicts per update", 1, |figures| {
-                figures.conflicts_per_item
-            }),
-        ];
-        plot::draw(&format!("combine-{}-{}", self.name, stage.kind()), &panels)
-    }
+/// Runs all rounds.
+pub(crate) fn run(workload: &Workload, stage: &Stage) -> Results {
+    workload.run(scale(3, 7), |setting, way| setting.measure(way, stage))
 }
 
-impl Outcome {
-    fn new(setting: Setting, way: Way) -> Self {
-        Self {
-            setting,
-            way,
-            rounds: Rounds::default(),
-        }
-    }
+/// Draws throughput and conflicts over the number of writers, and returns the file.
+pub(crate) fn draw(workload: &Workload, stage: &Stage, results: &Results) -> PathBuf {
+    let panel = |title, digits, figure: fn(&Figures) -> f64| Panel {
+        title,
+        over: "writers",
+        factor: 2.0,
+        digits,
+        curves: (workload.ways.iter().map(|way| curve(*way, results, figure))).collect(),
+    };
+    let panels = [
+        panel("updates a second", 0, |figures| figures.rate),
+        panel("conflicts per update", 1, |figures| {
+            figures.conflicts_per_item
+        }),
+    ];
+    plot::draw(
+        &format!("combine-{}-{}", workload.name, stage.kind()),
+        &panels,
+    )
 }
 
 fn curve(way: Way, results: &Results, figure: fn(&Figures) -> f64) -> Curve {

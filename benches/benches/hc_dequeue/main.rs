@@ -39,7 +39,7 @@ fn main() -> io::Result<()> {
         if !arguments.wants(workload.name) {
             continue;
         }
-        if workload.takes_processes() && !stage.is_shared() {
+        if workload::takes_processes(&workload) && !stage.is_shared() {
             writeln!(
                 io::stderr(),
                 "skipped: {}: one process at a time can open {}",
@@ -48,7 +48,7 @@ fn main() -> io::Result<()> {
             )?;
             continue;
         }
-        let results = workload.run(&stage);
+        let results = workload::run(&workload, &stage);
         writeln!(out, "\n{}\n\n{}", workload.title, table::of(&results))?;
         if workload.is_curve && arguments.wants_plots() {
             let path = plot::draw(workload.name, &stage, &results);

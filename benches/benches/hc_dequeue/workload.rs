@@ -2,29 +2,17 @@
 
 use std::time::Duration;
 
-use benches::figures::{Rounds, turns};
 use benches::load::{Action, Load};
 use benches::stage::Stage;
 use keyspace::conformance::scale;
 
 use crate::trial::{Setting, Way};
 
-/// Settings that belong into one table.
-pub(crate) struct Workload {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    /// Whether the settings differ by the number of consumers.
-    pub(crate) is_curve: bool,
-    settings: Vec<Setting>,
-    ways: &'static [Way],
-}
+/// Settings that belong into one table, and the ways to queue that are compared in them.
+pub(crate) type Workload = benches::workload::Workload<Setting, Way>;
 
 /// What came of a way to queue in a setting.
-pub(crate) struct Outcome {
-    pub(crate) setting: Setting,
-    pub(crate) way: Way,
-    pub(crate) rounds: Rounds,
-}
+pub(crate) type Outcome = benches::workload::Outcome<Setting, Way>;
 
 /// What came of a workload, setting by setting.
 pub(crate) type Results = Vec<Outcome>;
@@ -99,33 +87,15 @@ impl Setting {
     }
 }
 
-impl Workload {
-    /// Says whether the workload takes several processes.
-    pub(crate) fn takes_processes(&self) -> bool {
-        self.settings.iter().any(|setting| setting.processes > 1)
-    }
-
-    /// Runs all rounds.
-    pub(crate) fn run(&self, stage: &Stage) -> Results {
-        let mut results: Results = (self.settings.iter())
-            .flat_map(|&setting| self.ways.iter().map(move |&way| Outcome::new(setting, way)))
-            .collect();
-        let count = results.len();
-        for turn in turns(count, scale(3, 7)) {
-            let outcome = &mut results[turn];
-            let figures = outcome.setting.measure(outcome.way, stage);
-            outcome.rounds.push(figures);
-        }
-        results
-    }
+/// Runs all rounds.
+pub(crate) fn run(workload: &Workload, stage: &Stage) -> Results {
+    workload.run(scale(3, 7), |setting, way| setting.measure(way, stage))
 }
 
-impl Outcome {
-    fn new(setting: Setting, way: Way) -> Self {
-        Self {
-            setting,
-            way,
-            rounds: Rounds::default(),
-        }
-    }
+/// Says whether the workload takes several processes.
+pub(crate) fn takes_processes(workload: &Workload) -> bool {
+    workload
+        .settings
+        .iter()
+        .any(|setting| setting.processes > 1)
 }
