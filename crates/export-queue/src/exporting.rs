@@ -7,7 +7,10 @@ use std::time::Duration;
 use combine::crew::{Job, Next, Place, panic_message};
 use combine::hc_dequeue::microqueue::Item;
 use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
-use combine::hc_dequeue::microqueue::keyspace::{Bytes, Database, Isolation, Runner, Transaction};
+use combine::hc_dequeue::microqueue::keyspace::error::code_of;
+use combine::hc_dequeue::microqueue::keyspace::{
+    Bytes, Code, Database, Isolation, Runner, Transaction,
+};
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::{FutureExt, try_join};
@@ -177,12 +180,14 @@ where
         let settled = &self.export(place, effort, &batch).await?;
         let settle =
             |tr, _| async move { subscription.settle(&tr, session, bucket, settled).await };
-        if !self
-            .runner
-            .run(settle)
-            .await
-            .map_err(|error| describe(&error))?
-        {
+        let settling = self.runner.run(settle).await.map_err(|error| {
+            if code_of(&error) == Some(Code::TRANSACTION_TOO_LARGE) {
+                // So many dead letters do not fit. Fewer entries have fewer.
+                effort.limit = Some((batch.entries.len() / 2).max(1));
+            }
+            describe(&error)
+        });
+        if !settling? {
             self.metrics.lost.increment(1);
             tracing::warn!(%bucket, "a batch was exported under a claim that is lost");
             *effort = Effort::default();

@@ -20,6 +20,7 @@ keyspace::on_every_store!(threads:
     a_subspace_that_is_taken_is_refused,
     the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused,
     an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on,
+    more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_letters,
     a_queue_without_settings_is_no_queue,
 );
 
@@ -187,6 +188,41 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
         redriven,
         Err(Error::Keyspace(keyspace::Error::Corrupt { .. }))
     ));
+}
+
+async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_letters(
+    store: TestStore,
+) {
+    const ENTRIES: usize = 50_000;
+    let world = World::new(&store, 1).await;
+    for _ in 0..ENTRIES / 5_000 {
+        let entry = |number: usize| (number.to_string(), Some(1));
+        world.add_all((0..5_000).map(entry).collect()).await;
+    }
+    /// Is never called.
+    struct Unreached;
+    #[export_queue::async_trait]
+    impl export_queue::Exporter<String, [u64; 8]> for Unreached {
+        async fn export(
+            &self,
+            _: &[export_queue::SequencedExport<String, [u64; 8]>],
+        ) -> Result<(), export_queue::BoxError> {
+            panic!("nothing decodes");
+        }
+    }
+    let (runner, subspace) = (&world.runner, world.queue.subspace().clone());
+    let queue = ExportQueue::<String, [u64; 8]>::open(runner, subspace, settings(1));
+    let queue = queue.await.unwrap();
+    let reader = queue.subscribe(runner, "reader", Start::Oldest);
+    let reader = reader.await.unwrap();
+    let options = WorkerOptions::default()
+        .bytes_per_batch(100_000_000)
+        .backoff(no_backoff());
+    let worker = reader.work(runner, options, Unreached).await.unwrap();
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(world.rows("d").await.len(), ENTRIES);
+    assert_eq!(world.rows("e").await, []);
 }
 
 async fn a_queue_without_settings_is_no_queue(store: TestStore) {
