@@ -165,6 +165,8 @@ struct Sleep {
     watch: Option<Watch>,
     /// When to look again, whatever the watch says.
     until: Duration,
+    /// What it is woken by then.
+    then: Option<Woken>,
 }
 
 pub(crate) struct Dispatcher<T, D: Database, C> {
@@ -463,8 +465,8 @@ where
             },
             () = timer => {
                 let now = self.now();
-                if self.sleep.as_ref().is_some_and(|sleep| sleep.until <= now) {
-                    self.wake(None);
+                if let Some(sleep) = self.sleep.as_ref().filter(|sleep| sleep.until <= now) {
+                    self.wake(sleep.then);
                 }
             }
         }

@@ -16,11 +16,10 @@ use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::registry::fulfill::{Taken, fulfill, take};
 use crate::registry::request::{
-    Precedence, Standing, Supply, Woken, collect, look, precedence, register, register_alive,
+    Precedence, Standing, Supply, Woken, append, collect, is_answered, look, precedence, register,
     supply, supply_counted, watch_pause, watch_request, withdraw,
 };
 use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, Own, wanted};
-use crate::session::Life;
 
 /// After how many of its own transactions a session that has registered looks for the answer, while
 /// others take items, too: more often than not it is there, and nothing had to be watched.
@@ -76,21 +75,21 @@ async fn collect_and_ask<T>(
     returns: &[Return],
     next: Option<u32>,
 ) -> Result<Collected<T>> {
-    let life = async {
-        match next {
-            Some(_) => Ok(own.keys.sessions.life(tr, own.session).await?),
-            None => Ok(None),
-        }
-    };
-    let (items, given, life) =
-        try_join!(collect(tr, own, request), give_back(tr, own, returns), life)?;
+    let (items, given) = try_join!(collect(tr, own, request), give_back(tr, own, returns))?;
     let next = match next {
-        Some(wanted) if items.is_some() && life == Some(Life::Alive) => {
-            Some(register_alive(tr, own, wanted).await?)
-        }
+        // Should the session be dead: it is not buried while it has a grant, and who buries it removes
+        // its requests.
+        Some(wanted) if items.is_some() => Some(append(tr, own, wanted).await?),
         _ => None,
     };
     Ok(Collected { items, given, next })
+}
+
+/// What a glance at the own request has seen.
+enum Glance<T> {
+    /// It was answered, and the answer taken over at once.
+    Granted(Collected<T>),
+    Waits(Watch),
 }
 
 /// What a look at the own request has seen.
@@ -134,11 +133,12 @@ where
             return Ok(false);
         }
         match self.request {
-            Some(request) if self.now() < request.look_at => Ok(false),
             Some(request) if request.woken == Some(Woken::Granted) => {
                 self.collect(request).await?;
                 Ok(true)
             }
+            Some(request) if self.now() < request.look_at => Ok(false),
+            Some(request) if self.now() < request.lead_at => self.glance(request).await,
             Some(request) => self.follow(request).await,
             None if self.staged > 0 => {
                 self.staged -= 1;
@@ -245,6 +245,43 @@ where
         is_known.then(|| u32::try_from(wanted(demand)).unwrap_or(u32::MAX))
     }
 
+    /// Looks for the answer to the request alone, and watches for it: before its time to lead there is
+    /// nothing else to do.
+    async fn glance(&mut self, request: Requested) -> Result<bool> {
+        let (keys, session, id) = (self.keys(), self.session(), request.id);
+        let demand = self.demand();
+        let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
+        let began = self.now();
+        let glance = self.runner.run_committed(|tr, _| async move {
+            if is_answered(&tr, keys, session, &id).await? {
+                let collected = collect_and_ask(&tr, own, &id, returns, next).await?;
+                return Ok(Glance::Granted(collected));
+            }
+            let watch = watch_request(&tr, keys, session, &id, false);
+            Ok::<_, Error>(Glance::Waits(Mutex::new(Box::pin(watch))))
+        });
+        let glance = Box::pin(glance).await;
+        let (glance, commit) = self.unless_in_doubt(glance, next.is_some()).await?;
+        let watch = match glance {
+            Glance::Granted(collected) => {
+                self.collected(request, collected, &commit, began);
+                return Ok(true);
+            }
+            Glance::Waits(watch) => watch,
+        };
+        let poll = self.now().saturating_add(self.options.poll_interval);
+        let until = request.lead_at.min(poll);
+        if let Some(request) = &mut self.request {
+            request.look_at = until;
+        }
+        self.sleep = Some(Sleep {
+            watch: Some(watch),
+            until,
+            then: Some(Woken::Changed),
+        });
+        Ok(false)
+    }
+
     /// Looks how things stand for the request, and does what they ask for.
     async fn follow(&mut self, request: Requested) -> Result<bool> {
         let (keys, session, id) = (self.keys(), self.session(), request.id);
@@ -333,6 +370,7 @@ where
         self.sleep = Some(Sleep {
             watch: Some(watch),
             until,
+            then: None,
         });
         Ok(false)
     }
@@ -505,6 +543,7 @@ where
         self.sleep = Box::pin(watch).await?.map(|watch| Sleep {
             watch: Some(watch),
             until,
+            then: None,
         });
         Ok(())
     }

@@ -29,13 +29,13 @@ pub(crate) async fn register<T>(
     wanted: u32,
 ) -> Result<Option<StagedId>> {
     match own.keys.sessions.life(tr, own.session).await? {
-        Some(Life::Alive) => register_alive(tr, own, wanted).await.map(Some),
+        Some(Life::Alive) => append(tr, own, wanted).await.map(Some),
         _ => Ok(None),
     }
 }
 
-/// Stages a request of a session that the transaction has read to be alive.
-pub(crate) async fn register_alive<T>(
+/// Stages a request at the end of the registry, of a session that may be dead.
+pub(crate) async fn append<T>(
     tr: &impl Transaction,
     own: Own<'_, T>,
     wanted: u32,
@@ -59,6 +59,17 @@ pub(crate) enum Standing {
     },
 }
 
+/// Reads whether a request was answered.
+pub(crate) async fn is_answered(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+) -> Result<bool> {
+    let grant = tr.get(&keys.grant(session, request), Isolation::Snapshot);
+    Ok(grant.await?.is_some_and(|grant| !is_turn(&grant)))
+}
+
 /// Reads how things stand for a request.
 pub(crate) async fn look(
     tr: &impl Transaction,
@@ -66,9 +77,8 @@ pub(crate) async fn look(
     session: SessionId,
     request: &ItemId,
 ) -> Result<Standing> {
-    let grant = tr.get(&keys.grant(session, request), Isolation::Snapshot);
     // First, since as a rule nothing else is to be read.
-    if grant.await?.is_some_and(|grant| !is_turn(&grant)) {
+    if is_answered(tr, keys, session, request).await? {
         return Ok(Standing::Granted);
     }
     let (begin, _) = keys.part("r");
