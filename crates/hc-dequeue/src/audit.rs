@@ -19,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{Progress, reclaim_some};
-use crate::record::{Settings, decode_grant, is_turn};
+use crate::record::{Part, Settings, is_turn};
+use crate::registry::grant;
 use crate::session::{Life, SessionId};
 
 /// How many items are looked for elsewhere at the same time.
@@ -75,9 +76,9 @@ pub enum Finding {
         request: ItemId,
     },
 
-    /// A grant names items none of which its session holds. Repaired by removing it: its session asks
-    /// anew.
-    EmptyGrant {
+    /// A grant lacks its first item, so that its session takes it for no answer. Repaired by returning
+    /// the others to the queue.
+    BrokenGrant {
         /// The session.
         session: [u8; 16],
     },
@@ -126,8 +127,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let keys = &*self.keys;
         let look = |tr, _| async move { Sessions::read(&tr, keys).await };
         let mut findings = Box::pin(runner.run(look)).await?.findings();
-        for (counter, part) in Counter::OF_ITEMS {
-            findings.extend(Box::pin(check_counter(runner, keys, counter, part)).await?);
+        for (counter, parts) in Counter::OF_ITEMS {
+            findings.extend(Box::pin(check_counter(runner, keys, counter, parts)).await?);
         }
         Ok(Audit { findings })
     }
@@ -161,10 +162,11 @@ struct Sessions {
     states: BTreeMap<SessionId, Life>,
     heartbeats: BTreeSet<SessionId>,
     requests: Vec<(ItemId, SessionId)>,
-    held: BTreeSet<(SessionId, ItemId)>,
-    /// Those that have items.
-    grants: Vec<(SessionId, Vec<ItemId>)>,
-    /// Which of the items that are held are also somewhere else.
+    /// The sessions that hold items or were granted some.
+    holders: BTreeSet<SessionId>,
+    /// The sessions of grants without a first item.
+    broken: BTreeSet<SessionId>,
+    /// Which of the items that are held or granted are also somewhere else.
     twice: Vec<ItemId>,
 }
 
@@ -182,10 +184,6 @@ impl Sessions {
             rows(keys.part("h")),
             rows(keys.part("g")),
         )?;
-        let grant = |row: &KeyValue| {
-            let session = keys.session_before("g", row.key())?;
-            Ok::<_, Error>((session, decode_grant(row.key(), row.value())?))
-        };
         let mut found = Self {
             states: states.into_iter().collect(),
             heartbeats: heartbeats.into_iter().map(|(session, _)| session).collect(),
@@ -193,19 +191,28 @@ impl Sessions {
                 .into_iter()
                 .map(|item| (item.id, item.value.session))
                 .collect(),
-            held: BTreeSet::new(),
-            grants: grants
-                .iter()
-                .filter(|row| !is_turn(row.value()))
-                .map(grant)
-                .collect::<Result<_>>()?,
+            holders: BTreeSet::new(),
+            broken: BTreeSet::new(),
             twice: Vec::new(),
         };
-        let mut ids = BTreeSet::new();
+        let mut items = Vec::new();
         for row in &held {
-            let session = keys.session_before("h", row.key())?;
-            let id = keys.held(session).decode(row)?.id;
-            found.held.insert((session, id));
+            let session = keys.holder(row.key())?;
+            found.holders.insert(session);
+            items.push(keys.held(session).decode(row)?.id);
+        }
+        for row in &grants {
+            let (session, _) = keys.grant_of(row.key())?;
+            if !is_turn(row.value()) {
+                found.holders.insert(session);
+                items.push(Part::decode(row.key(), row.to_value())?.item.id);
+            }
+        }
+        for row in broken(keys, &grants)? {
+            found.broken.insert(keys.grant_of(row.key())?.0);
+        }
+        let mut ids = BTreeSet::new();
+        for id in items {
             if !ids.insert(id) {
                 found.twice.push(id);
             }
@@ -225,11 +232,7 @@ impl Sessions {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let of_held = self.held.iter().map(|(session, _)| *session);
-        let of_grants = self.grants.iter().map(|(session, _)| *session);
-        let needed: BTreeSet<_> = of_held.chain(of_grants).collect();
-        let missing = needed
-            .into_iter()
+        let missing = (self.holders.iter())
             .filter(|session| !self.states.contains_key(session))
             .map(|session| Finding::NoSession { session: session.0 });
         let silent = (self.states.iter())
@@ -241,12 +244,8 @@ impl Sessions {
         let requests = (self.requests.iter())
             .filter(|(_, session)| self.states.get(session) != Some(&Life::Alive))
             .map(|(request, _)| Finding::StrayRequest { request: *request });
-        let grants = (self.grants.iter())
-            .filter(|(session, items)| {
-                let is_held = |item: &ItemId| self.held.contains(&(*session, *item));
-                !items.iter().any(is_held)
-            })
-            .map(|(session, _)| Finding::EmptyGrant { session: session.0 });
+        let grants =
+            (self.broken.iter()).map(|session| Finding::BrokenGrant { session: session.0 });
         let twice = self.twice.iter().map(|id| Finding::Twice { id: *id });
         missing
             .chain(silent)
@@ -258,19 +257,32 @@ impl Sessions {
     }
 }
 
+/// Returns those rows of grants whose first part is not there.
+fn broken<'a>(keys: &Keys, grants: &'a [KeyValue]) -> Result<Vec<&'a KeyValue>> {
+    let there: BTreeSet<_> = grants.iter().map(KeyValue::key).collect();
+    let mut broken = Vec::new();
+    for row in grants {
+        let (_, first) = keys.grant_of(row.key())?;
+        if !there.contains(&*first) {
+            broken.push(row);
+        }
+    }
+    Ok(broken)
+}
+
 /// Compares a counter with what it counts.
 async fn check_counter<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
     counter: Counter,
-    part: &str,
+    parts: &[&str],
 ) -> Result<Option<Finding>> {
     let count = |tr, attempt: Attempt| async move {
         let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
         if had_no_time && attempt.number >= COUNTS {
             return Ok(None);
         }
-        count(&tr, keys, counter, part).await.map(Some)
+        count(&tr, keys, counter, parts).await.map(Some)
     };
     let name = counter.name();
     Ok(match runner.run(count).await? {
@@ -288,16 +300,19 @@ async fn count(
     tr: &impl Transaction,
     keys: &Keys,
     counter: Counter,
-    part: &str,
+    parts: &[&str],
 ) -> Result<(i64, i64)> {
     let stored = stored_count(tr, keys, counter).await?;
-    let (begin, end) = keys.part(part);
-    let mut next = Some(RangeQuery::keys(begin, end));
     let mut counted = 0;
-    while let Some(query) = next {
-        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
-        counted += batch.rows.len() as i64;
-        next = query.after(&batch);
+    for part in parts {
+        let (begin, end) = keys.part(part);
+        let mut next = Some(RangeQuery::keys(begin, end));
+        while let Some(query) = next {
+            let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+            let items = batch.rows.iter().filter(|row| !is_turn(row.value()));
+            counted += items.count() as i64;
+            next = query.after(&batch);
+        }
     }
     Ok((stored, counted))
 }
@@ -344,10 +359,11 @@ async fn repair<D: Database>(
             let remove = |tr, _| async move { remove_request(&tr, keys, request).await };
             runner.run(remove).await
         }
-        Finding::EmptyGrant { session } => {
+        Finding::BrokenGrant { session } => {
             let session = SessionId(*session);
-            let remove = |tr, _| async move { remove_empty_grants(&tr, keys, session).await };
-            runner.run(remove).await
+            let put_back =
+                |tr, _| async move { put_back_broken(&tr, keys, settings, session).await };
+            runner.run(put_back).await
         }
         Finding::Uncounted { .. } | Finding::Twice { .. } => Ok(()),
     }
@@ -372,18 +388,15 @@ async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Resu
     Ok(())
 }
 
-async fn remove_empty_grants(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<()> {
+async fn put_back_broken(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    session: SessionId,
+) -> Result<()> {
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
-    let held = keys.held(session);
-    for grant in &grants {
-        let mut is_empty = true;
-        for id in decode_grant(grant.key(), grant.value())? {
-            is_empty &= held.get(tr, &id).await?.is_none();
-        }
-        if is_empty && !is_turn(grant.value()) {
-            tr.clear(grant.key());
-        }
-    }
+    let broken: Vec<_> = broken(keys, &grants)?.into_iter().cloned().collect();
+    grant::put_back(tr, keys, settings, &broken)?;
     Ok(())
 }

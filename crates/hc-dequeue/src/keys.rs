@@ -13,7 +13,9 @@
 //! (queue, "k", dedupe)                 = until: wall time in milliseconds, 8 bytes, big-endian; 0
 //!                                        while the item is queued, delayed, held or dead
 //! (queue, "r", id)                     = request
-//! (queue, "g", session, id of request) = grant
+//! (queue, "g", session, id of request, number)
+//!                                      = part of a grant: an item that the session holds, too, and
+//!                                        has not collected yet
 //! (queue, "s", session)                = format 01, then 01 alive or 00 dead
 //! (queue, "b", session)                = heartbeat: versionstamp
 //!
@@ -21,6 +23,7 @@
 //! ready     tuple integer: wall time in milliseconds since the Unix epoch
 //! session   tuple byte string: 16 random bytes
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
+//! number    tuple integer: 0 for the first item of the grant
 //! name      tuple string: "queued", "delayed", "held", "dead", "completed"
 //!
 //! record    01 (microqueue's format), then
@@ -37,10 +40,13 @@
 //!     0       format, 01
 //!     1..17   session
 //!     17..21  wanted: how many items
-//! grant
+//! part of a grant
 //!     0       format, 01
-//!     1..     for each item 10 bytes of versionstamp and 8 of call; of no item: not an answer, it
-//!             tells the request that it is the first
+//!     1..5    how many parts the grant has; if there is nothing more after the format: not an answer,
+//!             it tells the request that it is the first
+//!     5..15   versionstamp of the item
+//!     15..23  call of the item
+//!     23..    its record, without microqueue's format
 //! settings
 //!     0       format, 01
 //!     1..9    lease in milliseconds
@@ -53,7 +59,8 @@
 //! otherwise. No other key of the subspace is ever written.
 //!
 //! **Invariant:** while there is a key under `(queue, "h", session)` or `(queue, "g", session)`,
-//! `(queue, "s", session)` is there too. Who writes one of the former reads the latter serializably.
+//! `(queue, "s", session)` is there too. Who writes one of the former reads the latter serializably, or
+//! moves it from another of the former.
 
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
@@ -88,11 +95,11 @@ impl Counter {
     ];
 
     /// Those that count items which are there, with the parts of the queue whose keys they count.
-    pub(crate) const OF_ITEMS: [(Self, &'static str); 4] = [
-        (Self::Queued, "i"),
-        (Self::Delayed, "t"),
-        (Self::Held, "h"),
-        (Self::Dead, "d"),
+    pub(crate) const OF_ITEMS: [(Self, &'static [&'static str]); 4] = [
+        (Self::Queued, &["i"]),
+        (Self::Delayed, &["t"]),
+        (Self::Held, &["h", "g"]),
+        (Self::Dead, &["d"]),
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -191,24 +198,59 @@ impl Keys {
         request.key_in(&self.queue.subspace(&"r"))
     }
 
+    /// The first part of a grant: it is there as long as any is, and what a request is told comes there,
+    /// too.
     pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
-        let grants = self.queue.subspace(&("g", session.0.as_slice()));
-        request.key_in(&grants)
+        self.part_of_grant(session, request, 0)
     }
 
-    /// The range of what a session has been granted and not yet cleared.
+    pub(crate) fn part_of_grant(
+        &self,
+        session: SessionId,
+        request: &ItemId,
+        number: u32,
+    ) -> Vec<u8> {
+        self.parts(session, request).pack(&number)
+    }
+
+    pub(crate) fn parts_of_grant(
+        &self,
+        session: SessionId,
+        request: &ItemId,
+    ) -> (Vec<u8>, Vec<u8>) {
+        self.parts(session, request).range()
+    }
+
+    fn parts(&self, session: SessionId, request: &ItemId) -> Subspace {
+        let grants = self.queue.subspace(&("g", session.0.as_slice()));
+        Subspace::from_bytes(request.key_in(&grants))
+    }
+
+    /// The range of what a session has been granted and has not collected yet.
     pub(crate) fn grants(&self, session: SessionId) -> (Vec<u8>, Vec<u8>) {
         self.queue.subspace(&("g", session.0.as_slice())).range()
     }
 
-    /// Returns the session whose keys under `(queue, part)` this is one of.
-    pub(crate) fn session_before(&self, part: &str, key: &[u8]) -> Result<SessionId> {
-        let part = self.queue.subspace(&part);
-        let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = part.unpack(key).ok();
-        let session = key_of.and_then(|(bytes, ..)| bytes.try_into().ok());
+    /// Returns the session that holds the item of this key.
+    pub(crate) fn holder(&self, key: &[u8]) -> Result<SessionId> {
+        let held = self.queue.subspace(&"h");
+        let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = held.unpack(key).ok();
+        let session = key_of.and_then(|(session, ..)| session.try_into().ok());
         session
             .map(SessionId)
-            .ok_or_else(|| corrupt(key, "expected a key of a session"))
+            .ok_or_else(|| corrupt(key, "expected a key of an item that is held"))
+    }
+
+    /// Returns the session of a part of a grant, and the key of the first part.
+    pub(crate) fn grant_of(&self, key: &[u8]) -> Result<(SessionId, Vec<u8>)> {
+        type Parts = (Vec<u8>, TupleVersionstamp, u64, u32);
+        let grants = self.queue.subspace(&"g");
+        let key_of: Option<Parts> = grants.unpack(key).ok();
+        let of_grant = key_of.and_then(|(session, stamp, call, _)| {
+            let first = grants.pack(&(session.as_slice(), stamp, call, 0));
+            Some((SessionId(session.try_into().ok()?), first))
+        });
+        of_grant.ok_or_else(|| corrupt(key, "expected a key of a grant"))
     }
 
     /// Stages that a counter changes. Writes blindly: nobody conflicts.
@@ -261,7 +303,10 @@ mod tests {
             (keys.sessions.heartbeat(session), of_session("b")),
             (keys.dedupe(b"id"), dedupe),
             (keys.request(&id), stamped(name("r"))),
-            (keys.grant(session, &id), stamped(of_session("g"))),
+            (
+                keys.part_of_grant(session, &id, 1),
+                [&stamped(of_session("g"))[..], b"\x15\x01"].concat(),
+            ),
             (
                 keys.held(session).subspace().bytes().to_vec(),
                 of_session("h"),
@@ -274,7 +319,11 @@ mod tests {
             assert_eq!(key, expected);
         }
         let held = stamped(of_session("h"));
-        assert_eq!(keys.session_before("h", &held).unwrap(), session);
-        assert!(keys.session_before("h", &of_session("h")).is_err());
+        assert_eq!(keys.holder(&held).unwrap(), session);
+        assert!(keys.holder(&of_session("h")).is_err());
+        let first = keys.grant(session, &id);
+        let of_grant = keys.grant_of(&keys.part_of_grant(session, &id, 9));
+        assert_eq!(of_grant.unwrap(), (session, first));
+        assert!(keys.grant_of(&held).is_err());
     }
 }

@@ -9,7 +9,7 @@ use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subs
 use crate::delivery::{GiveBack, Return, give_back};
 use crate::error::Result;
 use crate::queue::HighContentionQueue;
-use crate::reclaim::{bury, remove_grants, return_items};
+use crate::reclaim::{bury, remove_requests, return_items};
 use crate::record::Settings;
 use crate::registry::fulfill::{fulfill, take};
 use crate::registry::request::{collect, register, withdraw};
@@ -40,7 +40,8 @@ enum Step {
     Complete,
     Beat,
     DeclareDead,
-    ReturnItems,
+    /// Of a dead one.
+    ReturnItems(SessionId),
     /// What is left of the dead one, once it holds nothing.
     Bury,
 }
@@ -56,6 +57,8 @@ enum Scene {
     RequestedWithoutItems,
     /// A's request has been answered.
     Granted,
+    /// A's request has been answered. A is dead, and what it held was returned.
+    GrantedToTheDead,
     /// The dead one holds nothing any more.
     Empty,
 }
@@ -99,25 +102,24 @@ impl<D: Database> World<D> {
         let die = |tr, _| async move { keys.sessions.retire(&tr, DEAD).await };
         runner.run(die).await.unwrap();
         if scene == Scene::Empty {
-            world.commit(Step::ReturnItems).await.unwrap();
+            world.commit(Step::ReturnItems(DEAD)).await.unwrap();
         }
-        if matches!(scene, Scene::Items | Scene::Requested | Scene::Granted) {
+        if !matches!(scene, Scene::RequestedWithoutItems | Scene::Empty) {
             world.commit(Step::Enqueue).await.unwrap();
             world.commit(Step::Enqueue).await.unwrap();
         }
-        let asked = [
-            Scene::Requested,
-            Scene::RequestedWithoutItems,
-            Scene::Granted,
-        ];
-        if asked.contains(&scene) {
+        if !matches!(scene, Scene::Items | Scene::Empty) {
             world.commit(Step::Register(A)).await.unwrap();
             let tr = world.db.begin().unwrap();
             let requests = keys.requests.snapshot(&tr, 1, usize::MAX).await.unwrap();
             world.request = Some(requests[0].id);
         }
-        if scene == Scene::Granted {
+        if matches!(scene, Scene::Granted | Scene::GrantedToTheDead) {
             world.commit(Step::Fulfill(B)).await.unwrap();
+        }
+        if scene == Scene::GrantedToTheDead {
+            world.commit(Step::DeclareDead).await.unwrap();
+            world.commit(Step::ReturnItems(A)).await.unwrap();
         }
         world
     }
@@ -173,11 +175,11 @@ impl<D: Database> World<D> {
                 Step::DeclareDead => {
                     assert!(keys.sessions.declare_dead(tr, A, Some(i64::MAX)).await?);
                 }
-                Step::ReturnItems => {
-                    assert_eq!(return_items(tr, keys, settings, DEAD).await?, 1);
+                Step::ReturnItems(session) => {
+                    assert_eq!(return_items(tr, keys, settings, session).await?, 1);
                 }
                 Step::Bury => {
-                    remove_grants(tr, keys, DEAD).await?;
+                    remove_requests(tr, keys, DEAD).await?;
                     assert!(bury(tr, keys, DEAD).await?);
                 }
             }
@@ -255,7 +257,7 @@ fn memory() -> Store {
 }
 
 /// What must fail, and why.
-const CONFLICTS: [(Scene, Step, Step); 14] = [
+const CONFLICTS: [(Scene, Step, Step); 17] = [
     // Reclaim reads the heartbeat.
     (Scene::Items, Step::Beat, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Beat),
@@ -277,7 +279,15 @@ const CONFLICTS: [(Scene, Step, Step); 14] = [
     (Scene::Items, Step::Register(A), Step::Take(B)),
     (Scene::Items, Step::Pause, Step::Take(B)),
     // What is held goes one way.
-    (Scene::Items, Step::ReturnItems, Step::ReturnItems),
+    (
+        Scene::Items,
+        Step::ReturnItems(DEAD),
+        Step::ReturnItems(DEAD),
+    ),
+    (Scene::Granted, Step::Collect, Step::Collect),
+    // Also what was granted, if its session comes back late.
+    (Scene::GrantedToTheDead, Step::Collect, Step::ReturnItems(A)),
+    (Scene::GrantedToTheDead, Step::ReturnItems(A), Step::Collect),
     (Scene::Items, Step::Complete, Step::Complete),
 ];
 
@@ -320,7 +330,7 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Granted, Step::Enqueue, Step::Collect),
         (Scene::Granted, Step::Beat, Step::Collect),
         (Scene::Empty, Step::Enqueue, Step::Bury),
-        (Scene::Items, Step::ReturnItems, Step::Take(B)),
+        (Scene::Items, Step::ReturnItems(DEAD), Step::Take(B)),
     ];
     for (scene, first, second) in pairs {
         let failed = conflict(memory(), scene, first, second).await;

@@ -2,14 +2,13 @@
 //!
 //! 1. [`declare_dead`](Sessions::declare_dead) reads the heartbeat serializably and writes the session's state: a heartbeat
 //!    that comes in between makes it fail, and grants to the session fail from there on.
-//! 2. [`return_items`] puts what the session held back into the queue, under the old ids, some in
-//!    each transaction.
-//! 3. [`remove_grants`] removes its grants and its requests.
+//! 2. [`return_items`] puts what the session held or was granted back into the queue, under the old
+//!    ids, some in each transaction.
+//! 3. [`remove_requests`] removes its requests, and what they were told.
 //! 4. [`bury`] removes the session, in a transaction whose serializable reads found nothing of it.
 //!
 //! Anybody may go on at any step, and any number at the same time.
 
-use futures::try_join;
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
@@ -19,8 +18,8 @@ use microqueue::keyspace::{
 use crate::delivery::{GiveBack, put};
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, Settings, decode_grant};
-use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
+use crate::record::{Record, Settings, is_turn};
+use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT, grant};
 use crate::session::{Life, SessionId};
 
 /// How many items a look for lost ones reads at most, and no more than one batch.
@@ -48,23 +47,26 @@ pub(crate) async fn return_items(
     let items = held
         .snapshot(tr, ITEMS_PER_FULFILMENT, BYTES_PER_FULFILMENT)
         .await?;
+    if items.is_empty() {
+        let rows = grant::some_rows(tr, keys, session).await?;
+        return grant::put_back(tr, keys, settings, &rows);
+    }
     for item in &items {
         held.take(tr, &item.id)?;
         put(tr, keys, settings, &item.id, &item.value, GiveBack::Now)?;
     }
     keys.count(tr, Counter::Held, -(items.len() as i64));
-    if !items.is_empty() {
-        keys.wake_all(tr);
-    }
+    keys.wake_all(tr);
     Ok(items.len())
 }
 
-/// Removes the grants and requests of a dead session. Whoever removes a request has to [`fulfill`](crate::registry::fulfill::fulfill) afterwards until nothing changes, since the
-/// owner of the next one may have gone to sleep behind it.
+/// Removes the requests of a dead session, and what they were told. Whoever removes a request has to
+/// [`fulfill`](crate::registry::fulfill::fulfill) afterwards until nothing changes, since the owner of the
+/// next one may have gone to sleep behind it.
 ///
 /// # Conflicts
-/// Reads the session's state and the requests that it removes.
-pub(crate) async fn remove_grants(
+/// Reads the session's state, its grants and the requests that it removes.
+pub(crate) async fn remove_requests(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
@@ -73,7 +75,10 @@ pub(crate) async fn remove_grants(
         return Ok(());
     }
     let (begin, end) = keys.grants(session);
-    tr.clear_range(&begin, &end);
+    let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
+    for turn in grants.iter().filter(|row| is_turn(row.value())) {
+        tr.clear(turn.key());
+    }
     let requests = keys
         .requests
         .snapshot(tr, REQUESTS_PER_SEARCH, usize::MAX)
@@ -110,7 +115,7 @@ pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId)
 pub(crate) enum Progress {
     /// So many items went back to their places. There may be more.
     Returned(usize),
-    /// Its requests and grants are gone, and something else keeps it. There may be more.
+    /// Its requests are gone, and something else keeps it. There may be more.
     Stripped,
     /// It is gone.
     Buried,
@@ -130,7 +135,7 @@ pub(crate) async fn reclaim_some<D: Database>(
         return Ok(Progress::Returned(returned));
     }
     let rest = |tr, _| async move {
-        remove_grants(&tr, keys, session).await?;
+        remove_requests(&tr, keys, session).await?;
         bury(&tr, keys, session).await
     };
     Ok(match runner.run(rest).await? {
@@ -139,31 +144,26 @@ pub(crate) async fn reclaim_some<D: Database>(
     })
 }
 
-/// Returns items that a session holds and that none of its grants names, some behind the key `after`:
-/// whoever knows what it has out knows which of them are lost. With the last key; `None` at the end.
+/// Returns items that a session holds, some behind the key `after`: whoever knows what it has out knows
+/// which of them are lost. With the last key; `None` at the end. What the session was granted and has not
+/// collected is not among them.
 ///
 /// # Conflicts
 /// Reads by snapshot: who gives an item back looks again.
-pub(crate) async fn unknown(
+pub(crate) async fn held_after(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
     after: Option<&[u8]>,
 ) -> Result<(Vec<Item<Record>>, Option<Vec<u8>>)> {
-    let (begin, end) = keys.grants(session);
-    let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
     let items = keys.held(session);
     let (begin, end) = items.subspace().range();
     let page = RangeQuery::keys(after.map_or(begin, key_after), end).limit(ITEMS_PER_LOOK);
-    let page = tr.get_range(&page.mode(StreamingMode::WantAll), Isolation::Snapshot);
-    let (grants, page) = try_join!(grants, page)?;
+    let page = page.mode(StreamingMode::WantAll);
+    let page = tr.get_range(&page, Isolation::Snapshot).await?;
     let held = page.rows.iter().map(|row| items.decode(row));
-    let mut held = held.collect::<Result<Vec<_>, _>>()?;
+    let held = held.collect::<Result<Vec<_>, _>>()?;
     let is_last = !page.more && page.rows.len() < ITEMS_PER_LOOK;
     let last = page.rows.last().filter(|_| !is_last);
-    for grant in &grants {
-        let granted = decode_grant(grant.key(), grant.value())?;
-        held.retain(|item| !granted.contains(&item.id));
-    }
     Ok((held, last.map(|row| row.key().to_vec())))
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::record::{Fields, push_short};
 use microqueue::keyspace::{self, Bytes, Versionstamp, limits};
+use microqueue::{Item, ItemId};
 
 use crate::error::{Result, corrupt};
 use crate::session::SessionId;
@@ -16,17 +16,20 @@ const FORMAT: u8 = 1;
 /// The bytes of a record without its dedupe id, its extension and its payload.
 const ENVELOPE_BYTES: usize = 23;
 
+/// What a grant adds to the record of an item.
+const PART_BYTES: usize = 23;
+
 /// The longest dedupe id.
 pub const MAX_DEDUPE_BYTES: usize = 255;
 
 /// The longest extension.
 const MAX_EXTENSION_BYTES: usize = 255;
 
-/// The largest payload: what a value may have, without microqueue's format byte and the largest
-/// envelope. An item keeps its envelope's size wherever it goes, so that what fits the queue fits
+/// The largest payload: what a value may have, without what a grant adds to a record and without the
+/// largest envelope. An item keeps its envelope's size wherever it goes, so that what fits a grant fits
 /// every other place too, also with the fields of versions to come.
 pub const MAX_PAYLOAD_BYTES: usize =
-    limits::VALUE_BYTES - 1 - ENVELOPE_BYTES - MAX_DEDUPE_BYTES - MAX_EXTENSION_BYTES;
+    limits::VALUE_BYTES - PART_BYTES - ENVELOPE_BYTES - MAX_DEDUPE_BYTES - MAX_EXTENSION_BYTES;
 
 /// An item wherever it is: queued, delayed, held or dead.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,38 +135,51 @@ impl Codec<Request> for RequestCodec {
     }
 }
 
-/// Returns the value of a grant of these items.
-pub(crate) fn encode_grant<'a>(items: impl Iterator<Item = &'a ItemId>) -> Vec<u8> {
-    let mut value = vec![FORMAT];
-    for id in items {
-        if let ItemId::Commit { versionstamp, call } = id {
+/// What a request is told that has become the first, in the place of an answer.
+pub(crate) const TURN: [u8; 1] = [FORMAT];
+
+/// Returns whether the first row of a grant is no answer, but tells its request that it has become the
+/// first.
+pub(crate) fn is_turn(value: &[u8]) -> bool {
+    value == TURN
+}
+
+/// A row of a grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// How many rows the grant has.
+    pub(crate) parts: u32,
+    pub(crate) item: Item<Record>,
+}
+
+impl Part {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let mut value = vec![FORMAT];
+        value.extend_from_slice(&self.parts.to_be_bytes());
+        if let ItemId::Commit { versionstamp, call } = self.item.id {
             value.extend_from_slice(versionstamp.as_bytes());
             value.extend_from_slice(&call.to_be_bytes());
         }
+        RecordCodec::encode(&self.item.value, &mut value)?;
+        Ok(value)
     }
-    value
-}
 
-/// Returns whether a grant has no items: it tells its request that it has become the first.
-pub(crate) fn is_turn(value: &[u8]) -> bool {
-    value == [FORMAT]
-}
-
-/// Returns the items of a grant.
-pub(crate) fn decode_grant(key: &[u8], value: &[u8]) -> Result<Vec<ItemId>> {
-    let mut fields = Fields::new(value);
-    let items = (|| {
-        fields.format(FORMAT)?;
-        let mut items = Vec::new();
-        while !fields.rest().is_empty() {
-            items.push(ItemId::Commit {
+    pub(crate) fn decode(key: &[u8], value: Bytes) -> Result<Self> {
+        let mut fields = Fields::new(&value);
+        let part = (|| {
+            fields.format(FORMAT)?;
+            let parts = u32::from_be_bytes(fields.array()?);
+            let id = ItemId::Commit {
                 versionstamp: Versionstamp::from_bytes(fields.array()?),
                 call: u64::from_be_bytes(fields.array()?),
-            });
-        }
-        Ok::<_, String>(items)
-    })();
-    items.map_err(|reason| corrupt(key, &reason))
+            };
+            let record = RecordCodec::decode(value.slice_ref(fields.rest()));
+            let value = record.map_err(|error| error.reason)?;
+            let item = Item { id, value };
+            Ok::<_, String>(Self { parts, item })
+        })();
+        part.map_err(|reason| corrupt(key, &reason))
+    }
 }
 
 /// What all who use a queue must agree on. Stored when the queue is created, times in milliseconds.
@@ -281,11 +297,18 @@ mod tests {
             versionstamp: Versionstamp::from_bytes([8; 10]),
             call: 9,
         };
-        let grant = encode_grant([item].iter());
-        let expected = [&[1][..], &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
-        assert_eq!(grant, expected);
-        assert_eq!(decode_grant(b"key", &grant).unwrap(), [item]);
-        assert!(is_turn(&encode_grant([].iter())) && !is_turn(&grant));
+        let part = Part {
+            parts: 2,
+            item: Item {
+                id: item,
+                value: record(),
+            },
+        };
+        let bytes = part.encode().unwrap();
+        let expected = [&[1, 0, 0, 0, 2][..], &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
+        assert_eq!(bytes, [expected, encoded(&record())].concat());
+        assert!(is_turn(&[1]) && !is_turn(&bytes));
+        assert_eq!(Part::decode(b"key", bytes.into()).unwrap(), part);
     }
 
     #[test]
@@ -317,8 +340,8 @@ mod tests {
             let says_newer = error.reason.contains("newer");
             assert_eq!(says_newer, format > FORMAT, "{error}");
         }
-        for grant in [&b""[..], &[2], &[1, 0]] {
-            assert!(decode_grant(b"key", grant).is_err());
+        for part in [&b""[..], &[2; 60], &[1; 22], &[1; 23]] {
+            assert!(Part::decode(b"key", Bytes::copy_from_slice(part)).is_err());
         }
         for request in [&b""[..], &[1; 20], &[1; 22]] {
             assert!(RequestCodec::decode(Bytes::copy_from_slice(request)).is_err());
@@ -328,7 +351,7 @@ mod tests {
     /// Random bytes, every other one small, so that formats and lengths are right now and then.
     fn noise(seed: u64) -> Bytes {
         let mut rng = StdRng::seed_from_u64(seed);
-        let length = rng.random_range(0..48);
+        let length = rng.random_range(0..80);
         let byte = |_| match rng.random() {
             true => rng.random_range(0..4),
             false => rng.random(),
@@ -352,9 +375,9 @@ mod tests {
             let encodings = [
                 encoded_again::<Record, RecordCodec>(&bytes),
                 encoded_again::<Request, RequestCodec>(&bytes),
-                decode_grant(b"key", &bytes)
+                Part::decode(b"key", bytes.clone())
                     .ok()
-                    .map(|items| encode_grant(items.iter())),
+                    .map(|part| part.encode().unwrap()),
                 Settings::decode(b"key", &bytes)
                     .ok()
                     .map(|(settings, codec)| settings.encode(&codec)),
@@ -378,7 +401,12 @@ mod tests {
             payload: vec![0; MAX_PAYLOAD_BYTES].into(),
             ..record()
         };
-        // Microqueue's format byte comes before it.
-        assert_eq!(1 + encoded(&record).len(), limits::VALUE_BYTES);
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::INCOMPLETE,
+            call: 0,
+        };
+        let item = Item { id, value: record };
+        let part = Part { parts: 1, item };
+        assert_eq!(part.encode().unwrap().len(), limits::VALUE_BYTES);
     }
 }

@@ -17,6 +17,7 @@ keyspace::on_every_store!(
     what_a_session_held_that_is_gone_is_returned,
     a_session_without_a_heartbeat_is_buried,
     strays_are_removed,
+    what_is_left_of_a_grant_without_its_first_item_is_returned,
     an_item_in_two_places_is_reported,
 );
 
@@ -120,7 +121,7 @@ async fn a_session_without_a_heartbeat_is_buried(store: TestStore) {
 
 async fn strays_are_removed(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
-    let (session, known) = ([9; 16], world.rows("s").await);
+    let session = [9; 16];
     let heartbeat = world.key("b").pack(&session.as_slice());
     world.write(&heartbeat, Some(&[0; 10])).await;
     world
@@ -135,23 +136,29 @@ async fn strays_are_removed(store: TestStore) {
     world
         .finds_and_repairs(&[Finding::StrayRequest { request }])
         .await;
+}
 
-    // A grant of an item that is nowhere.
-    let session: Vec<u8> = world.key("s").unpack(known[0].key()).unwrap();
-    let ItemId::Commit { versionstamp, .. } = request else {
-        panic!("requests are in commit order");
+async fn what_is_left_of_a_grant_without_its_first_item_is_returned(store: TestStore) {
+    type Held = (Vec<u8>, keyspace::tuple::Versionstamp, u64);
+    let (world, held, _consumer) = world_in_use(&store).await;
+    let rows = world.rows("h").await;
+    let (session, stamp, call): Held = world.key("h").unpack(rows[0].key()).unwrap();
+    // The second of two parts. The record comes without microqueue's format.
+    let second = world.key("g").pack(&(session.as_slice(), stamp, call, 1));
+    let ItemId::Commit { versionstamp, call } = held.id() else {
+        panic!("items are in commit order");
     };
-    let stamp = keyspace::tuple::Versionstamp::complete(*versionstamp.as_bytes(), 0);
-    let grant = world
-        .queue
-        .subspace()
-        .pack(&("g", session.as_slice(), stamp, 0));
-    let nothing = [&[1][..], versionstamp.as_bytes(), &[0; 8]].concat();
-    world.write(&grant, Some(&nothing)).await;
+    let id = [&versionstamp.as_bytes()[..], &call.to_be_bytes()].concat();
+    let part = [&[1, 0, 0, 0, 2][..], &id, &rows[0].value()[1..]].concat();
+    world.write(rows[0].key(), None).await;
+    world.write(&second, Some(&part)).await;
     let session = session.try_into().unwrap();
     world
-        .finds_and_repairs(&[Finding::EmptyGrant { session }])
+        .finds_and_repairs(&[Finding::BrokenGrant { session }])
         .await;
+    let lost = world.ack(&held).await.unwrap_err();
+    assert!(matches!(lost, Error::DeliveryLost { .. }));
+    assert_eq!(world.values().await.len(), 3);
 }
 
 async fn an_item_in_two_places_is_reported(store: TestStore) {

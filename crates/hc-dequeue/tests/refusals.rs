@@ -14,7 +14,7 @@ use hc_dequeue::{
 };
 use keyspace::codec::Raw;
 use keyspace::conformance::stores::TestStore;
-use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction};
+use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction, read_all};
 
 keyspace::on_every_store!(
     nothing_and_too_much_are_refused,
@@ -173,6 +173,33 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let delivery = next().await;
     assert_eq!(delivery.value(), largest);
     delivery.complete().await.unwrap();
+
+    // Two sessions wait, and the first answers both requests.
+    let options = ConsumerOptions::default();
+    let another = queue.consumer(&runner, options).await.unwrap();
+    let (begin, end) = queue.subspace().subspace(&"r").range();
+    let query = &RangeQuery::keys(begin, end);
+    let requests = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let enqueue = async {
+        while runner.run(requests).await.unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let four = &vec![largest.clone(); 4];
+        let enqueue = |tr, _| async move { queue.enqueue_all(&tr, four).await };
+        runner.run(enqueue).await.unwrap();
+    };
+    let (some, others, ()) = tokio::join!(
+        consumer.dequeue_batch_within(2, LONG),
+        another.dequeue_batch_within(2, LONG),
+        enqueue
+    );
+    for answered in [some.unwrap(), others.unwrap()] {
+        assert_eq!(answered.len(), 2);
+        for delivery in answered {
+            assert_eq!(delivery.value(), largest);
+            delivery.complete().await.unwrap();
+        }
+    }
     assert!(queue.audit(&runner).await.unwrap().is_clean());
 }
 

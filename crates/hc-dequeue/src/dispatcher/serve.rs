@@ -15,9 +15,10 @@ use crate::delivery::{Return, give_back};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::registry::fulfill::{Taken, fulfill, take};
+use crate::registry::grant::is_answered;
 use crate::registry::request::{
-    Precedence, Standing, Supply, Woken, append, collect, is_answered, look, precedence, register,
-    supply, supply_counted, watch_pause, watch_request, withdraw,
+    Precedence, Standing, Supply, Woken, append, collect, look, precedence, register, supply,
+    supply_counted, watch_pause, watch_request, withdraw,
 };
 use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, Own, wanted};
 

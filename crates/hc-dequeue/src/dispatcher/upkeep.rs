@@ -9,7 +9,7 @@ use super::{Command, Dispatcher, Lead};
 use crate::delivery::{GiveBack, Return};
 use crate::enqueue::sweep_dedupe;
 use crate::error::{Error, Result};
-use crate::reclaim::{Progress, reclaim_some, unknown};
+use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
 
 /// How many pages of dedupe ids are looked at from one heartbeat to the next.
@@ -108,16 +108,15 @@ where
         Ok(progress == Progress::Buried)
     }
 
-    /// Gives back what the session holds without a delivery and without a grant that is still to be
-    /// collected: whose acknowledgement did not commit, or what was lost with an answer.
+    /// Gives back what the session holds without a delivery: whose acknowledgement did not commit, or what was lost with an answer.
     async fn recover(&mut self) -> Result<()> {
         let (keys, session, after) = (self.keys(), self.session(), self.compared.as_deref());
-        let (unknown, last) = self
+        let (held, last) = self
             .runner
-            .run(|tr, _| async move { unknown(&tr, keys, session, after).await })
+            .run(|tr, _| async move { held_after(&tr, keys, session, after).await })
             .await?;
         self.compared = last;
-        for item in unknown {
+        for item in held {
             let returns = |(returned, _): &(Return, _)| returned.id == item.id;
             if !self.deliveries.contains(&item.id) && !self.returns.iter().any(returns) {
                 self.return_later(item.id, item.value.grant, GiveBack::Now);

@@ -4,6 +4,7 @@ use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction};
 use microqueue::{Item, ItemId};
 
+use super::grant::{answer, tell_turn};
 use super::{
     BYTES_PER_FULFILMENT, Granted, ITEMS_PER_FULFILMENT, Own, PROMOTIONS_PER_FULFILMENT,
     REQUESTS_PER_FULFILMENT, places, wanted,
@@ -11,7 +12,7 @@ use super::{
 use crate::enqueue::{retire_dedupe, wall_millis};
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, Request, Settings, encode_grant};
+use crate::record::{Record, Request, Settings};
 use crate::session::Life;
 
 /// What a try of the fast path came to.
@@ -145,7 +146,7 @@ pub(crate) async fn fulfill<T>(
         }
         if items.len() == 0 {
             if Some(id) != own_request {
-                fulfilled.has_told = tell_turn(tr, keys, &request, &id).await?;
+                fulfilled.has_told = tell_turn(tr, keys, request.session, &id).await?;
             }
             break;
         }
@@ -249,23 +250,6 @@ fn grant_own<T>(
     Ok(granted)
 }
 
-/// Tells a request that it is the first, unless that was done before. Returns whether it was not.
-async fn tell_turn(
-    tr: &impl Transaction,
-    keys: &Keys,
-    request: &Request,
-    id: &ItemId,
-) -> Result<bool> {
-    let key = keys.grant(request.session, id);
-    if tr.get(&key, Isolation::Snapshot).await?.is_some() {
-        return Ok(false);
-    }
-    // Fails if the request is withdrawn meanwhile. Its owner then leads.
-    tr.add_conflict_key(ConflictKind::Read, &keys.request(id))?;
-    tr.set(&key, &encode_grant(std::iter::empty()));
-    Ok(true)
-}
-
 /// Grants items to the session of a request. Returns how many.
 fn grant(
     tr: &impl Transaction,
@@ -274,22 +258,17 @@ fn grant(
     id: &ItemId,
     items: impl Iterator<Item = Item<Record>>,
 ) -> Result<usize> {
-    let held = keys.held(request.session);
-    let mut granted = Vec::new();
-    for mut item in items {
+    let mut granted: Vec<_> = items.collect();
+    for item in &mut granted {
         keys.items.take(tr, &item.id)?;
         item.value.attempts += 1;
         item.value.grant += 1;
-        held.insert(tr, &item.id, &item.value)?;
-        granted.push(item.id);
     }
-    tr.set(
-        &keys.grant(request.session, id),
-        &encode_grant(granted.iter()),
-    );
-    keys.count(tr, Counter::Queued, -(granted.len() as i64));
-    keys.count(tr, Counter::Held, granted.len() as i64);
-    Ok(granted.len())
+    let count = granted.len();
+    answer(tr, keys, request.session, id, granted)?;
+    keys.count(tr, Counter::Queued, -(count as i64));
+    keys.count(tr, Counter::Held, count as i64);
+    Ok(count)
 }
 
 /// Stages that an item has left the queue for good.

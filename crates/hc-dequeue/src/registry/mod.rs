@@ -25,8 +25,8 @@
 //!    never make them fail. For each pair that they make they add read conflicts on the request, the
 //!    item and the session's state, *before* they clear the first two. Of two that make a pair of the
 //!    same item or the same request one fails.
-//! 2. A grant and the item that is held are written in the transaction that clears request and item.
-//!    An item is at every moment in one place.
+//! 2. A grant is written, with the items in it, in the transaction that clears request and items. Who
+//!    collects it takes them out. An item is at every moment in one place.
 //! 3. What is written under a session is written by a transaction that has read the session's state
 //!    serializably. Who declares a session dead writes that state: afterwards nothing more is granted
 //!    to it, and what it holds can be returned, once.
@@ -50,6 +50,7 @@
 //! their rank, and act in its place. While there is no item there is no patience to lose.
 
 pub(crate) mod fulfill;
+pub(crate) mod grant;
 pub(crate) mod request;
 
 use microqueue::ItemId;

@@ -2,18 +2,17 @@
 
 use std::future::Future;
 
-use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, StagedId};
 
 use super::fulfill::complete;
-use super::{Granted, Own, places};
+use super::{Granted, Own, grant, places};
 use crate::enqueue::{stored_count, wall_millis};
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
-use crate::record::{Request, decode_grant, is_turn};
+use crate::record::Request;
 use crate::session::{Life, SessionId};
 
 /// How many of the requests before one are counted.
@@ -59,17 +58,6 @@ pub(crate) enum Standing {
     },
 }
 
-/// Reads whether a request was answered.
-pub(crate) async fn is_answered(
-    tr: &impl Transaction,
-    keys: &Keys,
-    session: SessionId,
-    request: &ItemId,
-) -> Result<bool> {
-    let grant = tr.get(&keys.grant(session, request), Isolation::Snapshot);
-    Ok(grant.await?.is_some_and(|grant| !is_turn(&grant)))
-}
-
 /// Reads how things stand for a request.
 pub(crate) async fn look(
     tr: &impl Transaction,
@@ -78,7 +66,7 @@ pub(crate) async fn look(
     request: &ItemId,
 ) -> Result<Standing> {
     // First, since as a rule nothing else is to be read.
-    if is_answered(tr, keys, session, request).await? {
+    if grant::is_answered(tr, keys, session, request).await? {
         return Ok(Standing::Granted);
     }
     let (begin, _) = keys.part("r");
@@ -213,40 +201,37 @@ pub(crate) async fn watch_pause<Tr: Transaction>(
     Ok(Some(async move { ended.await.map(|()| Woken::Changed) }))
 }
 
-/// Takes over what was granted to a request: clears the grant, and completes what is popped. `None`:
+/// Takes over what was granted to a request: empties the grant, and completes what is popped. `None`:
 /// nothing was.
 ///
+/// Should the session be dead, these items have not been returned yet, and it is not buried before they
+/// are.
+///
 /// # Conflicts
-/// Reads the grant, and each item that it names.
+/// Reads the grant.
 pub(crate) async fn collect<T>(
     tr: &impl Transaction,
     own: Own<'_, T>,
     request: &ItemId,
 ) -> Result<Option<Vec<Granted<T>>>> {
-    let key = own.keys.grant(own.session, request);
-    let grant = tr.get(&key, Isolation::Serializable).await?;
-    let Some(grant) = grant.filter(|grant| !is_turn(grant)) else {
+    let Some(items) = grant::empty(tr, own.keys, own.session, request).await? else {
         return Ok(None);
     };
-    let ids = decode_grant(&key, &grant)?;
-    let held = &own.keys.held(own.session);
-    let records = ids.iter().map(|id| held.get(tr, id));
-    let records = try_join_all(records).await?;
-    tr.clear(&key);
+    let held = own.keys.held(own.session);
     // More than is wanted by now is held, for somebody who comes later.
     let places = places(own.demand).chain(std::iter::repeat(false));
     let mut granted = Vec::new();
-    for ((id, record), pop) in ids.into_iter().zip(records).zip(places) {
-        // Missing: the session is dead, and the item was returned.
-        let Some(record) = record else { continue };
-        let item = Granted::new(own, id, record, pop);
+    for (item, pop) in items.into_iter().zip(places) {
+        let item = Granted::new(own, item.id, item.value, pop);
         if item.is_popped {
-            held.take(tr, &id)?;
-            own.keys.count(tr, Counter::Held, -1);
             complete(tr, own.keys, own.settings, &item.record);
+        } else {
+            held.insert(tr, &item.id, &item.record)?;
         }
         granted.push(item);
     }
+    let popped = granted.iter().filter(|item| item.is_popped).count();
+    own.keys.count(tr, Counter::Held, -(popped as i64));
     Ok(Some(granted))
 }
 

@@ -49,7 +49,8 @@ pub(crate) enum Key {
     Request(usize),
     /// `g/<session>/<request>`: the granted items, one bit for each, or [`TURN`].
     Grant(usize),
-    /// `h/<session>/<item>`: the number of the grant.
+    /// `h/<session>/<item>` or, until it is collected, the item's row of the grant: the number of the
+    /// grant. Whoever returns the item finds it in either place.
     Held(usize, usize),
     /// `i/<id>`: the number that the item's next grant gets.
     Item(usize),

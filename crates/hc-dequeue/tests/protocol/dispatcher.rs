@@ -23,7 +23,7 @@ pub(crate) enum Dispatch {
     Collect,
     /// `registry::withdraw`.
     Withdraw,
-    /// `delivery::give_back`, of what `reclaim::unknown` finds and the process does not count as its
+    /// `delivery::give_back`, of what `reclaim::held_after` finds and the process does not count as its
     /// own.
     GiveBack(usize),
     /// What is in flight commits, and the dispatcher learns it.

@@ -25,7 +25,7 @@ pub(crate) enum Reclaim {
     DeclareDead,
     /// `reclaim::return_items`.
     ReturnItem(usize),
-    /// `reclaim::remove_grants` and `reclaim::bury`, by a session that leads afterwards if it has removed
+    /// `reclaim::remove_requests` and `reclaim::bury`, by a session that leads afterwards if it has removed
     /// a request.
     Bury(usize),
 }

@@ -40,7 +40,7 @@ pub(crate) enum Mistake {
     TurnKept,
     /// `enqueue` does not write the wake stamp.
     EnqueuedSilently,
-    /// What `reclaim::unknown` finds is kept while a request waits.
+    /// What `reclaim::held_after` finds is kept while a request waits.
     StraysKept,
 }
 
@@ -239,12 +239,16 @@ fn tell_turn(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
     }
 }
 
-/// `registry::collect`.
+/// `registry::collect`: moves the items out of the grant, so that it writes them.
 pub(crate) fn collect(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let grant = tr.get(Key::Grant(me));
     for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
-        tr.get(Key::Held(me, item));
+        let held = Key::Held(me, item);
+        let number = tr.get(held);
+        if number != ABSENT {
+            tr.set(held, number);
+        }
     }
     tr.clear(Key::Grant(me));
     tr.staged()
@@ -322,13 +326,13 @@ pub(crate) fn retire(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `reclaim::remove_grants` and `reclaim::bury`, in one transaction.
+/// `reclaim::remove_requests` and `reclaim::bury`, in one transaction.
 pub(crate) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(session)) != DEAD {
         return None;
     }
-    remove_grants(&mut tr, session);
+    remove_requests(&mut tr, session);
     let mut held = (0..ITEMS).map(|item| Key::Held(session, item));
     if !rules.breaks(Mistake::BuriedUnread) && held.any(|key| tr.get(key) != ABSENT) {
         return None;
@@ -338,11 +342,11 @@ pub(crate) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged
     tr.staged()
 }
 
-/// `reclaim::remove_grants`. It searches the first requests for those of the session: here one, so
+/// `reclaim::remove_requests`. It searches the first requests for those of the session: here one, so
 /// that others are left for whoever meets them. (The crate searches by snapshot. Here the read is in
 /// conflict, which saves a step. What is left out is a request that becomes the first in between, by a
 /// burial at the same time: it stays there until somebody loses patience.)
-fn remove_grants(tr: &mut Transaction<'_>, session: usize) {
+fn remove_requests(tr: &mut Transaction<'_>, session: usize) {
     if tr.get(Key::Grant(session)) != ABSENT {
         tr.clear(Key::Grant(session));
     }

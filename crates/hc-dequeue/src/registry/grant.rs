@@ -1,0 +1,143 @@
+//! Grants: what requests are answered with.
+//!
+//! The items of a grant lie in it, one in each row, until the owner of the request collects them. So who
+//! has its answer has its items.
+
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, read_all,
+};
+use microqueue::{Item, ItemId};
+
+use super::ITEMS_PER_FULFILMENT;
+use crate::delivery::{GiveBack, put};
+use crate::error::Result;
+use crate::keys::{Counter, Keys};
+use crate::record::{Part, Record, Settings, TURN, is_turn};
+use crate::session::SessionId;
+
+/// Stages the answer to a request.
+///
+/// # Conflicts
+/// Writes the grant. Who writes one has read the state of its session.
+pub(crate) fn answer(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+    items: Vec<Item<Record>>,
+) -> Result<()> {
+    let parts = items.len() as u32;
+    for (number, item) in (0..).zip(items) {
+        let key = keys.part_of_grant(session, request, number);
+        tr.set(&key, &Part { parts, item }.encode()?);
+    }
+    Ok(())
+}
+
+/// Stages that a request is told that it is the first, unless that was done before. Returns whether it
+/// was not.
+///
+/// # Conflicts
+/// Reads the request: fails if it is withdrawn meanwhile. Its owner then leads.
+pub(crate) async fn tell_turn(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+) -> Result<bool> {
+    let key = keys.grant(session, request);
+    if tr.get(&key, Isolation::Snapshot).await?.is_some() {
+        return Ok(false);
+    }
+    tr.add_conflict_key(ConflictKind::Read, &keys.request(request))?;
+    tr.set(&key, &TURN);
+    Ok(true)
+}
+
+/// Reads whether a request was answered.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn is_answered(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+) -> Result<bool> {
+    let first = tr.get(&keys.grant(session, request), Isolation::Snapshot);
+    Ok(first.await?.is_some_and(|first| !is_turn(&first)))
+}
+
+/// Takes the items out of a grant. `None`: the request was not answered.
+///
+/// # Conflicts
+/// Reads and writes the grant.
+pub(crate) async fn empty(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+) -> Result<Option<Vec<Item<Record>>>> {
+    let first_key = keys.grant(session, request);
+    let first = tr.get(&first_key, Isolation::Serializable).await?;
+    let Some(first) = first.filter(|first| !is_turn(first)) else {
+        return Ok(None);
+    };
+    let first = Part::decode(&first_key, first)?;
+    tr.clear(&first_key);
+    let mut items = vec![first.item];
+    if first.parts > 1 {
+        let (_, end) = keys.parts_of_grant(session, request);
+        let begin = key_after(&first_key);
+        let rest = RangeQuery::keys(begin.clone(), end.clone());
+        for row in read_all(tr, rest, Isolation::Serializable).await? {
+            items.push(Part::decode(row.key(), row.to_value())?.item);
+        }
+        tr.clear_range(&begin, &end);
+    }
+    Ok(Some(items))
+}
+
+/// Reads some of the rows of a session's grants, as many as come in one batch.
+///
+/// # Conflicts
+/// Reads by snapshot: [`put_back`] says whether they are still there.
+pub(crate) async fn some_rows(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+) -> Result<Vec<KeyValue>> {
+    let (begin, end) = keys.grants(session);
+    let query = RangeQuery::keys(begin, end)
+        .limit(ITEMS_PER_FULFILMENT)
+        .mode(StreamingMode::WantAll);
+    Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
+}
+
+/// Stages that the items in these rows of grants, which were read by snapshot, go back to their places in
+/// the queue. Returns how many there are.
+///
+/// # Conflicts
+/// Reads and writes each row that has an item.
+pub(crate) fn put_back(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    rows: &[KeyValue],
+) -> Result<usize> {
+    let mut count = 0;
+    for row in rows.iter().filter(|row| !is_turn(row.value())) {
+        let Item { id, value } = Part::decode(row.key(), row.to_value())?.item;
+        // Before the clear: of a read conflict, what the transaction has written is left out.
+        tr.add_conflict_key(ConflictKind::Read, row.key())?;
+        tr.clear(row.key());
+        put(tr, keys, settings, &id, &value, GiveBack::Now)?;
+        count += 1;
+    }
+    keys.count(tr, Counter::Held, -(count as i64));
+    if count > 0 {
+        keys.wake_all(tr);
+    }
+    Ok(count)
+}
