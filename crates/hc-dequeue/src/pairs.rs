@@ -1,5 +1,7 @@
 //! Two steps of the protocol that begin at the same time: which of them make the other one fail.
 
+use std::collections::BTreeSet;
+
 use futures::future::BoxFuture;
 use keyspace::conformance::plant::{Plant, Planted};
 use microqueue::ItemId;
@@ -11,7 +13,7 @@ use crate::error::Result;
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
 use crate::record::Settings;
-use crate::registry::fulfill::{fulfill, take};
+use crate::registry::fulfill::{Look, fulfill, look_for_items, take};
 use crate::registry::request::{collect, register, withdraw};
 use crate::registry::{Demand, ITEMS_PER_FULFILMENT, Own};
 use crate::session::SessionId;
@@ -144,7 +146,11 @@ impl<D: Database> World<D> {
                 Step::Register(session) => {
                     assert!(register(tr, self.own(session), 1).await?.is_some());
                 }
-                Step::Take(session) => drop(take(tr, self.own(session)).await?),
+                Step::Take(session) => {
+                    let own = self.own(session);
+                    let seen = look_for_items(tr, own, 1, Look::Now).await?;
+                    drop(take(tr, own, seen, &BTreeSet::new())?);
+                }
                 Step::Fulfill(session) => {
                     let own = Own {
                         demand: &[],

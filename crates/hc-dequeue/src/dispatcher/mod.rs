@@ -7,12 +7,14 @@
 //!
 //! - `deliveries`: what is out, and until when.
 //! - `serve`: on the way from a wish to items, one step of the [registry](crate::registry).
+//! - `take`: the shortest way, by one of them alone.
 //! - `hand_out`: from items to those who want them.
 //! - `upkeep`: heartbeats, the dead, and what is held without anybody who knows of it.
 
 mod deliveries;
 mod hand_out;
 mod serve;
+mod take;
 mod upkeep;
 
 use std::collections::VecDeque;
@@ -26,6 +28,7 @@ use microqueue::{Item, ItemId};
 use tokio::sync::{mpsc, oneshot};
 
 use self::deliveries::Deliveries;
+use self::take::{Begun, LastTake};
 use crate::consumer::ConsumerOptions;
 use crate::delivery::{Delivery, GiveBack, Return, Shared, give_back};
 use crate::error::{Error, Result};
@@ -186,6 +189,9 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     /// Whether there may be a pair, or somebody who does not know that it is the first: who leads
     /// leaves only after a fulfilment that changed nothing.
     leads: Option<Lead>,
+    /// A take that was begun while the last one was committed. It is for the next step, if that is one.
+    ahead: Option<Begun<T>>,
+    last_take: LastTake,
     /// How many takes to come do not try the fast path.
     staged: u32,
     /// Whether those who were served last have asked again at once.
@@ -241,6 +247,8 @@ where
             returns: Vec::new(),
             request: None,
             leads: None,
+            ahead: None,
+            last_take: LastTake::default(),
             staged: 0,
             asks_again: false,
             sleep: None,
@@ -307,6 +315,7 @@ where
 
     /// Does the next thing that is due. False: there is nothing to do for now.
     async fn step(&mut self) -> Result<bool> {
+        let ahead = self.ahead.take();
         if self.now() >= self.member.next_tick() {
             self.tick().await?;
             return Ok(true);
@@ -325,6 +334,8 @@ where
         if leads {
             return Ok(true);
         }
+        // What comes back comes first, and must have been seen.
+        self.ahead = ahead.filter(|_| !has_reclaimed);
         if self.serve().await? {
             return Ok(true);
         }

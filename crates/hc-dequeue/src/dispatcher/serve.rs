@@ -14,7 +14,7 @@ use super::{Dispatcher, Lead, Patience, Requested, STAGED_TAKES, Sleep, Watch};
 use crate::delivery::{Return, give_back};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
-use crate::registry::fulfill::{Taken, fulfill, take};
+use crate::registry::fulfill::fulfill;
 use crate::registry::grant::is_answered;
 use crate::registry::request::{
     Precedence, Standing, Supply, Woken, append, collect, look, precedence, register, supply,
@@ -39,7 +39,7 @@ const GRACE_OF_MANY: u32 = 4;
 const PATIENCES_PER_LEASE: u32 = 5;
 
 /// Decodes an item. A codec that panics would do so in every process that meets the item.
-fn decode<T, C: Codec<T>>(bytes: Bytes) -> Result<T, DecodeError> {
+pub(super) fn decode<T, C: Codec<T>>(bytes: Bytes) -> Result<T, DecodeError> {
     let decoded = catch_unwind(AssertUnwindSafe(|| C::decode(bytes)));
     decoded.unwrap_or_else(|_| {
         Err(DecodeError {
@@ -109,7 +109,7 @@ enum Seen<T> {
 }
 
 /// What became of an attempt to take items at the same time as others.
-enum Tried<T> {
+pub(super) enum Tried<T> {
     Did(T),
     /// It met a conflict.
     Contended,
@@ -150,56 +150,7 @@ where
         }
     }
 
-    /// Tries the fast path.
-    async fn take(&mut self) -> Result<bool> {
-        self.sleep = None;
-        let demand = self.demand();
-        let (own, returns) = (self.own(&demand), &self.next_returns());
-        let tried = self.runner.run(|tr, attempt| async move {
-            if attempt.after == Some(Code::NOT_COMMITTED) {
-                return Ok(Tried::Contended);
-            }
-            let both = try_join!(take(&tr, own), give_back(&tr, own, returns));
-            both.map(Tried::Did)
-        });
-        let (taken, given) = match tried.await? {
-            Tried::Did(both) => both,
-            Tried::Contended => {
-                self.metrics.conflicts.increment(1);
-                tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
-                self.staged = STAGED_TAKES;
-                self.register().await?;
-                return Ok(true);
-            }
-        };
-        self.returned(&given);
-        match taken {
-            Taken::Items(items) if !items.is_empty() => self.hand_out(items),
-            Taken::Items(_) => {
-                self.answer_impatient();
-                if !self.wants.is_empty() {
-                    self.register().await?;
-                }
-            }
-            Taken::Staged => {
-                // Others come often enough to meet.
-                self.staged = STAGED_TAKES;
-                self.register().await?;
-            }
-            Taken::Paused => {
-                self.answer_impatient();
-                if self.wants.is_empty() {
-                    return Ok(true);
-                }
-                self.sleep_until_resumed().await?;
-                return Ok(self.sleep.is_none());
-            }
-            Taken::SessionLost => self.open_session().await?,
-        }
-        Ok(true)
-    }
-
-    async fn register(&mut self) -> Result<()> {
+    pub(super) async fn register(&mut self) -> Result<()> {
         let demand = self.demand();
         let wanted = u32::try_from(wanted(&demand)).unwrap_or(u32::MAX);
         let (own, returns, began) = (self.own(&[]), &self.next_returns(), self.now());
@@ -534,7 +485,7 @@ where
     }
 
     /// Goes to sleep until the pause is over, unless it is already.
-    async fn sleep_until_resumed(&mut self) -> Result<()> {
+    pub(super) async fn sleep_until_resumed(&mut self) -> Result<()> {
         let keys = self.keys();
         let watch = self.runner.run(|tr, _| async move {
             let watch = watch_pause(&tr, keys).await?;
@@ -565,7 +516,7 @@ where
     }
 
     /// Tells those who do not wait that there is nothing.
-    fn answer_impatient(&mut self) {
+    pub(super) fn answer_impatient(&mut self) {
         for want in std::mem::take(&mut self.wants) {
             if want.waits {
                 self.wants.push_back(want);

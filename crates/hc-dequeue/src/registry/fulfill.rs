@@ -1,5 +1,7 @@
 //! Pairing items with those who want them.
 
+use std::collections::BTreeSet;
+
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction};
 use microqueue::{Item, ItemId};
@@ -60,37 +62,86 @@ impl<T> Fulfilled<T> {
     }
 }
 
-/// Takes items for the own demand, if nobody has registered a request.
+/// When a take looks what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// When it is wanted.
+    Now,
+    /// Before it is wanted, and while another take may take what it sees.
+    Ahead,
+}
+
+/// What a take has seen.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    look: Look,
+    life: Option<Life>,
+    is_paused: bool,
+    has_requests: bool,
+    items: Vec<Item<Record>>,
+}
+
+/// Looks what there is to [`take`], up to so many items.
 ///
 /// # Conflicts
-/// Reads the pause, the own session's state, and the registry up to its first request; the key of
-/// each item taken. So it fails if another took one of these items, if somebody registered, and if
-/// the session was declared dead.
-pub(crate) async fn take<T>(tr: &impl Transaction, own: Own<'_, T>) -> Result<Taken<T>> {
+/// Reads the pause, the own session's state, and the registry up to its first request.
+pub(crate) async fn look_for_items<T>(
+    tr: &impl Transaction,
+    own: Own<'_, T>,
+    limit: usize,
+    look: Look,
+) -> Result<Seen> {
     let keys = own.keys;
-    let limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
     let first_request = tr.get_range(&first(keys), Isolation::Serializable);
-    let life = keys.sessions.life(tr, own.session);
-    let (paused, registered, life, items) = try_join!(
+    let items = async {
+        match look {
+            Look::Now => ready_items(tr, keys, limit).await,
+            Look::Ahead => items_unless_due(tr, keys, limit).await,
+        }
+    };
+    let (is_paused, requests, life, items) = try_join!(
         is_paused(tr, keys),
         first_request.map_err(Error::from),
-        life,
-        ready_items(tr, keys, limit)
+        keys.sessions.life(tr, own.session),
+        items
     )?;
-    if life != Some(Life::Alive) {
-        return Ok(Taken::SessionLost);
-    }
-    if paused {
-        return Ok(Taken::Paused);
-    }
-    if items.is_empty() {
-        return Ok(Taken::Items(Vec::new()));
-    }
-    if !registered.rows.is_empty() {
-        return Ok(Taken::Staged);
-    }
-    let mut items = items.into_iter();
-    Ok(Taken::Items(grant_own(tr, own, &mut items, limit)?))
+    Ok(Seen {
+        look,
+        life,
+        is_paused,
+        has_requests: !requests.rows.is_empty(),
+        items,
+    })
+}
+
+/// Takes items for the own demand out of those that were seen and are not gone, if nobody has
+/// registered a request. `None`: there are none, and what was seen ahead of its time says nothing more.
+///
+/// # Conflicts
+/// Reads the key of each item taken. So it fails if another took one of these items since they were
+/// seen, if somebody registered, and if the session was declared dead.
+pub(crate) fn take<T>(
+    tr: &impl Transaction,
+    own: Own<'_, T>,
+    seen: Seen,
+    gone: &BTreeSet<ItemId>,
+) -> Result<Option<Taken<T>>> {
+    let items = seen.items.into_iter();
+    let mut items = items.filter(|item| !gone.contains(&item.id)).peekable();
+    let refusal = if seen.life != Some(Life::Alive) {
+        Taken::SessionLost
+    } else if seen.is_paused {
+        Taken::Paused
+    } else if items.peek().is_none() {
+        Taken::Items(Vec::new())
+    } else if seen.has_requests {
+        Taken::Staged
+    } else {
+        let limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
+        let granted = grant_own(tr, own, &mut items, limit)?;
+        return Ok(Some(Taken::Items(granted)));
+    };
+    Ok((seen.look == Look::Now).then_some(refusal))
 }
 
 /// Answers the first requests with the first items. If the own request is among them, its items are
@@ -198,6 +249,23 @@ async fn ready_items(
         return Ok(items);
     }
     head().await
+}
+
+/// Returns the first items, unless another one would have to be promoted before: then none.
+async fn items_unless_due(
+    tr: &impl Transaction,
+    keys: &Keys,
+    limit: usize,
+) -> Result<Vec<Item<Record>>> {
+    let (begin, end) = keys.due(wall_millis(keys));
+    let due = RangeQuery::keys(begin, end).limit(1);
+    let due = tr.get_range(&due, Isolation::Snapshot);
+    let items = keys.items.snapshot(tr, limit, BYTES_PER_FULFILMENT);
+    let (due, items) = try_join!(due.map_err(Error::from), items.map_err(Error::from))?;
+    Ok(match due.rows.is_empty() {
+        true => items,
+        false => Vec::new(),
+    })
 }
 
 /// Moves delayed items that are due to their places in the queue. Returns how many.

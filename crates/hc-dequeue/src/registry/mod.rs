@@ -7,9 +7,10 @@
 //!
 //! # The steps
 //!
-//! - `take`, the fast path: pairs the items at the head with one's own wish, without
+//! - `look_for_items` and `take`, the fast path: pairs the items at the head with one's own wish, without
 //!   a request. It reads the first key of the registry serializably and does nothing if there is
-//!   one: whoever registers stops it.
+//!   one: whoever registers stops it. The first half may come before there is a wish: of takes that
+//!   follow one another closely each looks while the one before it commits.
 //! - `register`: appends a request to the registry. It reads only the session's
 //!   own state, so that it never conflicts with other requests.
 //! - `fulfill`: pairs the first requests with the first items. Everybody may do

@@ -1,0 +1,193 @@
+//! The fast path: takes, of which each looks what there is while the one before it commits.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{FutureExt, try_join};
+use microqueue::ItemId;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::env::BoxFuture;
+use microqueue::keyspace::{Attempt, Code, Database};
+use tokio::sync::oneshot;
+
+use super::serve::{Tried, decode};
+use super::{Dispatcher, STAGED_TAKES};
+use crate::delivery::{Return, give_back};
+use crate::error::{Error, Result};
+use crate::registry::fulfill::{Look, Taken, look_for_items, take};
+use crate::registry::{Demand, ITEMS_PER_FULFILMENT, Own, wanted};
+
+/// What a take is for.
+#[derive(Debug)]
+struct Order {
+    demand: Vec<Demand>,
+    returns: Vec<Return>,
+    /// What the take before it took, which this one may have seen.
+    gone: BTreeSet<ItemId>,
+}
+
+/// What a take did, if what it saw was enough to do anything, and which of the returns it settled.
+type Outcome<T> = Tried<(Option<Taken<T>>, Vec<bool>)>;
+
+/// A take that has begun: it looks what there is, and waits for its order. Dropped before it has that,
+/// it leaves nothing.
+pub(super) struct Begun<T> {
+    at: Duration,
+    order: oneshot::Sender<Arc<Order>>,
+    /// The lock is never contended, nor taken: it makes the dispatcher `Sync`.
+    outcome: Mutex<BoxFuture<Result<Outcome<T>>>>,
+    gone: BTreeSet<ItemId>,
+}
+
+/// The last take that was done.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LastTake {
+    ended: Duration,
+    took: Duration,
+    wanted: usize,
+}
+
+impl<T, D, C> Dispatcher<T, D, C>
+where
+    T: Send + Sync + 'static,
+    D: Database,
+    C: Codec<T>,
+{
+    /// Tries the fast path.
+    pub(super) async fn take(&mut self) -> Result<bool> {
+        self.sleep = None;
+        let (now, last) = (self.now(), self.last_take);
+        let demand = self.demand();
+        let wanted = wanted(&demand);
+        // What is older may have missed what came back meanwhile, and comes first.
+        let is_fresh = |begun: &Begun<T>| now <= begun.at.saturating_add(2 * last.took);
+        let ahead = self.ahead.take().filter(is_fresh);
+        let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, Look::Now));
+        let order = Order {
+            demand,
+            returns: self.next_returns(),
+            gone: begun.gone,
+        };
+        // Whoever receives it is polled next.
+        let _ = begun.order.send(Arc::new(order));
+        // If takes follow one another: for those who are served now, and for those who were before.
+        let follows = now <= last.ended.saturating_add(last.took);
+        let limit = wanted + wanted.max(last.wanted);
+        let mut next = follows.then(|| self.begin_take(limit, Look::Ahead));
+        let (taken, given) = match finish(begun.outcome, &mut next).await? {
+            Tried::Did(both) => both,
+            Tried::Contended => {
+                self.metrics.conflicts.increment(1);
+                tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
+                self.staged = STAGED_TAKES;
+                self.register().await?;
+                return Ok(true);
+            }
+        };
+        self.returned(&given);
+        match taken {
+            // What was seen ahead is not enough.
+            None => {}
+            Some(Taken::Items(items)) if !items.is_empty() => {
+                let ended = self.now();
+                self.last_take = LastTake {
+                    ended,
+                    took: ended.saturating_sub(now),
+                    wanted,
+                };
+                if let Some(next) = &mut next {
+                    next.gone = items.iter().map(|item| item.id).collect();
+                }
+                self.ahead = next;
+                self.hand_out(items);
+            }
+            Some(Taken::Items(_)) => {
+                self.answer_impatient();
+                if !self.wants.is_empty() {
+                    self.register().await?;
+                }
+            }
+            Some(Taken::Staged) => {
+                // Others come often enough to meet.
+                self.staged = STAGED_TAKES;
+                self.register().await?;
+            }
+            Some(Taken::Paused) => {
+                self.answer_impatient();
+                if !self.wants.is_empty() {
+                    self.sleep_until_resumed().await?;
+                }
+            }
+            Some(Taken::SessionLost) => self.open_session().await?,
+        }
+        Ok(self.sleep.is_none())
+    }
+
+    /// Begins a take of so many items at most.
+    fn begin_take(&self, limit: usize, look: Look) -> Begun<T> {
+        let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
+        let (order, ordered) = oneshot::channel::<Arc<Order>>();
+        let ordered = ordered.shared();
+        let limit = limit.min(ITEMS_PER_FULFILMENT);
+        let outcome = async move {
+            let take = |tr, attempt: Attempt| {
+                let (shared, ordered) = (&shared, ordered.clone());
+                async move {
+                    if attempt.after == Some(Code::NOT_COMMITTED) {
+                        return Ok(Tried::Contended);
+                    }
+                    let own = Own {
+                        keys: &shared.keys,
+                        settings: &shared.settings,
+                        session,
+                        demand: &[],
+                        decode: decode::<T, C>,
+                    };
+                    let order = async {
+                        // Without an order nobody waits for the outcome.
+                        let Ok(order) = ordered.await else {
+                            return Ok(None);
+                        };
+                        let given = give_back(&tr, own, &order.returns).await?;
+                        Ok(Some((order, given)))
+                    };
+                    let seen = look_for_items(&tr, own, limit, look);
+                    let (seen, ordered) = try_join!(seen, order)?;
+                    let Some((order, given)) = ordered else {
+                        return Ok(Tried::Did((None, Vec::new())));
+                    };
+                    let demand = &order.demand;
+                    let taken = take(&tr, Own { demand, ..own }, seen, &order.gone)?;
+                    Ok::<_, Error>(Tried::Did((taken, given)))
+                }
+            };
+            runner.run(take).await
+        };
+        Begun {
+            at: self.now(),
+            order,
+            outcome: Mutex::new(Box::pin(outcome)),
+            gone: BTreeSet::new(),
+        }
+    }
+}
+
+/// Waits for what comes of a take that has its order, while the next one looks.
+async fn finish<T>(
+    outcome: Mutex<BoxFuture<Result<Outcome<T>>>>,
+    next: &mut Option<Begun<T>>,
+) -> Result<Outcome<T>> {
+    let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(looks) = next {
+        let looks = looks.outcome.get_mut();
+        tokio::select! {
+            biased;
+            outcome = &mut outcome => return outcome,
+            // It ends without an order only if it fails.
+            _ = looks.unwrap_or_else(PoisonError::into_inner) => {}
+        }
+        *next = None;
+    }
+    outcome.await
+}

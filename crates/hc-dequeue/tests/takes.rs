@@ -1,0 +1,58 @@
+//! Takes that follow one another closely: each looks what there is while the one before it commits.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::World;
+use hc_dequeue::Settings;
+use keyspace::conformance::stores::TestStore;
+
+keyspace::on_every_store!(
+    they_leave_out_what_was_taken_before_them,
+    what_comes_back_between_them_comes_first,
+    what_was_just_enqueued_is_there,
+);
+
+async fn they_leave_out_what_was_taken_before_them(store: TestStore) {
+    const ITEMS: u64 = 200;
+    let world = World::recorded(&store, Settings::default()).await;
+    world.enqueue(0..ITEMS).await;
+    let consumer = world.consumer().await;
+    for value in 0..ITEMS {
+        assert_eq!(consumer.pop().await.unwrap().unwrap().value, value);
+    }
+    // One that took again what is gone would have failed, and registered a request.
+    assert_eq!(world.recorded_sum("hc_dequeue_conflicts"), 0.0);
+    assert!(consumer.pop().await.unwrap().is_none());
+    world.check().await;
+}
+
+async fn what_comes_back_between_them_comes_first(store: TestStore) {
+    const ITEMS: u64 = 100;
+    let world = World::with_defaults(&store).await;
+    world.enqueue(0..ITEMS).await;
+    let consumer = world.consumer().await;
+    let next = || async { consumer.dequeue().await.unwrap().unwrap() };
+    for value in (0..ITEMS).step_by(2) {
+        let (first, second) = (next().await, next().await);
+        first.nack().await.unwrap();
+        let again = next().await;
+        assert_eq!((*again.value(), *second.value()), (value, value + 1));
+        again.complete().await.unwrap();
+        second.complete().await.unwrap();
+    }
+    world.check().await;
+}
+
+async fn what_was_just_enqueued_is_there(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    for value in 0..100 {
+        world.enqueue([2 * value, 2 * value + 1]).await;
+        for value in [2 * value, 2 * value + 1] {
+            assert_eq!(consumer.pop().await.unwrap().unwrap().value, value);
+        }
+    }
+    world.check().await;
+}
