@@ -12,6 +12,7 @@ keyspace::on_every_store!(
     they_leave_out_what_was_taken_before_them,
     what_comes_back_between_them_comes_first,
     what_was_just_enqueued_is_there,
+    a_larger_wish_gets_all_that_there_is,
 );
 
 async fn they_leave_out_what_was_taken_before_them(store: TestStore) {
@@ -52,6 +53,24 @@ async fn what_was_just_enqueued_is_there(store: TestStore) {
         world.enqueue([2 * value, 2 * value + 1]).await;
         for value in [2 * value, 2 * value + 1] {
             assert_eq!(consumer.pop().await.unwrap().unwrap().value, value);
+        }
+    }
+    world.check().await;
+}
+
+async fn a_larger_wish_gets_all_that_there_is(store: TestStore) {
+    const ROUNDS: u64 = 20;
+    let world = World::with_defaults(&store).await;
+    world.enqueue(0..ROUNDS * 12).await;
+    let consumer = world.consumer().await;
+    for _ in 0..ROUNDS {
+        for _ in 0..2 {
+            assert!(consumer.pop().await.unwrap().is_some());
+        }
+        let batch = consumer.dequeue_batch(10).await.unwrap();
+        assert_eq!(batch.len(), 10);
+        for delivery in batch {
+            delivery.complete().await.unwrap();
         }
     }
     world.check().await;

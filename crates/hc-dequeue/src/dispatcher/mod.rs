@@ -335,7 +335,8 @@ where
             return Ok(true);
         }
         // What comes back comes first, and must have been seen.
-        self.ahead = ahead.filter(|_| !has_reclaimed);
+        let now = self.now();
+        self.ahead = ahead.filter(|ahead| now < ahead.until && !has_reclaimed);
         if self.serve().await? {
             return Ok(true);
         }
@@ -444,6 +445,7 @@ where
         let next = wants
             .chain([self.deliveries.earliest()])
             .chain(self.sleep.iter().map(|sleep| sleep.until))
+            .chain(self.ahead.iter().map(|ahead| ahead.until))
             .chain(
                 self.request
                     .filter(|_| self.sleep.is_none())

@@ -16,7 +16,7 @@ use super::{Dispatcher, STAGED_TAKES};
 use crate::delivery::{Return, give_back};
 use crate::error::{Error, Result};
 use crate::registry::fulfill::{Look, Taken, look_for_items, take};
-use crate::registry::{Demand, ITEMS_PER_FULFILMENT, Own, wanted};
+use crate::registry::{BYTES_PER_FULFILMENT, Demand, Own, wanted};
 
 /// What a take is for.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ type Outcome<T> = Tried<(Option<Taken<T>>, Vec<bool>)>;
 /// A take that has begun: it looks what there is, and waits for its order. Dropped before it has that,
 /// it leaves nothing.
 pub(super) struct Begun<T> {
-    at: Duration,
+    /// Until when it is of use. Later it may have missed what came back meanwhile, and comes first.
+    pub(super) until: Duration,
     order: oneshot::Sender<Arc<Order>>,
     /// The lock is never contended, nor taken: it makes the dispatcher `Sync`.
     outcome: Mutex<BoxFuture<Result<Outcome<T>>>>,
@@ -46,7 +47,11 @@ pub(super) struct LastTake {
     ended: Duration,
     took: Duration,
     wanted: usize,
+    bytes: usize,
 }
+
+/// Up to how many bytes of items the next take is begun ahead: it reads them again.
+const BYTES_READ_AHEAD: usize = BYTES_PER_FULFILMENT / 8;
 
 impl<T, D, C> Dispatcher<T, D, C>
 where
@@ -60,9 +65,7 @@ where
         let (now, last) = (self.now(), self.last_take);
         let demand = self.demand();
         let wanted = wanted(&demand);
-        // What is older may have missed what came back meanwhile, and comes first.
-        let is_fresh = |begun: &Begun<T>| now <= begun.at.saturating_add(2 * last.took);
-        let ahead = self.ahead.take().filter(is_fresh);
+        let ahead = self.ahead.take();
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, Look::Now));
         let order = Order {
             demand,
@@ -72,7 +75,7 @@ where
         // Whoever receives it is polled next.
         let _ = begun.order.send(Arc::new(order));
         // If takes follow one another: for those who are served now, and for those who were before.
-        let follows = now <= last.ended.saturating_add(last.took);
+        let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
         let limit = wanted + wanted.max(last.wanted);
         let mut next = follows.then(|| self.begin_take(limit, Look::Ahead));
         let (taken, given) = match finish(begun.outcome, &mut next).await? {
@@ -95,6 +98,7 @@ where
                     ended,
                     took: ended.saturating_sub(now),
                     wanted,
+                    bytes: items.iter().map(|item| item.record.payload.len()).sum(),
                 };
                 if let Some(next) = &mut next {
                     next.gone = items.iter().map(|item| item.id).collect();
@@ -129,7 +133,6 @@ where
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
         let (order, ordered) = oneshot::channel::<Arc<Order>>();
         let ordered = ordered.shared();
-        let limit = limit.min(ITEMS_PER_FULFILMENT);
         let outcome = async move {
             let take = |tr, attempt: Attempt| {
                 let (shared, ordered) = (&shared, ordered.clone());
@@ -165,7 +168,7 @@ where
             runner.run(take).await
         };
         Begun {
-            at: self.now(),
+            until: self.now().saturating_add(2 * self.last_take.took),
             order,
             outcome: Mutex::new(Box::pin(outcome)),
             gone: BTreeSet::new(),

@@ -115,7 +115,7 @@ pub(crate) async fn look_for_items<T>(
 }
 
 /// Takes items for the own demand out of those that were seen and are not gone, if nobody has
-/// registered a request. `None`: there are none, and what was seen ahead of its time says nothing more.
+/// registered a request. `None`: what was seen ahead of its time is not enough.
 ///
 /// # Conflicts
 /// Reads the key of each item taken. So it fails if another took one of these items since they were
@@ -126,22 +126,24 @@ pub(crate) fn take<T>(
     seen: Seen,
     gone: &BTreeSet<ItemId>,
 ) -> Result<Option<Taken<T>>> {
-    let items = seen.items.into_iter();
-    let mut items = items.filter(|item| !gone.contains(&item.id)).peekable();
-    let refusal = if seen.life != Some(Life::Alive) {
+    let limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
+    let mut items = seen.items;
+    items.retain(|item| !gone.contains(&item.id));
+    let is_free = seen.life == Some(Life::Alive) && !seen.is_paused && !seen.has_requests;
+    if seen.look == Look::Ahead && !(is_free && items.len() >= limit) {
+        return Ok(None);
+    }
+    Ok(Some(if seen.life != Some(Life::Alive) {
         Taken::SessionLost
     } else if seen.is_paused {
         Taken::Paused
-    } else if items.peek().is_none() {
+    } else if items.is_empty() {
         Taken::Items(Vec::new())
     } else if seen.has_requests {
         Taken::Staged
     } else {
-        let limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
-        let granted = grant_own(tr, own, &mut items, limit)?;
-        return Ok(Some(Taken::Items(granted)));
-    };
-    Ok((seen.look == Look::Now).then_some(refusal))
+        Taken::Items(grant_own(tr, own, &mut items.into_iter(), limit)?)
+    }))
 }
 
 /// Answers the first requests with the first items. If the own request is among them, its items are
