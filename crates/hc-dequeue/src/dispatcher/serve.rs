@@ -86,13 +86,6 @@ async fn collect_and_ask<T>(
     Ok(Collected { items, given, next })
 }
 
-/// What a glance at the own request has seen.
-enum Glance<T> {
-    /// It was answered, and the answer taken over at once.
-    Granted(Collected<T>),
-    Waits(Watch),
-}
-
 /// What a look at the own request has seen.
 enum Seen<T> {
     /// It was answered, and the answer taken over at once.
@@ -139,7 +132,6 @@ where
                 Ok(true)
             }
             Some(request) if self.now() < request.look_at => Ok(false),
-            Some(request) if self.now() < request.lead_at => self.glance(request).await,
             Some(request) => self.follow(request).await,
             None if self.staged > 0 => {
                 self.staged -= 1;
@@ -197,44 +189,8 @@ where
         is_known.then(|| u32::try_from(wanted(demand)).unwrap_or(u32::MAX))
     }
 
-    /// Looks for the answer to the request alone, and watches for it: before its time to lead there is
-    /// nothing else to do.
-    async fn glance(&mut self, request: Requested) -> Result<bool> {
-        let (keys, session, id) = (self.keys(), self.session(), request.id);
-        let demand = self.demand();
-        let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
-        let began = self.now();
-        let glance = self.runner.run_committed(|tr, _| async move {
-            if is_answered(&tr, keys, session, &id).await? {
-                let collected = collect_and_ask(&tr, own, &id, returns, next).await?;
-                return Ok(Glance::Granted(collected));
-            }
-            let watch = watch_request(&tr, keys, session, &id, false);
-            Ok::<_, Error>(Glance::Waits(Mutex::new(Box::pin(watch))))
-        });
-        let glance = Box::pin(glance).await;
-        let (glance, commit) = self.unless_in_doubt(glance, next.is_some()).await?;
-        let watch = match glance {
-            Glance::Granted(collected) => {
-                self.collected(request, collected, &commit, began);
-                return Ok(true);
-            }
-            Glance::Waits(watch) => watch,
-        };
-        let poll = self.now().saturating_add(self.options.poll_interval);
-        let until = request.lead_at.min(poll);
-        if let Some(request) = &mut self.request {
-            request.look_at = until;
-        }
-        self.sleep = Some(Sleep {
-            watch: Some(watch),
-            until,
-            then: Some(Woken::Changed),
-        });
-        Ok(false)
-    }
-
-    /// Looks how things stand for the request, and does what they ask for.
+    /// Looks how things stand for the request, and does what they ask for. Before its time to lead it
+    /// looks and watches for the answer alone: there is nothing else to do.
     async fn follow(&mut self, request: Requested) -> Result<bool> {
         let (keys, session, id) = (self.keys(), self.session(), request.id);
         let was_left_alone = request.woken.is_none();
@@ -242,7 +198,16 @@ where
         let demand = self.demand();
         let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
         let began = self.now();
+        let is_early = began < request.lead_at;
         let look = self.runner.run_committed(|tr, _| async move {
+            if is_early && !is_answered(&tr, keys, session, &id).await? {
+                return Ok(Seen::Waits {
+                    is_first: false,
+                    supply: None,
+                    precedence: None,
+                    watch: Mutex::new(Box::pin(watch_request(&tr, keys, session, &id, false))),
+                });
+            }
             let is_first = match look(&tr, keys, session, &id).await? {
                 Standing::Waits { is_first } => is_first,
                 Standing::Gone => return Ok(Seen::Gone),
@@ -316,13 +281,20 @@ where
                 .and_then(|request| request.patience)
                 .map(|patience| patience.until),
         };
+        let early = is_early.then_some(request.lead_at);
         let poll = now.saturating_add(self.options.poll_interval);
-        let until = [due, turn].into_iter().flatten().fold(poll, Duration::min);
-        tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
+        let until = [due, turn, early]
+            .into_iter()
+            .flatten()
+            .fold(poll, Duration::min);
+        tracing::trace!(queue = %self.keys().queue, is_early, is_first, ?has_items, "waits");
+        if is_early && let Some(request) = &mut self.request {
+            request.look_at = until;
+        }
         self.sleep = Some(Sleep {
             watch: Some(watch),
             until,
-            then: None,
+            then: is_early.then_some(Woken::Changed),
         });
         Ok(false)
     }

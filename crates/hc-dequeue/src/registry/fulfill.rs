@@ -8,7 +8,7 @@ use microqueue::{Item, ItemId};
 
 use super::grant::{answer, tell_turn};
 use super::{
-    BYTES_PER_FULFILMENT, Granted, ITEMS_PER_FULFILMENT, Own, PROMOTIONS_PER_FULFILMENT,
+    BYTES_PER_FULFILMENT, Demand, Granted, ITEMS_PER_FULFILMENT, Own, PROMOTIONS_PER_FULFILMENT,
     REQUESTS_PER_FULFILMENT, places, wanted,
 };
 use crate::enqueue::{retire_dedupe, wall_millis};
@@ -115,7 +115,8 @@ pub(crate) async fn look_for_items<T>(
 }
 
 /// Takes items for the own demand out of those that were seen and are not gone, if nobody has
-/// registered a request. `None`: what was seen ahead of its time is not enough.
+/// registered a request. `None`: what was seen ahead of its time is not enough. It serves whole wishes:
+/// there may be more than was seen.
 ///
 /// # Conflicts
 /// Reads the key of each item taken. So it fails if another took one of these items since they were
@@ -126,12 +127,15 @@ pub(crate) fn take<T>(
     seen: Seen,
     gone: &BTreeSet<ItemId>,
 ) -> Result<Option<Taken<T>>> {
-    let limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
     let mut items = seen.items;
     items.retain(|item| !gone.contains(&item.id));
-    let is_free = seen.life == Some(Life::Alive) && !seen.is_paused && !seen.has_requests;
-    if seen.look == Look::Ahead && !(is_free && items.len() >= limit) {
-        return Ok(None);
+    let mut limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
+    if seen.look == Look::Ahead {
+        let is_free = seen.life == Some(Life::Alive) && !seen.is_paused && !seen.has_requests;
+        limit = whole_wishes(own.demand, items.len());
+        if !is_free || limit == 0 {
+            return Ok(None);
+        }
     }
     Ok(Some(if seen.life != Some(Life::Alive) {
         Taken::SessionLost
@@ -144,6 +148,19 @@ pub(crate) fn take<T>(
     } else {
         Taken::Items(grant_own(tr, own, &mut items.into_iter(), limit)?)
     }))
+}
+
+/// Returns how many items the first wishes want together, as many of them as can be served with so many
+/// items.
+fn whole_wishes(demand: &[Demand], items: usize) -> usize {
+    let mut served = 0;
+    for wish in demand {
+        if served + wish.wanted > items {
+            break;
+        }
+        served += wish.wanted;
+    }
+    served
 }
 
 /// Answers the first requests with the first items. If the own request is among them, its items are
