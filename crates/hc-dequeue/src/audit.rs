@@ -244,8 +244,10 @@ impl Sessions {
         let requests = (self.requests.iter())
             .filter(|(_, session)| self.states.get(session) != Some(&Life::Alive))
             .map(|(request, _)| Finding::StrayRequest { request: *request });
-        let grants =
-            (self.broken.iter()).map(|session| Finding::BrokenGrant { session: session.0 });
+        // The grants of the dead are returned row by row.
+        let grants = (self.broken.iter())
+            .filter(|session| self.states.get(session) == Some(&Life::Alive))
+            .map(|session| Finding::BrokenGrant { session: session.0 });
         let twice = self.twice.iter().map(|id| Finding::Twice { id: *id });
         missing
             .chain(silent)

@@ -198,8 +198,8 @@ impl Keys {
         request.key_in(&self.queue.subspace(&"r"))
     }
 
-    /// The first part of a grant: it is there as long as any is, and what a request is told comes there,
-    /// too.
+    /// The first part of a grant: while the session lives, it is there as long as any is. What a request
+    /// is told comes there, too.
     pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
         self.part_of_grant(session, request, 0)
     }

@@ -6,7 +6,8 @@
 //! - No item is lost. A consumer that dies, hangs or loses its answer loses an item to another one.
 //! - Each item is delivered at least once, and effective exactly once if it is acknowledged in the
 //!   transaction that does its work. An acknowledgement that comes too late is refused.
-//! - Items are granted in the order of their first enqueue. One that comes back comes first.
+//! - Items are granted in the order of their first enqueue. One that comes back comes first, as soon as
+//!   it is seen.
 //! - Enqueues never conflict, and dequeues hardly ever: consumers of one process are served together,
 //!   and processes queue up instead of colliding.
 //! - How many items are queued, delayed, held and dead is known exactly at every version.

@@ -13,6 +13,7 @@ keyspace::on_every_store!(
     what_comes_back_between_them_comes_first,
     what_was_just_enqueued_is_there,
     a_larger_wish_gets_all_that_there_is,
+    who_completes_and_asks_at_once_has_completed,
 );
 
 async fn they_leave_out_what_was_taken_before_them(store: TestStore) {
@@ -73,5 +74,25 @@ async fn a_larger_wish_gets_all_that_there_is(store: TestStore) {
             delivery.complete().await.unwrap();
         }
     }
+    world.check().await;
+}
+
+async fn who_completes_and_asks_at_once_has_completed(store: TestStore) {
+    const ITEMS: u64 = 100;
+    let world = World::recorded(&store, Settings::default()).await;
+    world.enqueue(0..ITEMS).await;
+    let consumer = world.consumer().await;
+    let mut values = Vec::new();
+    let mut next = consumer.dequeue().await.unwrap();
+    while let Some(delivery) = next {
+        values.push(*delivery.value());
+        let (completed, after) = tokio::join!(delivery.complete(), consumer.dequeue());
+        completed.unwrap();
+        next = after.unwrap();
+    }
+    assert!(values.into_iter().eq(0..ITEMS));
+    let stats = world.stats().await;
+    assert_eq!((stats.held, stats.completed), (0, ITEMS));
+    assert_eq!(world.recorded_sum("hc_dequeue_conflicts"), 0.0);
     world.check().await;
 }

@@ -1,9 +1,10 @@
 //! The dispatcher: one task for each consumer, which owns every request, grant, commit and heartbeat
 //! of a session.
 //!
-//! It does one thing at a time: whatever it decides is decided by what it has seen commit. Its
-//! transactions go through a [`Runner`], so that it always learns what became of them. The wishes of
-//! all local consumers are combined: one transaction serves them together.
+//! It does one thing at a time: whatever it decides is decided by what it has seen commit. Only the
+//! next take may look what there is while the last one commits. Its transactions go through a
+//! [`Runner`], so that it always learns what became of them. The wishes of all local consumers are
+//! combined: one transaction serves them together.
 //!
 //! - `deliveries`: what is out, and until when.
 //! - `serve`: on the way from a wish to items, one step of the [registry](crate::registry).

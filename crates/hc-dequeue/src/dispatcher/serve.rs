@@ -473,11 +473,11 @@ where
     }
 
     /// Returns when so many more transactions could have been made one after the other as the one that
-    /// began at a time.
+    /// began at a time; the poll interval later at most, should that one have waited for the store.
     fn after(&self, began: Duration, transactions: u32) -> Duration {
         let now = self.now();
-        let took = now.saturating_sub(began);
-        now.saturating_add(took.saturating_mul(transactions))
+        let took = now.saturating_sub(began).saturating_mul(transactions);
+        now.saturating_add(took.min(self.options.poll_interval))
     }
 
     fn grace(&self) -> u32 {

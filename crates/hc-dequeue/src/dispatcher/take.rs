@@ -67,9 +67,12 @@ where
         let wanted = wanted(&demand);
         let ahead = self.ahead.take();
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, Look::Now));
+        // What was taken while this one looked it cannot settle: it does not see it held.
+        let returns = self.next_returns().into_iter();
+        let returns = returns.take_while(|item| !begun.gone.contains(&item.id));
         let order = Order {
             demand,
-            returns: self.next_returns(),
+            returns: returns.collect(),
             gone: begun.gone,
         };
         // Whoever receives it is polled next.

@@ -29,8 +29,9 @@
 //! 2. A grant is written, with the items in it, in the transaction that clears request and items. Who
 //!    collects it takes them out. An item is at every moment in one place.
 //! 3. What is written under a session is written by a transaction that has read the session's state
-//!    serializably. Who declares a session dead writes that state: afterwards nothing more is granted
-//!    to it, and what it holds can be returned, once.
+//!    serializably, or that moves it out of a grant, which keeps the session from being buried. Who
+//!    declares a session dead writes that state: afterwards nothing more is granted to it, and what it
+//!    holds can be returned, once.
 //!
 //! # Why it does not stall
 //!

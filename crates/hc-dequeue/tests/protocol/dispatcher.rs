@@ -21,6 +21,8 @@ pub(crate) enum Dispatch {
     Look,
     /// `registry::collect`.
     Collect,
+    /// `registry::collect`, and `registry::append` in the same transaction.
+    CollectAndAsk,
     /// `registry::withdraw`.
     Withdraw,
     /// `delivery::give_back`, of what `reclaim::held_after` finds and the process does not count as its
@@ -66,6 +68,9 @@ impl Protocol {
             }
         } else if state.is_answered(me) {
             add(Dispatch::Collect);
+            if !is_over {
+                add(Dispatch::CollectAndAsk);
+            }
         } else if is_registered {
             let fulfills = state.is_first(me) && changes();
             add(if fulfills {
@@ -130,12 +135,13 @@ impl Protocol {
                     _ => Some(Watch::Grant),
                 };
             }
-            Dispatch::Collect => {
+            Dispatch::Collect | Dispatch::CollectAndAsk => {
                 let grant = db.get(Key::Grant(me));
                 for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
                     memory.deliveries[item] = db.get(Key::Held(me, item));
                 }
-                next.commit(&protocol::collect(db, me)?);
+                let asks = step == Dispatch::CollectAndAsk;
+                next.commit(&protocol::collect(db, me, asks)?);
             }
             Dispatch::Withdraw => {
                 memory.watches = None;

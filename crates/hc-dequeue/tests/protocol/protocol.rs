@@ -239,8 +239,9 @@ fn tell_turn(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
     }
 }
 
-/// `registry::collect`: moves the items out of the grant, so that it writes them.
-pub(crate) fn collect(db: &Database, me: usize) -> Option<Staged> {
+/// `registry::collect`: moves the items out of the grant, so that it writes them. Who asks again registers
+/// the next request with it, whether its session lives or not.
+pub(crate) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let grant = tr.get(Key::Grant(me));
     for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
@@ -251,6 +252,9 @@ pub(crate) fn collect(db: &Database, me: usize) -> Option<Staged> {
         }
     }
     tr.clear(Key::Grant(me));
+    if asks {
+        tr.set(Key::Request(me), STAMP);
+    }
     tr.staged()
 }
 
