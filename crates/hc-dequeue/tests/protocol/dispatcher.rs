@@ -68,7 +68,7 @@ impl Protocol {
             }
         } else if state.is_answered(me) {
             add(Dispatch::Collect);
-            if !is_over {
+            if state.budget.asks > 0 && !is_over {
                 add(Dispatch::CollectAndAsk);
             }
         } else if is_registered {
@@ -141,6 +141,7 @@ impl Protocol {
                     memory.deliveries[item] = db.get(Key::Held(me, item));
                 }
                 let asks = step == Dispatch::CollectAndAsk;
+                next.budget.asks -= usize::from(asks);
                 next.commit(&protocol::collect(db, me, asks)?);
             }
             Dispatch::Withdraw => {

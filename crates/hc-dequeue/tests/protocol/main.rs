@@ -89,6 +89,7 @@ const QUIET: Budget = Budget {
     withdrawals: 0,
     endings: 0,
     pauses: 0,
+    asks: 0,
 };
 
 /// How many threads check one model.
@@ -187,6 +188,16 @@ fn keeps_its_promises_whatever_happens_together() {
         withdrawals: 1,
         endings: 1,
         pauses: 0,
+        asks: 0,
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_requests_are_registered_with_answers() {
+    let budget = Budget {
+        asks: 2,
+        ..deaths()
     };
     check(1, budget);
 }

@@ -23,6 +23,8 @@ pub(crate) struct Budget {
     pub(crate) endings: usize,
     /// How often the queue may still be paused.
     pub(crate) pauses: usize,
+    /// Requests that may still be registered in the transaction that collects an answer.
+    pub(crate) asks: usize,
 }
 
 impl Budget {
@@ -35,6 +37,7 @@ impl Budget {
             + self.withdrawals
             + self.endings
             + self.pauses
+            + self.asks
     }
 }
 
