@@ -32,10 +32,10 @@ fn dequeue(c: &mut Criterion) {
         let store = TempStore::new();
         let runner = Runner::new(store.db.clone());
         let queue = &queue(Order::Commit);
-        runtime.block_on(enqueue(&queue.on(&runner), backlog));
+        runtime.block_on(enqueue(&queue.committing(&runner), backlog));
         group.bench_function(format!("backlog of {backlog}"), |b| {
             b.to_async(&runtime).iter(|| {
-                runner.run(|tr, _attempt| async move {
+                runner.run(|tr| async move {
                     let item = queue.dequeue(&tr).await?.expect("there is a backlog");
                     queue.enqueue(&tr, &item.value).await?;
                     Ok::<_, Error>(())
@@ -72,7 +72,7 @@ fn enqueues(c: &mut Criterion) {
 
     for order in [Order::Commit, Order::Index] {
         let store = TempStore::new();
-        let queue = queue(order).on(&Runner::new(store.db.clone()));
+        let queue = queue(order).committing(&Runner::new(store.db.clone()));
         group.bench_function(format!("self-committing, {order:?} order"), |b| {
             b.iter_custom(|count| {
                 let queue = queue.clone();

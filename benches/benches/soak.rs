@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
     let (store, env) = (TempStore::new(), Environment::system());
     let queue = MicroQueue::new(Subspace::from("soak"));
     let soak = Arc::new(Soak {
-        queue: queue.on(&Runner::new(store.db.clone())),
+        queue: queue.committing(&Runner::new(store.db.clone())),
         tenth_began: Mutex::new(env.now()),
         env,
         store,

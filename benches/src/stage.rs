@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::env;
 
 use keyspace::url::StoreUrl;
-use keyspace::{Database, Environment, OwnedTransaction, Result, Store, Subspace, Transaction};
+use keyspace::{Database, Environment, OpenError, OwnedTransaction, Store, Subspace, Transaction};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -26,7 +26,7 @@ impl Stage {
     ///
     /// # Panics
     /// If the system has no temporary folder.
-    pub fn open() -> Result<Self> {
+    pub fn open() -> Result<Self, OpenError> {
         let (url, folder) = match env::var("BENCH_DB") {
             Ok(url) if url != "embedded:" => (url.parse()?, None),
             _ => {

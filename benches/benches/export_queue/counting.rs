@@ -71,13 +71,15 @@ impl Counting for Combined {
         tr: &impl Transaction,
         counts: &[(String, Count)],
     ) -> combine::Result<()> {
-        self.queue.add_all(tr, counts).await
+        self.queue
+            .add_all(tr, counts.iter().map(|(key, value)| (key, value)))
+            .await
     }
 
     async fn settle(&self, runner: &Runner<Store>, phrase: &str) -> Count {
         let (queue, phrase) = (&self.queue, &phrase.to_owned());
         queue.wait_idle(runner).await.expect("the store serves");
-        let read = |tr, _| async move { queue.settled(&tr, phrase, Isolation::Snapshot).await };
+        let read = |tr| async move { queue.settled(&tr, phrase, Isolation::Snapshot).await };
         let count = runner.run(read).await.expect("the store serves");
         count.unwrap_or_default()
     }
@@ -90,7 +92,7 @@ impl ReadModifyWrite {
     async fn count(&self, tr: &impl Transaction, key: &[u8]) -> keyspace::Result<Count> {
         let count = tr.get(key, Isolation::Serializable).await?;
         let count = count.map(|count| {
-            let count = Bincode::decode(count);
+            let count = Bincode.decode(count);
             count.expect("nobody writes anything but counts")
         });
         Ok(count.unwrap_or_default())
@@ -112,7 +114,7 @@ impl Counting for ReadModifyWrite {
             let mut count = self.count(tr, &key).await?;
             count.add(*more);
             let mut value = Vec::new();
-            Bincode::encode(&count, &mut value)?;
+            Bincode.encode(&count, &mut value)?;
             tr.set(&key, &value);
             Ok(())
         });
@@ -121,7 +123,7 @@ impl Counting for ReadModifyWrite {
 
     async fn settle(&self, runner: &Runner<Store>, phrase: &str) -> Count {
         let key = &self.0.pack(&phrase);
-        let read = |tr, _| async move { self.count(&tr, key).await };
+        let read = |tr| async move { self.count(&tr, key).await };
         runner.run(read).await.expect("the store serves")
     }
 }
@@ -184,7 +186,7 @@ async fn count<C: Counting>(
 ) -> combine::Result<()> {
     let counts: Vec<_> = of_document(delivery.value()).into_iter().collect();
     let counts = &counts;
-    let count = |tr, _| async move {
+    let count = |tr| async move {
         delivery.ack(&tr).await?;
         counting.stage(&tr, counts).await
     };
@@ -209,7 +211,7 @@ async fn fill(
     let queue = queue.expect("nothing conflicts");
     let handle = &queue;
     for documents in documents.chunks(DOCUMENTS_PER_COMMIT) {
-        let enqueue = |tr, _| async move { handle.enqueue_all(&tr, documents).await };
+        let enqueue = |tr| async move { handle.enqueue_all(&tr, documents).await };
         runner.run(enqueue).await.expect("nothing conflicts");
     }
     digest(documents.len() as u64).await;

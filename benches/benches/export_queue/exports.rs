@@ -82,7 +82,7 @@ async fn read_bucket(log: &Log, bucket: u64) -> u64 {
     let (rows, mut entries) = (MicroQueue::<Bytes, Raw>::new(subspace), 0);
     loop {
         let (from, end) = (&begin, &end);
-        let read = |tr, _| async move { read_batch(&tr, from, end).await };
+        let read = |tr| async move { read_batch(&tr, from, end).await };
         let batch = log.runner.run(read).await.expect("the store serves");
         let Some(last) = batch.last() else {
             return entries;
@@ -120,8 +120,8 @@ async fn read_batch(
 fn decode(entry: &Bytes) -> (String, u64) {
     let (length, _) = entry.split_first_chunk().expect("it begins with a length");
     let value_begins = 4 + u32::from_be_bytes(*length) as usize;
-    let key = Bincode::decode(entry.slice(4..value_begins));
-    let value = Bincode::decode(entry.slice(value_begins..));
+    let key = Bincode.decode(entry.slice(4..value_begins));
+    let value = Bincode.decode(entry.slice(value_begins..));
     (
         key.expect("the key is a text"),
         value.expect("the value is a number"),

@@ -64,7 +64,11 @@ impl Log {
             .map(|number| (format!("what has the number {number}"), number))
             .collect();
         let (queue, entries) = (&self.queue, &entries);
-        let add = |tr, _| async move { queue.add_all(&tr, entries).await };
+        let add = |tr| async move {
+            queue
+                .add_all(&tr, entries.iter().map(|(key, value)| (key, value)))
+                .await
+        };
         self.runner.run(add).await.expect("nothing conflicts");
     }
 

@@ -70,7 +70,7 @@ fn composable(cluster: &Cluster) -> Vec<Pair> {
 fn self_committing(cluster: &Cluster) -> Vec<Pair> {
     let queue = Queue::new(cluster.root.subspace(&"self-committing"));
     let options = RunOptions::default().ledger_subspace(cluster.root.subspace(&"ledger"));
-    let queue = queue.on(&Runner::with_options(cluster.store.clone(), options));
+    let queue = queue.committing(&Runner::with_options(cluster.store.clone(), options));
     let enqueue = move |_| {
         let queue = queue.clone();
         async move {

@@ -50,7 +50,9 @@ async fn stage(queue: &Queue, tr: &impl Transaction, keys: &[Key]) -> combine::R
         [key] => queue.add(tr, key, &ONE).await,
         keys => {
             let updates: Vec<_> = keys.iter().map(|key| (*key, ONE)).collect();
-            queue.add_all(tr, &updates).await
+            queue
+                .add_all(tr, updates.iter().map(|(key, value)| (key, value)))
+                .await
         }
     }
 }
@@ -62,7 +64,7 @@ impl Adder for Added {
 
     async fn add(&self, keys: &[Key]) {
         let queue = &self.queue;
-        let add = |tr, _| async move { stage(queue, &tr, keys).await };
+        let add = |tr| async move { stage(queue, &tr, keys).await };
         self.runner.run(add).await.expect("nothing conflicts");
     }
 }
@@ -106,7 +108,7 @@ impl Added {
     /// If the store fails.
     pub async fn settled(&self, key: &Key) -> u64 {
         let queue = &self.queue;
-        let read = |tr, _| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
+        let read = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
         let count = self.runner.run(read).await.expect("the store serves");
         count.map_or(0, u64::from_be_bytes)
     }
@@ -119,7 +121,7 @@ impl Added {
         let (queue, mut total, mut last) = (&self.queue, 0, None);
         loop {
             let after = last.as_ref();
-            let page = |tr, _| async move {
+            let page = |tr| async move {
                 let isolation = Isolation::Snapshot;
                 queue.values(&tr, after, VALUES_PER_PAGE, isolation).await
             };

@@ -43,7 +43,9 @@ fn sum(count: Option<Count>, added: &[Count]) -> Count {
 /// Returns the bytes under which a count is stored.
 fn encode(count: &Count) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Bincode::encode(count, &mut bytes).expect("an array can be encoded");
+    Bincode
+        .encode(count, &mut bytes)
+        .expect("an array can be encoded");
     bytes
 }
 
@@ -69,7 +71,7 @@ mod tests {
     async fn rows(site: &Site, part: &Subspace) -> Vec<KeyValue> {
         let (begin, end) = part.range();
         let query = &RangeQuery::keys(begin, end);
-        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         Runner::new(site.db.clone()).run(rows).await.unwrap()
     }
 

@@ -31,7 +31,7 @@ impl Adder for ReadModifyWrite {
 
     async fn add(&self, keys: &[Key]) {
         let counts = &self.counts;
-        let add = |tr: Tx<_>, _| async move {
+        let add = |tr: Tx<_>| async move {
             for key in keys {
                 let row = counts.pack(&(&key[..],));
                 let count = tr.get(&row, Isolation::Serializable).await?;

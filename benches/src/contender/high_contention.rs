@@ -55,7 +55,7 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
         let queue = &self.queue;
         let enqueued = self
             .runner
-            .run(|tr, _| async move { queue.enqueue_all(&tr, items).await });
+            .run(|tr| async move { queue.enqueue_all(&tr, items).await });
         enqueued.await.expect("nothing conflicts");
     }
 
@@ -66,7 +66,7 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
         }
         let delivery = self.consumer.dequeue().await;
         let delivery = delivery.expect("conflicts are retried")?;
-        let acknowledge = self.runner.run(|tr, _| {
+        let acknowledge = self.runner.run(|tr| {
             let delivery = &delivery;
             async move { delivery.ack(&tr).await }
         });

@@ -24,7 +24,7 @@ impl Contender for Naive {
             .ledger_subspace(site.ledger())
             .time_limit(TIME_LIMIT);
         let runner = Runner::with_options(site.db.clone(), options);
-        Self(MicroQueue::new(site.queue()).on(&runner))
+        Self(MicroQueue::new(site.queue()).committing(&runner))
     }
 
     async fn enqueue(&self, items: &[Bytes]) {

@@ -33,10 +33,11 @@ fn edit(_name: &String, text: Option<String>, edits: Vec<Edit>) -> Option<String
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args().nth(1);
     let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("append")).await
+    run(&Runner::new(store), &Subspace::from("append")).await?;
+    Ok(())
 }
 
 pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
@@ -50,12 +51,12 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     // An edit and its versionstamp, which tells when it was committed.
     let commit = |edit: Edit| async move {
         let edit = &edit;
-        let add = |tr, _| async move { texts.add(&tr, name, edit).await };
+        let add = |tr| async move { texts.add(&tr, name, edit).await };
         let ((), commit) = runner.run_committed(add).await?;
         Ok::<_, combine::Error>(commit.versionstamp.expect("it has written something"))
     };
     let read = || async {
-        let read = |tr, _| async move { texts.settled(&tr, name, Isolation::Snapshot).await };
+        let read = |tr| async move { texts.settled(&tr, name, Isolation::Snapshot).await };
         runner.run(read).await
     };
 

@@ -57,10 +57,11 @@ impl Index {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args().nth(1);
     let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("inverted_index")).await
+    run(&Runner::new(store), &Subspace::from("inverted_index")).await?;
+    Ok(())
 }
 
 pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
@@ -95,13 +96,13 @@ async fn move_to(
     place: Option<String>,
 ) -> Result<()> {
     let (person, place) = (&person, &place);
-    let add = |tr, _| async move { places.add(&tr, person, place).await };
+    let add = |tr| async move { places.add(&tr, person, place).await };
     runner.run(add).await
 }
 
 /// Makes sure that the index has everybody where they are, and nobody elsewhere. Returns how many.
 async fn check(runner: &Runner<Store>, places: &Places, index: &Index) -> Result<usize> {
-    let read = |tr, _| async move {
+    let read = |tr| async move {
         let values = places.values(&tr, None, usize::MAX, Isolation::Snapshot);
         let values = values.await?;
         let mut found = 0;

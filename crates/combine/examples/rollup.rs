@@ -90,17 +90,18 @@ impl ChangeObserver<Cell, i64> for RollUp {
         };
         for (level, sums) in &self.0 {
             let updates = sum_up(changes.iter().map(difference), level);
-            sums.add_all(tr, &Vec::from_iter(updates)).await?;
+            sums.add_all(tr, &updates).await?;
         }
         Ok(())
     }
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args().nth(1);
     let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("rollup")).await
+    run(&Runner::new(store), &Subspace::from("rollup")).await?;
+    Ok(())
 }
 
 pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
@@ -155,7 +156,10 @@ fn measure(seed: u64) -> Vec<(Cell, i64)> {
 /// Adds measurements in many transactions at once.
 async fn add(runner: &Runner<Store>, sums: &Sums, measured: &[(Cell, i64)]) -> Result<()> {
     let transactions = measured.chunks(10).map(|updates| {
-        let add = move |tr, _| async move { sums.add_all(&tr, updates).await };
+        let add = move |tr| async move {
+            sums.add_all(&tr, updates.iter().map(|(key, value)| (key, value)))
+                .await
+        };
         runner.run(add)
     });
     try_join_all(transactions).await?;
@@ -164,7 +168,7 @@ async fn add(runner: &Runner<Store>, sums: &Sums, measured: &[(Cell, i64)]) -> R
 
 /// Reads a level.
 async fn read(runner: &Runner<Store>, sums: &Sums) -> Result<Cube> {
-    let read = |tr, _| async move {
+    let read = |tr| async move {
         let sums = sums.values(&tr, None, usize::MAX, Isolation::Snapshot);
         Ok::<_, Error>(sums.await?.into_iter().collect())
     };

@@ -33,10 +33,11 @@ const CHANGED: [Change; 2] = [
 const REMOVED: [Change; 3] = [("sea", None), ("sky", None), ("well", None)];
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args().nth(1);
     let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("word_count")).await
+    run(&Runner::new(store), &Subspace::from("word_count")).await?;
+    Ok(())
 }
 
 pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
@@ -73,7 +74,7 @@ impl Library {
     /// Writes or removes a document, and counts what that changes, both or neither.
     async fn change(&self, runner: &Runner<Store>, (name, text): &Change) -> Result<()> {
         let document = &self.documents.pack(name);
-        let change = |tr, _| async move { self.stage(&tr, document, text.as_deref()).await };
+        let change = |tr| async move { self.stage(&tr, document, text.as_deref()).await };
         runner.run(change).await
     }
 
@@ -91,12 +92,14 @@ impl Library {
         }
         difference.retain(|_, count| *count != 0);
         let updates: Vec<_> = difference.into_iter().collect();
-        self.counts.add_all(tr, &updates).await
+        self.counts
+            .add_all(tr, updates.iter().map(|(key, value)| (key, value)))
+            .await
     }
 
     /// Reads all documents and all counts, at one moment.
     async fn read(&self, runner: &Runner<Store>) -> Result<(Vec<String>, BTreeMap<String, i64>)> {
-        let read = |tr, _| async move {
+        let read = |tr| async move {
             let (begin, end) = self.documents.range();
             let documents = RangeQuery::keys(begin, end);
             let documents = read_all(&tr, documents, Isolation::Snapshot).await?;
@@ -105,7 +108,7 @@ impl Library {
                 .values(&tr, None, usize::MAX, Isolation::Snapshot);
             Ok((documents, counts.await?))
         };
-        let (documents, counts) = runner.run::<_, combine::Error, _, _>(read).await?;
+        let (documents, counts) = runner.run::<_, combine::Error, _, _, _>(read).await?;
         let text = |row: &keyspace::KeyValue| String::from_utf8_lossy(row.value()).into_owned();
         let documents = documents.iter().map(text).collect();
         Ok((documents, counts.into_iter().collect()))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hc_dequeue::microqueue::keyspace::codec::Codec;
 use hc_dequeue::microqueue::keyspace::error::code_of;
 use hc_dequeue::microqueue::keyspace::{
-    Attempt, Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, read_all,
+    Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
 };
 
 use crate::crew::{Job, Next, Place};
@@ -130,7 +130,7 @@ where
         self.metrics.lag.set(oldest.as_secs_f64());
         let queue = &self.queue;
         for bucket in self.metrics.pending.to_tell(buckets) {
-            let look = |tr, _| async move { queue.pending(&tr, bucket).await };
+            let look = |tr| async move { queue.pending(&tr, bucket).await };
             self.metrics
                 .pending
                 .set(bucket, &self.runner.run(look).await?);
@@ -159,7 +159,8 @@ where
         refused: Option<&Refused>,
         first: &First,
     ) -> Result<Option<Pass>> {
-        let once = |tr, attempt: Attempt| async move {
+        let once = |tr: Tx<_>| async move {
+            let attempt = tr.attempt();
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 self.metrics.conflicts.increment(1);
                 if !place.is_owner {

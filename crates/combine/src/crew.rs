@@ -23,7 +23,6 @@ use hc_dequeue::microqueue::keyspace::{self, Bytes, Database, Runner, Transactio
 use hc_dequeue::session::{Life, Member, SessionId, Sessions, Tick};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tracing::Instrument;
 
 pub use self::pending::{Pending, PendingGauges};
@@ -280,7 +279,7 @@ impl<J: Job, D: Database> Crew<J, D> {
     /// Reads which buckets have something to do and which sessions live, and watches for more.
     async fn look(&mut self) -> Result<(), J::Error> {
         let (job, options) = (&*self.job, &self.options);
-        let look = |tr: Tx<_>, _| async move {
+        let look = |tr: Tx<_>| async move {
             let woken = tr.watch(&options.wake);
             let sessions = options.sessions.all(&tr).map_err(J::Error::from);
             let (pending, sessions) = try_join!(job.pending(&tr), sessions)?;
@@ -308,7 +307,7 @@ impl<J: Job, D: Database> Crew<J, D> {
     /// Looks which buckets of others stand still, and stands in where it is this session's turn.
     async fn stand_in(&mut self) -> Result<(), J::Error> {
         let (job, roster, own) = (&*self.job, &self.roster, self.member.id());
-        let look = |tr, _| async move {
+        let look = |tr| async move {
             let mut pending = job.pending(&tr).await?;
             pending.retain(|bucket| roster.rank(own, *bucket) > 0);
             let marks = job.marks(&tr, &pending).await?;
@@ -417,7 +416,7 @@ impl<J: Job, D: Database> Crew<J, D> {
     async fn begin_session(&mut self) -> Result<(), J::Error> {
         self.member.open().await?;
         let options = &self.options;
-        let wake = |tr: Tx<_>, _| async move {
+        let wake = |tr: Tx<_>| async move {
             tr.set_to_versionstamp(&options.wake);
             Ok::<_, J::Error>(())
         };
@@ -431,7 +430,7 @@ impl<J: Job, D: Database> Crew<J, D> {
             return Ok(());
         }
         let (options, dead) = (&self.options, &dead);
-        let bury = |tr: Tx<_>, _| async move {
+        let bury = |tr: Tx<_>| async move {
             for session in dead {
                 if options.sessions.life(&tr, *session).await? == Some(Life::Dead) {
                     options.sessions.remove(&tr, *session);
@@ -448,14 +447,15 @@ impl<J: Job, D: Database> Crew<J, D> {
 
     /// Lets the steps end that have begun, and ends the session.
     async fn close(mut self, grace: Duration) -> Result<(), J::Error> {
+        let env = self.runner.environment().clone();
         let finish = async { while self.steps.join_next().await.is_some() {} };
-        if timeout(grace, finish).await.is_err() {
+        if env.timeout(grace, finish).await.is_none() {
             let recipe = self.options.sessions.subspace();
             tracing::warn!(%recipe, "steps that do not end are dropped");
             self.steps.shutdown().await;
         }
         let (options, session) = (&self.options, self.member.id());
-        let leave = |tr: Tx<_>, _| async move {
+        let leave = |tr: Tx<_>| async move {
             options.sessions.remove(&tr, session);
             tr.set_to_versionstamp(&options.wake);
             Ok::<_, J::Error>(())

@@ -29,7 +29,7 @@ where
     pub async fn initialize(&self, tr: &impl Transaction, key: &K, value: &V) -> Result<()> {
         let key = self.encode_key(key)?;
         let mut bytes = Vec::new();
-        <C as Codec<V>>::encode(value, &mut bytes)?;
+        <C as Codec<V>>::encode(&self.codec, value, &mut bytes)?;
         if bytes.len() > MAX_VALUE_BYTES {
             return Err(Error::ValueTooLarge {
                 queue: self.keys.queue.clone(),

@@ -34,14 +34,14 @@
 //! // Any number of transactions may do this at the same time, none fails.
 //! let (queue, word) = (&words, &"fish".to_owned());
 //! for _ in 0..3 {
-//!     runner.run(|tr, _| async move { queue.add(&tr, word, &1).await }).await?;
+//!     runner.run(|tr| async move { queue.add(&tr, word, &1).await }).await?;
 //! }
 //!
 //! // One worker or many, in any process.
 //! let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
 //! words.wait_idle(&runner).await?;
 //! let count = runner
-//!     .run(|tr, _| async move { queue.settled(&tr, word, Isolation::Snapshot).await })
+//!     .run(|tr| async move { queue.settled(&tr, word, Isolation::Snapshot).await })
 //!     .await?;
 //! assert_eq!(count, Some(3));
 //! worker.shut_down(Duration::from_secs(5)).await

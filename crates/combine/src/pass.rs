@@ -23,8 +23,9 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use futures::{FutureExt, TryStreamExt, try_join};
 use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{Bytes, Isolation, KeyValue, MutationOp, Transaction};
-use tokio::time::timeout;
+use hc_dequeue::microqueue::keyspace::{
+    Bytes, Environment, Isolation, KeyValue, MutationOp, Transaction,
+};
 
 use crate::crew::panic_message;
 use crate::error::{Error, Result};
@@ -160,7 +161,7 @@ where
         pass.changes = changes.len();
         self.advance(tr, bucket, completed, sweep, next);
         if !changes.is_empty() {
-            observe(tr, observer, &changes, plan.observer_time_limit).await?;
+            observe(&self.env, tr, observer, &changes, plan.observer_time_limit).await?;
         }
         Ok(pass)
     }
@@ -303,7 +304,7 @@ where
         let mut aside = Vec::new();
         for (index, update) in taken.updates().enumerate() {
             let update = update.and_then(|bytes| {
-                <C as Codec<U>>::decode(bytes).map_err(|error| error.to_string())
+                <C as Codec<U>>::decode(&self.codec, bytes).map_err(|error| error.to_string())
             });
             match update {
                 Ok(update) => {
@@ -334,10 +335,11 @@ where
 
     /// Returns the value of a key after some updates, or why there is none.
     fn combine(&self, folded: &Folded<K, V>, updates: Vec<U>) -> Result<After<K, V>, String> {
-        let key = <C as Codec<K>>::decode(folded.taken.key.clone());
+        let key = <C as Codec<K>>::decode(&self.codec, folded.taken.key.clone());
         let key = key.map_err(|error| format!("the key: {error}"))?;
         let decode = |bytes: &Option<Bytes>| {
-            let value = bytes.clone().map(<C as Codec<V>>::decode).transpose();
+            let decode = |bytes| <C as Codec<V>>::decode(&self.codec, bytes);
+            let value = bytes.clone().map(decode).transpose();
             value.map_err(|error| format!("the value: {error}"))
         };
         let mut value = decode(&folded.current)?;
@@ -346,7 +348,8 @@ where
             let fold = || self.combiner.fold(&key, value, updates);
             value = catch_unwind(AssertUnwindSafe(fold))
                 .map_err(|panic| format!("the combiner panicked: {}", panic_message(&*panic)))?;
-            current = value.as_ref().map(encode::<V, C>).transpose()?;
+            let encode = |value| encode(&self.codec, value);
+            current = value.as_ref().map(encode).transpose()?;
         }
         let mut change = None;
         if folded.taken.is_whole && current != folded.reported.bytes {
@@ -424,9 +427,9 @@ fn set_all_aside<K, V>(batch: Batch, reason: &str) -> Work<K, V> {
 }
 
 /// Returns the bytes of a value, or why it cannot be stored.
-fn encode<V, C: Codec<V>>(value: &V) -> Result<Bytes, String> {
+fn encode<V>(codec: &impl Codec<V>, value: &V) -> Result<Bytes, String> {
     let mut bytes = Vec::new();
-    C::encode(value, &mut bytes).map_err(|error| error.to_string())?;
+    (codec.encode(value, &mut bytes)).map_err(|error| error.to_string())?;
     match bytes.len() {
         fits if fits <= MAX_VALUE_BYTES => Ok(bytes.into()),
         bytes => Err(format!(
@@ -437,6 +440,7 @@ fn encode<V, C: Codec<V>>(value: &V) -> Result<Bytes, String> {
 
 /// Calls the observer, for as long as it may take.
 async fn observe<K, V, T: Transaction>(
+    env: &Environment,
     tr: &T,
     observer: &impl ChangeObserver<K, V>,
     changes: &[Change<K, V>],
@@ -444,10 +448,11 @@ async fn observe<K, V, T: Transaction>(
 ) -> Result<()> {
     // The call itself may panic as well as its future.
     let observe = async { observer.observe(tr, changes).await };
-    match timeout(limit, AssertUnwindSafe(observe).catch_unwind()).await {
-        Ok(Ok(Ok(()))) => Ok(()),
-        Ok(Ok(Err(error))) => Err(Error::Observer(Arc::from(error))),
-        Ok(Err(_)) => Err(Error::ObserverPanicked),
-        Err(_) => Err(Error::ObserverTimedOut { limit }),
+    let observe = AssertUnwindSafe(observe).catch_unwind();
+    match env.timeout(limit, observe).await {
+        Some(Ok(Ok(()))) => Ok(()),
+        Some(Ok(Err(error))) => Err(Error::Observer(Arc::from(error))),
+        Some(Err(_)) => Err(Error::ObserverPanicked),
+        None => Err(Error::ObserverTimedOut { limit }),
     }
 }

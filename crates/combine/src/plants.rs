@@ -116,7 +116,8 @@ impl<D: Database> World<D> {
             Step::Add(place) => queue.add(tr, key(place), &1).await?,
             Step::Flood(place) => {
                 let updates: Vec<_> = (0..FLOOD).map(|_| (key(place).clone(), 1)).collect();
-                queue.add_all(tr, &updates).await?;
+                let updates = updates.iter().map(|(key, update)| (key, update));
+                queue.add_all(tr, updates).await?;
             }
             Step::Pass(place, budget) => {
                 let pass = self

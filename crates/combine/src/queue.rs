@@ -1,14 +1,12 @@
 //! The handle: what an application does with a combine queue inside its own transactions.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use hc_dequeue::microqueue::MicroQueue;
-use hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec, Raw};
-use hc_dequeue::microqueue::keyspace::ids::Ids;
+use hc_dequeue::microqueue::keyspace::codec::{Codec, MessagePack, Raw};
 use hc_dequeue::microqueue::keyspace::{
-    Bytes, Database, Environment, Isolation, Runner, Subspace, Transaction,
+    Bytes, Database, Environment, OpenOptions, Runner, Subspace, Transaction, recipe,
 };
 
 use crate::combiner::Combiner;
@@ -26,12 +24,12 @@ use crate::record::{MAX_UPDATE_BYTES, Settings};
 /// A codec for each type is a type of your own that implements [`Codec`] for all three.
 ///
 /// A handle holds nothing of the store: clone it freely.
-pub struct CombineQueue<K, U, V = U, C = Bincode> {
+pub struct CombineQueue<K, U, V = U, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
     pub(crate) combiner: Arc<dyn Combiner<K, U, V>>,
-    env: Environment,
-    codec: PhantomData<fn() -> C>,
+    pub(crate) env: Environment,
+    pub(crate) codec: C,
 }
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
@@ -57,58 +55,51 @@ where
         subspace: Subspace,
         settings: Settings,
         combiner: impl Combiner<K, U, V>,
-    ) -> Result<Self> {
-        let queue = Self::new(runner, subspace, settings, combiner)?;
-        let handle = &queue;
-        let agree = |tr, _| async move { handle.agree(&tr).await };
-        runner.run(agree).await?;
-        Ok(queue)
+    ) -> Result<Self>
+    where
+        C: Default,
+    {
+        let options = OpenOptions::new().codec(C::default());
+        Self::open_with(runner, subspace, settings, combiner, options).await
     }
 
-    /// Opens the queue in `subspace`, as [`open`](Self::open) does, and takes the subspace in a registry
-    /// of ids in the same transaction, as `combine`.
+    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is a
+    /// `combine`.
     ///
     /// # Conflicts
-    /// As [`open`](Self::open), and as [`Ids::take`].
+    /// As [`open`](Self::open), and as
+    /// [`Ids::take`](hc_dequeue::microqueue::keyspace::ids::Ids::take).
     ///
     /// # Errors
     /// As [`open`](Self::open), and
-    /// [`Overlap`](hc_dequeue::microqueue::keyspace::Error::Overlap) if the registry knows another
-    /// recipe in this subspace, in a part of it, or around it. Nothing was changed.
+    /// [`Overlap`](hc_dequeue::microqueue::keyspace::Error::Overlap). Nothing was changed.
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
-    pub async fn open_registered<D: Database>(
-        runner: &Runner<D>,
-        ids: &Ids,
-        subspace: Subspace,
-        settings: Settings,
-        combiner: impl Combiner<K, U, V>,
-    ) -> Result<Self> {
-        let queue = Self::new(runner, subspace, settings, combiner)?;
-        let handle = &queue;
-        let agree = |tr, _| async move {
-            ids.take(&tr, handle.subspace(), "combine").await?;
-            handle.agree(&tr).await
-        };
-        runner.run(agree).await?;
-        Ok(queue)
-    }
-
-    fn new<D: Database>(
+    pub async fn open_with<D: Database>(
         runner: &Runner<D>,
         subspace: Subspace,
         settings: Settings,
         combiner: impl Combiner<K, U, V>,
+        options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        Ok(Self {
+        let queue = Self {
             keys: Arc::new(Keys::new(subspace, settings.bucket_count)),
             settings,
             combiner: Arc::new(combiner),
             env: runner.environment().clone(),
-            codec: PhantomData,
-        })
+            codec: options.get_codec().clone(),
+        };
+        let (handle, options) = (&queue, &options);
+        runner
+            .run(|tr| async move {
+                let taken = options.take_id(&tr, handle.subspace(), "combine");
+                taken.await?;
+                handle.agree(&tr).await
+            })
+            .await?;
+        Ok(queue)
     }
 
     /// Writes the settings, or makes sure that they are those of the queue.
@@ -123,17 +114,12 @@ where
             ]
             .map(str::to_owned),
         };
-        let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
-            tr.set(&key, &given.encode(GENERATION));
+        let Some(stored) = recipe::agree(tr, &key, &given.encode(GENERATION)).await? else {
             return Ok(());
         };
-        // As they are stored: in milliseconds.
-        if value[..] == given.encode(GENERATION) {
-            return Ok(());
-        }
         Err(Error::SettingsDiffer {
             queue: self.keys.queue.clone(),
-            stored: Box::new(Stored::decode(&key, &value)?),
+            stored: Box::new(Stored::decode(&key, &stored)?),
             given: Box::new(given),
         })
     }
@@ -175,12 +161,24 @@ where
     ///
     /// # Cancel safety
     /// As [`add`](Self::add).
-    pub async fn add_all(&self, tr: &impl Transaction, updates: &[(K, U)]) -> Result<()> {
-        let encoded = (updates.iter())
-            .map(|(key, update)| Ok((self.encode_key(key)?, self.encode_update(update)?)));
-        let encoded = encoded.collect::<Result<Vec<_>>>()?;
-        let mut buckets = Vec::with_capacity(encoded.len());
-        for (key, update) in &encoded {
+    pub async fn add_all<'a>(
+        &self,
+        tr: &impl Transaction,
+        updates: impl IntoIterator<Item = (&'a K, &'a U)>,
+    ) -> Result<()>
+    where
+        K: 'a,
+        U: 'a,
+    {
+        let encoded = (updates.into_iter())
+            .map(|(key, update)| Ok((self.encode_key(key)?, self.encode_update(update)?)))
+            .collect::<Result<Vec<_>>>()?;
+        self.stage_all(tr, &encoded).await
+    }
+
+    async fn stage_all(&self, tr: &impl Transaction, updates: &[(Vec<u8>, Bytes)]) -> Result<()> {
+        let mut buckets = Vec::with_capacity(updates.len());
+        for (key, update) in updates {
             let bucket = self.keys.bucket(key);
             self.updates_of(bucket, key).enqueue(tr, update).await?;
             buckets.push(bucket);
@@ -199,7 +197,7 @@ where
     /// Refuses an update that could not be set aside.
     fn encode_update(&self, update: &U) -> Result<Bytes> {
         let mut bytes = Vec::new();
-        <C as Codec<U>>::encode(update, &mut bytes)?;
+        <C as Codec<U>>::encode(&self.codec, update, &mut bytes)?;
         if bytes.len() > MAX_UPDATE_BYTES {
             return Err(Error::UpdateTooLarge {
                 queue: self.keys.queue.clone(),
@@ -245,13 +243,14 @@ where
 
     pub(crate) fn encode_key(&self, key: &K) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        <C as Codec<K>>::encode(key, &mut bytes)?;
+        <C as Codec<K>>::encode(&self.codec, key, &mut bytes)?;
         self.keys.check(&bytes)?;
         Ok(bytes)
     }
 
-    pub(crate) fn decode_value(row: &[u8], bytes: Bytes) -> Result<V> {
-        let value = <C as Codec<V>>::decode(bytes).map_err(|error| error.at(row.to_vec()));
+    pub(crate) fn decode_value(&self, row: &[u8], bytes: Bytes) -> Result<V> {
+        let value =
+            <C as Codec<V>>::decode(&self.codec, bytes).map_err(|error| error.at(row.to_vec()));
         Ok(value?)
     }
 
@@ -262,14 +261,14 @@ where
     }
 }
 
-impl<K, U, V, C> Clone for CombineQueue<K, U, V, C> {
+impl<K, U, V, C: Clone> Clone for CombineQueue<K, U, V, C> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),
             settings: self.settings,
             combiner: self.combiner.clone(),
             env: self.env.clone(),
-            codec: PhantomData,
+            codec: self.codec.clone(),
         }
     }
 }

@@ -131,7 +131,7 @@ where
             return Ok(current);
         }
         let decode = |item: Item<Bytes>| {
-            let update = <C as Codec<U>>::decode(item.value);
+            let update = <C as Codec<U>>::decode(&self.codec, item.value);
             update.map_err(|error| error.at(self.keys.update(&key_bytes, &item.id)))
         };
         let updates = pending.into_iter().map(decode).collect::<Result<_, _>>()?;
@@ -228,7 +228,7 @@ where
                 let value = Value::decode(row.key(), Some(row.to_value()))?;
                 if let Some(value) = self.decode(row.key(), value.bytes)? {
                     let key = self.keys.valued(row.key())?;
-                    let key = <C as Codec<K>>::decode(key.into());
+                    let key = <C as Codec<K>>::decode(&self.codec, key.into());
                     found.push((key.map_err(|error| error.at(row.to_key()))?, value));
                 }
             }
@@ -255,8 +255,6 @@ where
     }
 
     fn decode(&self, row: &[u8], value: Option<Bytes>) -> Result<Option<V>> {
-        value
-            .map(|bytes| Self::decode_value(row, bytes))
-            .transpose()
+        value.map(|bytes| self.decode_value(row, bytes)).transpose()
     }
 }

@@ -16,7 +16,7 @@ use common::{LONG, Log, World, settings};
 use keyspace::codec::Raw;
 use keyspace::conformance::scale;
 use keyspace::conformance::stores::TestStore;
-use keyspace::{Attempt, Bytes, Code, Isolation, Runner, Store, Transaction, limits};
+use keyspace::{Bytes, Code, Isolation, Runner, Store, Transaction, Tx, limits};
 use tokio::task::JoinSet;
 
 keyspace::on_every_store!(threads:
@@ -66,13 +66,13 @@ impl Bytewise {
 
     async fn add(&self, key: &Bytes, update: &Bytes) -> Result<()> {
         let queue = &self.queue;
-        let add = |tr, _| async move { queue.add(&tr, key, update).await };
+        let add = |tr| async move { queue.add(&tr, key, update).await };
         self.runner.run(add).await
     }
 
     async fn initialize(&self, key: &Bytes, value: &Bytes) -> Result<()> {
         let queue = &self.queue;
-        let initialize = |tr, _| async move { queue.initialize(&tr, key, value).await };
+        let initialize = |tr| async move { queue.initialize(&tr, key, value).await };
         self.runner.run(initialize).await
     }
 
@@ -93,19 +93,19 @@ impl Bytewise {
 
     async fn settled(&self, key: &Bytes) -> Option<Bytes> {
         let queue = &self.queue;
-        let read = |tr, _| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
+        let read = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
         self.runner.run(read).await.unwrap()
     }
 
     async fn exact(&self, key: &Bytes) -> Option<Bytes> {
         let queue = &self.queue;
-        let read = |tr, _| async move { queue.exact(&tr, key, &Exact::default()).await };
+        let read = |tr| async move { queue.exact(&tr, key, &Exact::default()).await };
         self.runner.run(read).await.unwrap()
     }
 
     async fn values(&self) -> BTreeMap<Bytes, Bytes> {
         let queue = &self.queue;
-        let read = |tr, _| async move {
+        let read = |tr| async move {
             let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
             values.await
         };
@@ -114,13 +114,13 @@ impl Bytewise {
 
     async fn set_aside(&self) -> Vec<SetAside> {
         let queue = &self.queue;
-        let read = |tr, _| async move { queue.set_aside(&tr, None, usize::MAX).await };
+        let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
         self.runner.run(read).await.unwrap()
     }
 
     async fn redrive(&self, aside: &SetAside) -> bool {
         let queue = &self.queue;
-        let redrive = |tr, _| async move { queue.redrive(&tr, aside).await };
+        let redrive = |tr| async move { queue.redrive(&tr, aside).await };
         self.runner.run(redrive).await.unwrap()
     }
 }
@@ -144,7 +144,11 @@ async fn a_pass_takes_80_000_updates(store: TestStore) {
             .collect();
         let (queue, updates) = (&world.queue, &updates);
         for _ in 0..UPDATES / UPDATES_PER_TRANSACTION {
-            let add = |tr, _| async move { queue.add_all(&tr, updates).await };
+            let add = |tr| async move {
+                queue
+                    .add_all(&tr, updates.iter().map(|(key, value)| (key, value)))
+                    .await
+            };
             world.runner.run(add).await.unwrap();
         }
         world
@@ -390,8 +394,8 @@ async fn adds_to_one_key_never_conflict(store: TestStore) {
         let (world, conflicts) = (world.clone(), conflicts.clone());
         writers.spawn(async move {
             let (queue, key, conflicts) = (&world.queue, &"a".to_owned(), &*conflicts);
-            let add = |tr, attempt: Attempt| async move {
-                if attempt.after == Some(Code::NOT_COMMITTED) {
+            let add = |tr: Tx<_>| async move {
+                if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                     conflicts.fetch_add(1, Ordering::Relaxed);
                 }
                 queue.add(&tr, key, &1).await

@@ -173,7 +173,7 @@ async fn exact_values_count_what_is_pending(store: TestStore) {
         ..Exact::default()
     };
     let strict = &strict;
-    let read = |tr, _| async move { queue.exact(&tr, key, strict).await };
+    let read = |tr| async move { queue.exact(&tr, key, strict).await };
     let refused = world.runner.run(read).await.unwrap_err();
     assert!(
         matches!(refused, Error::TooManyPending { limit: 0, .. }),
@@ -202,7 +202,7 @@ async fn initialized_values_are_old_values(store: TestStore) {
     let world = World::sums(&store, 2).await;
     let (queue, key) = (&world.queue, &"a".to_owned());
     world.add("a", 1).await;
-    let load = |tr, _| async move { queue.initialize(&tr, key, &40).await };
+    let load = |tr| async move { queue.initialize(&tr, key, &40).await };
     world.runner.run(load).await.unwrap();
     assert_eq!(world.exact("a").await, Some(41));
     let again = world.runner.run(load).await.unwrap_err();
@@ -228,7 +228,7 @@ async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
     let mut all = Vec::new();
     loop {
         let after = all.last().map(|(key, _): &(String, i64)| key);
-        let page = |tr, _| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
+        let page = |tr| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
         let page = world.runner.run(page).await.unwrap();
         let is_last = page.len() < 7;
         all.extend(page);
@@ -240,7 +240,7 @@ async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
     assert_eq!((all.len(), keys.len()), (100, 100));
     let mut by_bucket = Vec::new();
     for bucket in (0..5).map(Bucket) {
-        let page = |tr, _| async move {
+        let page = |tr| async move {
             queue
                 .values_of_bucket(&tr, bucket, None, 1000, Isolation::Snapshot)
                 .await

@@ -14,7 +14,7 @@ use common::{LONG, Log, Queue, World, settings};
 use keyspace::codec::{Bincode, Codec, Json};
 use keyspace::conformance::stores::TestStore;
 use keyspace::ids::Ids;
-use keyspace::{Isolation, RangeQuery, Transaction, read_all};
+use keyspace::{Isolation, OpenOptions, RangeQuery, Transaction, read_all};
 use tokio::time::timeout;
 
 keyspace::on_every_store!(threads:
@@ -31,7 +31,7 @@ keyspace::on_every_store!(threads:
 
 /// Stages a row of the queue.
 async fn write(world: &World, row: &[u8], value: &[u8]) {
-    let write = |tr: keyspace::Tx<_>, _| async move {
+    let write = |tr: keyspace::Tx<_>| async move {
         tr.set(row, value);
         Ok::<_, Error>(())
     };
@@ -39,7 +39,7 @@ async fn write(world: &World, row: &[u8], value: &[u8]) {
 }
 
 async fn clear(world: &World, row: &[u8]) {
-    let clear = |tr: keyspace::Tx<_>, _| async move {
+    let clear = |tr: keyspace::Tx<_>| async move {
         tr.clear(row);
         Ok::<_, Error>(())
     };
@@ -49,7 +49,7 @@ async fn clear(world: &World, row: &[u8]) {
 /// What the codec makes of a key.
 fn encoded(key: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    <Bincode as Codec<String>>::encode(&key.to_owned(), &mut bytes).unwrap();
+    <Bincode as Codec<String>>::encode(&Bincode, &key.to_owned(), &mut bytes).unwrap();
     bytes
 }
 
@@ -59,13 +59,13 @@ fn bucket_of(world: &World, key: &str) -> Bucket {
 
 async fn set_aside(world: &World) -> Vec<SetAside> {
     let queue = &world.queue;
-    let read = |tr, _| async move { queue.set_aside(&tr, None, usize::MAX).await };
+    let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
     world.runner.run(read).await.unwrap()
 }
 
 async fn redrive(world: &World, aside: &SetAside) -> bool {
     let queue = &world.queue;
-    let redrive = |tr, _| async move { queue.redrive(&tr, aside).await };
+    let redrive = |tr| async move { queue.redrive(&tr, aside).await };
     world.runner.run(redrive).await.unwrap()
 }
 
@@ -202,10 +202,10 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         }
         // One that is as bad as before comes back, one that is purged does not, nor does a mended one.
         let (queue, purged, mended) = (&world.queue, &found[1], &found[2]);
-        let purge = |tr, _| async move { queue.purge(&tr, purged).await };
+        let purge = |tr| async move { queue.purge(&tr, purged).await };
         assert!(world.runner.run(purge).await.unwrap());
         assert!(!world.runner.run(purge).await.unwrap());
-        let mend = |tr: keyspace::Tx<_>, _| async move {
+        let mend = |tr: keyspace::Tx<_>| async move {
             let is_there = queue.purge(&tr, mended).await?;
             queue.add(&tr, &"a".to_owned(), &8).await?;
             Ok::<_, Error>(is_there)
@@ -236,7 +236,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
         .add_all(updates.map(|(key, update)| (key.to_owned(), update)).into())
         .await;
     let (queue, bad) = (&world.queue, &"bad".to_owned());
-    let exact = |tr, _| async move { queue.exact(&tr, bad, &Exact::default()).await };
+    let exact = |tr| async move { queue.exact(&tr, bad, &Exact::default()).await };
     let refused = world.runner.run(exact).await.unwrap_err();
     assert!(
         matches!(&refused, Error::CombinerPanicked { key } if key[..] == encoded("bad")),
@@ -274,7 +274,7 @@ async fn a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction(stor
                 isolation,
                 ..Exact::default()
             };
-            let read = |tr, _| async move {
+            let read = |tr| async move {
                 // Reading first is fine, and so is another key.
                 let before = queue.exact(&tr, a, options).await?;
                 assert_eq!(before.is_some(), is_there_before);
@@ -309,9 +309,9 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     let (queue, key) = (&world.queue, &keys[0]);
     for damaged in [&b""[..], b"\x02\x01\x02", b"\x01\x04\x02", b"\x01\x01"] {
         write(&world, &row, damaged).await;
-        let settled = |tr, _| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
-        let exact = |tr, _| async move { queue.exact(&tr, key, &Exact::default()).await };
-        let values = |tr, _| async move {
+        let settled = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
+        let exact = |tr| async move { queue.exact(&tr, key, &Exact::default()).await };
+        let values = |tr| async move {
             let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
             values.await.map(|_| None::<i64>)
         };
@@ -355,7 +355,7 @@ async fn a_damaged_sweep_keeps_its_own_bucket_only(store: TestStore) {
         .add_all(keys.iter().map(|key| (key.clone(), 1)).collect())
         .await;
     let queue = &world.queue;
-    let all = |tr, _| async move { queue.is_all_settled(&tr, stamp).await };
+    let all = |tr| async move { queue.is_all_settled(&tr, stamp).await };
     let refused = world.runner.run(all).await.unwrap_err();
     assert!(is_corrupt(&refused, &row), "{refused}");
 
@@ -384,10 +384,11 @@ async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) 
         &store.root.subspace(&"jobs"),
         store.root.subspace(&"counts"),
     );
-    let take = |tr, _| async move { ids.take(&tr, jobs, "hc-dequeue").await };
+    let take = |tr| async move { ids.take(&tr, jobs, "hc-dequeue").await };
     runner.run(take).await.unwrap();
+    let options = || OpenOptions::new().ids(ids.clone());
     for inside in [jobs.clone(), jobs.subspace(&"u"), store.root.clone()] {
-        let queue = Queue::<i64>::open_registered(&runner, ids, inside, settings(1), Sum).await;
+        let queue = Queue::<i64>::open_with(&runner, inside, settings(1), Sum, options()).await;
         let error = queue.unwrap_err();
         let Error::Keyspace(overlap @ keyspace::Error::Overlap { .. }) = &error else {
             panic!("{error}");
@@ -401,10 +402,10 @@ async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) 
     // Nothing was written where it was refused, and its own it may open again.
     let (begin, end) = jobs.range();
     let query = &RangeQuery::keys(begin, end);
-    let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
     assert_eq!(runner.run(rows).await.unwrap(), []);
     for _ in 0..2 {
-        let queue = Queue::<i64>::open_registered(&runner, ids, counts.clone(), settings(1), Sum);
+        let queue = Queue::<i64>::open_with(&runner, counts.clone(), settings(1), Sum, options());
         queue.await.unwrap();
     }
 }

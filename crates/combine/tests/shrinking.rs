@@ -84,7 +84,7 @@ fn too_much_for_one(key: &str) -> u32 {
 
 async fn aside(world: &World) -> Vec<SetAside> {
     let queue = &world.queue;
-    let read = |tr, _| async move { queue.set_aside(&tr, None, usize::MAX).await };
+    let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
     world.runner.run(read).await.unwrap()
 }
 
@@ -114,7 +114,7 @@ async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: Te
 
     stages.is_mended.store(true, Ordering::Relaxed);
     let (queue, heavy) = (&world.queue, &found[0]);
-    let redrive = |tr, _| async move { queue.redrive(&tr, heavy).await };
+    let redrive = |tr| async move { queue.redrive(&tr, heavy).await };
     assert!(world.runner.run(redrive).await.unwrap());
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

@@ -390,7 +390,7 @@ async fn what_is_pending_can_be_counted(store: TestStore) {
     let world = World::sums(&store, 1).await;
     world.add_all(updates()).await;
     let queue = &world.queue;
-    let count = |tr, _| async move { queue.pending(&tr, combine::Bucket(0)).await };
+    let count = |tr| async move { queue.pending(&tr, combine::Bucket(0)).await };
     let pending = world.runner.run(count).await.unwrap();
     assert_eq!(pending.count, updates().len());
     let rows = world.rows("u").await;

@@ -1,5 +1,7 @@
 //! What can go wrong with an export queue.
 
+use std::sync::Arc;
+
 use combine::Settings;
 use combine::hc_dequeue::microqueue;
 use combine::hc_dequeue::microqueue::keyspace::{self, Bytes, Subspace};
@@ -92,11 +94,8 @@ pub enum Error {
     },
 
     /// The exporter refused a dead letter. It stays where it is.
-    #[error("the exporter failed: {reason}")]
-    Exporter {
-        /// What it said.
-        reason: String,
-    },
+    #[error("the exporter failed")]
+    Exporter(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
 /// The error of a record that no handle of this version has written.

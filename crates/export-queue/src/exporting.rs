@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use combine::crew::{Job, Next, Place, panic_message};
 use combine::hc_dequeue::microqueue::Item;
-use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
+use combine::hc_dequeue::microqueue::keyspace::codec::Codec;
 use combine::hc_dequeue::microqueue::keyspace::error::code_of;
 use combine::hc_dequeue::microqueue::keyspace::{
     Bytes, Code, Database, Isolation, Runner, Transaction,
@@ -14,7 +14,6 @@ use combine::hc_dequeue::microqueue::keyspace::{
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::{FutureExt, try_join};
-use tokio::time::timeout;
 
 use crate::batch::{Batch, Claim, Portion, Settled, Taken};
 use crate::error::{Error, Result};
@@ -103,7 +102,7 @@ where
                 ..subscription.clone()
             };
             let other = &other;
-            let look = |tr, _| async move { other.lag(&tr).await };
+            let look = |tr| async move { other.lag(&tr).await };
             let lag = self.runner.run(look).await?;
             lags.insert(name, lag.unwrap_or_default());
         }
@@ -111,7 +110,7 @@ where
             // Nothing waits for a subscription that is removed.
             let pending = match lags.contains_key(subscription.name()) {
                 true => {
-                    let look = |tr, _| async move { subscription.pending(&tr, bucket).await };
+                    let look = |tr| async move { subscription.pending(&tr, bucket).await };
                     self.runner.run(look).await?
                 }
                 false => Pending::default(),
@@ -133,7 +132,7 @@ where
 {
     async fn subscriptions(&self) -> Result<Vec<String>> {
         let queue = self.subscription.queue();
-        let read = |tr, _| async move { queue.subscriptions(&tr).await };
+        let read = |tr| async move { queue.subscriptions(&tr).await };
         self.runner.run(read).await
     }
 
@@ -153,7 +152,7 @@ where
         let is_over =
             |(_, since): &(_, Duration)| now.saturating_sub(*since) >= self.options.patience;
         let stalled = effort.claimed.filter(is_over).map(|(claim, _)| claim);
-        let take = |tr, _| async move {
+        let take = |tr| async move {
             subscription
                 .take(&tr, session, bucket, portion, stalled)
                 .await
@@ -178,8 +177,7 @@ where
             }
         };
         let settled = &self.export(place, effort, &batch).await?;
-        let settle =
-            |tr, _| async move { subscription.settle(&tr, session, bucket, settled).await };
+        let settle = |tr| async move { subscription.settle(&tr, session, bucket, settled).await };
         let settling = self.runner.run(settle).await.map_err(|error| {
             if code_of(&error) == Some(Code::TRANSACTION_TOO_LARGE) {
                 // So many dead letters do not fit. Fewer entries have fewer.
@@ -253,7 +251,7 @@ where
             };
             for entry in &of_key[skipped..] {
                 let sequence = Sequence::of(&entry.id);
-                match decode::<K, V, C>(&entry.value) {
+                match self.subscription.queue.decode(&entry.value) {
                     Ok((key, value)) => batch.push(SequencedExport {
                         key,
                         value,
@@ -293,11 +291,12 @@ where
         let limit = self.options.export_time_limit;
         // The call itself may panic as well as its future.
         let export = async { self.exporter.export(&batch).await };
-        match timeout(limit, AssertUnwindSafe(export).catch_unwind()).await {
-            Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(error.to_string()),
-            Ok(Err(panic)) => Err(format!("the exporter panicked: {}", panic_message(&*panic))),
-            Err(_) => Err(format!("the exporter has not returned within {limit:?}")),
+        let export = AssertUnwindSafe(export).catch_unwind();
+        match self.runner.environment().timeout(limit, export).await {
+            Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(error))) => Err(error.to_string()),
+            Some(Err(panic)) => Err(format!("the exporter panicked: {}", panic_message(&*panic))),
+            None => Err(format!("the exporter has not returned within {limit:?}")),
         }
     }
 
@@ -343,10 +342,4 @@ fn describe(error: &Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// Returns the key and the value of an entry.
-pub(crate) fn decode<K, V, C: Codec<K> + Codec<V>>(entry: &Entry) -> Result<(K, V), DecodeError> {
-    let key = <C as Codec<K>>::decode(entry.key.clone())?;
-    Ok((key, <C as Codec<V>>::decode(entry.value.clone())?))
 }

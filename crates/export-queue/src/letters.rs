@@ -7,7 +7,6 @@ use combine::hc_dequeue::microqueue::keyspace::{
 
 use crate::error::{Error, Result, corrupt};
 use crate::exporter::{Exporter, SequencedExport};
-use crate::exporting::decode;
 use crate::record::Letter;
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
@@ -92,24 +91,22 @@ where
     ) -> Result<bool> {
         let row = self.queue.keys.letter(&self.name, &letter.sequence);
         let key = row.as_slice();
-        let look = |tr: combine::hc_dequeue::microqueue::keyspace::Tx<_>, _| async move {
+        let look = |tr: combine::hc_dequeue::microqueue::keyspace::Tx<_>| async move {
             Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?.is_some())
         };
         if !runner.run(look).await? {
             return Ok(false);
         }
         let (key, value) =
-            decode::<K, V, C>(&letter.letter.entry).map_err(|error| error.at(row.clone()))?;
+            (self.queue.decode(&letter.letter.entry)).map_err(|error| error.at(row.clone()))?;
         let export = SequencedExport {
             key,
             value,
             sequence: letter.sequence,
         };
         let exported = exporter.export(&[export]).await;
-        exported.map_err(|error| Error::Exporter {
-            reason: error.to_string(),
-        })?;
-        let purge = |tr, _| async move { self.purge(&tr, letter).await };
+        exported.map_err(|error| Error::Exporter(error.into()))?;
+        let purge = |tr| async move { self.purge(&tr, letter).await };
         runner.run(purge).await?;
         Ok(true)
     }

@@ -57,7 +57,7 @@
 //! let table = changes.subscribe(&runner, "table", Start::Oldest).await?;
 //!
 //! let key = &"fish".to_owned();
-//! runner.run(|tr, _| async move { changes.add(&tr, key, &Some(3)).await }).await?;
+//! runner.run(|tr| async move { changes.add(&tr, key, &Some(3)).await }).await?;
 //!
 //! let receiver = Table::default();
 //! let worker = table.work(&runner, WorkerOptions::default(), receiver.clone()).await?;

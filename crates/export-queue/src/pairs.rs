@@ -66,7 +66,7 @@ impl<D: Database> World<D> {
             db,
         };
         let (reader, handle) = (&world.reader, &world.queue);
-        let fill = |tr, _| async move {
+        let fill = |tr| async move {
             for session in [A, B] {
                 reader.sessions().open(&tr, session);
             }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use combine::hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec};
-use combine::hc_dequeue::microqueue::keyspace::ids::Ids;
+use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError, MessagePack};
 use combine::hc_dequeue::microqueue::keyspace::record::SHORT_BYTES;
 use combine::hc_dequeue::microqueue::keyspace::{
-    Database, Isolation, MutationOp, Runner, Subspace, Transaction, Versionstamp, limits,
+    Database, Isolation, MutationOp, OpenOptions, Runner, Subspace, Transaction, Versionstamp,
+    limits, recipe,
 };
 use combine::{Bucket, Settings};
 
@@ -28,7 +28,7 @@ pub enum Start {
 }
 
 /// What a queue is about, of which it holds nothing.
-type Types<K, V, C> = fn() -> (K, V, C);
+type Types<K, V> = fn() -> (K, V);
 
 /// A log of keys and values that leave for external systems, in one subspace, stored as the codec `C`
 /// writes them.
@@ -37,10 +37,11 @@ type Types<K, V, C> = fn() -> (K, V, C);
 /// transaction's owner, whose retries repeat them. A [`Subscription`] is what exports.
 ///
 /// A handle holds nothing of the store: clone it freely.
-pub struct ExportQueue<K, V, C = Bincode> {
+pub struct ExportQueue<K, V, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
-    types: PhantomData<Types<K, V, C>>,
+    codec: C,
+    types: PhantomData<Types<K, V>>,
 }
 
 impl<K, V, C> ExportQueue<K, V, C>
@@ -62,55 +63,50 @@ where
         runner: &Runner<D>,
         subspace: Subspace,
         settings: Settings,
-    ) -> Result<Self> {
-        let queue = Self::new(runner, subspace, settings)?;
-        let handle = &queue;
-        let agree = |tr, _| async move { handle.agree(&tr).await };
-        runner.run(agree).await?;
-        Ok(queue)
+    ) -> Result<Self>
+    where
+        C: Default,
+    {
+        let options = OpenOptions::new().codec(C::default());
+        Self::open_with(runner, subspace, settings, options).await
     }
 
-    /// Opens the queue in `subspace`, as [`open`](Self::open) does, and takes the subspace in a registry
-    /// of ids in the same transaction, as `export-queue`.
+    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is an
+    /// `export-queue`.
     ///
     /// # Conflicts
-    /// As [`open`](Self::open), and as [`Ids::take`].
+    /// As [`open`](Self::open), and as
+    /// [`Ids::take`](combine::hc_dequeue::microqueue::keyspace::ids::Ids::take).
     ///
     /// # Errors
     /// As [`open`](Self::open), and
-    /// [`Overlap`](combine::hc_dequeue::microqueue::keyspace::Error::Overlap) if the registry knows
-    /// another recipe in this subspace, in a part of it, or around it. Nothing was changed.
+    /// [`Overlap`](combine::hc_dequeue::microqueue::keyspace::Error::Overlap). Nothing was changed.
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
-    pub async fn open_registered<D: Database>(
-        runner: &Runner<D>,
-        ids: &Ids,
-        subspace: Subspace,
-        settings: Settings,
-    ) -> Result<Self> {
-        let queue = Self::new(runner, subspace, settings)?;
-        let handle = &queue;
-        let agree = |tr, _| async move {
-            ids.take(&tr, handle.subspace(), "export-queue").await?;
-            handle.agree(&tr).await
-        };
-        runner.run(agree).await?;
-        Ok(queue)
-    }
-
-    fn new<D: Database>(
+    pub async fn open_with<D: Database>(
         runner: &Runner<D>,
         subspace: Subspace,
         settings: Settings,
+        options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
         let env = runner.environment().clone();
-        Ok(Self {
+        let queue = Self {
             keys: Arc::new(Keys::new(subspace, settings.bucket_count, env)),
             settings,
+            codec: options.get_codec().clone(),
             types: PhantomData,
-        })
+        };
+        let (handle, options) = (&queue, &options);
+        runner
+            .run(|tr| async move {
+                let taken = options.take_id(&tr, handle.subspace(), "export-queue");
+                taken.await?;
+                handle.agree(&tr).await
+            })
+            .await?;
+        Ok(queue)
     }
 
     /// Writes the settings, or makes sure that they are those of the queue.
@@ -121,11 +117,11 @@ where
             subscriptions: Vec::new(),
         };
         let key = self.keys.settings();
-        let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
-            tr.set(&key, &given.encode());
+        let Some(stored) = recipe::agree(tr, &key, &given.encode()).await? else {
             return Ok(());
         };
-        let stored = Stored::decode(&key, &value)?;
+        // They may differ in the subscriptions alone, which are stored with them.
+        let stored = Stored::decode(&key, &stored)?;
         // As they are stored: in milliseconds.
         let given = Stored::decode(&key, &given.encode())?;
         if stored.settings == given.settings && stored.codecs == given.codecs {
@@ -172,14 +168,27 @@ where
     ///
     /// # Cancel safety
     /// As [`add`](Self::add).
-    pub async fn add_all(&self, tr: &impl Transaction, entries: &[(K, V)]) -> Result<()> {
-        let encoded = entries.iter().map(|(key, value)| self.encode(key, value));
-        let encoded = encoded.collect::<Result<Vec<_>>>()?;
-        for entry in &encoded {
+    pub async fn add_all<'a>(
+        &self,
+        tr: &impl Transaction,
+        entries: impl IntoIterator<Item = (&'a K, &'a V)>,
+    ) -> Result<()>
+    where
+        K: 'a,
+        V: 'a,
+    {
+        let encoded = (entries.into_iter())
+            .map(|(key, value)| self.encode(key, value))
+            .collect::<Result<Vec<_>>>()?;
+        self.stage_all(tr, &encoded).await
+    }
+
+    async fn stage_all(&self, tr: &impl Transaction, entries: &[Entry]) -> Result<()> {
+        for entry in entries {
             let bucket = self.keys.bucket(&entry.key);
             self.keys.log(bucket).enqueue(tr, entry).await?;
         }
-        if !encoded.is_empty() {
+        if !entries.is_empty() {
             self.keys.wake_all(tr);
         }
         Ok(())
@@ -187,8 +196,8 @@ where
 
     fn encode(&self, key: &K, value: &V) -> Result<Entry> {
         let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
-        <C as Codec<K>>::encode(key, &mut key_bytes)?;
-        <C as Codec<V>>::encode(value, &mut value_bytes)?;
+        <C as Codec<K>>::encode(&self.codec, key, &mut key_bytes)?;
+        <C as Codec<V>>::encode(&self.codec, value, &mut value_bytes)?;
         let bytes = key_bytes.len() + value_bytes.len();
         if bytes > MAX_ENTRY_BYTES {
             return Err(Error::EntryTooLarge {
@@ -201,6 +210,13 @@ where
             key: key_bytes.into(),
             value: value_bytes.into(),
         })
+    }
+
+    /// Returns the key and the value of an entry.
+    pub(crate) fn decode(&self, entry: &Entry) -> Result<(K, V), DecodeError> {
+        let key = <C as Codec<K>>::decode(&self.codec, entry.key.clone())?;
+        let value = <C as Codec<V>>::decode(&self.codec, entry.value.clone())?;
+        Ok((key, value))
     }
 
     /// Returns a subscription of this name, and creates it if there is none; `start` matters only
@@ -229,7 +245,7 @@ where
             });
         }
         runner
-            .run(|tr, _| async move { self.create(&tr, name, start).await })
+            .run(|tr| async move { self.create(&tr, name, start).await })
             .await?;
         Ok(Subscription {
             queue: self.clone(),
@@ -369,16 +385,17 @@ where
     /// The codec's [`Encode`](combine::hc_dequeue::microqueue::keyspace::Error::Encode).
     pub fn bucket(&self, key: &K) -> Result<Bucket> {
         let mut bytes = Vec::new();
-        <C as Codec<K>>::encode(key, &mut bytes)?;
+        <C as Codec<K>>::encode(&self.codec, key, &mut bytes)?;
         Ok(self.keys.bucket(&bytes))
     }
 }
 
-impl<K, V, C> Clone for ExportQueue<K, V, C> {
+impl<K, V, C: Clone> Clone for ExportQueue<K, V, C> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),
             settings: self.settings,
+            codec: self.codec.clone(),
             types: PhantomData,
         }
     }

@@ -25,12 +25,13 @@ pub(crate) struct Entry {
 }
 
 /// The codec of [`Entry`].
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EntryCodec;
 
 impl Codec<Entry> for EntryCodec {
     const NAME: &'static str = "an entry";
 
-    fn encode(entry: &Entry, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+    fn encode(&self, entry: &Entry, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
         let length = u32::try_from(entry.key.len()).map_err(|_| keyspace::Error::Encode {
             codec: Self::NAME,
             reason: "the length of its key does not fit 32 bits".to_owned(),
@@ -41,7 +42,7 @@ impl Codec<Entry> for EntryCodec {
         Ok(())
     }
 
-    fn decode(bytes: Bytes) -> Result<Entry, DecodeError> {
+    fn decode(&self, bytes: Bytes) -> Result<Entry, DecodeError> {
         let mut fields = Fields::new(&bytes);
         let entry = (|| {
             let length = u32::from_be_bytes(fields.array()?);
@@ -164,7 +165,7 @@ impl Letter {
         let mut value = vec![FORMAT];
         value.extend_from_slice(&self.failures.to_be_bytes());
         push_text(&mut value, &self.reason);
-        EntryCodec::encode(&self.entry, &mut value)?;
+        EntryCodec.encode(&self.entry, &mut value)?;
         Ok(value)
     }
 
@@ -174,7 +175,7 @@ impl Letter {
             fields.format(FORMAT)?;
             let failures = u32::from_be_bytes(fields.array()?);
             let reason = fields.text()?.to_owned();
-            let entry = EntryCodec::decode(value.slice_ref(fields.rest()));
+            let entry = EntryCodec.decode(value.slice_ref(fields.rest()));
             Ok::<_, String>(Self {
                 failures,
                 reason,
@@ -201,12 +202,12 @@ mod tests {
     #[test]
     fn entries_and_dead_letters_have_these_bytes() {
         let mut bytes = Vec::new();
-        EntryCodec::encode(&entry(), &mut bytes).unwrap();
+        EntryCodec.encode(&entry(), &mut bytes).unwrap();
         assert_eq!(bytes, b"\0\0\0\x03keyvalue");
-        let decoded = EntryCodec::decode(bytes.into()).unwrap();
+        let decoded = EntryCodec.decode(bytes.into()).unwrap();
         assert_eq!(decoded, entry());
         for damaged in [&b"\0\0\0"[..], b"\0\0\0\x04key"] {
-            assert!(EntryCodec::decode(Bytes::copy_from_slice(damaged)).is_err());
+            assert!(EntryCodec.decode(Bytes::copy_from_slice(damaged)).is_err());
         }
 
         let letter = Letter {
@@ -287,7 +288,7 @@ mod tests {
         };
         assert_eq!(letter.encode().unwrap().len(), limits::VALUE_BYTES);
         let mut bytes = vec![1];
-        EntryCodec::encode(&letter.entry, &mut bytes).unwrap();
+        EntryCodec.encode(&letter.entry, &mut bytes).unwrap();
         assert!(bytes.len() <= limits::VALUE_BYTES);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combine::crew::wait_until_none;
-use combine::hc_dequeue::microqueue::keyspace::codec::{Bincode, Codec};
+use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, MessagePack};
 use combine::hc_dequeue::microqueue::keyspace::{Database, Isolation, Runner, Transaction, limits};
 use combine::hc_dequeue::session::Sessions;
 use combine::{Bucket, Pending};
@@ -16,7 +16,7 @@ use crate::queue::ExportQueue;
 use crate::sequence::Sequence;
 
 /// A reader of an export queue, by its name. Clones are the same one.
-pub struct Subscription<K, V, C = Bincode> {
+pub struct Subscription<K, V, C = MessagePack> {
     pub(crate) queue: ExportQueue<K, V, C>,
     pub(crate) name: Arc<str>,
 }
@@ -172,7 +172,7 @@ where
     }
 }
 
-impl<K, V, C> Clone for Subscription<K, V, C> {
+impl<K, V, C: Clone> Clone for Subscription<K, V, C> {
     fn clone(&self) -> Self {
         Self {
             queue: self.queue.clone(),

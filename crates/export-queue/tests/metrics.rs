@@ -96,7 +96,7 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
 
     // What is removed holds nothing back.
     let queue = &world.queue;
-    let remove = |tr, _| async move { queue.unsubscribe(&tr, "unused").await };
+    let remove = |tr| async move { queue.unsubscribe(&tr, "unused").await };
     assert!(world.runner.run(remove).await.unwrap());
     while counted(&snapshotter).get("export_queue_lag_seconds unused") != Some(&0.0) {
         tokio::task::yield_now().await;

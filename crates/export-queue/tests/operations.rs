@@ -136,10 +136,10 @@ async fn a_subscription_that_is_removed_holds_nothing_back(store: TestStore) {
     world.export(&world.reader, &receiver).await;
     assert_eq!(world.rows("e").await.len(), 20);
     let queue = &world.queue;
-    let remove = |tr, _| async move { queue.unsubscribe(&tr, "unused").await };
+    let remove = |tr| async move { queue.unsubscribe(&tr, "unused").await };
     assert!(world.runner.run(remove).await.unwrap());
     assert!(!world.runner.run(remove).await.unwrap());
-    let names = |tr, _| async move { queue.subscriptions(&tr).await };
+    let names = |tr| async move { queue.subscriptions(&tr).await };
     assert_eq!(world.runner.run(names).await.unwrap(), ["reader"]);
     // Each bucket is trimmed with its next batch.
     world.add_all(entries(20..30)).await;
@@ -151,7 +151,7 @@ async fn a_subscription_that_is_removed_holds_nothing_back(store: TestStore) {
 async fn a_pause_keeps_entries_until_it_ends(store: TestStore) {
     let world = World::new(&store, 2).await;
     let (reader, receiver) = (&world.reader, Receiver::default());
-    let pause = |tr, _| async move {
+    let pause = |tr| async move {
         reader.pause(&tr);
         Ok::<_, Error>(())
     };
@@ -162,7 +162,7 @@ async fn a_pause_keeps_entries_until_it_ends(store: TestStore) {
     let other = world.subscribe("other", Start::Oldest).await;
     world.export(&other, &Receiver::default()).await;
     assert_eq!(receiver.all(), []);
-    let resume = |tr, _| async move {
+    let resume = |tr| async move {
         reader.resume(&tr);
         Ok::<_, Error>(())
     };
@@ -246,7 +246,7 @@ async fn an_entry_that_fails_is_isolated_and_becomes_a_dead_letter(store: TestSt
     // Nothing of what was written came again: batches are refused as a whole here.
     assert_eq!(receiver.all().len(), 61);
     let reader = &world.reader;
-    let letters = |tr, _| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let letters = world.runner.run(letters).await.unwrap();
     assert_eq!(letters.len(), 3);
     for letter in letters {
@@ -282,12 +282,12 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let reader = &world.reader;
-    let letters = |tr, _| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let all = world.runner.run(letters).await.unwrap();
     let [first, second, third] = &all[..] else {
         panic!("{all:?}");
     };
-    let page = |tr, _| async move { reader.dead_letters(&tr, Some(first.sequence), 1).await };
+    let page = |tr| async move { reader.dead_letters(&tr, Some(first.sequence), 1).await };
     assert_eq!(
         &world.runner.run(page).await.unwrap()[..],
         std::slice::from_ref(second)
@@ -312,7 +312,7 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
     assert_eq!(receiver.all().last().unwrap().value, Some(1));
     assert_eq!(receiver.values()["key 1"], 6);
 
-    let purge = |tr, _| async move { reader.purge(&tr, second).await };
+    let purge = |tr| async move { reader.purge(&tr, second).await };
     assert!(world.runner.run(purge).await.unwrap());
     assert!(!world.runner.run(purge).await.unwrap());
     assert_eq!(

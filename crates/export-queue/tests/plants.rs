@@ -104,7 +104,7 @@ async fn what_is_exported_before_the_commit_may_never_be_committed(store: TestSt
             chaos.script([CommitFault::NotCommitted]);
         }
         let (queue, early, key) = (&world.queue, &early, &format!("key {value}"));
-        let add = |tr, _| async move {
+        let add = |tr| async move {
             queue.add(&tr, key, &Some(value)).await?;
             // The bug: nobody knows yet whether this commits.
             let sequence = "0".repeat(36).parse().unwrap();
@@ -191,7 +191,7 @@ async fn a_trim_past_the_slowest_subscription_loses_entries(store: TestStore) {
             // The bug: what this subscription has passed is cleared.
             let entries = world.queue.subspace().subspace(&"e");
             let (begin, end) = &entries.range();
-            let trim = |tr: keyspace::Tx<_>, _| async move {
+            let trim = |tr: keyspace::Tx<_>| async move {
                 tr.clear_range(begin, end);
                 Ok::<_, Error>(())
             };

@@ -11,7 +11,7 @@ use export_queue::combine::hc_dequeue::microqueue::keyspace::codec::{Json, Raw};
 use export_queue::combine::hc_dequeue::microqueue::keyspace::ids::Ids;
 use export_queue::{Error, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions};
 use keyspace::conformance::stores::TestStore;
-use keyspace::{Bytes, Transaction, Tx};
+use keyspace::{Bytes, OpenOptions, Transaction, Tx};
 
 keyspace::on_every_store!(threads:
     a_queue_is_opened_with_what_it_was_created_with,
@@ -84,22 +84,23 @@ async fn names_of_subscriptions_are_checked(store: TestStore) {
         "{too_many}"
     );
     names.sort_unstable();
-    let stored = |tr, _| async move { queue.subscriptions(&tr).await };
+    let stored = |tr| async move { queue.subscriptions(&tr).await };
     assert_eq!(world.runner.run(stored).await.unwrap(), names);
 }
 
 async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
     let runner = store.runner();
     let ids = Ids::new(store.root.subspace(&"ids"));
+    let options = || OpenOptions::new().ids(ids.clone());
     let place = store.root.subspace(&"place");
-    Queue::open_registered(&runner, &ids, place.clone(), settings(1))
+    Queue::open_with(&runner, place.clone(), settings(1), options())
         .await
         .unwrap();
-    Queue::open_registered(&runner, &ids, place.clone(), settings(1))
+    Queue::open_with(&runner, place.clone(), settings(1), options())
         .await
         .unwrap();
     let inside = place.subspace(&"e");
-    let refused = Queue::open_registered(&runner, &ids, inside, settings(1)).await;
+    let refused = Queue::open_with(&runner, inside, settings(1), options()).await;
     let refused = refused.unwrap_err();
     assert!(
         matches!(refused, Error::Keyspace(keyspace::Error::Overlap { .. })),
@@ -119,7 +120,7 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
         async move {
             let (key, value) = (&Bytes::from(vec![1; 10]), &Bytes::from(vec![2; bytes]));
             runner
-                .run(|tr, _| async move { queue.add(&tr, key, value).await })
+                .run(|tr| async move { queue.add(&tr, key, value).await })
                 .await
         }
     };
@@ -148,7 +149,7 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
     tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
     worker.shut_down(LONG).await.unwrap();
     let reader = &reader;
-    let letters = |tr, _| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let letters = runner.run(letters).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].reason, "x".repeat(255));
@@ -161,7 +162,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     // The value's bytes, behind the format, the length of the key and the key.
     let damaged = world.rows("e").await[0].to_key();
     let key = &damaged;
-    let damage = |tr: Tx<_>, _| async move {
+    let damage = |tr: Tx<_>| async move {
         tr.set(key, b"\x01\0\0\0\x04\x03key\x09");
         Ok::<_, Error>(())
     };
@@ -173,7 +174,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     worker.shut_down(LONG).await.unwrap();
     assert_eq!(receiver.values(), [("other".to_owned(), 2)].into());
     let reader = &world.reader;
-    let letters = |tr, _| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let letters = world.runner.run(letters).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].failures, 0);
@@ -228,7 +229,7 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
 async fn a_queue_without_settings_is_no_queue(store: TestStore) {
     let world = World::new(&store, 1).await;
     let (begin, end) = &world.queue.subspace().range();
-    let clear = |tr: Tx<_>, _| async move {
+    let clear = |tr: Tx<_>| async move {
         tr.clear_range(begin, end);
         Ok::<_, Error>(())
     };

@@ -309,7 +309,7 @@ async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     let removed = world.reader.wait_removed(&world.runner);
     let mut removed = std::pin::pin!(removed);
     assert!(futures::poll!(&mut removed).is_pending());
-    let remove = |tr, _| async move { queue.unsubscribe(&tr, "reader").await };
+    let remove = |tr| async move { queue.unsubscribe(&tr, "reader").await };
     assert!(world.runner.run(remove).await.unwrap());
     timeout(LONG, removed).await.unwrap().unwrap();
     // It is not idle: it will never have what comes.
@@ -335,7 +335,7 @@ async fn a_damaged_record_keeps_nobody_from_the_buckets_of_the_dead(store: TestS
     world.add_all(entries(1)).await;
     let first = world.rows("e").await[0].to_key();
     let key = &first;
-    let damage = |tr: Tx<_>, _| async move {
+    let damage = |tr: Tx<_>| async move {
         tr.set(key, b"no entry");
         Ok::<_, Error>(())
     };

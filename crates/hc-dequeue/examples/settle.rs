@@ -19,7 +19,7 @@ type Payment = (String, i64);
 const PAYMENTS: i64 = 100;
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = env::args().nth(1);
     let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
     let runner = Runner::new(store);
@@ -31,7 +31,7 @@ async fn main() -> Result<()> {
     let receipts = shop.subspace(&"receipts");
     let receipts = HighContentionQueue::<String>::open(&runner, receipts, settings).await?;
 
-    let pay = |tr, _| {
+    let pay = |tr| {
         let payments = &payments;
         async move {
             for amount in 1..=PAYMENTS {
@@ -62,7 +62,8 @@ async fn main() -> Result<()> {
         }
     }
     worker.shut_down(Duration::from_secs(60)).await?;
-    printer.shut_down().await
+    printer.shut_down().await?;
+    Ok(())
 }
 
 /// Settles a payment, all of it or nothing.
@@ -76,7 +77,7 @@ async fn settle(
     let balance = &shop.pack(&("balance", customer.as_str()));
     let receipt = &format!("{customer} paid {amount}");
     runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             // Refused if somebody else has the payment by now. Then nothing of this happens.
             payment.ack(&tr).await?;
             tr.atomic(MutationOp::Add, balance, &amount.to_le_bytes());

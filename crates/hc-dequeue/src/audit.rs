@@ -11,7 +11,7 @@ use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{
-    Attempt, Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, read_all,
+    Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, Tx, read_all,
 };
 
 use crate::enqueue::stored_count;
@@ -125,7 +125,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads only.
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let keys = &*self.keys;
-        let look = |tr, _| async move { Sessions::read(&tr, keys).await };
+        let look = |tr| async move { Sessions::read(&tr, keys).await };
         let mut findings = Box::pin(runner.run(look)).await?.findings();
         for (counter, parts) in Counter::OF_ITEMS {
             findings.extend(Box::pin(check_counter(runner, keys, counter, parts)).await?);
@@ -279,7 +279,8 @@ async fn check_counter<D: Database>(
     counter: Counter,
     parts: &[&str],
 ) -> Result<Option<Finding>> {
-    let count = |tr, attempt: Attempt| async move {
+    let count = |tr: Tx<_>| async move {
+        let attempt = tr.attempt();
         let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
         if had_no_time && attempt.number >= COUNTS {
             return Ok(None);
@@ -335,7 +336,7 @@ async fn repair<D: Database>(
                 .into_iter()
                 .find(|known| known.name() == *counter)
                 .expect("a finding names a counter");
-            let add = |tr, _| async move {
+            let add = |tr| async move {
                 keys.count(&tr, counter, counted - stored);
                 Ok(())
             };
@@ -343,7 +344,7 @@ async fn repair<D: Database>(
         }
         Finding::NoSession { session } | Finding::NoHeartbeat { session } => {
             let session = SessionId(*session);
-            let declare = |tr, _| async move { declare_lost(&tr, keys, session).await };
+            let declare = |tr| async move { declare_lost(&tr, keys, session).await };
             if runner.run(declare).await? {
                 while reclaim_some(runner, keys, settings, session).await? != Progress::Buried {}
             }
@@ -351,20 +352,19 @@ async fn repair<D: Database>(
         }
         Finding::StrayHeartbeat { session } => {
             let session = SessionId(*session);
-            let remove = |tr, _| async move {
+            let remove = |tr| async move {
                 keys.sessions.declare_dead(&tr, session, None).await?;
                 Ok(())
             };
             runner.run(remove).await
         }
         Finding::StrayRequest { request } => {
-            let remove = |tr, _| async move { remove_request(&tr, keys, request).await };
+            let remove = |tr| async move { remove_request(&tr, keys, request).await };
             runner.run(remove).await
         }
         Finding::BrokenGrant { session } => {
             let session = SessionId(*session);
-            let put_back =
-                |tr, _| async move { put_back_broken(&tr, keys, settings, session).await };
+            let put_back = |tr| async move { put_back_broken(&tr, keys, settings, session).await };
             runner.run(put_back).await
         }
         Finding::Uncounted { .. } | Finding::Twice { .. } => Ok(()),

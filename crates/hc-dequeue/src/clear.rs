@@ -31,7 +31,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Dropping the future leaves removed what was removed by then.
     pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
         let (keys, settings) = (&*self.keys, &self.settings);
-        let now = |tr: Tx<_>, _| async move { Ok::<_, Error>(tr.read_version().await?) };
+        let now = |tr: Tx<_>| async move { Ok::<_, Error>(tr.read_version().await?) };
         let until = runner.run(now).await?;
         let mut removed = 0;
         // First, since those that come to be due meanwhile are then among those that wait.
@@ -39,7 +39,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         loop {
             let after_last = after.as_deref();
             let some =
-                |tr, _| async move { remove_delayed(&tr, keys, settings, until, after_last).await };
+                |tr| async move { remove_delayed(&tr, keys, settings, until, after_last).await };
             let (some, last) = runner.run(some).await?;
             removed += some;
             if last.is_none() {
@@ -48,7 +48,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             after = last;
         }
         loop {
-            let some = |tr, _| async move { remove_waiting(&tr, keys, settings, until).await };
+            let some = |tr| async move { remove_waiting(&tr, keys, settings, until).await };
             match runner.run(some).await? {
                 0 => return Ok(removed),
                 some => removed += some,

@@ -196,7 +196,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
 
     fn record(&self, value: &T, dedupe: Bytes) -> Result<Record> {
         let mut payload = Vec::new();
-        C::encode(value, &mut payload)?;
+        self.codec.encode(value, &mut payload)?;
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(Error::PayloadTooLarge {
                 queue: self.keys.queue.clone(),

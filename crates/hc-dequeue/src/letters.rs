@@ -28,7 +28,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         limit: usize,
     ) -> Result<Vec<Item<T>>> {
         let letters = self.keys.dead.items(tr, after, limit).await?;
-        letters.into_iter().map(value_of::<T, C>).collect()
+        letters
+            .into_iter()
+            .map(|item| value_of(&self.codec, item))
+            .collect()
     }
 
     /// Stages that a dead letter goes back to its place in the queue, with all its attempts. False:

@@ -27,7 +27,7 @@
 //!
 //! let queue = &jobs;
 //! runner
-//!     .run(|tr, _| async move { queue.enqueue(&tr, &"resize 17.png".to_owned()).await })
+//!     .run(|tr| async move { queue.enqueue(&tr, &"resize 17.png".to_owned()).await })
 //!     .await?;
 //!
 //! // One consumer for each process, cloned for each task.
@@ -35,7 +35,7 @@
 //! if let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
 //!     let job = &job;
 //!     runner
-//!         .run(|tr, _| async move {
+//!         .run(|tr| async move {
 //!             // What else this transaction does happens if, and only if, the job is done.
 //!             job.ack(&tr).await?;
 //!             Ok::<_, Error>(())

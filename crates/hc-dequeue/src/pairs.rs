@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures::future::BoxFuture;
 use keyspace::conformance::plant::{Plant, Planted};
 use microqueue::ItemId;
-use microqueue::keyspace::codec::{Bincode, Codec};
+use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subspace};
 
 use crate::delivery::{GiveBack, Return, give_back};
@@ -79,7 +79,7 @@ impl<D: Database> World<D> {
         let queue = HighContentionQueue::<u64>::open(&runner, subspace, Settings::default());
         let queue = queue.await.unwrap();
         let (handle, keys) = (&queue, &queue.keys);
-        let open = |tr, _| async move {
+        let open = |tr| async move {
             for session in [A, B, C, DEAD] {
                 keys.sessions.open(&tr, session);
             }
@@ -101,7 +101,7 @@ impl<D: Database> World<D> {
         let tr = world.db.begin().unwrap();
         let held = keys.held(A).snapshot(&tr, 1, usize::MAX).await.unwrap();
         world.held = held[0].id;
-        let die = |tr, _| async move { keys.sessions.retire(&tr, DEAD).await };
+        let die = |tr| async move { keys.sessions.retire(&tr, DEAD).await };
         runner.run(die).await.unwrap();
         if scene == Scene::Empty {
             world.commit(Step::ReturnItems(DEAD)).await.unwrap();
@@ -132,7 +132,7 @@ impl<D: Database> World<D> {
             settings: &self.queue.settings,
             session,
             demand: &ONE,
-            decode: <Bincode as Codec<u64>>::decode,
+            decode: &|bytes| MessagePack.decode(bytes),
         }
     }
 

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use microqueue::keyspace::codec::{Bincode, Codec};
-use microqueue::keyspace::{Database, Isolation, Runner, Subspace, Transaction};
+use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::{Database, OpenOptions, Runner, Subspace, Transaction, recipe};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
@@ -29,10 +29,11 @@ const MIN_LEASE: Duration = Duration::from_millis(30);
 /// An operation that takes a transaction retries nothing: who commits the transaction calls it again in
 /// the next attempt, as [`Runner::run`] does, and all is staged anew. One that takes a runner commits by
 /// itself, and the runner retries.
-pub struct HighContentionQueue<T, C = Bincode> {
+pub struct HighContentionQueue<T, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
-    value: PhantomData<fn() -> (T, C)>,
+    pub(crate) codec: C,
+    value: PhantomData<fn() -> T>,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
@@ -51,6 +52,31 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         runner: &Runner<D>,
         subspace: Subspace,
         settings: Settings,
+    ) -> Result<Self>
+    where
+        C: Default,
+    {
+        let options = OpenOptions::new().codec(C::default());
+        Self::open_with(runner, subspace, settings, options).await
+    }
+
+    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is an
+    /// `hc-dequeue`.
+    ///
+    /// # Conflicts
+    /// As [`open`](Self::open), and as [`Ids::take`](microqueue::keyspace::ids::Ids::take).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Overlap`](microqueue::keyspace::Error::Overlap). Nothing was
+    /// changed.
+    ///
+    /// # Cancel safety
+    /// As [`open`](Self::open).
+    pub async fn open_with<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+        options: OpenOptions<C>,
     ) -> Result<Self> {
         if settings.lease < MIN_LEASE {
             return Err(Error::TooShort {
@@ -62,28 +88,28 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let queue = Self {
             keys: Arc::new(Keys::new(subspace, runner.environment().clone())),
             settings,
+            codec: options.get_codec().clone(),
             value: PhantomData,
         };
-        let agree = |tr, _| {
-            let queue = &queue;
-            async move { queue.agree(&tr).await }
-        };
-        runner.run(agree).await?;
+        let (handle, options) = (&queue, &options);
+        runner
+            .run(|tr| async move {
+                let taken = options.take_id(&tr, handle.subspace(), "hc-dequeue");
+                taken.await?;
+                handle.agree(&tr).await
+            })
+            .await?;
         Ok(queue)
     }
 
     /// Writes the settings, or makes sure that they are those of the queue.
     async fn agree(&self, tr: &impl Transaction) -> Result<()> {
         let key = self.keys.settings();
-        let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
-            tr.set(&key, &self.settings.encode(C::NAME));
+        let given = self.settings.encode(C::NAME);
+        let Some(stored) = recipe::agree(tr, &key, &given).await? else {
             return Ok(());
         };
-        // As they are stored: in milliseconds.
-        if value[..] == self.settings.encode(C::NAME) {
-            return Ok(());
-        }
-        let (stored, stored_codec) = Settings::decode(&key, &value)?;
+        let (stored, stored_codec) = Settings::decode(&key, &stored)?;
         Err(Error::SettingsDiffer {
             queue: self.keys.queue.clone(),
             stored: Box::new(stored),
@@ -124,11 +150,12 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-impl<T, C> Clone for HighContentionQueue<T, C> {
+impl<T, C: Clone> Clone for HighContentionQueue<T, C> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),
             settings: self.settings.clone(),
+            codec: self.codec.clone(),
             value: PhantomData,
         }
     }

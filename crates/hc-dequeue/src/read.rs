@@ -80,7 +80,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads only.
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
         let first = self.keys.items.peek(tr).await?;
-        first.map(|item| value_of::<T, C>(item)).transpose()
+        first.map(|item| value_of(&self.codec, item)).transpose()
     }
 
     /// Returns a page of the items that wait: up to `limit` behind the item `after`, or from the
@@ -101,7 +101,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         limit: usize,
     ) -> Result<Vec<Item<T>>> {
         let items = self.keys.items.items(tr, after, limit).await?;
-        items.into_iter().map(value_of::<T, C>).collect()
+        items
+            .into_iter()
+            .map(|item| value_of(&self.codec, item))
+            .collect()
     }
 
     /// Returns for how long the first item has waited since it was first enqueued, by the wall
@@ -125,8 +128,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
 }
 
 /// Decodes the payload of a record.
-pub(crate) fn value_of<T, C: Codec<T>>(item: Item<Record>) -> Result<Item<T>> {
-    let value = C::decode(item.value.payload).map_err(|error| {
+pub(crate) fn value_of<T>(codec: &impl Codec<T>, item: Item<Record>) -> Result<Item<T>> {
+    let value = codec.decode(item.value.payload).map_err(|error| {
         let key = format!("{:?}", item.id).into_bytes();
         error.at(key)
     })?;

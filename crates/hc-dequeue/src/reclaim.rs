@@ -128,13 +128,13 @@ pub(crate) async fn reclaim_some<D: Database>(
     settings: &Settings,
     session: SessionId,
 ) -> Result<Progress> {
-    let some = |tr, _| async move { return_items(&tr, keys, settings, session).await };
+    let some = |tr| async move { return_items(&tr, keys, settings, session).await };
     let returned = runner.run(some).await?;
     if returned > 0 {
         tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
         return Ok(Progress::Returned(returned));
     }
-    let rest = |tr, _| async move {
+    let rest = |tr| async move {
         remove_requests(&tr, keys, session).await?;
         bury(&tr, keys, session).await
     };

@@ -60,12 +60,13 @@ impl Record {
 }
 
 /// The codec of [`Record`].
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RecordCodec;
 
 impl Codec<Record> for RecordCodec {
     const NAME: &'static str = "a record";
 
-    fn encode(record: &Record, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+    fn encode(&self, record: &Record, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
         buffer.push(FORMAT);
         buffer.extend_from_slice(&record.attempts.to_be_bytes());
         buffer.extend_from_slice(&record.grant.to_be_bytes());
@@ -80,7 +81,7 @@ impl Codec<Record> for RecordCodec {
         Ok(())
     }
 
-    fn decode(bytes: Bytes) -> Result<Record, DecodeError> {
+    fn decode(&self, bytes: Bytes) -> Result<Record, DecodeError> {
         let mut fields = Fields::new(&bytes);
         let record = (|| {
             fields.format(FORMAT)?;
@@ -110,19 +111,20 @@ pub(crate) struct Request {
 }
 
 /// The codec of [`Request`].
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RequestCodec;
 
 impl Codec<Request> for RequestCodec {
     const NAME: &'static str = "a request";
 
-    fn encode(request: &Request, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+    fn encode(&self, request: &Request, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
         buffer.push(FORMAT);
         buffer.extend_from_slice(&request.session.0);
         buffer.extend_from_slice(&request.wanted.to_be_bytes());
         Ok(())
     }
 
-    fn decode(bytes: Bytes) -> Result<Request, DecodeError> {
+    fn decode(&self, bytes: Bytes) -> Result<Request, DecodeError> {
         let mut fields = Fields::new(&bytes);
         let request = (|| {
             fields.format(FORMAT)?;
@@ -160,7 +162,7 @@ impl Part {
             value.extend_from_slice(versionstamp.as_bytes());
             value.extend_from_slice(&call.to_be_bytes());
         }
-        RecordCodec::encode(&self.item.value, &mut value)?;
+        RecordCodec.encode(&self.item.value, &mut value)?;
         Ok(value)
     }
 
@@ -173,7 +175,7 @@ impl Part {
                 versionstamp: Versionstamp::from_bytes(fields.array()?),
                 call: u64::from_be_bytes(fields.array()?),
             };
-            let record = RecordCodec::decode(value.slice_ref(fields.rest()));
+            let record = RecordCodec.decode(value.slice_ref(fields.rest()));
             let value = record.map_err(|error| error.reason)?;
             let item = Item { id, value };
             Ok::<_, String>(Self { parts, item })
@@ -262,7 +264,7 @@ mod tests {
 
     fn encoded(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
-        RecordCodec::encode(record, &mut bytes).unwrap();
+        RecordCodec.encode(record, &mut bytes).unwrap();
         bytes
     }
 
@@ -273,7 +275,7 @@ mod tests {
         expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
         expected.extend(b"\x02id\x03newpayload");
         assert_eq!(encoded(&record()), expected);
-        assert_eq!(RecordCodec::decode(expected.into()).unwrap(), record());
+        assert_eq!(RecordCodec.decode(expected.into()).unwrap(), record());
 
         let new = Record::new(4, Bytes::new(), Bytes::from_static(b"payload"));
         let mut expected = vec![1];
@@ -289,9 +291,9 @@ mod tests {
             wanted: 5,
         };
         let mut bytes = Vec::new();
-        RequestCodec::encode(&request, &mut bytes).unwrap();
+        RequestCodec.encode(&request, &mut bytes).unwrap();
         assert_eq!(bytes, [&[1][..], &[7; 16], &[0, 0, 0, 5]].concat());
-        assert_eq!(RequestCodec::decode(bytes.into()).unwrap(), request);
+        assert_eq!(RequestCodec.decode(bytes.into()).unwrap(), request);
 
         let item = ItemId::Commit {
             versionstamp: Versionstamp::from_bytes([8; 10]),
@@ -331,12 +333,12 @@ mod tests {
         let whole = encoded(&record());
         for length in 0..whole.len() - record().payload.len() {
             let cut = Bytes::copy_from_slice(&whole[..length]);
-            assert!(RecordCodec::decode(cut).is_err(), "{length} bytes");
+            assert!(RecordCodec.decode(cut).is_err(), "{length} bytes");
         }
         for format in [0, 2, 255] {
             let mut other = whole.clone();
             other[0] = format;
-            let error = RecordCodec::decode(other.into()).unwrap_err();
+            let error = RecordCodec.decode(other.into()).unwrap_err();
             let says_newer = error.reason.contains("newer");
             assert_eq!(says_newer, format > FORMAT, "{error}");
         }
@@ -344,7 +346,11 @@ mod tests {
             assert!(Part::decode(b"key", Bytes::copy_from_slice(part)).is_err());
         }
         for request in [&b""[..], &[1; 20], &[1; 22]] {
-            assert!(RequestCodec::decode(Bytes::copy_from_slice(request)).is_err());
+            assert!(
+                RequestCodec
+                    .decode(Bytes::copy_from_slice(request))
+                    .is_err()
+            );
         }
     }
 
@@ -360,10 +366,10 @@ mod tests {
     }
 
     /// Decodes, and encodes what came of it. `None`: nothing did.
-    fn encoded_again<T, C: Codec<T>>(bytes: &Bytes) -> Option<Vec<u8>> {
-        let value = C::decode(bytes.clone()).ok()?;
+    fn encoded_again<T, C: Codec<T> + Default>(bytes: &Bytes) -> Option<Vec<u8>> {
+        let value = C::default().decode(bytes.clone()).ok()?;
         let mut again = Vec::new();
-        C::encode(&value, &mut again).unwrap();
+        C::default().encode(&value, &mut again).unwrap();
         Some(again)
     }
 

@@ -11,7 +11,6 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Environment, Runner};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tracing::Instrument;
 
 use crate::consumer::{Consumer, ConsumerOptions};
@@ -117,6 +116,7 @@ impl WorkerOptions {
 /// does in the transaction that [acknowledges](Delivery::ack) the item takes effect once.
 pub struct Worker<T> {
     consumer: Consumer<T>,
+    env: Environment,
     handlers: JoinSet<()>,
     stop: watch::Sender<bool>,
 }
@@ -164,6 +164,7 @@ where
         }
         Ok(Worker {
             consumer,
+            env: runner.environment().clone(),
             handlers,
             stop,
         })
@@ -182,7 +183,7 @@ impl<T: Send + Sync + 'static> Worker<T> {
     pub async fn shut_down(mut self, grace: Duration) -> Result<()> {
         self.stop.send_replace(true);
         let finish = async { while self.handlers.join_next().await.is_some() {} };
-        if timeout(grace, finish).await.is_err() {
+        if self.env.timeout(grace, finish).await.is_none() {
             tracing::warn!("handlers that do not finish are dropped");
             self.handlers.shutdown().await;
         }

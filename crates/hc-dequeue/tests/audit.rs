@@ -42,13 +42,13 @@ impl World {
     async fn rows(&self, part: &str) -> Vec<KeyValue> {
         let (begin, end) = self.key(part).range();
         let query = &RangeQuery::keys(begin, end);
-        let read = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(read).await.unwrap()
     }
 
     /// Writes a key, or clears it.
     async fn write(&self, key: &[u8], value: Option<&[u8]>) {
-        let write = self.runner.run(|tr, _| async move {
+        let write = self.runner.run(|tr| async move {
             match value {
                 Some(value) => tr.set(key, value),
                 None => tr.clear(key),
@@ -75,7 +75,7 @@ async fn a_counter_that_is_off_is_set_right(store: TestStore) {
     for (counter, counted) in [("queued", 2), ("delayed", 1), ("held", 1), ("dead", 1)] {
         let (world, held, _consumer) = world_in_use(&store).await;
         let key = &world.queue.subspace().pack(&("c", counter));
-        let drift = world.runner.run(|tr, _| async move {
+        let drift = world.runner.run(|tr| async move {
             tr.atomic(MutationOp::Add, key, &3_i64.to_le_bytes());
             Ok::<_, Error>(())
         });
@@ -131,7 +131,7 @@ async fn strays_are_removed(store: TestStore) {
     // A request of nobody: format, session, wanted.
     let requests = MicroQueue::<Bytes, Raw>::new(world.key("r"));
     let record = [&[1][..], &session, &1_u32.to_be_bytes()].concat();
-    let requests = requests.on(&world.runner);
+    let requests = requests.committing(&world.runner);
     let request = requests.enqueue(&Bytes::from(record)).await.unwrap();
     world
         .finds_and_repairs(&[Finding::StrayRequest { request }])

@@ -88,7 +88,7 @@ async fn what_comes_back_comes_first(store: TestStore) {
     second.nack_after(Duration::from_millis(1)).await.unwrap();
     first.nack().await.unwrap();
     let queue = &world.queue;
-    let redrive = |tr, _| async move {
+    let redrive = |tr| async move {
         let dead = queue.dead_letters(&tr, None, 1).await?;
         queue.redrive(&tr, &dead[0].id).await
     };
@@ -220,7 +220,7 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
     };
     let requests = MicroQueue::<Bytes, Raw>::new(world.queue.subspace().subspace(&"r"));
     let records: Vec<_> = (0..ABANDONED).map(record).collect();
-    let requests = requests.on(&world.runner);
+    let requests = requests.committing(&world.runner);
     requests.enqueue_all(&records).await.unwrap();
 
     world.enqueue([7]).await;

@@ -163,13 +163,13 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
     assert!(consumer.dequeue().await.unwrap().is_none());
 
     let (queue, runner) = (&world.queue, &world.runner);
-    let letters = |tr, _| async move { queue.dead_letters(&tr, None, 10).await };
+    let letters = |tr| async move { queue.dead_letters(&tr, None, 10).await };
     let dead = runner.run(letters).await.unwrap();
     assert_eq!([dead[0].value, dead[1].value], [1, 2]);
     assert_eq!(world.stats().await.dead, 2);
 
     let id = &dead[0].id;
-    let redrive = |tr, _| async move { queue.redrive(&tr, id).await };
+    let redrive = |tr| async move { queue.redrive(&tr, id).await };
     assert!(runner.run(redrive).await.unwrap());
     assert!(!runner.run(redrive).await.unwrap());
     let again = consumer.dequeue().await.unwrap().unwrap();
@@ -177,7 +177,7 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
     world.ack(&again).await.unwrap();
 
     let id = &dead[1].id;
-    let purge = |tr, _| async move { queue.purge(&tr, id).await };
+    let purge = |tr| async move { queue.purge(&tr, id).await };
     assert!(runner.run(purge).await.unwrap());
     assert!(!runner.run(purge).await.unwrap());
     assert!(runner.run(letters).await.unwrap().is_empty());
@@ -259,7 +259,7 @@ async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
     assert!(is_repeated(&once).await, "while it is dead");
 
     let queue = &world.queue;
-    let redrive = |tr, _| async move {
+    let redrive = |tr| async move {
         let letters = queue.dead_letters(&tr, None, 1).await?;
         queue.redrive(&tr, &letters[0].id).await
     };
@@ -282,7 +282,7 @@ async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
     assert_eq!(repeated, Enqueued::Repeated);
 
     let queue = &world.queue;
-    let purge = |tr, _| async move { queue.purge(&tr, id).await };
+    let purge = |tr| async move { queue.purge(&tr, id).await };
     assert!(world.runner.run(purge).await.unwrap());
     assert_eq!(world.count("k").await, 0);
     let again = world.enqueue_with(1, &once).await.unwrap();
@@ -350,7 +350,7 @@ async fn a_full_queue_refuses(store: TestStore) {
 async fn looking_changes_nothing(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
-    let look = |tr, _| async move {
+    let look = |tr| async move {
         let first = queue.peek(&tr).await?.map(|item| item.value);
         Ok::<_, Error>((first, queue.len(&tr).await?, queue.oldest_age(&tr).await?))
     };
@@ -368,11 +368,11 @@ async fn a_paused_queue_grants_nothing(store: TestStore) {
     let options = ConsumerOptions::default().poll_interval(LONG * 10);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let queue = &world.queue;
-    let pause = |tr, _| async move {
+    let pause = |tr| async move {
         queue.pause(&tr);
         Ok::<_, Error>(())
     };
-    let resume = |tr, _| async move {
+    let resume = |tr| async move {
         queue.resume(&tr);
         Ok::<_, Error>(())
     };
@@ -415,7 +415,7 @@ async fn several_items_are_acknowledged_together(store: TestStore) {
         .map(|delivery| *delivery.value())
         .collect();
     assert_eq!(values, (0..10).collect::<Vec<_>>());
-    let ack = |tr, _| async move { ack_all(&tr, deliveries).await };
+    let ack = |tr| async move { ack_all(&tr, deliveries).await };
     world.runner.run(ack).await.unwrap();
     assert_eq!(world.stats().await.completed, 10);
     // None of them a second time: the others would be acknowledged with it.
@@ -470,7 +470,7 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     let _ = world.enqueue_with(7, &later).await.unwrap();
     // More than one page.
     let (queue, all_later) = (&world.queue, &Enqueue::new().after(LONG * 2));
-    let enqueue = |tr, _| async move {
+    let enqueue = |tr| async move {
         for value in 0..600 {
             let _ = queue.enqueue_with(&tr, &value, all_later).await?;
         }

@@ -50,7 +50,7 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
         let store = store.clone();
         async move {
             let delivery = &delivery;
-            let acknowledge = store.run(|tr, _| async move {
+            let acknowledge = store.run(|tr| async move {
                 delivery.ack(&tr).await?;
                 let effect = effects().pack(delivery.value());
                 tr.atomic(MutationOp::Add, &effect, &1_u64.to_le_bytes());
@@ -73,11 +73,11 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
 /// its name and the store's URL.
 async fn work(role: &str) -> Result<()> {
     let (name, url) = role.split_once(' ').unwrap();
-    let runner = Runner::new(keyspace::open(url)?);
+    let runner = Runner::new(keyspace::open(url).unwrap());
     let queue = &open(&runner).await?;
     let _worker = handle(queue, &runner).await?;
     for number in 0_u64.. {
-        let depth = |tr, _| async move { queue.len(&tr).await };
+        let depth = |tr| async move { queue.len(&tr).await };
         while runner.run(depth).await? > BACKLOG {
             runner.environment().sleep(Duration::from_millis(5)).await;
         }
@@ -85,7 +85,7 @@ async fn work(role: &str) -> Result<()> {
             .map(|item| format!("{name}-{number}-{item}"))
             .collect();
         let batch = &items;
-        let enqueue = |tr, _| async move { queue.enqueue_all(&tr, batch).await.map(drop) };
+        let enqueue = |tr| async move { queue.enqueue_all(&tr, batch).await.map(drop) };
         runner.run(enqueue).await?;
         for item in &items {
             acknowledge(item);
@@ -97,7 +97,7 @@ async fn work(role: &str) -> Result<()> {
 async fn counted(runner: &Runner<Store>) -> BTreeMap<String, u64> {
     let (begin, end) = effects().range();
     let query = &RangeQuery::keys(begin, end);
-    let read = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
     let row = |row: keyspace::KeyValue| {
         let count = row.value()[..].try_into().unwrap();
         let item = effects().unpack(row.key()).unwrap();
@@ -141,7 +141,7 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
     let runner = Runner::new(keyspace::open(&url).unwrap());
     let queue = &open(&runner).await.unwrap();
     let worker = handle(queue, &runner).await.unwrap();
-    let stats = |tr, _| async move { queue.stats(&tr).await };
+    let stats = |tr| async move { queue.stats(&tr).await };
     loop {
         let stats = runner.run(stats).await.unwrap();
         if stats.queued + stats.held + stats.delayed == 0 {

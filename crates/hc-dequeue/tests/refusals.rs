@@ -94,7 +94,7 @@ async fn an_item_is_acknowledged_once(store: TestStore) {
     let consumer = world.consumer().await;
     world.enqueue([1]).await;
     let delivery = consumer.dequeue().await.unwrap().unwrap();
-    let twice = world.runner.run(|tr, _| {
+    let twice = world.runner.run(|tr| {
         let delivery = &delivery;
         async move {
             delivery.ack(&tr).await?;
@@ -151,10 +151,10 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     // With the longest envelope, so that not one byte more would fit.
     let id = vec![7; MAX_DEDUPE_BYTES];
     let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);
-    let refused = |tr, _| async move { queue.enqueue_with(&tr, too_large, later).await };
+    let refused = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
     let refused = runner.run(refused).await.unwrap_err();
     assert!(matches!(refused, Error::PayloadTooLarge { .. }));
-    let enqueue = |tr, _| async move { queue.enqueue_with(&tr, largest, later).await };
+    let enqueue = |tr| async move { queue.enqueue_with(&tr, largest, later).await };
     let enqueued = runner.run(enqueue).await.unwrap();
     assert!(matches!(enqueued, Enqueued::Staged(_)));
 
@@ -165,7 +165,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let delay = Duration::from_millis(1);
     next().await.nack_after(delay).await.unwrap();
     next().await.reject().await.unwrap();
-    let redrive = |tr, _| async move {
+    let redrive = |tr| async move {
         let dead = queue.dead_letters(&tr, None, 1).await?;
         queue.redrive(&tr, &dead[0].id).await
     };
@@ -179,13 +179,13 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let another = queue.consumer(&runner, options).await.unwrap();
     let (begin, end) = queue.subspace().subspace(&"r").range();
     let query = &RangeQuery::keys(begin, end);
-    let requests = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let requests = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
     let enqueue = async {
         while runner.run(requests).await.unwrap().len() < 2 {
             tokio::task::yield_now().await;
         }
         let four = &vec![largest.clone(); 4];
-        let enqueue = |tr, _| async move { queue.enqueue_all(&tr, four).await };
+        let enqueue = |tr| async move { queue.enqueue_all(&tr, four).await };
         runner.run(enqueue).await.unwrap();
     };
     let (some, others, ()) = tokio::join!(
@@ -213,7 +213,7 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
     let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
     let blob = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]);
     for _ in 0..ITEMS {
-        let enqueue = |tr, _| async move { queue.enqueue(&tr, blob).await };
+        let enqueue = |tr| async move { queue.enqueue(&tr, blob).await };
         runner.run(enqueue).await.unwrap();
     }
     let options = ConsumerOptions::default();
@@ -223,7 +223,7 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
         held.extend(consumer.dequeue_batch_within(512, LONG).await.unwrap());
     }
     drop(held);
-    let stats = |tr, _| async move { queue.stats(&tr).await };
+    let stats = |tr| async move { queue.stats(&tr).await };
     while runner.run(stats).await.unwrap().queued != ITEMS {
         tokio::task::yield_now().await;
     }
@@ -236,7 +236,7 @@ async fn damage(world: &World, place: usize, byte: u8) {
     let query = &RangeQuery::keys(begin, end).limit(1);
     world
         .runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             let batch = tr.get_range(query, Isolation::Serializable).await?;
             let mut record = batch.rows[0].value().to_vec();
             record[place] = byte;
@@ -280,7 +280,7 @@ async fn what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped(store: 
     let names = &Names::open(&runner, subspace.clone(), settings.clone())
         .await
         .unwrap();
-    let enqueue = |tr, _| async move {
+    let enqueue = |tr| async move {
         for name in ["", "ten bytes.", "", "ten bytes."] {
             names.enqueue(&tr, &name.to_owned()).await?;
         }
@@ -298,7 +298,7 @@ async fn what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped(store: 
     delivered.complete().await.unwrap();
     // It gets an answer once the last one has gone to the dead letters.
     assert!(consumer.pop().await.unwrap().is_none());
-    let letters = |tr, _| async move { names.dead_letters(&tr, None, 10).await };
+    let letters = |tr| async move { names.dead_letters(&tr, None, 10).await };
     let dead = runner.run(letters).await.unwrap();
     assert_eq!(dead.len(), 2);
     assert!(matches!(dead[0].id, ItemId::Commit { .. }));

@@ -36,7 +36,7 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
         &[payload],
     ]
     .concat();
-    let enqueue = world.runner.run(|tr, _| async move {
+    let enqueue = world.runner.run(|tr| async move {
         let record = Bytes::copy_from_slice(record);
         items.enqueue(&tr, &record).await?;
         tr.atomic(MutationOp::Add, counter, &1_i64.to_le_bytes());
@@ -65,7 +65,7 @@ async fn are_in(world: &World, parts: [&'static str; 4]) {
     for part in ["i", "t", "h", "d"] {
         let (begin, end) = world.queue.subspace().subspace(&part).range();
         let query = &RangeQuery::keys(begin, end);
-        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         for row in world.runner.run(rows).await.unwrap() {
             let (extension, payload) = read(row.value());
             let twice = found.insert(payload, (part, extension.to_vec()));
@@ -80,7 +80,7 @@ async fn are_in(world: &World, parts: [&'static str; 4]) {
 
 async fn redrive_all(world: &World) {
     let queue = &world.queue;
-    let redrive = |tr, _| async move {
+    let redrive = |tr| async move {
         for letter in queue.dead_letters(&tr, None, ITEMS.len()).await? {
             assert!(queue.redrive(&tr, &letter.id).await?);
         }
@@ -162,7 +162,7 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     let repeated = world.enqueue_with(3, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
     let held = &held;
-    let ack = |tr, _| async move { ack_all(&tr, held).await };
+    let ack = |tr| async move { ack_all(&tr, held).await };
     world.runner.run(ack).await.unwrap();
     assert_eq!(world.stats().await.completed, 4);
     let staged = world.enqueue_with(3, &once).await.unwrap();

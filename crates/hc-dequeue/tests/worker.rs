@@ -66,7 +66,7 @@ async fn a_handler_may_acknowledge_in_its_own_transaction(store: TestStore) {
         let (runner, acknowledged) = (runner.clone(), acknowledged.clone());
         async move {
             let delivery = &delivery;
-            let ack = |tr, _| async move { delivery.ack(&tr).await };
+            let ack = |tr| async move { delivery.ack(&tr).await };
             runner.run(ack).await.map_err(|error| error.to_string())?;
             acknowledged.notify_one();
             Handled::Ok(())

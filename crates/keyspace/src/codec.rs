@@ -1,12 +1,14 @@
 //! Codecs: how a value becomes bytes and back.
 //!
-//! A codec is a type without a value, chosen as a type parameter: `MicroQueue<Job, Json>`. What it
-//! writes is stored for good, so every codec here has golden bytes in its tests, and decoding is
-//! strict: bytes that are left over are an error, not ignored.
+//! A codec is a value that a handle holds, of a type that the handle names: `MicroQueue<Job, Json>`. The
+//! codecs here have no fields; one of your own may hold a key or a dictionary. What a codec writes is
+//! stored for good, so every codec here has golden bytes in its tests, and decoding is strict: bytes
+//! that are left over are an error, not ignored.
 //!
 //! | codec | values | bytes |
 //! |---|---|---|
-//! | [`Bincode`] | serde types | bincode 2, standard configuration: little-endian, variable-length integers |
+//! | [`MessagePack`], the default | serde types | MessagePack, fields by name |
+//! | `Bincode`, with the feature `bincode` | serde types | bincode 2, standard configuration: little-endian, variable-length integers |
 //! | [`Raw`] | [`Bytes`], `Vec<u8>` | the bytes themselves |
 //! | [`Tuple`] | tuples | FoundationDB's tuple layer, which every FoundationDB binding reads |
 //! | [`Json`] | serde types | JSON without spaces |
@@ -17,7 +19,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
-use crate::limits;
 
 /// Turns values of type `T` into bytes and back.
 ///
@@ -25,11 +26,11 @@ use crate::limits;
 /// use keyspace::codec::{Codec, Json};
 ///
 /// let mut bytes = Vec::new();
-/// Json::encode(&vec![1, 2, 3], &mut bytes)?;
+/// Json.encode(&vec![1, 2, 3], &mut bytes)?;
 /// assert_eq!(bytes, b"[1,2,3]");
 /// # Ok::<(), keyspace::Error>(())
 /// ```
-pub trait Codec<T>: Send + Sync + 'static {
+pub trait Codec<T>: Clone + Send + Sync + 'static {
     /// The codec's name, for errors.
     const NAME: &'static str;
 
@@ -37,13 +38,13 @@ pub trait Codec<T>: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::Encode`]; what `buffer` has gained by then means nothing.
-    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()>;
+    fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()>;
 
     /// Returns the value whose bytes these are, all of them.
     ///
     /// # Errors
     /// [`DecodeError`], which its [`at`](DecodeError::at) turns into [`Error::Corrupt`].
-    fn decode(bytes: Bytes) -> Result<T, DecodeError>;
+    fn decode(&self, bytes: Bytes) -> Result<T, DecodeError>;
 }
 
 /// Bytes are not what a codec writes.
@@ -81,52 +82,58 @@ fn undecodable(codec: &'static str, reason: impl ToString) -> DecodeError {
     }
 }
 
-/// Any serde type as bincode 2 in its standard configuration: compact, and not self-describing.
+/// Any serde type as MessagePack, with the names of fields and variants: the default.
 ///
-/// A field that is added, removed or reordered changes the meaning of stored bytes. Types with
-/// `#[serde(flatten)]`, `untagged`, `tag` or `skip_serializing_if` do not decode: use [`Json`].
-#[derive(Debug, Clone, Copy)]
-pub enum Bincode {}
+/// The bytes describe themselves: other languages read them and tools show them. A field may be added,
+/// if `#[serde(default)]` fills it in for older bytes, or removed, and fields may change places, while
+/// values of both versions are stored. A removed field is skipped, unless the type says
+/// `#[serde(deny_unknown_fields)]`. A variant that the reader does not know is an error.
+///
+/// Bytes in a `Vec<u8>` take one or two bytes each, as any sequence of numbers: the crate `serde_bytes`
+/// makes them one string of bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MessagePack;
 
-/// A damaged length must not make the decoder allocate what no record can hold. Bincode counts
-/// each number by its size in memory, and the smallest encoding of the largest, a `u128` of 16
-/// bytes, takes one byte.
-const BINCODE_LIMIT: usize = limits::VALUE_BYTES * size_of::<u128>();
+/// How deep a value may nest. Deeper bytes are damaged or hostile, and must not overflow the stack.
+const MESSAGE_PACK_DEPTH: usize = 128;
 
-impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
-    const NAME: &'static str = "Bincode";
+impl<T: Serialize + DeserializeOwned> Codec<T> for MessagePack {
+    const NAME: &'static str = "MessagePack";
 
-    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()> {
-        bincode::serde::encode_into_std_write(value, buffer, bincode::config::standard())
-            .map_err(|error| unencodable("Bincode", error))?;
-        Ok(())
+    fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+        rmp_serde::encode::write_named(buffer, value)
+            .map_err(|error| unencodable("MessagePack", error))
     }
 
-    fn decode(bytes: Bytes) -> Result<T, DecodeError> {
-        let config = bincode::config::standard().with_limit::<BINCODE_LIMIT>();
-        let (value, read) = bincode::serde::decode_from_slice(&bytes, config)
-            .map_err(|error| undecodable("Bincode", error))?;
-        if read < bytes.len() {
-            let left = bytes.len() - read;
-            return Err(undecodable("Bincode", format!("{left} bytes left over")));
+    fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
+        let mut rest: &[u8] = &bytes;
+        let mut decoder = rmp_serde::Deserializer::new(&mut rest);
+        decoder.set_max_depth(MESSAGE_PACK_DEPTH);
+        let value =
+            T::deserialize(&mut decoder).map_err(|error| undecodable("MessagePack", error))?;
+        match rest.len() {
+            0 => Ok(value),
+            left => Err(undecodable(
+                "MessagePack",
+                format!("{left} bytes left over"),
+            )),
         }
-        Ok(value)
     }
 }
 
 /// Bytes as they are.
-#[derive(Debug, Clone, Copy)]
-pub enum Raw {}
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Raw;
 
 impl Codec<Bytes> for Raw {
     const NAME: &'static str = "Raw";
 
-    fn encode(value: &Bytes, buffer: &mut Vec<u8>) -> Result<()> {
+    fn encode(&self, value: &Bytes, buffer: &mut Vec<u8>) -> Result<()> {
         buffer.extend_from_slice(value);
         Ok(())
     }
 
-    fn decode(bytes: Bytes) -> Result<Bytes, DecodeError> {
+    fn decode(&self, bytes: Bytes) -> Result<Bytes, DecodeError> {
         Ok(bytes)
     }
 }
@@ -134,12 +141,12 @@ impl Codec<Bytes> for Raw {
 impl Codec<Vec<u8>> for Raw {
     const NAME: &'static str = "Raw";
 
-    fn encode(value: &Vec<u8>, buffer: &mut Vec<u8>) -> Result<()> {
+    fn encode(&self, value: &Vec<u8>, buffer: &mut Vec<u8>) -> Result<()> {
         buffer.extend_from_slice(value);
         Ok(())
     }
 
-    fn decode(bytes: Bytes) -> Result<Vec<u8>, DecodeError> {
+    fn decode(&self, bytes: Bytes) -> Result<Vec<u8>, DecodeError> {
         Ok(bytes.into())
     }
 }
@@ -152,13 +159,13 @@ impl Codec<Vec<u8>> for Raw {
 ///
 /// A value that is not a tuple is a tuple of one element: `String` and `(String,)` have the same
 /// bytes.
-#[derive(Debug, Clone, Copy)]
-pub enum Tuple {}
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tuple;
 
 impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
     const NAME: &'static str = "Tuple";
 
-    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+    fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
         match value.pack_into_vec(buffer) {
             VersionstampOffset::None { .. } => Ok(()),
             // Nothing would ever complete it: the codec's bytes are stored as they are.
@@ -168,25 +175,62 @@ impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
         }
     }
 
-    fn decode(bytes: Bytes) -> Result<T, DecodeError> {
+    fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
         tuple::unpack(&bytes).map_err(|error| undecodable("Tuple", error))
     }
 }
 
-/// Any serde type as JSON: self-describing, readable in every tool, several times the size of
-/// [`Bincode`].
-#[derive(Debug, Clone, Copy)]
-pub enum Json {}
+/// Any serde type as JSON: self-describing, and readable without any tool, at about
+/// twice the size of [`MessagePack`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Json;
 
 impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     const NAME: &'static str = "Json";
 
-    fn encode(value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+    fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
         serde_json::to_writer(buffer, value).map_err(|error| unencodable("Json", error))
     }
 
-    fn decode(bytes: Bytes) -> Result<T, DecodeError> {
+    fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
         serde_json::from_slice(&bytes).map_err(|error| undecodable("Json", error))
+    }
+}
+
+/// Any serde type as bincode 2 in its standard configuration: compact, and not self-describing.
+///
+/// A field that is added, removed or reordered changes the meaning of stored bytes. Types with
+/// `#[serde(flatten)]`, `untagged`, `tag` or `skip_serializing_if` do not decode. The crate behind it is
+/// no longer maintained (RUSTSEC-2025-0141): use [`MessagePack`], unless stored bytes are bincode's.
+#[cfg(feature = "bincode")]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bincode;
+
+/// A damaged length must not make the decoder allocate what no record can hold. Bincode counts
+/// each number by its size in memory, and the smallest encoding of the largest, a `u128` of 16
+/// bytes, takes one byte.
+#[cfg(feature = "bincode")]
+const BINCODE_LIMIT: usize = crate::limits::VALUE_BYTES * size_of::<u128>();
+
+#[cfg(feature = "bincode")]
+impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
+    const NAME: &'static str = "Bincode";
+
+    fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+        bincode::serde::encode_into_std_write(value, buffer, bincode::config::standard())
+            .map_err(|error| unencodable("Bincode", error))?;
+        Ok(())
+    }
+
+    fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
+        let config = bincode::config::standard().with_limit::<BINCODE_LIMIT>();
+        let (value, read) = bincode::serde::decode_from_slice(&bytes, config)
+            .map_err(|error| undecodable("Bincode", error))?;
+        if read < bytes.len() {
+            let left = bytes.len() - read;
+            return Err(undecodable("Bincode", format!("{left} bytes left over")));
+        }
+        Ok(value)
     }
 }
 
@@ -199,6 +243,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
+    use crate::limits;
 
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     struct Job {
@@ -216,21 +261,23 @@ mod tests {
     }
 
     #[track_caller]
-    fn golden<T: PartialEq + Debug, C: Codec<T>>(value: &T, expected: &[u8]) {
+    fn golden<T: PartialEq + Debug, C: Codec<T> + Default>(value: &T, expected: &[u8]) {
         let mut bytes = b"before".to_vec();
-        C::encode(value, &mut bytes).unwrap();
+        C::default().encode(value, &mut bytes).unwrap();
         let written = bytes.strip_prefix(b"before").unwrap();
         assert_eq!(
             written.escape_ascii().to_string(),
             expected.escape_ascii().to_string()
         );
-        let decoded = C::decode(Bytes::copy_from_slice(written)).unwrap();
+        let decoded = C::default()
+            .decode(Bytes::copy_from_slice(written))
+            .unwrap();
         assert_eq!(&decoded, value);
     }
 
     #[track_caller]
-    fn refused<T: Debug, C: Codec<T>>(bytes: &'static [u8], reason: &str) {
-        let error = C::decode(Bytes::from_static(bytes)).unwrap_err();
+    fn refused<T: Debug, C: Codec<T> + Default>(bytes: &'static [u8], reason: &str) {
+        let error = C::default().decode(Bytes::from_static(bytes)).unwrap_err();
         assert_eq!(error.codec, C::NAME);
         assert!(error.reason.contains(reason), "{error}");
     }
@@ -243,6 +290,90 @@ mod tests {
         golden::<_, Bincode>(&-1_i64, b"\x01");
         golden::<_, Bincode>(&1.5_f64, b"\0\0\0\0\0\0\xf8\x3f");
         golden::<_, Bincode>(&(), b"");
+    }
+
+    #[test]
+    fn message_pack_writes_these_bytes() {
+        golden::<_, MessagePack>(
+            &job(),
+            b"\x83\xa4name\xa3a\0b\xa4size\xcd\x01\x2c\xa4tags\x92\xc0\xff",
+        );
+        golden::<_, MessagePack>(&0_u64, b"\x00");
+        golden::<_, MessagePack>(&250_u64, b"\xcc\xfa");
+        golden::<_, MessagePack>(&-1_i64, b"\xff");
+        golden::<_, MessagePack>(&1.5_f64, b"\xcb\x3f\xf8\0\0\0\0\0\0");
+        golden::<_, MessagePack>(&(), b"\xc0");
+        golden::<_, MessagePack>(&Change::Resize { to: 7 }, b"\x81\xa6Resize\x81\xa2to\x07");
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Change {
+        Resize { to: u8 },
+    }
+
+    /// What a later version of the application made of [`Job`]: without `size`, with `owner`.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct NewerJob {
+        tags: Vec<Option<i32>>,
+        #[serde(default)]
+        owner: Option<String>,
+        name: String,
+    }
+
+    #[test]
+    fn message_pack_reads_a_type_that_gained_lost_and_moved_fields() {
+        let newer = NewerJob {
+            name: job().name,
+            tags: job().tags,
+            owner: Some("ada".to_owned()),
+        };
+        let mut bytes = Vec::new();
+        MessagePack.encode(&job(), &mut bytes).unwrap();
+        let read: NewerJob = MessagePack.decode(bytes.into()).unwrap();
+        assert_eq!(
+            read,
+            NewerJob {
+                owner: None,
+                ..newer
+            }
+        );
+        // The other way a field without a default is missing, and named.
+        let newer = NewerJob {
+            owner: None,
+            ..read
+        };
+        let mut bytes = Vec::new();
+        MessagePack.encode(&newer, &mut bytes).unwrap();
+        let missing = <MessagePack as Codec<Job>>::decode(&MessagePack, bytes.into()).unwrap_err();
+        assert!(missing.reason.contains("missing field `size`"), "{missing}");
+    }
+
+    #[test]
+    fn a_codec_may_hold_a_value() {
+        /// Bytes that nobody reads without the key.
+        #[derive(Clone)]
+        struct Sealed {
+            key: u8,
+        }
+        impl Codec<Bytes> for Sealed {
+            const NAME: &'static str = "Sealed";
+
+            fn encode(&self, value: &Bytes, buffer: &mut Vec<u8>) -> Result<()> {
+                buffer.extend(value.iter().map(|byte| byte ^ self.key));
+                Ok(())
+            }
+
+            fn decode(&self, bytes: Bytes) -> Result<Bytes, DecodeError> {
+                Ok(bytes.iter().map(|byte| byte ^ self.key).collect())
+            }
+        }
+        let codec = Sealed { key: 1 };
+        let mut bytes = Vec::new();
+        codec
+            .encode(&Bytes::from_static(b"abc"), &mut bytes)
+            .unwrap();
+        assert_eq!(bytes, b"`cb");
+        assert_eq!(codec.decode(bytes.into()).unwrap(), &b"abc"[..]);
     }
 
     #[test]
@@ -284,6 +415,7 @@ mod tests {
     fn bytes_left_over_are_an_error() {
         refused::<u64, Bincode>(b"\x01\x02", "1 bytes left over");
         refused::<(), Bincode>(b"\x00", "1 bytes left over");
+        refused::<u64, MessagePack>(b"\x01\x02", "1 bytes left over");
         refused::<i64, Tuple>(b"\x15\x01\x15\x02", "trailing bytes");
         refused::<(i64,), Tuple>(b"\x15\x01\x00", "trailing bytes");
         refused::<u64, Json>(b"1 2", "trailing characters");
@@ -293,6 +425,10 @@ mod tests {
     fn missing_and_foreign_bytes_are_an_error() {
         refused::<Job, Bincode>(b"\x03a", "");
         refused::<String, Bincode>(b"\x02\xff\xff", "");
+        refused::<Job, MessagePack>(b"\x81\xa4name\xa1a", "missing field");
+        refused::<Change, MessagePack>(b"\x81\xa3Lie\x07", "");
+        refused::<String, MessagePack>(b"\xa2\xff\xff", "");
+        refused::<u64, MessagePack>(b"", "");
         refused::<(i64, i64), Tuple>(b"\x15\x01", "missing bytes");
         refused::<i64, Tuple>(b"\x02job\0", "bad code");
         refused::<Job, Json>(b"{\"name\":\"a\"}", "size");
@@ -303,26 +439,40 @@ mod tests {
     fn a_damaged_length_allocates_nothing_that_no_record_can_hold() {
         refused::<String, Bincode>(b"\xfd\xff\xff\xff\xff\xff\xff\xff\x7f", "LimitExceeded");
         refused::<Vec<u64>, Bincode>(b"\xfc\xff\xff\xff\x7f", "");
+        refused::<String, MessagePack>(b"\xdb\xff\xff\xff\xff", "");
+        refused::<Vec<u64>, MessagePack>(b"\xdd\xff\xff\xff\xff", "");
+    }
+
+    #[test]
+    fn bytes_that_nest_too_deep_are_refused_before_the_stack_is_full() {
+        #[derive(Debug, Deserialize, Serialize)]
+        struct Nested(Vec<Nested>);
+        let mut deep = vec![0x91; limits::VALUE_BYTES - 1];
+        deep.push(0x90);
+        let error = <MessagePack as Codec<Nested>>::decode(&MessagePack, deep.into()).unwrap_err();
+        assert!(error.reason.contains("depth"), "{error}");
     }
 
     #[test]
     fn the_largest_record_decodes_whatever_its_numbers() {
         let numbers = vec![1_u128; limits::VALUE_BYTES - 5];
         let mut bytes = Vec::new();
-        Bincode::encode(&numbers, &mut bytes).unwrap();
+        Bincode.encode(&numbers, &mut bytes).unwrap();
         assert_eq!(bytes.len(), limits::VALUE_BYTES);
-        let decoded: Vec<u128> = Bincode::decode(bytes.into()).unwrap();
+        let decoded: Vec<u128> = Bincode.decode(bytes.into()).unwrap();
         assert_eq!(decoded, numbers);
     }
 
     #[test]
     fn what_a_codec_cannot_hold_is_refused_by_name() {
         let mut buffer = Vec::new();
-        let error = Json::encode(&BTreeMap::from([((1, 2), 3)]), &mut buffer).unwrap_err();
+        let error = Json
+            .encode(&BTreeMap::from([((1, 2), 3)]), &mut buffer)
+            .unwrap_err();
         assert!(matches!(error, Error::Encode { codec: "Json", .. }));
 
         let incomplete = (Versionstamp::incomplete(0),);
-        let error = Tuple::encode(&incomplete, &mut buffer).unwrap_err();
+        let error = Tuple.encode(&incomplete, &mut buffer).unwrap_err();
         assert_eq!(
             error.to_string(),
             "value cannot be encoded as Tuple: a versionstamp is incomplete"
@@ -331,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_decode_error_becomes_the_corrupt_record_under_its_key() {
-        let error = <Bincode as Codec<u64>>::decode(Bytes::new())
+        let error = <Bincode as Codec<u64>>::decode(&Bincode, Bytes::new())
             .unwrap_err()
             .at(&b"q\x15"[..]);
         let Error::Corrupt { key, reason } = error else {

@@ -82,6 +82,18 @@ impl Environment {
         self.clock.sleep(duration)
     }
 
+    /// Waits for a future, for up to `limit`. Returns `None` if the future is not ready by then.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when its time is over, and when this one is dropped.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep(limit) => None,
+        }
+    }
+
     /// Returns a number that no other call in this environment gets: what tells stamped keys of
     /// one transaction apart.
     #[must_use]
@@ -308,6 +320,19 @@ mod tests {
         second.await;
         first.await;
         assert_eq!(clock.now(), 5 * SECOND);
+    }
+
+    #[tokio::test]
+    async fn a_timeout_is_over_when_the_clock_says_so() {
+        let clock = ManualClock::new();
+        let env = Environment::seeded(1, Arc::new(clock.clone()));
+        let mut never = Box::pin(env.timeout(2 * SECOND, std::future::pending::<()>()));
+        assert!(never.as_mut().now_or_never().is_none());
+        clock.advance(SECOND);
+        assert!(never.as_mut().now_or_never().is_none());
+        clock.advance(SECOND);
+        assert_eq!(never.await, None);
+        assert_eq!(env.timeout(Duration::ZERO, async { 7 }).await, Some(7));
     }
 
     #[test]

@@ -229,6 +229,54 @@ pub enum Error {
         reason: String,
     },
 
+    /// The cluster gave no answer within the transaction's time limit. Reported as
+    /// `transaction_timed_out` (1031). Check that the cluster runs (`fdbcli --exec status`), that
+    /// it is the one the file names, and that its addresses are reachable from here.
+    #[error(
+        "the cluster of {} gave no answer within the time limit: check that it runs and is \
+         reachable from here ({})",
+        cluster_file.display(),
+        Code::TRANSACTION_TIMED_OUT
+    )]
+    Unreachable {
+        /// The cluster file.
+        cluster_file: PathBuf,
+    },
+
+    /// The store met an I/O failure and refuses all further work, so that nothing is built on a
+    /// state that may not be on disk. Acknowledged commits are safe: mend the cause (free the
+    /// disk, check the device) and open the store again. Reported as `io_error` (1510).
+    #[error("store stopped after an i/o failure: mend the cause and open the store again")]
+    Poisoned {
+        /// The failure that stopped the store.
+        #[source]
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// Returns FoundationDB's code for the error, if it has one.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Store(code) => Some(*code),
+            Self::Poisoned { .. } => Some(Code::IO_ERROR),
+            Self::Unreachable { .. } => Some(Code::TRANSACTION_TIMED_OUT),
+            _ => None,
+        }
+    }
+}
+
+impl From<Code> for Error {
+    fn from(code: Code) -> Self {
+        Self::Store(code)
+    }
+}
+
+/// The reason why a store was not opened. Nothing was changed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
     /// The URL names no store.
     #[error("`{url}` names no store: {reason}")]
     Url {
@@ -302,47 +350,77 @@ pub enum Error {
         supported: i32,
     },
 
-    /// The cluster gave no answer within the transaction's time limit. Reported as
-    /// `transaction_timed_out` (1031). Check that the cluster runs (`fdbcli --exec status`), that
-    /// it is the one the file names, and that its addresses are reachable from here.
-    #[error(
-        "the cluster of {} gave no answer within the time limit: check that it runs and is \
-         reachable from here ({})",
-        cluster_file.display(),
-        Code::TRANSACTION_TIMED_OUT
-    )]
-    Unreachable {
-        /// The cluster file.
-        cluster_file: PathBuf,
-    },
-
-    /// The store met an I/O failure and refuses all further work, so that nothing is built on a
-    /// state that may not be on disk. Acknowledged commits are safe: mend the cause (free the
-    /// disk, check the device) and open the store again. Reported as `io_error` (1510).
-    #[error("store stopped after an i/o failure: mend the cause and open the store again")]
-    Poisoned {
-        /// The failure that stopped the store.
-        #[source]
-        cause: Arc<dyn std::error::Error + Send + Sync>,
-    },
+    /// The store's own record of itself does not decode, or an option was refused.
+    #[error(transparent)]
+    Store(#[from] Error),
 }
 
-impl Error {
-    /// Returns FoundationDB's code for the error, if it has one.
-    #[must_use]
-    pub fn code(&self) -> Option<Code> {
-        match self {
-            Self::Store(code) => Some(*code),
-            Self::Poisoned { .. } => Some(Code::IO_ERROR),
-            Self::Unreachable { .. } => Some(Code::TRANSACTION_TIMED_OUT),
-            _ => None,
-        }
+/// An error that a closure of [`Runner::run`](crate::Runner::run) may return.
+///
+/// Implemented for every [`std::error::Error`] that is made of an [`Error`] by [`From`], for
+/// `Box<dyn std::error::Error + Send + Sync>` and, with the feature `anyhow`, for `anyhow::Error`, so
+/// that a closure may use `?` on anything.
+///
+/// `Kind` tells the three apart and is always inferred: a function that passes a generic error on
+/// names it as a further type parameter.
+///
+/// ```
+/// use keyspace::{Isolation, Runner, Transaction};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let runner = Runner::new(keyspace::open("memory:")?);
+/// let count = runner.run(|tr| async move {
+///     let digits = tr.get(b"count", Isolation::Serializable).await?.unwrap_or_default();
+///     let count: u32 = std::str::from_utf8(&digits)?.parse()?;
+///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(count)
+/// });
+/// let refused = count.await.unwrap_err();
+/// assert!(refused.is::<std::num::ParseIntError>());
+/// # Ok(())
+/// # }
+/// ```
+pub trait RunError<Kind>: From<Error> + Send + 'static {
+    /// Returns FoundationDB's code for the error, if there is one at its bottom. The retry loop
+    /// retries by it.
+    fn code(&self) -> Option<Code>;
+}
+
+/// The kinds of error types that [`RunError`] is implemented for.
+pub mod error_kind {
+    /// A type that implements [`std::error::Error`].
+    #[derive(Debug)]
+    pub enum Typed {}
+
+    /// `Box<dyn std::error::Error + Send + Sync>`.
+    #[derive(Debug)]
+    pub enum Boxed {}
+
+    /// `anyhow::Error`.
+    #[cfg(feature = "anyhow")]
+    #[derive(Debug)]
+    pub enum Anyhow {}
+}
+
+impl<E> RunError<error_kind::Typed> for E
+where
+    E: std::error::Error + From<Error> + Send + Sync + 'static,
+{
+    fn code(&self) -> Option<Code> {
+        code_of(self)
     }
 }
 
-impl From<Code> for Error {
-    fn from(code: Code) -> Self {
-        Self::Store(code)
+impl RunError<error_kind::Boxed> for Box<dyn std::error::Error + Send + Sync> {
+    fn code(&self) -> Option<Code> {
+        code_of(&**self)
+    }
+}
+
+#[cfg(feature = "anyhow")]
+impl RunError<error_kind::Anyhow> for anyhow::Error {
+    fn code(&self) -> Option<Code> {
+        code_of(&**self)
     }
 }
 

@@ -28,8 +28,8 @@ use crate::transaction::{Isolation, Transaction, key_after};
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let ids = &Ids::new(Subspace::from("ids"));
 /// let (orders, open_orders) = (&Subspace::from("orders"), &Subspace::from(("orders", "open")));
-/// runner.run(|tr, _| async move { ids.take(&tr, orders, "jobs").await }).await?;
-/// let taken = runner.run(|tr, _| async move { ids.take(&tr, open_orders, "logs").await }).await;
+/// runner.run(|tr| async move { ids.take(&tr, orders, "jobs").await }).await?;
+/// let taken = runner.run(|tr| async move { ids.take(&tr, open_orders, "logs").await }).await;
 /// assert!(matches!(taken, Err(Error::Overlap { .. })));
 /// # Ok(())
 /// # }

@@ -26,17 +26,17 @@
 //! use keyspace::{Error, Isolation, Runner, Subspace, Transaction};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Error> {
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runner = Runner::new(keyspace::open("memory:")?);
 //! let accounts = &Subspace::from("accounts");
 //! runner
-//!     .run(|tr, _attempt| async move {
+//!     .run(|tr| async move {
 //!         tr.set(&accounts.pack(&"ada"), b"100");
 //!         Ok::<_, Error>(())
 //!     })
 //!     .await?;
 //! let balance = runner
-//!     .run(|tr, _attempt| async move {
+//!     .run(|tr| async move {
 //!         Ok::<_, Error>(tr.get(&accounts.pack(&"ada"), Isolation::Serializable).await?)
 //!     })
 //!     .await?;
@@ -88,6 +88,7 @@ pub mod ids;
 pub mod ledger;
 pub mod limits;
 pub mod mutation;
+pub mod recipe;
 pub mod record;
 pub mod run;
 pub mod selector;
@@ -98,9 +99,10 @@ pub mod version_clock;
 
 pub use crate::embedded::Embedded;
 pub use crate::env::Environment;
-pub use crate::error::{Code, Error, Result};
+pub use crate::error::{Code, Error, OpenError, Result, RunError};
 pub use crate::ledger::Receipt;
 pub use crate::mutation::{MutationOp, Versionstamp};
+pub use crate::recipe::OpenOptions;
 pub use crate::run::{Attempt, RunOptions, Runner, Tx};
 pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
 pub use crate::store::{Store, open};

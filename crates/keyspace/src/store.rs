@@ -5,7 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 
 use crate::embedded::{self, Embedded, EmbeddedTransaction};
-use crate::error::{Error, Result};
+use crate::error::{Error, OpenError, Result};
 #[cfg(feature = "fdb")]
 use crate::fdb::{Fdb, FdbTransaction};
 use crate::mutation::{MutationOp, Versionstamp};
@@ -20,7 +20,7 @@ use crate::url::StoreUrl;
 /// `fdb:<cluster file>`, in a build with one of the `fdb-` features.
 ///
 /// ```
-/// # fn main() -> keyspace::Result<()> {
+/// # fn main() -> Result<(), keyspace::OpenError> {
 /// let db = keyspace::open("memory:")?;
 /// # drop(db);
 /// # Ok(())
@@ -28,16 +28,16 @@ use crate::url::StoreUrl;
 /// ```
 ///
 /// # Errors
-/// [`Error::Url`] if the URL names no store that this build can open, else those of
+/// [`OpenError::Url`] if the URL names no store that this build can open, else those of
 /// [`embedded::Options::open`] and of `Fdb::open`.
-pub fn open(url: &str) -> Result<Store> {
+pub fn open(url: &str) -> Result<Store, OpenError> {
     match url.parse()? {
         StoreUrl::Memory => embedded::Options::new().memory().map(Store::Embedded),
         StoreUrl::Embedded { path } => embedded::Options::new().open(path).map(Store::Embedded),
         #[cfg(feature = "fdb")]
         StoreUrl::Fdb { cluster_file } => Fdb::open(cluster_file.as_deref()).map(Store::Fdb),
         #[cfg(not(feature = "fdb"))]
-        StoreUrl::Fdb { .. } => Err(Error::Url {
+        StoreUrl::Fdb { .. } => Err(OpenError::Url {
             url: url.to_owned(),
             reason: "this build has no support for FoundationDB: turn on the feature fdb-7_1, \
                      fdb-7_3 or fdb-7_4"

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::error::Error;
+use crate::error::OpenError;
 
 /// Names a store.
 ///
@@ -17,7 +17,7 @@ use crate::error::Error;
 /// let url: StoreUrl = "embedded:queue.redb".parse()?;
 /// assert_eq!(url, StoreUrl::Embedded { path: "queue.redb".into() });
 /// assert_eq!(url.to_string(), "embedded:queue.redb");
-/// # Ok::<(), keyspace::Error>(())
+/// # Ok::<(), keyspace::OpenError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StoreUrl {
@@ -36,14 +36,14 @@ pub enum StoreUrl {
 }
 
 impl FromStr for StoreUrl {
-    type Err = Error;
+    type Err = OpenError;
 
     /// Parses a URL.
     ///
     /// # Errors
-    /// [`Error::Url`], naming what was expected.
-    fn from_str(url: &str) -> Result<Self, Error> {
-        let refused = |reason: &str| Error::Url {
+    /// [`OpenError::Url`], naming what was expected.
+    fn from_str(url: &str) -> Result<Self, OpenError> {
+        let refused = |reason: &str| OpenError::Url {
             url: url.to_owned(),
             reason: reason.to_owned(),
         };
@@ -110,7 +110,7 @@ mod tests {
             ("embedded:", "needs the path"),
         ] {
             let error = url.parse::<StoreUrl>().unwrap_err();
-            assert!(matches!(&error, Error::Url { url: named, .. } if named == url));
+            assert!(matches!(&error, OpenError::Url { url: named, .. } if named == url));
             let text = error.to_string();
             assert!(text.starts_with(&format!("`{url}` names no store: ")));
             assert!(text.contains(expected), "{text}");

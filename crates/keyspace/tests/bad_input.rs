@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use keyspace::conformance::scale;
 use keyspace::embedded::{Embedded, EmbeddedTransaction, Options};
 use keyspace::{
-    Code, ConflictKind, Database, Error, Isolation, MutationOp, OwnedTransaction, RangeQuery,
-    Runner, Transaction, TransactionOption, limits, read_all,
+    Code, ConflictKind, Database, Error, Isolation, MutationOp, OpenError, OwnedTransaction,
+    RangeQuery, Runner, Transaction, TransactionOption, limits, read_all,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -73,7 +73,7 @@ impl Folder {
     }
 }
 
-fn open(path: &Path) -> keyspace::Result<Embedded> {
+fn open(path: &Path) -> Result<Embedded, OpenError> {
     Options::new().open(path)
 }
 
@@ -105,7 +105,7 @@ fn assert_no_store(path: &Path, found: &str) {
     let before = fs::read(path).unwrap_or_default();
     let error = open(path).unwrap_err();
     assert!(
-        matches!(&error, Error::NotAStore { path: named, .. } if named == path),
+        matches!(&error, OpenError::NotAStore { path: named, .. } if named == path),
         "{error:?}"
     );
     let text = error.to_string();
@@ -137,7 +137,7 @@ fn a_path_that_is_no_store_is_left_as_it_is() {
 #[test]
 fn a_path_that_is_no_regular_file_is_no_store() {
     let error = open(Path::new("/dev/null")).unwrap_err();
-    assert!(matches!(&error, Error::NotAStore { .. }), "{error:?}");
+    assert!(matches!(&error, OpenError::NotAStore { .. }), "{error:?}");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_store_of_a_newer_format_is_left_as_it_is() {
     assert!(error.to_string().ends_with(expected), "{error}");
     assert!(matches!(
         error,
-        Error::NewerFormat {
+        OpenError::NewerFormat {
             found: 2,
             supported: 1,
             ..
@@ -202,7 +202,8 @@ fn a_corrupt_record_is_named_and_left_as_it_is() {
     rewrite_meta(&path, |meta| meta.truncate(20));
     let before = fs::read(&path).unwrap();
     let error = open(&path).unwrap_err();
-    assert!(matches!(&error, Error::Corrupt { .. }), "{error:?}");
+    let corrupt = matches!(&error, OpenError::Store(Error::Corrupt { .. }));
+    assert!(corrupt, "{error:?}");
     let text = error.to_string();
     assert!(
         text.contains("record under key store is corrupt: expected"),
@@ -246,7 +247,11 @@ fn a_damaged_file_is_an_error_and_never_a_panic() {
                     );
                 }
             }
-            Err(Error::NotAStore { .. } | Error::Corrupt { .. } | Error::NewerFormat { .. }) => {
+            Err(
+                OpenError::NotAStore { .. }
+                | OpenError::Store(Error::Corrupt { .. })
+                | OpenError::NewerFormat { .. },
+            ) => {
                 assert!(
                     fs::read(&path).unwrap() == damaged,
                     "seed {seed}: the file has changed"
@@ -260,7 +265,7 @@ fn a_damaged_file_is_an_error_and_never_a_panic() {
 fn assert_in_use(path: &Path) {
     let error = open(path).unwrap_err();
     assert!(
-        matches!(&error, Error::StoreInUse { path: named } if named == path),
+        matches!(&error, OpenError::StoreInUse { path: named } if named == path),
         "{error:?}"
     );
 }
@@ -349,7 +354,7 @@ fn a_full_disk_stops_the_store_and_loses_nothing() {
 }
 
 fn assert_cannot_open(path: &Path, expected: io::ErrorKind) {
-    let Error::Open { path: named, cause } = open(path).unwrap_err() else {
+    let OpenError::Open { path: named, cause } = open(path).unwrap_err() else {
         panic!("the path is that of a file");
     };
     assert_eq!(named, path);
@@ -474,7 +479,7 @@ fn a_handle_kept_past_its_transaction_commits_nothing() {
     let db = Options::new().memory().unwrap();
     let runner = Runner::new(db.clone());
     let kept = Arc::new(Mutex::new(None));
-    let outcome = block_on(runner.run(|tr, _attempt| {
+    let outcome = block_on(runner.run(|tr| {
         let kept = kept.clone();
         async move {
             tr.set(b"a", b"1");
@@ -495,7 +500,7 @@ fn a_url_that_names_no_store_says_what_was_expected() {
         ("fdb:", "no support for FoundationDB"),
     ] {
         let error = keyspace::open(url).unwrap_err();
-        assert!(matches!(error, Error::Url { .. }));
+        assert!(matches!(error, OpenError::Url { .. }));
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

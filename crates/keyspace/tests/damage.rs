@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use keyspace::codec::{Bincode, Codec, Json, Tuple};
+use keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
 use keyspace::conformance::fuzz::{self, Choice, Elements, Everything};
 use keyspace::conformance::scale;
 use keyspace::tuple::Versionstamp;
@@ -35,9 +35,9 @@ fn damaged_traces_are_traces_or_an_error() {
 
 #[test]
 fn damaged_values_are_values_or_an_error() {
-    fn encode<T, C: Codec<T>>(value: &T) -> Vec<u8> {
+    fn encode<T, C: Codec<T> + Default>(value: &T) -> Vec<u8> {
         let mut bytes = Vec::new();
-        C::encode(value, &mut bytes).unwrap();
+        C::default().encode(value, &mut bytes).unwrap();
         bytes
     }
     let nested = Choice::Pair(true, Box::new(Choice::Nothing));
@@ -59,6 +59,7 @@ fn damaged_values_are_values_or_an_error() {
     );
     let whole = [
         encode::<_, Bincode>(&everything),
+        encode::<_, MessagePack>(&everything),
         encode::<_, Json>(&everything),
         encode::<_, Tuple>(&elements),
     ];
@@ -70,7 +71,7 @@ async fn damaged_slots_are_slots_or_corrupt() {
     let db = keyspace::open("memory:").unwrap();
     let runner = Runner::new(db.clone());
     for _ in 0..3 {
-        let set = |tr, _| async move {
+        let set = |tr| async move {
             Transaction::set(&tr, b"key", b"");
             Ok::<_, Error>(())
         };

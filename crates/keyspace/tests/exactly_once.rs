@@ -36,7 +36,7 @@ fn number(value: Option<&[u8]>) -> u64 {
 /// Adds one to two keys in each operation.
 async fn add(runner: &Runner<Chaos<Store>>, root: &Subspace) -> Result<(), Error> {
     let (added, counted) = (&root.pack(&"added"), &root.pack(&"counted"));
-    let operation = runner.run(|tr, _| async move {
+    let operation = runner.run(|tr| async move {
         tr.atomic(MutationOp::Add, added, &1_u64.to_le_bytes());
         let count = number(tr.get(counted, Isolation::Serializable).await?.as_deref());
         tr.set(counted, &(count + 1).to_le_bytes());

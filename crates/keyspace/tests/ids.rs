@@ -21,7 +21,7 @@ fn ids(store: &TestStore) -> Ids {
 async fn take(store: &TestStore, ids: &Ids, subspace: &Subspace, recipe: &str) -> Result<()> {
     let runner = store.runner();
     runner
-        .run(|tr, _| async move { ids.take(&tr, subspace, recipe).await })
+        .run(|tr| async move { ids.take(&tr, subspace, recipe).await })
         .await
 }
 
@@ -72,7 +72,7 @@ async fn what_is_released_can_be_taken(store: TestStore) {
     assert!(matches!(refused, Error::Overlap { .. }), "{refused}");
 
     let (ids, subspace) = (&ids, &subspace);
-    let release = |tr, _| async move {
+    let release = |tr| async move {
         ids.release(&tr, subspace);
         Ok::<_, Error>(())
     };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice;
 
 use keyspace::Database;
-use keyspace::codec::{Bincode, Codec};
+use keyspace::codec::{Codec, MessagePack};
 use keyspace::run::Runner;
 
 use crate::error::Result;
@@ -28,7 +28,7 @@ use crate::queue::MicroQueue;
 /// # Cancel safety
 /// Dropping a future leaves open whether its operation happens. A dequeue that does is lost to the
 /// caller: its item has left the queue.
-pub struct CommittingQueue<T, D: Database, C = Bincode> {
+pub struct CommittingQueue<T, D: Database, C = MessagePack> {
     pub(crate) queue: MicroQueue<T, C>,
     pub(crate) runner: Runner<D>,
 }
@@ -63,7 +63,7 @@ where
         let queue = &self.queue;
         let (staged, commit) = self
             .runner
-            .run_committed(|tr, _| async move { queue.stage(&tr, prepared).await })
+            .run_committed(|tr| async move { queue.stage(&tr, prepared).await })
             .await?;
         let Some(versionstamp) = commit.versionstamp else {
             return Ok(Vec::new());
@@ -79,7 +79,7 @@ where
     pub async fn dequeue(&self) -> Result<Option<Item<T>>> {
         let queue = &self.queue;
         self.runner
-            .run(|tr, _| async move { queue.dequeue(&tr).await })
+            .run(|tr| async move { queue.dequeue(&tr).await })
             .await
     }
 
@@ -90,7 +90,7 @@ where
     pub async fn dequeue_batch(&self, limit: usize) -> Result<Vec<Item<T>>> {
         let queue = &self.queue;
         self.runner
-            .run(|tr, _| async move { queue.dequeue_batch(&tr, limit).await })
+            .run(|tr| async move { queue.dequeue_batch(&tr, limit).await })
             .await
     }
 
@@ -100,7 +100,7 @@ where
     pub async fn peek(&self) -> Result<Option<Item<T>>> {
         let queue = &self.queue;
         self.runner
-            .run(|tr, _| async move { queue.peek(&tr).await })
+            .run(|tr| async move { queue.peek(&tr).await })
             .await
     }
 
@@ -110,7 +110,7 @@ where
     pub async fn is_empty(&self) -> Result<bool> {
         let queue = &self.queue;
         self.runner
-            .run(|tr, _| async move { queue.is_empty(&tr).await })
+            .run(|tr| async move { queue.is_empty(&tr).await })
             .await
     }
 
@@ -120,7 +120,7 @@ where
     pub async fn items(&self, after: Option<ItemId>, limit: usize) -> Result<Vec<Item<T>>> {
         let queue = &self.queue;
         self.runner
-            .run(|tr, _| async move { queue.items(&tr, after, limit).await })
+            .run(|tr| async move { queue.items(&tr, after, limit).await })
             .await
     }
 
@@ -130,7 +130,7 @@ where
     pub async fn clear(&self) -> Result<()> {
         let queue = &self.queue;
         self.runner
-            .run(|tr, _| async move {
+            .run(|tr| async move {
                 queue.clear(&tr);
                 Ok(())
             })
@@ -138,7 +138,7 @@ where
     }
 }
 
-impl<T, D: Database, C> Clone for CommittingQueue<T, D, C> {
+impl<T, D: Database, C: Clone> Clone for CommittingQueue<T, D, C> {
     fn clone(&self) -> Self {
         Self {
             queue: self.queue.clone(),

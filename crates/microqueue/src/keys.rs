@@ -44,15 +44,27 @@ pub const MAX_PREFIX_BYTES: usize = limits::KEY_BYTES - MAX_KEY_REST_BYTES;
 pub(crate) struct Layout<T, C> {
     pub(crate) subspace: Subspace,
     pub(crate) order: Order,
-    value: PhantomData<fn() -> (T, C)>,
+    codec: C,
+    value: PhantomData<fn() -> T>,
 }
 
 impl<T, C> Layout<T, C> {
-    pub(crate) fn new(subspace: Subspace, order: Order) -> Self {
+    pub(crate) fn new(subspace: Subspace, order: Order, codec: C) -> Self {
         Self {
             // An incomplete versionstamp in the prefix is taken as the bytes it consists of.
             subspace: Subspace::from_bytes(subspace.into_bytes()),
             order,
+            codec,
+            value: PhantomData,
+        }
+    }
+
+    /// Returns the layout of the same queue with another codec.
+    pub(crate) fn codec<Other>(self, codec: Other) -> Layout<T, Other> {
+        Layout {
+            subspace: self.subspace,
+            order: self.order,
+            codec,
             value: PhantomData,
         }
     }
@@ -127,7 +139,7 @@ impl<T, C: Codec<T>> Layout<T, C> {
             Order::Commit => vec![FORMAT],
             Order::Index => Vec::new(),
         };
-        C::encode(value, &mut bytes)?;
+        self.codec.encode(value, &mut bytes)?;
         if bytes.len() > limits::VALUE_BYTES {
             return Err(Error::ItemTooLarge {
                 queue: self.subspace.clone(),
@@ -149,7 +161,10 @@ impl<T, C: Codec<T>> Layout<T, C> {
                 return Err(corrupt(row.key(), reason));
             }
         };
-        let value = C::decode(bytes).map_err(|error| error.at(row.to_key()))?;
+        let value = self
+            .codec
+            .decode(bytes)
+            .map_err(|error| error.at(row.to_key()))?;
         Ok(Item { id, value })
     }
 }
@@ -160,11 +175,12 @@ pub(crate) fn corrupt(key: &[u8], reason: String) -> Error {
     keyspace::Error::Corrupt { key, reason }.into()
 }
 
-impl<T, C> Clone for Layout<T, C> {
+impl<T, C: Clone> Clone for Layout<T, C> {
     fn clone(&self) -> Self {
         Self {
             subspace: self.subspace.clone(),
             order: self.order,
+            codec: self.codec.clone(),
             value: PhantomData,
         }
     }
@@ -186,8 +202,8 @@ mod tests {
     const PACKED_SUFFIX: &[u8] = b"\x01\x01\x02\x00\xff\x04\x05\x06\x07\x08\x09\x0a\
         \x0b\x0c\x0d\x0e\x0f\x10\x11\x12\x13\x14\x00";
 
-    fn layout<T, C>(order: Order) -> Layout<T, C> {
-        Layout::new(Subspace::from("Q"), order)
+    fn layout<T, C: Default>(order: Order) -> Layout<T, C> {
+        Layout::new(Subspace::from("Q"), order, C::default())
     }
 
     fn commit_id(call: u64) -> ItemId {
@@ -320,13 +336,15 @@ mod tests {
             ),
         ] {
             let prefix = vec![b'x'; MAX_PREFIX_BYTES];
-            let layout: Layout<(), Bincode> = Layout::new(Subspace::from_bytes(prefix), order);
+            let layout: Layout<(), Bincode> =
+                Layout::new(Subspace::from_bytes(prefix), order, Bincode);
             layout.check_prefix().unwrap();
             assert!(layout.key(&id).len() <= limits::KEY_BYTES);
             assert!(layout.key_template(u64::MAX).len() <= limits::KEY_BYTES);
         }
         let prefix = vec![b'x'; MAX_PREFIX_BYTES + 1];
-        let layout: Layout<(), Bincode> = Layout::new(Subspace::from_bytes(prefix), Order::Index);
+        let prefix = Subspace::from_bytes(prefix);
+        let layout: Layout<(), Bincode> = Layout::new(prefix, Order::Index, Bincode);
         assert!(matches!(
             layout.check_prefix(),
             Err(Error::PrefixTooLong {
@@ -408,7 +426,7 @@ mod tests {
     #[test]
     fn an_incomplete_versionstamp_in_the_prefix_is_taken_as_bytes() {
         let prefix = Subspace::from(TupleVersionstamp::incomplete(0));
-        let layout: Layout<(), Bincode> = Layout::new(prefix, Order::Commit);
+        let layout: Layout<(), Bincode> = Layout::new(prefix, Order::Commit, Bincode);
         let template = layout.key_template(1);
         assert_eq!(template[..13], layout.subspace.bytes()[..]);
         assert_eq!(template[template.len() - 4..], 14_u32.to_le_bytes());

@@ -40,12 +40,12 @@
 //! let outbox = MicroQueue::<String>::new(Subspace::from("outbox"));
 //!
 //! // By itself: one call, one commit.
-//! inbox.on(&runner).enqueue(&"Alice".to_owned()).await?;
+//! inbox.committing(&runner).enqueue(&"Alice".to_owned()).await?;
 //!
 //! // Composed: the item leaves one queue and its answer enters the other in one commit.
 //! let (inbox, outbox) = (&inbox, &outbox);
 //! runner
-//!     .run(|tr, _attempt| async move {
+//!     .run(|tr| async move {
 //!         if let Some(name) = inbox.dequeue(&tr).await? {
 //!             let greeting = format!("Hello, {}!", name.value);
 //!             outbox.enqueue(&tr, &greeting).await?;
@@ -54,9 +54,9 @@
 //!     })
 //!     .await?;
 //!
-//! let greeting = outbox.on(&runner).dequeue().await?.unwrap();
+//! let greeting = outbox.committing(&runner).dequeue().await?.unwrap();
 //! assert_eq!(greeting.value, "Hello, Alice!");
-//! assert!(inbox.on(&runner).is_empty().await?);
+//! assert!(inbox.committing(&runner).is_empty().await?);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())

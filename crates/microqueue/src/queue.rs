@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use keyspace::codec::{Bincode, Codec};
+use keyspace::codec::{Codec, MessagePack};
 use keyspace::run::Runner;
 use keyspace::{Database, Environment, Subspace};
 
@@ -25,17 +25,17 @@ pub enum Order {
 ///
 /// Every operation takes a transaction, stages its work there and leaves the commit to the
 /// transaction's owner, so that it happens together with whatever else the transaction does.
-/// [`on`](Self::on) gives the operations that commit by themselves.
+/// [`committing`](Self::committing) gives the operations that commit by themselves.
 ///
 /// A handle holds nothing of the store: clone it freely.
-pub struct MicroQueue<T, C = Bincode> {
+pub struct MicroQueue<T, C = MessagePack> {
     pub(crate) layout: Layout<T, C>,
     pub(crate) env: Environment,
 }
 
-impl<T, C: Codec<T>> MicroQueue<T, C> {
+impl<T, C: Codec<T> + Default> MicroQueue<T, C> {
     /// Returns the queue in `subspace`, in commit order. A queue without items is an empty
-    /// subspace: there is nothing to create.
+    /// subspace: there is nothing to create. Reads nothing: [`open`](Self::open) verifies the order.
     #[must_use]
     pub fn new(subspace: Subspace) -> Self {
         Self::with_order(subspace, Order::Commit)
@@ -45,8 +45,29 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     #[must_use]
     pub fn with_order(subspace: Subspace, order: Order) -> Self {
         Self {
-            layout: Layout::new(subspace, order),
+            layout: Layout::new(subspace, order, C::default()),
             env: Environment::system(),
+        }
+    }
+}
+
+impl<T, C: Codec<T>> MicroQueue<T, C> {
+    /// Returns the same queue with its values as `codec` writes them. All handles on a queue must name
+    /// the same codec.
+    ///
+    /// ```
+    /// use keyspace::Subspace;
+    /// use keyspace::codec::Json;
+    /// use microqueue::MicroQueue;
+    ///
+    /// let queue = MicroQueue::<String>::new(Subspace::from("jobs")).codec(Json);
+    /// # drop(queue);
+    /// ```
+    #[must_use]
+    pub fn codec<Other: Codec<T>>(self, codec: Other) -> MicroQueue<T, Other> {
+        MicroQueue {
+            layout: self.layout.codec(codec),
+            env: self.env,
         }
     }
 
@@ -72,10 +93,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         self.layout.order
     }
 
-    /// Returns the queue with operations that commit by themselves, through `runner`. Reads nothing;
-    /// [`open`](Self::open) makes sure of the order first.
+    /// Returns the queue with operations that commit by themselves, through `runner`. Reads nothing.
     #[must_use]
-    pub fn on<D: Database>(&self, runner: &Runner<D>) -> CommittingQueue<T, D, C> {
+    pub fn committing<D: Database>(&self, runner: &Runner<D>) -> CommittingQueue<T, D, C> {
         CommittingQueue {
             queue: self.clone(),
             runner: runner.clone(),
@@ -83,7 +103,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     }
 }
 
-impl<T, C> Clone for MicroQueue<T, C> {
+impl<T, C: Clone> Clone for MicroQueue<T, C> {
     fn clone(&self) -> Self {
         Self {
             layout: self.layout.clone(),

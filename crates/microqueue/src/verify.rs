@@ -13,11 +13,11 @@
 
 use keyspace::codec::Codec;
 use keyspace::run::Runner;
-use keyspace::{Database, Isolation, Transaction, Versionstamp};
+use keyspace::{Database, Isolation, OpenOptions, Subspace, Transaction, Versionstamp};
 
-use crate::committing::CommittingQueue;
 use crate::error::{Error, Result};
 use crate::item::ItemId;
+use crate::keys::Layout;
 use crate::queue::{MicroQueue, Order};
 use crate::read::last_row;
 
@@ -66,21 +66,73 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(())
     }
 
-    /// Returns the queue with operations that commit by themselves, as [`on`](Self::on) does, after
-    /// it has made sure of the [order](Self::verify_order) in a transaction of its own.
+    /// Opens the queue in `subspace`, in commit order, and makes sure of the
+    /// [order](Self::verify_order) in a transaction of its own. Takes call numbers from the runner's
+    /// environment.
+    ///
+    /// # Conflicts
+    /// As [`verify_order`](Self::verify_order).
     ///
     /// # Errors
     /// Those of [`verify_order`](Self::verify_order) and of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Reads only: dropping the future leaves nothing behind.
-    pub async fn open<D: Database>(&self, runner: &Runner<D>) -> Result<CommittingQueue<T, D, C>>
+    ///
+    /// # Examples
+    /// ```
+    /// use keyspace::{Runner, Subspace};
+    /// use microqueue::MicroQueue;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let jobs = MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
+    /// jobs.committing(&runner).enqueue(&"first".to_owned()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) -> Result<Self>
+    where
+        T: Send + Sync,
+        C: Default,
+    {
+        let options = OpenOptions::new().codec(C::default());
+        Self::open_with(runner, subspace, options).await
+    }
+
+    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is a
+    /// `microqueue`.
+    ///
+    /// # Conflicts
+    /// As [`verify_order`](Self::verify_order), and as [`Ids::take`](keyspace::ids::Ids::take).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Overlap`](keyspace::Error::Overlap). Nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the subspace taken or not.
+    pub async fn open_with<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        options: OpenOptions<C>,
+    ) -> Result<Self>
     where
         T: Send + Sync,
     {
+        let queue = Self {
+            layout: Layout::new(subspace, Order::Commit, options.get_codec().clone()),
+            env: runner.environment().clone(),
+        };
+        let (handle, options) = (&queue, &options);
         runner
-            .run(|tr, _| async move { self.verify_order(&tr).await })
+            .run(|tr| async move {
+                options
+                    .take_id(&tr, handle.subspace(), "microqueue")
+                    .await?;
+                handle.verify_order(&tr).await
+            })
             .await?;
-        Ok(self.on(runner))
+        Ok(queue)
     }
 }

@@ -108,7 +108,7 @@ async fn work<D: Database>(
         let values: Vec<_> = (first..first + count).collect();
         let (queue, values) = (&queue, &values);
         let (steps, commit) = runner
-            .run_committed(|tr, _| async move {
+            .run_committed(|tr| async move {
                 // A write, so that a transaction which found nothing has its place too.
                 tr.set(b"elsewhere", b"");
                 let taken = take(queue, &tr, limit).await?;
@@ -141,7 +141,11 @@ async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, 
     let left = replay(order, transactions).unwrap_or_else(|difference| {
         panic!("in {order:?} order, seed {seed}: {difference}");
     });
-    let items = queue.on(&runner).items(None, usize::MAX).await.unwrap();
+    let items = queue
+        .committing(&runner)
+        .items(None, usize::MAX)
+        .await
+        .unwrap();
     let items: Vec<_> = items.into_iter().map(|item| item.value).collect();
     assert_eq!(items, left);
 }

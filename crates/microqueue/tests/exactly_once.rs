@@ -105,7 +105,8 @@ async fn move_one(
 ) -> Result<Option<u64>> {
     let queue = queue.queue();
     runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             if attempt.number > 1 && call == Call::MoveThenNothing {
                 return Ok(None);
             }
@@ -170,7 +171,7 @@ async fn setup(
         .environment(env.clone())
         .ledger_subspace(store.root.subspace(&LEDGERS));
     let runner = Runner::with_options(chaos.clone(), options);
-    let queue = jobs_of(store, order).environment(env).on(&runner);
+    let queue = jobs_of(store, order).environment(env).committing(&runner);
     queue.enqueue_all(&BEFORE).await.unwrap();
     (chaos, runner, queue)
 }

@@ -89,7 +89,7 @@ async fn pages_together_are_the_queue(store: TestStore) {
 async fn self_committing_operations_return_the_ids_that_are_stored(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         let runner = store.runner();
-        let queue = jobs_of(&store, order).on(&runner);
+        let queue = jobs_of(&store, order).committing(&runner);
         let mut ids = vec![queue.enqueue(&0).await.unwrap()];
         ids.extend(queue.enqueue_all(&[1, 2]).await.unwrap());
         assert_eq!(queue.enqueue_all(&[]).await.unwrap(), []);

@@ -103,7 +103,7 @@ async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Store>>) -> Result<A
         Op::Move(limit) => {
             let queue = queue.queue();
             runner
-                .run(|tr, _| async move {
+                .run(|tr| async move {
                     let items = queue.dequeue_batch(&tr, *limit).await?;
                     let next: Vec<_> = items.iter().map(|item| item.value + 1).collect();
                     queue.enqueue_all(&tr, &next).await?;
@@ -113,7 +113,7 @@ async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Store>>) -> Result<A
         }
         Op::Fail => {
             let queue = queue.queue();
-            let failed = runner.run(|tr, _| async move {
+            let failed = runner.run(|tr| async move {
                 queue.dequeue(&tr).await?;
                 queue.enqueue(&tr, &0).await?;
                 Err::<(), Error>(keyspace::Error::Store(Code::CLIENT_INVALID_OPERATION).into())
@@ -179,7 +179,7 @@ impl Run {
             .max_retry_delay(Duration::from_millis(20));
         let runner = Runner::with_options(chaos.clone(), options);
         let queue = MicroQueue::with_order(root.subspace(&"jobs"), order);
-        let queue = queue.environment(env).on(&runner);
+        let queue = queue.environment(env).committing(&runner);
 
         let mut model = VecDeque::new();
         for number in 0..40 {

@@ -35,11 +35,11 @@ fn takes() -> Subspace {
 async fn work(role: &str) -> Result<()> {
     let (verb, rest) = role.split_once(' ').unwrap();
     let (name, url) = rest.split_once(' ').unwrap();
-    let runner = Runner::new(keyspace::open(url)?);
+    let runner = Runner::new(keyspace::open(url).unwrap());
     for number in 0_u64.. {
         if verb == "enqueue" {
             let item = format!("{name}-{number}");
-            queue().on(&runner).enqueue(&item).await?;
+            queue().committing(&runner).enqueue(&item).await?;
             acknowledge(&item);
         } else {
             take(&runner).await?;
@@ -51,7 +51,7 @@ async fn work(role: &str) -> Result<()> {
 /// Takes an item and counts that, in one transaction. Returns whether there was one.
 async fn take<D: Database>(runner: &Runner<D>) -> Result<bool> {
     let (queue, takes) = (&queue(), &takes());
-    let taken = runner.run(|tr, _| async move {
+    let taken = runner.run(|tr| async move {
         let item = queue.dequeue(&tr).await?;
         if let Some(item) = &item {
             tr.atomic(

@@ -78,7 +78,7 @@ async fn with_python<F: Future<Output = ()>>(name: &str, test: impl FnOnce(OsStr
             Err(reason) => return stores::skip(name, &reason),
         };
         let queue = MicroQueue::with_order(store.root.subspace(&"queue"), Order::Index);
-        test(python, queue.on(&store.runner())).await;
+        test(python, queue.committing(&store.runner())).await;
     })
     .await;
 }

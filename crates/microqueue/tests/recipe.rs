@@ -28,7 +28,7 @@ type PythonQueue = MicroQueue<Bytes, Raw>;
 type JavaQueue = MicroQueue<String, Tuple>;
 
 /// The recipes' `fdb.Subspace(('Q',))` and `new Subspace(Tuple.from("Q"))`.
-fn queue<T, C: keyspace::codec::Codec<T>>() -> MicroQueue<T, C> {
+fn queue<T, C: keyspace::codec::Codec<T> + Default>() -> MicroQueue<T, C> {
     MicroQueue::with_order(Subspace::from("Q"), Order::Index)
 }
 
@@ -46,7 +46,7 @@ fn recipe_key(index: &[u8], suffix: [u8; SUFFIX_BYTES]) -> Vec<u8> {
 }
 
 /// Enqueues with suffixes that are known beforehand, and returns them.
-async fn enqueue_seeded<T, C: keyspace::codec::Codec<T>>(
+async fn enqueue_seeded<T, C: keyspace::codec::Codec<T> + Default>(
     db: &impl Database,
     values: &[T],
 ) -> Vec<[u8; SUFFIX_BYTES]> {

@@ -8,7 +8,7 @@ use common::{contents, corrupt_key, enqueue_committed, jobs_of, set_committed};
 use keyspace::conformance::stores::TestStore;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{Database, OwnedTransaction, Transaction, Versionstamp};
-use microqueue::{Error, MicroQueue, Order};
+use microqueue::{Error, MicroQueue, Order, Result};
 
 microqueue::keyspace::on_every_store!(
     a_queue_with_a_stamp_above_the_stores_version_does_not_open,
@@ -27,13 +27,18 @@ fn key(queue: &MicroQueue<u64>, stamp: Versionstamp) -> Vec<u8> {
     queue.subspace().pack(&(stamp, 1))
 }
 
+async fn open(store: &TestStore) -> Result<MicroQueue<u64>> {
+    let place = jobs_of(store, Order::Commit).subspace().clone();
+    MicroQueue::open(&store.runner(), place).await
+}
+
 async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: TestStore) {
     let store = store.fresh();
     let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
     enqueue_committed(db, &queue, &[1]).await;
     let ahead = Versionstamp::new(FAR, 3);
     set_committed(db, &key(&queue, ahead), b"\x01\x02").await;
-    let error = queue.open(&store.runner()).await.unwrap_err();
+    let error = open(&store).await.unwrap_err();
     let Error::StampAhead {
         queue: subspace,
         stamp,
@@ -61,9 +66,9 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
 async fn the_stores_own_stamps_are_in_order_up_to_the_read_version(store: TestStore) {
     let store = store.fresh();
     let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
-    queue.open(&store.runner()).await.unwrap();
+    open(&store).await.unwrap();
     enqueue_committed(db, &queue, &[1, 2]).await;
-    queue.open(&store.runner()).await.unwrap();
+    open(&store).await.unwrap();
 
     let tr = db.begin().unwrap();
     let version = tr.read_version().await.unwrap();
@@ -99,7 +104,8 @@ async fn index_order_depends_on_no_version(store: TestStore) {
     let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
     let far = queue.subspace().pack(&(FAR, &[0_u8; 20][..]));
     set_committed(db, &far, b"\x01").await;
-    let queue = queue.open(&store.runner()).await.unwrap();
+    queue.verify_order(&db.begin().unwrap()).await.unwrap();
+    let queue = queue.committing(&store.runner());
     queue.enqueue(&2).await.unwrap();
     assert_eq!(contents(db, queue.queue()).await, [1, 2]);
 }
@@ -108,6 +114,6 @@ async fn a_last_key_that_does_not_decode_is_named(store: TestStore) {
     let store = store.fresh();
     let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
     enqueue_committed(db, &jobs_of(&store, Order::Index), &[1]).await;
-    let error = queue.open(&store.runner()).await.unwrap_err();
+    let error = open(&store).await.unwrap_err();
     assert!(corrupt_key(error).starts_with(queue.subspace().bytes()));
 }

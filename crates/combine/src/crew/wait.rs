@@ -5,7 +5,6 @@ use std::future::Future;
 use std::time::Duration;
 
 use hc_dequeue::microqueue::keyspace::{self, Database, Runner, Transaction, Tx};
-use tokio::time::timeout;
 
 /// How long to wait for a watch before looking anyway: watches get lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,7 +28,7 @@ where
 {
     loop {
         let find = &find;
-        let look = |tr: Tx<D::Transaction>, _| async move {
+        let look = |tr: Tx<D::Transaction>| async move {
             let found = find(tr.clone()).await?;
             Ok::<_, E>(found.map(|key| tr.watch(&key)))
         };
@@ -38,8 +37,9 @@ where
         };
         // A watch that fails is as good as one that fires: the next look is the judge. It may fail at
         // once, again and again.
-        if let Ok(Err(_)) = timeout(POLL_INTERVAL, changed).await {
-            runner.environment().sleep(POLL_INTERVAL / 100).await;
+        let env = runner.environment();
+        if let Some(Err(_)) = env.timeout(POLL_INTERVAL, changed).await {
+            env.sleep(POLL_INTERVAL / 100).await;
         }
     }
 }

@@ -88,27 +88,31 @@ where
 
     pub(crate) async fn add_all(&self, updates: Vec<(String, U)>) -> Versionstamp {
         let (queue, updates) = (&self.queue, &updates);
-        let add = |tr, _| async move { queue.add_all(&tr, updates).await };
+        let add = |tr| async move {
+            queue
+                .add_all(&tr, updates.iter().map(|(key, value)| (key, value)))
+                .await
+        };
         let ((), commit) = self.runner.run_committed(add).await.unwrap();
         commit.versionstamp.unwrap()
     }
 
     pub(crate) async fn settled(&self, key: &str) -> Option<V> {
         let (queue, key) = (&self.queue, &key.to_owned());
-        let read = |tr, _| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
+        let read = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
         self.runner.run(read).await.unwrap()
     }
 
     pub(crate) async fn exact(&self, key: &str) -> Option<V> {
         let (queue, key) = (&self.queue, &key.to_owned());
-        let read = |tr, _| async move { queue.exact(&tr, key, &Exact::default()).await };
+        let read = |tr| async move { queue.exact(&tr, key, &Exact::default()).await };
         self.runner.run(read).await.unwrap()
     }
 
     /// Returns all values.
     pub(crate) async fn values(&self) -> BTreeMap<String, V> {
         let queue = &self.queue;
-        let read = |tr, _| async move {
+        let read = |tr| async move {
             let isolation = Isolation::Snapshot;
             queue.values(&tr, None, usize::MAX, isolation).await
         };
@@ -154,7 +158,7 @@ where
     pub(crate) async fn rows_of(&self, subspace: &Subspace) -> Vec<KeyValue> {
         let (begin, end) = subspace.range();
         let query = &RangeQuery::keys(begin, end);
-        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(rows).await.unwrap()
     }
 
@@ -231,7 +235,7 @@ where
         &self,
         runner: &Runner<D>,
     ) -> BTreeMap<String, (u64, Option<V>)> {
-        let read = |tr, _| async move { self.reports_in(&tr).await };
+        let read = |tr| async move { self.reports_in(&tr).await };
         runner.run(read).await.unwrap()
     }
 

@@ -198,9 +198,11 @@ where
         };
         self.writers.spawn(async move {
             let (queue, updates, marker) = (&queue, &updates, &marker);
-            let add = |tr: Tx<_>, _| async move {
+            let add = |tr: Tx<_>| async move {
                 tr.set_to_versionstamp(marker);
-                queue.add_all(&tr, updates).await
+                queue
+                    .add_all(&tr, updates.iter().map(|(key, value)| (key, value)))
+                    .await
             };
             let written = timeout(interest, runner.run(add)).await;
             matches!(written, Ok(Ok(()))).then_some(number)
@@ -224,7 +226,7 @@ where
         let keys = &KEYS.map(str::to_owned);
         let (begin, end) = markers(&self.world.root).range();
         let marks = &RangeQuery::keys(begin, end);
-        let read = |tr, _| async move {
+        let read = |tr| async move {
             let (tr, exact) = (&tr, &Exact::default());
             let marks = read_all(tr, marks.clone(), Isolation::Snapshot).await?;
             let exact = try_join_all(keys.iter().map(|key| queue.exact(tr, key, exact))).await?;
@@ -310,11 +312,7 @@ where
         }
         // Makes final what these runners have given up.
         for runner in [&self.runner, &self.hasty] {
-            while runner
-                .run(|_, _| async { Ok::<_, Error>(()) })
-                .await
-                .is_err()
-            {}
+            while runner.run(|_| async { Ok::<_, Error>(()) }).await.is_err() {}
         }
         // It knows of nothing but what it is told.
         let deaf = WorkerOptions::default()

@@ -86,7 +86,7 @@ impl Counter {
         let mut held = None;
         loop {
             let partitions = held.as_ref();
-            let step = |tr, _| async move { self.step(&tr, delivery, partitions).await };
+            let step = |tr| async move { self.step(&tr, delivery, partitions).await };
             let (is_done, moved) = match self.store.runner.run(step).await? {
                 Step::Needs { partition, content } => {
                     // Before more is read: it would wait for memory that is held here.
@@ -130,7 +130,10 @@ impl Counter {
             let Some(updates) = held else {
                 return Ok(Step::Needs { partition, content });
             };
-            store.counts.add_all(tr, updates).await?;
+            store
+                .counts
+                .add_all(tr, updates.iter().map(|(key, value)| (key, value)))
+                .await?;
             moved = updates.len();
             content.counted = if content.is_wanted() {
                 partition + 1
@@ -184,8 +187,7 @@ impl Counter {
         let (mut next, mut text_bytes) = (0, 0);
         loop {
             let store = &self.store;
-            let read =
-                |tr, _| async move { store.read_chunks(&tr, id, next, CHUNKS_AT_ONCE).await };
+            let read = |tr| async move { store.read_chunks(&tr, id, next, CHUNKS_AT_ONCE).await };
             let chunks = store.runner.run(read).await?;
             if chunks.is_empty() {
                 break;
@@ -241,7 +243,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::keyspace::Attempt;
+    use crate::keyspace::Tx;
     use crate::load::load;
 
     /// A store with a document that takes several steps to count, and its delivery.
@@ -275,7 +277,7 @@ mod tests {
 
         async fn content(&self) -> Option<Content> {
             let (store, id) = (&self.store, *self.delivery.value());
-            let content = |tr, _| async move { store.content(&tr, id).await };
+            let content = |tr| async move { store.content(&tr, id).await };
             store.runner.run(content).await.unwrap()
         }
 
@@ -297,7 +299,7 @@ mod tests {
         async fn updates(&self) -> usize {
             let (store, mut updates) = (&self.store, 0);
             for bucket in (0..store.counts.settings().bucket_count).map(Bucket) {
-                let pending = |tr, _| async move { store.counts.pending(&tr, bucket).await };
+                let pending = |tr| async move { store.counts.pending(&tr, bucket).await };
                 updates += store.runner.run(pending).await.unwrap().count;
             }
             updates
@@ -308,7 +310,8 @@ mod tests {
     async fn a_document_that_goes_while_a_step_is_under_way_is_not_counted() {
         let world = &World::new().await;
         let held = &world.read().await;
-        let step = |tr, attempt: Attempt| async move {
+        let step = |tr: Tx<_>| async move {
+            let attempt = tr.attempt();
             let step = world.counter.step(&tr, &world.delivery, Some(held)).await?;
             if attempt.number == 1 {
                 assert!(matches!(step, Step::Moved { .. }));
@@ -326,8 +329,7 @@ mod tests {
     async fn what_was_found_to_be_added_is_not_subtracted() {
         let world = &World::new().await;
         let held = &world.read().await;
-        let step =
-            |tr, _| async move { world.counter.step(&tr, &world.delivery, Some(held)).await };
+        let step = |tr| async move { world.counter.step(&tr, &world.delivery, Some(held)).await };
         let first = world.store.runner.run(step).await.unwrap();
         assert!(matches!(first, Step::Moved { .. }));
         let added = world.updates().await;

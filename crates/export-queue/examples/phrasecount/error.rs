@@ -33,7 +33,7 @@ pub(crate) enum Error {
     Runtime(#[source] io::Error),
 
     #[error("cannot open the store")]
-    Open(#[source] keyspace::Error),
+    Open(#[source] keyspace::OpenError),
 
     #[error("the store failed")]
     Keyspace(#[from] keyspace::Error),
@@ -108,7 +108,7 @@ impl Error {
     /// Returns the exit status that tells of it: 2 for what was asked wrongly.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::NotADirectory { .. } | Self::Open(keyspace::Error::Url { .. }) => 2,
+            Self::NotADirectory { .. } | Self::Open(keyspace::OpenError::Url { .. }) => 2,
             Self::Interrupted | Self::InterruptedAgain => 130,
             _ => 1,
         }

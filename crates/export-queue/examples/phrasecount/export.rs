@@ -94,7 +94,7 @@ impl Export {
     ) -> Result<Self> {
         let (table, origin) = Table::open(path, &store.id, &random_id(&store.runner))?;
         let name = &*origin.subscription;
-        let look = |tr, _| async move { store.exports.subscriptions(&tr).await };
+        let look = |tr| async move { store.exports.subscriptions(&tr).await };
         let subscriptions = store.runner.run(look).await?;
         let is_known = subscriptions.iter().any(|other| other == name);
         if !is_known {
@@ -106,7 +106,7 @@ impl Export {
             .subscribe(&store.runner, name, Start::Oldest)
             .await?;
         for other in subscriptions.iter().filter(|other| *other != name) {
-            let remove = |tr, _| async move { store.exports.unsubscribe(&tr, other).await };
+            let remove = |tr| async move { store.exports.unsubscribe(&tr, other).await };
             store.runner.run(remove).await?;
         }
         if !is_known || !origin.is_filled {
@@ -184,7 +184,7 @@ async fn fill(store: &Store, table: &Table) -> Result<()> {
     let mut begin = None;
     loop {
         let last = after.as_ref();
-        let look = |tr, _| async move { read_counts(store, &tr, last).await };
+        let look = |tr| async move { read_counts(store, &tr, last).await };
         let (sequence, counts) = store.runner.run(look).await?;
         begin = begin.or(Some(sequence));
         after = counts.last().map(|(phrase, _)| phrase.clone());

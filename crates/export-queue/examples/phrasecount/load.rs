@@ -134,7 +134,7 @@ impl Loading<'_> {
     async fn store_document(&self, uri: &str, text: &Arc<Text>) -> Result<Outcome> {
         let store = self.store;
         loop {
-            let set = |tr, _| async move { set_document(store, &tr, uri, Some(text)).await };
+            let set = |tr| async move { set_document(store, &tr, uri, Some(text)).await };
             match store.runner.run(set).await? {
                 Outcome::NeedsText => self.store_text(uri, text).await?,
                 outcome => return Ok(outcome),
@@ -148,14 +148,14 @@ impl Loading<'_> {
         let mut after: Option<String> = None;
         loop {
             let last = after.as_deref();
-            let look = |tr, _| async move { store.documents(&tr, last, ROWS_AT_ONCE).await };
+            let look = |tr| async move { store.documents(&tr, last, ROWS_AT_ONCE).await };
             let documents = store.runner.run(look).await?;
             let Some(last) = documents.last() else {
                 return Ok(());
             };
             after = Some(last.clone());
             for uri in documents.iter().filter(|uri| self.is_gone(uri)) {
-                let remove = |tr, _| async move { set_document(store, &tr, uri, None).await };
+                let remove = |tr| async move { set_document(store, &tr, uri, None).await };
                 store.runner.run(remove).await?;
                 self.note(|loaded| loaded.removed += 1);
                 self.progress.detail(|| format!("removed {uri}"));
@@ -176,7 +176,7 @@ impl Loading<'_> {
                 })
             });
             let chunks: &[u8] = &chunks.await?;
-            let store = |tr, _| async move { store_chunks(store, &tr, text, first, chunks).await };
+            let store = |tr| async move { store_chunks(store, &tr, text, first, chunks).await };
             // If not, somebody has removed the text meanwhile.
             first = match self.store.runner.run(store).await? {
                 true => text.chunks().min(first + CHUNKS_AT_ONCE as u64),
@@ -194,14 +194,14 @@ impl Loading<'_> {
         let store = self.store;
         let mut after = None;
         loop {
-            let look = |tr, _| async move { store.uploads(&tr, after, ROWS_AT_ONCE).await };
+            let look = |tr| async move { store.uploads(&tr, after, ROWS_AT_ONCE).await };
             let uploads = store.runner.run(look).await?;
             after = uploads.last().copied();
             if after.is_none() {
                 return Ok(());
             }
             for id in uploads {
-                let clear = |tr, _| async move { store.clear_upload(&tr, id).await };
+                let clear = |tr| async move { store.clear_upload(&tr, id).await };
                 if store.runner.run(clear).await? {
                     self.progress.detail(|| format!("removed upload {id}"));
                 }
@@ -336,7 +336,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::keyspace::Attempt;
+    use crate::keyspace::Tx;
 
     /// A store, a directory with a text that takes several transactions, and an empty one.
     struct World {
@@ -377,14 +377,14 @@ mod tests {
             let (store, first) = (&self.store, run * CHUNKS_AT_ONCE);
             let chunks = &text.read_chunks(first as u64, CHUNKS_AT_ONCE).unwrap();
             let run =
-                |tr, _| async move { store_chunks(store, &tr, text, first as u64, chunks).await };
+                |tr| async move { store_chunks(store, &tr, text, first as u64, chunks).await };
             store.runner.run(run).await.unwrap()
         }
 
         /// Returns how many chunks and uploads there are.
         async fn left(&self, text: &Text) -> (usize, usize) {
             let (store, id) = (&self.store, text.id);
-            let count = |tr, _| async move {
+            let count = |tr| async move {
                 let chunks = store.read_chunks(&tr, id, 0, ROWS_AT_ONCE).await?;
                 let uploads = store.uploads(&tr, None, ROWS_AT_ONCE).await?;
                 Ok::<_, Error>((chunks.len(), uploads.len()))
@@ -416,16 +416,17 @@ mod tests {
         let world = World::new().await;
         let (store, text) = (&world.store, &world.text());
         world.load(&world.full).await;
-        let set = |tr, attempt: Attempt| async move {
+        let set = |tr: Tx<_>| async move {
+            let attempt = tr.attempt();
             let outcome = set_document(store, &tr, "a", Some(text)).await?;
             if attempt.number == 1 {
-                let set = |tr, _| async move { set_document(store, &tr, "b", Some(text)).await };
+                let set = |tr| async move { set_document(store, &tr, "b", Some(text)).await };
                 store.runner.run(set).await?;
             }
             Ok::<_, Error>(outcome)
         };
         store.runner.run(set).await.unwrap();
-        let content = |tr, _| async move { store.content(&tr, text.id).await };
+        let content = |tr| async move { store.content(&tr, text.id).await };
         let content = store.runner.run(content).await.unwrap();
         assert_eq!(content.map(|content| content.references), Some(3));
     }
@@ -441,7 +442,7 @@ mod tests {
         world.load(&world.empty).await;
         assert_eq!(world.left(&text).await, (0, 0));
         let (store, document) = (&world.store, &text);
-        let set = |tr, _| async move { set_document(store, &tr, "long", Some(document)).await };
+        let set = |tr| async move { set_document(store, &tr, "long", Some(document)).await };
         assert_eq!(store.runner.run(set).await.unwrap(), Outcome::NeedsText);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) async fn stats(store: &Store, report: &mut Report) -> Result<()> {
     report.add("phrases", phrases, &line);
     report.add_value("occurrences", occurrences);
 
-    let work = |tr, _| async move { store.work.stats(&tr).await };
+    let work = |tr| async move { store.work.stats(&tr).await };
     let work = store.runner.run(work).await?;
     let contents = work.queued + work.delayed + work.held;
     let line = format!("{contents} contents to be counted");
@@ -74,7 +74,7 @@ async fn documents(store: &Store) -> Result<u64> {
     let mut after: Option<String> = None;
     loop {
         let last = after.as_deref();
-        let look = |tr, _| async move { store.documents(&tr, last, ROWS_AT_ONCE).await };
+        let look = |tr| async move { store.documents(&tr, last, ROWS_AT_ONCE).await };
         let page = store.runner.run(look).await?;
         count += page.len() as u64;
         match page.into_iter().next_back() {
@@ -98,7 +98,7 @@ fn add(sum: &mut Pending, pending: Pending) {
 async fn updates(store: &Store) -> Result<Pending> {
     let mut sum = Pending::default();
     for bucket in buckets(store) {
-        let look = |tr, _| async move { store.counts.pending(&tr, bucket).await };
+        let look = |tr| async move { store.counts.pending(&tr, bucket).await };
         add(&mut sum, store.runner.run(look).await?);
     }
     Ok(sum)
@@ -108,7 +108,7 @@ async fn set_aside(store: &Store) -> Result<GivenUp> {
     let (mut found, mut after) = (GivenUp::default(), None);
     loop {
         let last = after.as_ref();
-        let look = |tr, _| async move { store.counts.set_aside(&tr, last, ROWS_AT_ONCE).await };
+        let look = |tr| async move { store.counts.set_aside(&tr, last, ROWS_AT_ONCE).await };
         let page = store.runner.run(look).await?;
         page.iter().for_each(|update| found.note(&update.reason));
         after = page.into_iter().next_back();
@@ -119,7 +119,7 @@ async fn set_aside(store: &Store) -> Result<GivenUp> {
 }
 
 async fn subscriptions(store: &Store) -> Result<Vec<Exports>> {
-    let all = |tr: Tx<_>, _| async move {
+    let all = |tr: Tx<_>| async move {
         let mut found = Vec::new();
         for name in store.exports.subscriptions(&tr).await? {
             found.extend(store.exports.subscription(&tr, &name).await?);
@@ -133,7 +133,7 @@ async fn exports(store: &Store, subscriptions: &[Exports]) -> Result<Pending> {
     let mut sum = Pending::default();
     for subscription in subscriptions {
         for bucket in buckets(store) {
-            let look = |tr, _| async move { subscription.pending(&tr, bucket).await };
+            let look = |tr| async move { subscription.pending(&tr, bucket).await };
             add(&mut sum, store.runner.run(look).await?);
         }
     }
@@ -146,7 +146,7 @@ async fn dead_letters(store: &Store, subscriptions: &[Exports]) -> Result<GivenU
         let mut after = None;
         loop {
             let look =
-                |tr, _| async move { subscription.dead_letters(&tr, after, ROWS_AT_ONCE).await };
+                |tr| async move { subscription.dead_letters(&tr, after, ROWS_AT_ONCE).await };
             let page = store.runner.run(look).await?;
             page.iter().for_each(|letter| found.note(&letter.reason));
             after = page.last().map(|letter| letter.sequence);
@@ -179,7 +179,7 @@ mod tests {
         let patience = Duration::from_secs(60);
         let store = &Store::open("memory:", patience).await.unwrap();
         let phrase = &"nobody has added this".to_owned();
-        let subtract = |tr, _| async move {
+        let subtract = |tr| async move {
             let update = Update::subtract(1);
             store.counts.add(&tr, phrase, &update).await
         };

@@ -141,7 +141,7 @@ impl Store {
         let exports = ExportQueue::open(&runner, exports, buckets).await?;
         let (id_key, new_id) = (&root.pack(&"store"), &random_id(&runner));
         let id = runner
-            .run(|tr, _| async move {
+            .run(|tr| async move {
                 let stored = get(&tr, id_key).await?;
                 if stored.is_none() {
                     set(&tr, id_key, new_id)?;
@@ -357,7 +357,11 @@ async fn get<T: Serialize + DeserializeOwned>(
     key: &[u8],
 ) -> Result<Option<T>> {
     let value = tr.get(key, Isolation::Serializable).await?;
-    let value = value.map(|value| Bincode::decode(value).map_err(|error| error.at(key.to_vec())));
+    let value = value.map(|value| {
+        Bincode
+            .decode(value)
+            .map_err(|error| error.at(key.to_vec()))
+    });
     Ok(value.transpose()?)
 }
 
@@ -367,7 +371,7 @@ fn set<T: Serialize + DeserializeOwned>(
     value: &T,
 ) -> Result<()> {
     let mut bytes = Vec::new();
-    Bincode::encode(value, &mut bytes)?;
+    Bincode.encode(value, &mut bytes)?;
     tr.set(key, &bytes);
     Ok(())
 }

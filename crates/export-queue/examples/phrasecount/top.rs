@@ -24,7 +24,7 @@ pub(crate) fn phrase(argument: &str) -> Result<String, String> {
 
 /// Returns the counts of a phrase, as they were last reported.
 pub(crate) async fn get(store: &Store, phrase: &String) -> Result<Count> {
-    let read = |tr, _| async move { store.counts.settled(&tr, phrase, Isolation::Snapshot).await };
+    let read = |tr| async move { store.counts.settled(&tr, phrase, Isolation::Snapshot).await };
     Ok(store.runner.run(read).await?.unwrap_or_default())
 }
 
@@ -57,7 +57,7 @@ pub(crate) async fn each_count(store: &Store, mut each: impl FnMut(String, Count
     let mut after: Option<String> = None;
     loop {
         let last = after.as_ref();
-        let look = |tr, _| async move {
+        let look = |tr| async move {
             let values = store
                 .counts
                 .values(&tr, last, COUNTS_AT_ONCE, Isolation::Snapshot);

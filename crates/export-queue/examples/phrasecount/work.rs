@@ -37,7 +37,10 @@ impl ChangeObserver<String, Count> for ExportChanges {
             .iter()
             .map(|change| (change.key.clone(), change.new));
         let changes: Vec<_> = changes.collect();
-        Ok(self.0.add_all(tr, &changes).await?)
+        Ok(self
+            .0
+            .add_all(tr, changes.iter().map(|(key, value)| (key, value)))
+            .await?)
     }
 }
 
@@ -94,7 +97,7 @@ impl Workers {
 pub(crate) async fn wait_idle(store: &Store, tally: &Tally, progress: &Progress) -> Result<()> {
     let phase = progress.phase("counting", 0);
     loop {
-        let look = |tr, _| async move { store.work.stats(&tr).await };
+        let look = |tr| async move { store.work.stats(&tr).await };
         let stats = store.runner.run(look).await?;
         let contents = stats.queued + stats.delayed + stats.held;
         if contents == 0 {

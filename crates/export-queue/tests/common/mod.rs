@@ -59,7 +59,11 @@ impl<D: Database> World<D> {
 
     pub(crate) async fn add_all(&self, entries: Vec<(String, Option<i64>)>) -> Versionstamp {
         let (queue, entries) = (&self.queue, &entries);
-        let add = |tr, _| async move { queue.add_all(&tr, entries).await };
+        let add = |tr| async move {
+            queue
+                .add_all(&tr, entries.iter().map(|(key, value)| (key, value)))
+                .await
+        };
         let ((), commit) = self.runner.run_committed(add).await.unwrap();
         commit.versionstamp.unwrap()
     }
@@ -106,7 +110,7 @@ impl<D: Database> World<D> {
     pub(crate) async fn rows(&self, part: &str) -> Vec<KeyValue> {
         let (begin, end) = self.queue.subspace().subspace(&part).range();
         let query = &RangeQuery::keys(begin, end);
-        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(rows).await.unwrap()
     }
 

@@ -29,6 +29,7 @@ use microqueue::{Item, ItemId};
 use tokio::sync::{mpsc, oneshot};
 
 use self::deliveries::Deliveries;
+use self::serve::decode;
 use self::take::{Begun, LastTake};
 use crate::consumer::ConsumerOptions;
 use crate::delivery::{Delivery, GiveBack, Return, Shared, give_back};
@@ -37,7 +38,7 @@ use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::queue::HighContentionQueue;
 use crate::registry::request::Woken;
-use crate::registry::{Demand, ITEMS_PER_FULFILMENT};
+use crate::registry::{Decode, Demand, ITEMS_PER_FULFILMENT};
 use crate::session::{Member, SessionId};
 
 /// For how many turns of the scheduler those who were just served may ask again.
@@ -177,6 +178,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     queue: HighContentionQueue<T, C>,
     runner: Runner<D>,
     options: ConsumerOptions,
+    decode: Arc<Decode<T>>,
     shared: Arc<Shared>,
     commands: mpsc::UnboundedReceiver<Command<T>>,
     sender: mpsc::WeakUnboundedSender<Command<T>>,
@@ -230,6 +232,7 @@ where
             time_limit: options.time_limit,
         };
         let metrics = Metrics::new(&queue.subspace().to_string());
+        let codec = queue.codec.clone();
         let mut dispatcher = Self {
             member: Member::new(
                 queue.keys.sessions.clone(),
@@ -237,6 +240,7 @@ where
                 queue.settings.lease,
             ),
             shared: Arc::new(shared),
+            decode: Arc::new(move |bytes| decode(&codec, bytes)),
             queue,
             runner,
             options,
@@ -390,7 +394,7 @@ where
         let (own, returns) = (self.own(&[]), &self.next_returns());
         let given = self
             .runner
-            .run(|tr, _| async move { give_back(&tr, own, returns).await })
+            .run(|tr| async move { give_back(&tr, own, returns).await })
             .await?;
         self.returned(&given);
         Ok(())

@@ -39,8 +39,8 @@ const GRACE_OF_MANY: u32 = 4;
 const PATIENCES_PER_LEASE: u32 = 5;
 
 /// Decodes an item. A codec that panics would do so in every process that meets the item.
-pub(super) fn decode<T, C: Codec<T>>(bytes: Bytes) -> Result<T, DecodeError> {
-    let decoded = catch_unwind(AssertUnwindSafe(|| C::decode(bytes)));
+pub(super) fn decode<T, C: Codec<T>>(codec: &C, bytes: Bytes) -> Result<T, DecodeError> {
+    let decoded = catch_unwind(AssertUnwindSafe(|| codec.decode(bytes)));
     decoded.unwrap_or_else(|_| {
         Err(DecodeError {
             codec: C::NAME,
@@ -146,7 +146,7 @@ where
         let demand = self.demand();
         let wanted = u32::try_from(wanted(&demand)).unwrap_or(u32::MAX);
         let (own, returns, began) = (self.own(&[]), &self.next_returns(), self.now());
-        let registered = self.runner.run_committed(|tr, _| async move {
+        let registered = self.runner.run_committed(|tr| async move {
             try_join!(register(&tr, own, wanted), give_back(&tr, own, returns))
         });
         let registered = registered.await;
@@ -199,7 +199,7 @@ where
         let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
         let began = self.now();
         let is_early = began < request.lead_at;
-        let look = self.runner.run_committed(|tr, _| async move {
+        let look = self.runner.run_committed(|tr| async move {
             if is_early && !is_answered(&tr, keys, session, &id).await? {
                 return Ok(Seen::Waits {
                     is_first: false,
@@ -344,9 +344,9 @@ where
         let (own, returns) = (self.own(&demand), &self.next_returns());
         let request = self.request.map(|request| request.id);
         let began = self.now();
-        let tried = self.runner.run(|tr, attempt| async move {
+        let tried = self.runner.run(|tr| async move {
             // Somebody else takes items, too, and has answered the request as a rule.
-            if attempt.after == Some(Code::NOT_COMMITTED) {
+            if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                 return Ok(Tried::Contended);
             }
             let both = try_join!(
@@ -390,9 +390,9 @@ where
         let demand = self.demand();
         let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
         let (id, began) = (request.id, self.now());
-        let collected = self.runner.run_committed(|tr, _| async move {
-            collect_and_ask(&tr, own, &id, returns, next).await
-        });
+        let collected = self
+            .runner
+            .run_committed(|tr| async move { collect_and_ask(&tr, own, &id, returns, next).await });
         let collected = collected.await;
         let (collected, commit) = self.unless_in_doubt(collected, next.is_some()).await?;
         self.collected(request, collected, &commit, began);
@@ -438,7 +438,7 @@ where
         let (keys, session) = (self.keys(), self.session());
         let withdrawn = self
             .runner
-            .run(|tr, _| async move { withdraw(&tr, keys, session, &request.id).await });
+            .run(|tr| async move { withdraw(&tr, keys, session, &request.id).await });
         match withdrawn.await {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -459,7 +459,7 @@ where
     /// Goes to sleep until the pause is over, unless it is already.
     pub(super) async fn sleep_until_resumed(&mut self) -> Result<()> {
         let keys = self.keys();
-        let watch = self.runner.run(|tr, _| async move {
+        let watch = self.runner.run(|tr| async move {
             let watch = watch_pause(&tr, keys).await?;
             Ok::<_, Error>(watch.map(|watch| Mutex::new(Box::pin(watch) as BoxFuture<_>)))
         });
@@ -504,7 +504,7 @@ where
             settings: &self.shared.settings,
             session: self.session(),
             demand,
-            decode: decode::<T, C>,
+            decode: &*self.decode,
         }
     }
 }

@@ -8,10 +8,10 @@ use futures::{FutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
-use microqueue::keyspace::{Attempt, Code, Database};
+use microqueue::keyspace::{Code, Database, Tx};
 use tokio::sync::oneshot;
 
-use super::serve::{Tried, decode};
+use super::serve::Tried;
 use super::{Dispatcher, STAGED_TAKES};
 use crate::delivery::{Return, give_back};
 use crate::error::{Error, Result};
@@ -134,13 +134,14 @@ where
     /// Begins a take of so many items at most.
     fn begin_take(&self, limit: usize, look: Look) -> Begun<T> {
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
+        let decode = self.decode.clone();
         let (order, ordered) = oneshot::channel::<Arc<Order>>();
         let ordered = ordered.shared();
         let outcome = async move {
-            let take = |tr, attempt: Attempt| {
-                let (shared, ordered) = (&shared, ordered.clone());
+            let take = |tr: Tx<_>| {
+                let (shared, decode, ordered) = (&shared, &*decode, ordered.clone());
                 async move {
-                    if attempt.after == Some(Code::NOT_COMMITTED) {
+                    if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                         return Ok(Tried::Contended);
                     }
                     let own = Own {
@@ -148,7 +149,7 @@ where
                         settings: &shared.settings,
                         session,
                         demand: &[],
-                        decode: decode::<T, C>,
+                        decode,
                     };
                     let order = async {
                         // Without an order nobody waits for the outcome.

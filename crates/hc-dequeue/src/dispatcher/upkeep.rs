@@ -47,7 +47,7 @@ where
     /// Tells the gauges how things stand.
     async fn report(&mut self) -> Result<()> {
         let queue = &self.queue;
-        let read = |tr, _| async move { try_join!(queue.stats(&tr), queue.oldest_age(&tr)) };
+        let read = |tr| async move { try_join!(queue.stats(&tr), queue.oldest_age(&tr)) };
         let (stats, age) = self.runner.run(read).await?;
         self.metrics.report(&stats, age);
         Ok(())
@@ -60,7 +60,7 @@ where
         }
         for _ in 0..SWEEPS_PER_BEAT {
             let (keys, after) = (self.keys(), self.swept.as_deref());
-            let sweep = |tr, _| async move { sweep_dedupe(&tr, keys, after).await };
+            let sweep = |tr| async move { sweep_dedupe(&tr, keys, after).await };
             self.swept = self.runner.run(sweep).await?;
             if self.swept.is_none() {
                 break;
@@ -113,7 +113,7 @@ where
         let (keys, session, after) = (self.keys(), self.session(), self.compared.as_deref());
         let (held, last) = self
             .runner
-            .run(|tr, _| async move { held_after(&tr, keys, session, after).await })
+            .run(|tr| async move { held_after(&tr, keys, session, after).await })
             .await?;
         self.compared = last;
         for item in held {

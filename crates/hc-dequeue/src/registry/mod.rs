@@ -105,14 +105,16 @@ impl<T> Granted<T> {
     }
 }
 
+/// Decodes a payload.
+pub(crate) type Decode<T> = dyn Fn(Bytes) -> Result<T, DecodeError> + Send + Sync;
+
 /// Who takes part, and what it wants for itself.
-#[derive(Debug)]
 pub(crate) struct Own<'a, T> {
     pub(crate) keys: &'a Keys,
     pub(crate) settings: &'a Settings,
     pub(crate) session: SessionId,
     pub(crate) demand: &'a [Demand],
-    pub(crate) decode: fn(Bytes) -> Result<T, DecodeError>,
+    pub(crate) decode: &'a Decode<T>,
 }
 
 impl<T> Clone for Own<'_, T> {

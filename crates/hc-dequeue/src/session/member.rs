@@ -75,7 +75,7 @@ impl<D: Database> Member<D> {
     pub async fn open(&mut self) -> Result<()> {
         self.id = SessionId(self.runner.environment().random_bytes());
         let (sessions, session) = (&self.sessions, self.id);
-        let open = |tr, _| async move {
+        let open = |tr| async move {
             sessions.open(&tr, session);
             Ok::<_, Error>(())
         };
@@ -106,13 +106,13 @@ impl<D: Database> Member<D> {
     pub async fn tick(&mut self) -> Result<Tick> {
         self.next_tick = self.runner.environment().now() + self.lease / TICKS_PER_LEASE;
         self.ticks = self.ticks.wrapping_add(1);
-        let read = |tr: Tx<_>, _| async move { Ok::<_, Error>(tr.read_version().await?) };
+        let read = |tr: Tx<_>| async move { Ok::<_, Error>(tr.read_version().await?) };
         self.clock.observe(self.runner.run(read).await?);
         if !self.ticks.is_multiple_of(TICKS_PER_BEAT) {
             return Ok(Tick::Observed);
         }
         let (sessions, session) = (&self.sessions, self.id);
-        let beat = |tr, _| async move { sessions.beat(&tr, session).await };
+        let beat = |tr| async move { sessions.beat(&tr, session).await };
         if self.runner.run(beat).await? {
             return Ok(Tick::Beaten);
         }
@@ -138,12 +138,12 @@ impl<D: Database> Member<D> {
         let owned_since = self.runner.database().owned_since();
         let ago = self.clock.version_ago().max(owned_since);
         let (sessions, own) = (&self.sessions, self.id);
-        let look = |tr, _| async move { sessions.look(&tr, own, ago).await };
+        let look = |tr| async move { sessions.look(&tr, own, ago).await };
         let seen = self.runner.run(look).await?;
         self.living = seen.living;
         let mut dead = Vec::new();
         for suspects in seen.suspects.chunks(DEATHS_PER_STEP) {
-            let declare = |tr, _| async move {
+            let declare = |tr| async move {
                 let tr = &tr;
                 let declare = |session: &SessionId| sessions.declare_dead(tr, *session, ago);
                 try_join_all(suspects.iter().map(declare)).await
@@ -167,7 +167,7 @@ impl<D: Database> Member<D> {
     /// The session is dead or alive.
     pub async fn retire(&self) -> Result<()> {
         let (sessions, session) = (&self.sessions, self.id);
-        let retire = |tr, _| async move { sessions.retire(&tr, session).await };
+        let retire = |tr| async move { sessions.retire(&tr, session).await };
         self.runner.run(retire).await
     }
 }

@@ -62,26 +62,26 @@ impl World {
 
     pub(crate) async fn enqueue_with(&self, value: u64, options: &Enqueue) -> Result<Enqueued> {
         let queue = &self.queue;
-        let enqueue = |tr, _| async move { queue.enqueue_with(&tr, &value, options).await };
+        let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
         self.runner.run(enqueue).await
     }
 
     /// Acknowledges in a transaction of its own.
     pub(crate) async fn ack(&self, delivery: &hc_dequeue::Delivery<u64>) -> Result<()> {
-        let ack = |tr, _| async move { delivery.ack(&tr).await };
+        let ack = |tr| async move { delivery.ack(&tr).await };
         self.runner.run(ack).await
     }
 
     pub(crate) async fn stats(&self) -> hc_dequeue::Stats {
         let queue = &self.queue;
-        let stats = |tr, _| async move { queue.stats(&tr).await };
+        let stats = |tr| async move { queue.stats(&tr).await };
         self.runner.run(stats).await.unwrap()
     }
 
     /// Returns the items that wait.
     pub(crate) async fn values(&self) -> Vec<u64> {
         let queue = &self.queue;
-        let items = |tr, _| async move { queue.items(&tr, None, usize::MAX).await };
+        let items = |tr| async move { queue.items(&tr, None, usize::MAX).await };
         let items = self.runner.run(items).await.unwrap();
         items.into_iter().map(|item| item.value).collect()
     }
@@ -97,7 +97,7 @@ impl World {
     pub(crate) async fn count(&self, part: &str) -> usize {
         let (begin, end) = self.queue.subspace().subspace(&part).range();
         let query = &RangeQuery::keys(begin, end);
-        let rows = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(rows).await.unwrap().len()
     }
 
@@ -208,6 +208,6 @@ pub(crate) async fn enqueue<D: Database>(
 ) -> Result<()> {
     let values: Vec<_> = values.into_iter().collect();
     let values = &values;
-    let enqueue = |tr, _| async move { queue.enqueue_all(&tr, values).await.map(drop) };
+    let enqueue = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
     runner.run(enqueue).await
 }

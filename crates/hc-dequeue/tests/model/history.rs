@@ -147,7 +147,7 @@ impl Player {
             _ => Enqueue::new(),
         };
         let (queue, values, options) = (&self.queue, &values, &options);
-        let enqueue = |tr, _| async move {
+        let enqueue = |tr| async move {
             for value in values {
                 let _ = queue.enqueue_with(&tr, value, options).await?;
             }
@@ -304,7 +304,7 @@ impl Player {
                 return;
             }
             let queue = &self.queue;
-            let redrive = |tr, _| async move {
+            let redrive = |tr| async move {
                 for letter in queue.dead_letters(&tr, None, 100).await? {
                     queue.redrive(&tr, &letter.id).await?;
                 }
@@ -328,7 +328,7 @@ impl Player {
 
     async fn stats(&self) -> hc_dequeue::Stats {
         let queue = &self.queue;
-        let stats = |tr, _| async move { queue.stats(&tr).await };
+        let stats = |tr| async move { queue.stats(&tr).await };
         self.runner.run(stats).await.unwrap()
     }
 
@@ -373,7 +373,7 @@ impl Player {
         let part = self.store.root.subspace(&"done");
         let (begin, end) = part.range();
         let query = &RangeQuery::keys(begin, end);
-        let read = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         let rows = self.runner.run(read).await.unwrap();
         let effect = |row: &keyspace::KeyValue| {
             let count = u64::from_le_bytes(row.value().try_into().unwrap());
@@ -385,7 +385,7 @@ impl Player {
     async fn rows(&self, part: &str) -> usize {
         let (begin, end) = self.queue.subspace().subspace(&part).range();
         let query = &RangeQuery::keys(begin, end);
-        let read = |tr, _| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(read).await.unwrap().len()
     }
 
@@ -406,7 +406,7 @@ async fn acknowledge(
 ) -> Result<(), Error> {
     let key = &store.root.pack(&("done", delivery.value()));
     runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             delivery.ack(&tr).await?;
             tr.atomic(MutationOp::Add, key, &1_u64.to_le_bytes());
             Ok(())

@@ -148,17 +148,17 @@ pub struct Tally {
 /// use keyspace::{Environment, Error, Runner, Transaction};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Error> {
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let db = keyspace::open("memory:")?;
 /// let chaos = Chaos::new(db, Environment::system(), Faults::default());
 /// let runner = Runner::new(chaos.clone());
-/// runner.run(|_, _| async { Ok::<_, Error>(()) }).await?;
+/// runner.run(|_| async { Ok::<_, Error>(()) }).await?;
 ///
 /// chaos.script([CommitFault::Unknown(Fate::Applied)]);
 /// let attempt = runner
-///     .run(|tr, attempt| async move {
+///     .run(|tr| async move {
 ///         tr.set(b"key", b"value");
-///         Ok::<_, Error>(attempt.number)
+///         Ok::<_, Error>(tr.attempt().number)
 ///     })
 ///     .await?;
 /// assert_eq!(attempt, 1);

@@ -11,7 +11,7 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::trace::Trace;
-use crate::codec::{Bincode, Codec, Json, Raw, Tuple};
+use crate::codec::{Bincode, Codec, Json, MessagePack, Raw, Tuple};
 use crate::error::{Error, Result};
 use crate::ledger::{LedgerKeys, SlotRecord};
 
@@ -72,29 +72,31 @@ pub fn trace(input: &[u8]) {
 /// If that does not hold.
 pub fn codec(input: &[u8]) {
     settles::<Everything, Bincode>(input);
+    settles::<Everything, MessagePack>(input);
     settles::<Everything, Json>(input);
     settles::<Elements, Tuple>(input);
     settles::<Vec<u8>, Raw>(input);
 }
 
-fn settles<T, C: Codec<T>>(input: &[u8]) {
-    let Ok(value) = C::decode(Bytes::copy_from_slice(input)) else {
+fn settles<T, C: Codec<T> + Default>(input: &[u8]) {
+    let codec = C::default();
+    let Ok(value) = codec.decode(Bytes::copy_from_slice(input)) else {
         return;
     };
-    let written = match encode::<T, C>(&value) {
+    let written = match encode(&codec, &value) {
         Ok(written) => written,
         // A tuple may hold an incomplete versionstamp, which is not written as a value.
         Err(Error::Encode { codec: "Tuple", .. }) => return,
         Err(error) => panic!("{error}"),
     };
-    let again = C::decode(written.clone().into()).expect("what was written can be read");
-    let again = encode::<T, C>(&again).expect("what was read before can be written");
+    let again = (codec.decode(written.clone().into())).expect("what was written can be read");
+    let again = encode(&codec, &again).expect("what was read before can be written");
     assert_eq!(again, written);
 }
 
-fn encode<T, C: Codec<T>>(value: &T) -> Result<Vec<u8>> {
+fn encode<T>(codec: &impl Codec<T>, value: &T) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    C::encode(value, &mut bytes)?;
+    codec.encode(value, &mut bytes)?;
     Ok(bytes)
 }
 

@@ -263,7 +263,7 @@ mod tests {
                 let key = key.as_slice();
                 let outcome = store
                     .runner()
-                    .run(|tr, _| async move {
+                    .run(|tr| async move {
                         tr.set(key, b"value");
                         Ok::<_, Error>(())
                     })

@@ -14,13 +14,13 @@ use super::held::HeldBackend;
 use super::refusal::{not_a_store, open_error, refusal};
 use super::store::Store;
 use crate::env::Environment;
-use crate::error::Result;
+use crate::error::OpenError;
 
 /// What errors call a store in memory.
 pub(super) const IN_MEMORY: &str = ":memory:";
 
 /// Opens the store at `path`, which is made if nothing is there.
-pub(super) fn open(path: &Path, cache_bytes: usize, env: &Environment) -> Result<Store> {
+pub(super) fn open(path: &Path, cache_bytes: usize, env: &Environment) -> Result<Store, OpenError> {
     let open_error = |cause| open_error(path, cause);
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => {}
@@ -50,7 +50,7 @@ pub(super) fn open_backend(
     backend: impl StorageBackend,
     path: &Path,
     cache_bytes: usize,
-) -> Result<Store> {
+) -> Result<Store, OpenError> {
     if backend.len().map_err(|error| open_error(path, error))? == 0 {
         return Err(not_a_store(path, "an empty file"));
     }
@@ -61,7 +61,7 @@ pub(super) fn open_backend(
 }
 
 /// Makes a store in memory.
-pub(super) fn memory(cache_bytes: usize, env: &Environment) -> Result<Store> {
+pub(super) fn memory(cache_bytes: usize, env: &Environment) -> Result<Store, OpenError> {
     let path = Path::new(IN_MEMORY);
     create_in(InMemoryBackend::new(), path, cache_bytes, env)
 }
@@ -72,13 +72,13 @@ pub(super) fn create_in(
     path: &Path,
     cache_bytes: usize,
     env: &Environment,
-) -> Result<Store> {
+) -> Result<Store, OpenError> {
     Store::create(backend, cache_bytes, env.random_bytes()).map_err(|error| refusal(path, error))
 }
 
 /// Makes a store under a name of its own and moves it to `path`, so that who dies on the way leaves
 /// nothing there. If another opener was first, its store stays.
-fn create(path: &Path, env: &Environment) -> Result<()> {
+fn create(path: &Path, env: &Environment) -> Result<(), OpenError> {
     const CACHE_BYTES: usize = 1 << 20;
     let open_error = |cause| open_error(path, cause);
     let folder = match path.parent() {

@@ -7,7 +7,7 @@
 //!   chosen, a power loss. A commit is there whole or not at all, and those there are all up to
 //!   some point of the commit order.
 //! - Versionstamps grow with the commit order, also from one opening to the next.
-//! - One opener at a time: a second one, in this process or another, gets [`Error::StoreInUse`](crate::Error::StoreInUse).
+//! - One opener at a time: a second one, in this process or another, gets [`OpenError::StoreInUse`].
 //! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
 //!   further work with [`Error::Poisoned`](crate::Error::Poisoned), and opening it again recovers what was acknowledged.
 //!
@@ -58,7 +58,7 @@ pub use self::transaction::EmbeddedTransaction;
 use self::engine::Engine;
 use self::state::Defaults;
 use crate::env::Environment;
-use crate::error::{Code, Result};
+use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
 use crate::transaction::{Database, DatabaseOption};
 
@@ -87,7 +87,7 @@ pub enum Durability {
 /// ```
 /// use keyspace::embedded::Options;
 ///
-/// # fn main() -> keyspace::Result<()> {
+/// # fn main() -> Result<(), keyspace::OpenError> {
 /// let db = Options::new().cache_bytes(16 << 20).memory()?;
 /// # drop(db);
 /// # Ok(())
@@ -166,9 +166,9 @@ impl Options {
     /// `.keyspace-*` behind, which nobody needs.
     ///
     /// # Errors
-    /// [`Error::StoreInUse`](crate::Error::StoreInUse), [`Error::NotAStore`](crate::Error::NotAStore), [`Error::NewerFormat`](crate::Error::NewerFormat), [`Error::Corrupt`](crate::Error::Corrupt): the
-    /// file was not changed. [`Error::Open`](crate::Error::Open) for what the operating system reports.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded> {
+    /// [`OpenError::StoreInUse`], [`OpenError::NotAStore`], [`OpenError::NewerFormat`], [`Error::Corrupt`](crate::Error::Corrupt)
+    /// as its source: the file was not changed. [`OpenError::Open`] for what the operating system reports.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
         let store = file::open(path, self.cache_bytes, &self.environment)?;
         self.start(store, path)
@@ -177,13 +177,13 @@ impl Options {
     /// Makes a new store in memory. It ends with its last handle.
     ///
     /// # Errors
-    /// [`Error::Open`](crate::Error::Open) if the system cannot start a thread.
-    pub fn memory(&self) -> Result<Embedded> {
+    /// [`OpenError::Open`] if the system cannot start a thread.
+    pub fn memory(&self) -> Result<Embedded, OpenError> {
         let store = file::memory(self.cache_bytes, &self.environment)?;
         self.start(store, Path::new(file::IN_MEMORY))
     }
 
-    fn start(&self, store: store::Store, path: &Path) -> Result<Embedded> {
+    fn start(&self, store: store::Store, path: &Path) -> Result<Embedded, OpenError> {
         let engine =
             Engine::start(store, self).map_err(|cause| refusal::open_error(path, cause))?;
         Ok(Embedded {

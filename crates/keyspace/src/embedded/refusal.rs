@@ -5,29 +5,29 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::OpenError;
 
 /// The path holds something else than a store.
-pub(super) fn not_a_store(path: &Path, found: &str) -> Error {
-    Error::NotAStore {
+pub(super) fn not_a_store(path: &Path, found: &str) -> OpenError {
+    OpenError::NotAStore {
         path: path.to_owned(),
         reason: format!("expected a file written by this library, found {found}"),
     }
 }
 
 /// The operating system or redb does not open the file.
-pub(super) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'static) -> Error {
-    Error::Open {
+pub(super) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'static) -> OpenError {
+    OpenError::Open {
         path: path.to_owned(),
         cause: Arc::new(cause),
     }
 }
 
 /// redb refuses the file.
-pub(super) fn refusal(path: &Path, error: redb::Error) -> Error {
+pub(super) fn refusal(path: &Path, error: redb::Error) -> OpenError {
     let is_foreign = match &error {
         redb::Error::DatabaseAlreadyOpen => {
-            return Error::StoreInUse {
+            return OpenError::StoreInUse {
                 path: path.to_owned(),
             };
         }

@@ -14,7 +14,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, Table, Tab
 
 use super::atomic;
 use super::refusal::refusal;
-use crate::error::{Error, Result};
+use crate::error::{Error, OpenError};
 use crate::limits::RECOVERY_VERSIONS;
 use crate::mutation::MutationOp;
 
@@ -65,10 +65,10 @@ impl Meta {
         bytes
     }
 
-    fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
-        let corrupt = |reason: String| Error::Corrupt {
-            key: Bytes::from_static(META_KEY.as_bytes()),
-            reason,
+    fn decode(bytes: &[u8], path: &Path) -> Result<Self, OpenError> {
+        let corrupt = |reason: String| {
+            let key = Bytes::from_static(META_KEY.as_bytes());
+            OpenError::Store(Error::Corrupt { key, reason })
         };
         let (format, rest) = bytes
             .split_first_chunk()
@@ -81,7 +81,7 @@ impl Meta {
                 ));
             }
             found => {
-                return Err(Error::NewerFormat {
+                return Err(OpenError::NewerFormat {
                     path: path.to_owned(),
                     found,
                     supported: Self::FORMAT,
@@ -156,7 +156,7 @@ impl Store {
         backend: impl StorageBackend,
         cache_bytes: usize,
         path: &Path,
-    ) -> Result<Self> {
+    ) -> Result<Self, OpenError> {
         let refused = |error| refusal(path, error);
         let opened = guarded(|| {
             let database = open_database(backend, cache_bytes)?;
@@ -262,7 +262,7 @@ mod tests {
         id: [0xee; 16],
     };
 
-    fn decode(bytes: &[u8]) -> Result<Meta> {
+    fn decode(bytes: &[u8]) -> std::result::Result<Meta, OpenError> {
         Meta::decode(bytes, Path::new("queue.redb"))
     }
 
@@ -288,7 +288,7 @@ mod tests {
         for bytes in bad {
             let error = decode(bytes).unwrap_err();
             assert!(
-                matches!(&error, Error::Corrupt { reason, .. } if reason.starts_with("expected")),
+                matches!(&error, OpenError::Store(Error::Corrupt { reason, .. }) if reason.starts_with("expected")),
                 "{bytes:02x?}: {error}"
             );
         }

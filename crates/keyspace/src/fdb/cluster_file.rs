@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::error::{Error, Result};
+use crate::error::OpenError;
 
 /// Where an installation keeps its cluster file.
 const INSTALLED: &str = if cfg!(windows) {
@@ -20,7 +20,7 @@ const INSTALLED: &str = if cfg!(windows) {
 const VARIABLE: &str = "FDB_CLUSTER_FILE";
 
 /// Returns the file given or, as the client does, the first of the default ones.
-pub(super) fn find(file: Option<&Path>) -> Result<PathBuf> {
+pub(super) fn find(file: Option<&Path>) -> Result<PathBuf, OpenError> {
     if let Some(file) = file {
         return Ok(file.to_owned());
     }
@@ -44,7 +44,7 @@ pub(super) fn find(file: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Returns the path for the client library if the file can be a cluster file.
-pub(super) fn check(file: &Path) -> Result<&str> {
+pub(super) fn check(file: &Path) -> Result<&str, OpenError> {
     let text = fs::read_to_string(file).map_err(|error| {
         refused(
             file,
@@ -92,8 +92,8 @@ fn check_line(line: &str) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn refused(file: &Path, reason: impl Into<String>) -> Error {
-    Error::ClusterFile {
+pub(super) fn refused(file: &Path, reason: impl Into<String>) -> OpenError {
+    OpenError::ClusterFile {
         path: file.to_owned(),
         reason: reason.into(),
     }
@@ -108,7 +108,7 @@ mod tests {
         let file = folder.path().join("fdb.cluster");
         fs::write(&file, text).expect("a file can be written");
         check(&file).map(|_| ()).map_err(|error| {
-            assert!(matches!(&error, Error::ClusterFile { path, .. } if *path == file));
+            assert!(matches!(&error, OpenError::ClusterFile { path, .. } if *path == file));
             error.to_string()
         })
     }

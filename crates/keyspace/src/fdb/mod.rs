@@ -44,7 +44,7 @@ pub use foundationdb;
 
 pub use self::transaction::FdbTransaction;
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, OpenError, Result};
 use crate::transaction::{Database, DatabaseOption};
 
 /// How long a transaction of an [`Fdb`] may take, retries included, unless an option says
@@ -56,7 +56,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// ```no_run
 /// use keyspace::fdb::Fdb;
 ///
-/// # fn main() -> keyspace::Result<()> {
+/// # fn main() -> Result<(), keyspace::OpenError> {
 /// let default_cluster = Fdb::open(None)?;
 /// let other_cluster = Fdb::open(Some("other.cluster".as_ref()))?;
 /// # Ok(())
@@ -83,12 +83,12 @@ impl Fdb {
     /// Does not wait for the cluster: the first transaction does.
     ///
     /// # Errors
-    /// [`Error::ClusterFile`] if the file is missing, unreadable or malformed;
-    /// [`Error::ClientVersion`] if the client library is too old for this build.
+    /// [`OpenError::ClusterFile`] if the file is missing, unreadable or malformed;
+    /// [`OpenError::ClientVersion`] if the client library is too old for this build.
     ///
     /// # Panics
     /// If the application has selected the API version by itself: use [`Fdb::new`] then.
-    pub fn open(cluster_file: Option<&Path>) -> Result<Self> {
+    pub fn open(cluster_file: Option<&Path>) -> Result<Self, OpenError> {
         let file = cluster_file::find(cluster_file)?;
         let path = cluster_file::check(&file)?;
         network::start()?;

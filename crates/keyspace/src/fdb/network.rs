@@ -15,10 +15,10 @@ use foundationdb::{Database, FdbError};
 use futures::executor::block_on;
 
 use super::error;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, OpenError};
 
 /// Whether the network has started, or why it never will: the library does not start twice.
-static STARTED: OnceLock<Result<()>> = OnceLock::new();
+static STARTED: OnceLock<Result<(), OpenError>> = OnceLock::new();
 
 /// Tells the thread that stops the network when the process exits. Guards nothing.
 static EXIT: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
@@ -35,21 +35,25 @@ const GRACE: Duration = Duration::from_millis(10);
 /// already, and the library needs its own for a last line of its log.
 static STOPPER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
+fn refused(cause: FdbError) -> OpenError {
+    error(cause).into()
+}
+
 /// Starts the network unless it runs already.
-pub(super) fn start() -> Result<()> {
+pub(super) fn start() -> Result<(), OpenError> {
     STARTED.get_or_init(boot).clone()
 }
 
-fn boot() -> Result<()> {
+fn boot() -> Result<(), OpenError> {
     let builder = FdbApiBuilder::default();
     let (wanted, supported) = (builder.runtime_version(), api::get_max_api_version());
     if supported < wanted {
-        return Err(Error::ClientVersion { wanted, supported });
+        return Err(OpenError::ClientVersion { wanted, supported });
     }
-    let builder = builder.build().map_err(error)?;
+    let builder = builder.build().map_err(refused)?;
     // SAFETY: what `boot` asks for is that the network is stopped before the process ends. The exit
     // function registered below does that at every orderly end; an abort needs nothing.
-    let network = unsafe { builder.boot() }.map_err(error)?;
+    let network = unsafe { builder.boot() }.map_err(refused)?;
     let stopper = thread::Builder::new()
         .name("fdb-stop".to_owned())
         .spawn(move || {
@@ -57,7 +61,7 @@ fn boot() -> Result<()> {
             // Stops the network and waits for its thread.
             drop(network);
         })
-        .map_err(|_| Code::PLATFORM_ERROR)?;
+        .map_err(|_| Error::from(Code::PLATFORM_ERROR))?;
     *STOPPER.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
     stop_at_exit()
 }
@@ -69,25 +73,25 @@ fn boot() -> Result<()> {
 /// static variable when it is first used. The network uses some at its end that it first uses in its
 /// loop. Measured without this: a process that opens a cluster and ends at once crashes in one run
 /// of three.
-pub(super) fn settle(database: &Database) -> Result<()> {
-    static SETTLED: OnceLock<Result<()>> = OnceLock::new();
+pub(super) fn settle(database: &Database) -> Result<(), OpenError> {
+    static SETTLED: OnceLock<Result<(), OpenError>> = OnceLock::new();
     SETTLED.get_or_init(|| turn(database)).clone()
 }
 
-fn turn(database: &Database) -> Result<()> {
+fn turn(database: &Database) -> Result<(), OpenError> {
     // The backoff of a retry, some milliseconds, is a timer of the network and needs no cluster. A
     // timer ends in a later turn of the loop than the one that set it.
-    let tr = database.create_trx().map_err(error)?;
+    let tr = database.create_trx().map_err(refused)?;
     let conflict = FdbError::from_code(Code::NOT_COMMITTED.number());
-    block_on(tr.on_error(conflict)).map_err(error)?;
+    block_on(tr.on_error(conflict)).map_err(refused)?;
     stop_at_exit()
 }
 
-fn stop_at_exit() -> Result<()> {
+fn stop_at_exit() -> Result<(), OpenError> {
     // SAFETY: `stop` is a function of this program, which is there until it ends.
     match unsafe { libc::atexit(stop) } {
         0 => Ok(()),
-        _ => Err(Code::PLATFORM_ERROR.into()),
+        _ => Err(Error::from(Code::PLATFORM_ERROR).into()),
     }
 }
 

@@ -36,7 +36,7 @@ impl<D: Database> Runner<D> {
         let ledger = self.ledger();
         let time = self.environment().now();
         let key = &slot.key;
-        self.run_idempotent(|tr, _| async move {
+        self.run_idempotent(|tr| async move {
             if tr.get(key, Isolation::Serializable).await?.is_none() {
                 let template = SlotRecord::template(0, 0);
                 tr.atomic(MutationOp::SetVersionstampedValue, key, &template);
@@ -66,7 +66,7 @@ impl<D: Database> Runner<D> {
         let id = self.ledger().lock().id;
         self.ledger().renew(id);
         let (begin, end) = &self.ledger().keys.slots(id);
-        self.run_idempotent(|tr, _| async move {
+        self.run_idempotent(|tr| async move {
             tr.clear_range(begin, end);
             Ok::<_, Error>(())
         })
@@ -100,7 +100,7 @@ impl<D: Database> Runner<D> {
         loop {
             let (from, to) = (&begin, &end);
             let step = self
-                .run_idempotent(|tr, _| sweep_next(tr, self.ledger(), clock, from, to))
+                .run_idempotent(|tr| sweep_next(tr, self.ledger(), clock, from, to))
                 .await?;
             let Some(Swept { next, cleared }) = step else {
                 return Ok(cleared_count);

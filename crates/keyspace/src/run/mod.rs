@@ -25,7 +25,7 @@ use foundationdb_tuple::Subspace;
 use self::operation::Operation;
 pub use self::tx::Tx;
 use crate::env::Environment;
-use crate::error::{Code, Error};
+use crate::error::{Code, RunError};
 use crate::ledger::Ledger;
 use crate::transaction::{Commit, Database};
 
@@ -48,7 +48,7 @@ struct Shared<D> {
 ///
 /// use keyspace::{RunOptions, Runner};
 ///
-/// # fn main() -> Result<(), keyspace::Error> {
+/// # fn main() -> Result<(), keyspace::OpenError> {
 /// let db = keyspace::open("memory:")?;
 /// let options = RunOptions::default().time_limit(Duration::from_secs(10));
 /// let runner = Runner::with_options(db, options);
@@ -129,17 +129,14 @@ impl RunOptions {
     }
 }
 
-/// Which attempt a closure runs in.
+/// The attempt that a closure runs in, as [`Tx::attempt`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attempt {
     /// The number of the attempt, from 1. An attempt that fails before the closure would run counts
     /// too.
     pub number: u32,
-    /// Whether any earlier attempt may have committed or still may. Once true it stays true.
-    ///
-    /// With the ledger there is nothing to be done about it.
-    pub maybe_committed: bool,
-    /// What the attempt before failed with; `None` in the first.
+    /// The code that the previous attempt failed with; `None` in the first.
     pub after: Option<Code>,
 }
 
@@ -201,10 +198,10 @@ impl<D: Database> Runner<D> {
     /// use keyspace::{Error, Isolation, Runner, Transaction};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Error> {
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let count = runner
-    ///     .run(|tr, _attempt| async move {
+    ///     .run(|tr| async move {
     ///         let old = tr.get(b"count", Isolation::Serializable).await?;
     ///         let count = old.map_or(1, |digit| digit[0] + 1);
     ///         tr.set(b"count", &[count]);
@@ -218,12 +215,12 @@ impl<D: Database> Runner<D> {
     ///
     /// [`Timeout`]: crate::TransactionOption::Timeout
     /// [`RetryLimit`]: crate::TransactionOption::RetryLimit
-    pub async fn run<R, E, F, Fut>(&self, closure: F) -> Result<R, E>
+    pub async fn run<R, E, F, Fut, Kind>(&self, closure: F) -> Result<R, E>
     where
-        F: Fn(Tx<D::Transaction>, Attempt) -> Fut + Send + Sync,
+        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
         Fut: Future<Output = Result<R, E>> + Send,
         R: Send,
-        E: std::error::Error + From<Error> + Send + Sync + 'static,
+        E: RunError<Kind>,
     {
         let (value, _commit) = self.run_committed(closure).await?;
         Ok(value)
@@ -240,32 +237,32 @@ impl<D: Database> Runner<D> {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn run_committed<R, E, F, Fut>(&self, closure: F) -> Result<(R, Commit), E>
+    pub async fn run_committed<R, E, F, Fut, Kind>(&self, closure: F) -> Result<(R, Commit), E>
     where
-        F: Fn(Tx<D::Transaction>, Attempt) -> Fut + Send + Sync,
+        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
         Fut: Future<Output = Result<R, E>> + Send,
         R: Send,
-        E: std::error::Error + From<Error> + Send + Sync + 'static,
+        E: RunError<Kind>,
     {
         let receipt = if self.0.options.exactly_once {
             Some(self.receipt().await?)
         } else {
             None
         };
-        Operation::begin(&self.0.db, &self.0.options, receipt)?
+        Operation::begin(&self.0.db, &self.0.options, receipt, E::code)?
             .run(closure)
             .await
     }
 
     /// Runs a closure that may commit twice.
-    pub(crate) async fn run_idempotent<R, E, F, Fut>(&self, closure: F) -> Result<R, E>
+    pub(crate) async fn run_idempotent<R, E, F, Fut, Kind>(&self, closure: F) -> Result<R, E>
     where
-        F: Fn(Tx<D::Transaction>, Attempt) -> Fut + Send + Sync,
+        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
         Fut: Future<Output = Result<R, E>> + Send,
         R: Send,
-        E: std::error::Error + From<Error> + Send + Sync + 'static,
+        E: RunError<Kind>,
     {
-        let operation = Operation::begin(&self.0.db, &self.0.options, None)?;
+        let operation = Operation::begin(&self.0.db, &self.0.options, None, E::code)?;
         let (value, _commit) = operation.run(closure).await?;
         Ok(value)
     }

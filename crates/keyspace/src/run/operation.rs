@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Attempt, RunOptions, Tx};
-use crate::error::{Code, Error, Result, code_of};
+use crate::error::{Code, Error, Result};
 use crate::ledger::{EarlierCommit, Receipt};
 use crate::limits;
 use crate::transaction::{Commit, Database, OwnedTransaction, Transaction, TransactionOption};
@@ -15,6 +15,8 @@ use crate::transaction::{Commit, Database, OwnedTransaction, Transaction, Transa
 pub(super) struct Operation<'a, D: Database, R, E> {
     db: &'a D,
     options: &'a RunOptions,
+    /// Finds the code in an error of the closure's.
+    code_of: fn(&E) -> Option<Code>,
     deadline: Option<Duration>,
     receipt: Option<Receipt>,
     tx: Tx<D::Transaction>,
@@ -39,25 +41,26 @@ impl<'a, D, R, E> Operation<'a, D, R, E>
 where
     D: Database,
     R: Send,
-    E: std::error::Error + From<Error> + Send + Sync + 'static,
+    E: From<Error> + Send,
 {
     /// Begins an operation; without a receipt it may commit more than once.
     pub(super) fn begin(
         db: &'a D,
         options: &'a RunOptions,
         receipt: Option<Receipt>,
+        code_of: fn(&E) -> Option<Code>,
     ) -> Result<Self> {
         let now = options.environment.now();
         let deadline = options.time_limit.map(|limit| now.saturating_add(limit));
         Ok(Self {
             db,
             options,
+            code_of,
             deadline,
             receipt,
             tx: begin_transaction(db, options, deadline)?,
             attempt: Attempt {
                 number: 0,
-                maybe_committed: false,
                 after: None,
             },
             kept: Vec::new(),
@@ -68,7 +71,7 @@ where
     /// Makes attempts until there is an answer.
     pub(super) async fn run<F, Fut>(mut self, closure: F) -> Result<(R, Commit), E>
     where
-        F: Fn(Tx<D::Transaction>, Attempt) -> Fut + Send + Sync,
+        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
         Fut: Future<Output = Result<R, E>> + Send,
     {
         loop {
@@ -76,7 +79,7 @@ where
                 ControlFlow::Break(answer) => return answer,
                 ControlFlow::Continue(failure) => failure,
             };
-            let code = failure.code();
+            let code = failure.code(self.code_of);
             let stop = match code.filter(|code| code.is_retryable()) {
                 Some(code) => match self.retry(code).await {
                     Ok(()) => continue,
@@ -104,11 +107,11 @@ where
 
     async fn attempt<F, Fut>(&mut self, closure: &F) -> Step<R, E>
     where
-        F: Fn(Tx<D::Transaction>, Attempt) -> Fut + Send + Sync,
+        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
         Fut: Future<Output = Result<R, E>> + Send,
     {
         self.attempt.number += 1;
-        self.tx.begin_attempt();
+        self.tx.begin_attempt(self.attempt);
         if let Some(receipt) = &self.receipt {
             match receipt.resolve(&self.tx).await {
                 Ok(None) => {}
@@ -128,7 +131,7 @@ where
                 }
             };
         }
-        let answer = closure(self.tx.clone(), self.attempt).await;
+        let answer = closure(self.tx.clone()).await;
         if let Err(handle_kept) = self.tx.reclaim() {
             return ControlFlow::Continue(Failure::Store(handle_kept));
         }
@@ -161,7 +164,7 @@ where
                     receipt.complete();
                 }
             }
-            Err(error) if leaves_commit_unknown(error) => self.attempt.maybe_committed = true,
+            Err(error) if leaves_commit_unknown(error) => {}
             Err(_) => {
                 if let Some(receipt) = &self.receipt {
                     receipt.not_committed();
@@ -228,7 +231,7 @@ where
     fn unknown(&self, reason: Option<Failure<E>>) -> E {
         let cause = reason.and_then(|reason| match reason {
             Failure::Store(error) => Some(error),
-            Failure::Closure(error) => code_of(&error).map(Error::Store),
+            Failure::Closure(error) => (self.code_of)(&error).map(Error::Store),
         });
         E::from(Error::OutcomeUnknown {
             attempts: self.attempt.number,
@@ -241,8 +244,8 @@ where
     }
 }
 
-impl<E: std::error::Error + From<Error> + 'static> Failure<E> {
-    fn code(&self) -> Option<Code> {
+impl<E: From<Error>> Failure<E> {
+    fn code(&self, code_of: fn(&E) -> Option<Code>) -> Option<Code> {
         match self {
             Self::Closure(error) => code_of(error),
             Self::Store(error) => error.code(),

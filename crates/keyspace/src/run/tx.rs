@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
+use super::Attempt;
 use crate::error::{Code, Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::selector::{KeySelector, RangeBatch, RangeQuery};
@@ -23,6 +24,8 @@ pub struct Tx<T>(Arc<Shared<T>>);
 #[derive(Debug)]
 struct Shared<T> {
     tr: T,
+    /// The attempt that the transaction is in.
+    attempt: Attempt,
     /// Whether anything was staged that makes the commit more than the end of a read.
     wrote: AtomicBool,
     /// Whether the closure has ended with a clone left over.
@@ -36,9 +39,20 @@ impl<T> Clone for Tx<T> {
 }
 
 impl<T> Tx<T> {
+    /// Returns the attempt that the closure runs in: its number, and the code that the previous one
+    /// failed with.
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        self.0.attempt
+    }
+
     pub(super) fn new(tr: T) -> Self {
         Self(Arc::new(Shared {
             tr,
+            attempt: Attempt {
+                number: 0,
+                after: None,
+            },
             wrote: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
         }))
@@ -58,9 +72,11 @@ impl<T> Tx<T> {
         self.0.wrote.load(Ordering::Relaxed)
     }
 
-    /// Forgets the writes of the attempt before.
-    pub(super) fn begin_attempt(&self) {
-        self.0.wrote.store(false, Ordering::Relaxed);
+    /// Begins an attempt, and forgets the writes of the previous one.
+    pub(super) fn begin_attempt(&mut self, attempt: Attempt) {
+        let shared = Arc::get_mut(&mut self.0).expect("the previous attempt reclaimed the handle");
+        shared.attempt = attempt;
+        *shared.wrote.get_mut() = false;
     }
 
     fn live(&self) -> Result<&T> {

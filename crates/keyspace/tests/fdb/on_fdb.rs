@@ -12,8 +12,8 @@ use keyspace::conformance::server::Server;
 use keyspace::conformance::stores;
 use keyspace::fdb::Fdb;
 use keyspace::{
-    Code, Database, DatabaseOption, Error, Isolation, MutationOp, OwnedTransaction, RunOptions,
-    Runner, Transaction,
+    Code, Database, DatabaseOption, Error, Isolation, MutationOp, OpenError, OwnedTransaction,
+    RunOptions, Runner, Transaction,
 };
 
 /// Writes a cluster file and returns its folder, which must outlive it, and its path.
@@ -54,7 +54,7 @@ fn a_file_that_is_no_cluster_file_is_named_with_what_is_wrong() {
     ] {
         let url = format!("fdb:{}", path.display());
         let error = keyspace::open(&url).unwrap_err();
-        assert!(matches!(&error, Error::ClusterFile { path: named, .. } if named == path));
+        assert!(matches!(&error, OpenError::ClusterFile { path: named, .. } if named == path));
         assert!(error.to_string().contains(expected), "{error}");
     }
     assert_eq!(fs::read_to_string(file).unwrap(), "127.0.0.1:4500\n");
@@ -81,7 +81,7 @@ async fn a_runner_gives_up_on_an_unreachable_cluster_and_names_it() {
         Runner::new(db.clone()),
         Runner::with_options(db.clone(), options),
     ] {
-        let outcome = runner.run(|tr, _| async move {
+        let outcome = runner.run(|tr| async move {
             tr.set(b"key", b"value");
             Ok::<_, Error>(())
         });
@@ -106,7 +106,7 @@ async fn a_transaction_that_was_given_up_can_be_reset() {
 
 /// Adds one to a counter, exactly once.
 async fn count(runner: &Runner<Fdb>) -> Result<(), Error> {
-    let outcome = runner.run(|tr, _| async move {
+    let outcome = runner.run(|tr| async move {
         tr.atomic(MutationOp::Add, b"counter", &1_u64.to_le_bytes());
         Ok::<_, Error>(())
     });

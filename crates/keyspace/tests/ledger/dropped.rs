@@ -48,7 +48,8 @@ fn fates() -> Vec<Fate> {
 }
 
 async fn append(runner: &Runner<TestDatabase>) -> Result<(), Error> {
-    let append = runner.run(|tr, attempt| async move {
+    let append = runner.run(|tr| async move {
+        let attempt = tr.attempt();
         log::append(&tr, 1, attempt.number);
         Ok::<_, Error>(())
     });
@@ -88,7 +89,8 @@ async fn violation_after(
     next: Next,
 ) -> Option<String> {
     let answer = runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             let items = log::items(&tr).await?;
             let seen = items.iter().any(|item| item.operation == 1);
             match next {
@@ -155,7 +157,8 @@ async fn the_next_operation_makes_an_unknown_outcome_final(store: TestStore) {
             let runner = world.runner().await;
             world.chaos.script([CommitFault::Unknown(fate)]);
             let answer = runner
-                .run(|tr, attempt| async move {
+                .run(|tr| async move {
+                    let attempt = tr.attempt();
                     tr.set_option(TransactionOption::RetryLimit(Some(0)))?;
                     log::append(&tr, 1, attempt.number);
                     Ok::<_, Error>(())
@@ -182,7 +185,8 @@ async fn a_future_dropped_before_its_commit_leaves_nothing(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let began = &AtomicBool::new(false);
-    let operation = runner.run(|tr, attempt| async move {
+    let operation = runner.run(|tr| async move {
+        let attempt = tr.attempt();
         log::append(&tr, 1, attempt.number);
         began.store(true, Ordering::Relaxed);
         future::pending::<Result<(), Error>>().await

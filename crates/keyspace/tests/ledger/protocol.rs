@@ -113,7 +113,8 @@ async fn play(store: &TestStore, plant: Plant, scenario: Scenario) -> Outcome {
     world.chaos.script([CommitFault::Unknown(scenario.fate)]);
     let db = &world.db;
     let answer = runner
-        .run_committed(|tr, attempt| async move {
+        .run_committed(|tr| async move {
+            let attempt = tr.attempt();
             if attempt.number == 2 && scenario.sweep == Sweep::DuringSecondAttempt {
                 clear_ledgers(db).await;
             }
@@ -134,7 +135,8 @@ async fn play(store: &TestStore, plant: Plant, scenario: Scenario) -> Outcome {
         })
         .await;
     runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             log::append(&tr, 2, attempt.number);
             Ok::<_, Error>(())
         })
@@ -290,7 +292,8 @@ async fn a_refused_commit_leaves_no_doubt(store: TestStore) {
         .chaos
         .script([CommitFault::NotCommitted, CommitFault::TooOld]);
     let number = runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             log::append(&tr, 1, attempt.number);
             Ok::<_, Error>(attempt.number)
         })
@@ -312,7 +315,8 @@ async fn play_late_first_record(
         CommitFault::Unknown(Fate::Applied),
     ]);
     let answer = runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             log::append(&tr, 1, attempt.number);
             Ok::<_, Error>(attempt.number)
         })

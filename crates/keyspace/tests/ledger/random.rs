@@ -45,7 +45,8 @@ async fn operate(runner: &Runner<TestDatabase>, env: &Environment, operation: u6
     let first = pick(env, &[Append, Append, Append, ReadAndAppend, ChangeNothing]);
     let later = pick(env, &[first, first, ChangeNothing, Fail]);
     let patience = pick(env, &[None, None, None, Some(env.random_unit() * 40.0)]);
-    let answer = runner.run_committed(|tr, attempt| async move {
+    let answer = runner.run_committed(|tr| async move {
+        let attempt = tr.attempt();
         match if attempt.number == 1 { first } else { later } {
             Deed::Append => {}
             Deed::ReadAndAppend => {

@@ -139,10 +139,7 @@ async fn a_receipt_dropped_in_doubt_is_settled_by_the_next_operation(store: Test
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     drop(leave_late_commit(&world, &runner).await);
-    runner
-        .run(|_, _| async { Ok::<_, Error>(()) })
-        .await
-        .unwrap();
+    runner.run(|_| async { Ok::<_, Error>(()) }).await.unwrap();
     world.chaos.flush().await;
     assert_eq!(world.chaos.tally().refused, 1);
     assert_eq!(log::stored_items(&world.db).await, []);
@@ -152,10 +149,7 @@ async fn a_completed_receipt_leaves_nothing_to_settle(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     leave_late_commit(&world, &runner).await.complete();
-    runner
-        .run(|_, _| async { Ok::<_, Error>(()) })
-        .await
-        .unwrap();
+    runner.run(|_| async { Ok::<_, Error>(()) }).await.unwrap();
     world.chaos.flush().await;
     assert_eq!(world.chaos.tally().landed, 1);
 }

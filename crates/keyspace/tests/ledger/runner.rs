@@ -25,7 +25,7 @@ on_every_store!(
     operations_one_after_the_other_share_a_slot,
     operations_at_the_same_time_have_slots_of_their_own,
     without_the_ledger_an_applied_commit_happens_twice,
-    maybe_committed_stays_true_once_it_is,
+    an_attempt_says_what_the_previous_one_failed_with,
     a_retryable_error_of_the_closure_runs_it_again,
     any_other_error_of_the_closure_is_the_answer,
     what_the_store_refuses_for_good_is_the_answer,
@@ -60,7 +60,8 @@ async fn operations_of_any_database_can_be_spawned() {
     fn spawn<D: Database>(runner: Runner<D>) -> tokio::task::JoinHandle<Result<u32, Error>> {
         tokio::spawn(async move {
             runner
-                .run(|tr, attempt| async move {
+                .run(|tr| async move {
+                    let attempt = tr.attempt();
                     let read = tr.get(b"key", Isolation::Serializable);
                     tr.set(b"key", b"value");
                     read.await?;
@@ -95,7 +96,7 @@ async fn a_writing_operation_records_itself_in_its_slot(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let ((), commit) = runner
-        .run_committed(|tr, _| async move {
+        .run_committed(|tr| async move {
             tr.set(b"key", b"value");
             Ok::<_, Error>(())
         })
@@ -113,7 +114,7 @@ async fn a_reading_operation_leaves_its_slot_alone(store: TestStore) {
     let runner = world.runner().await;
     let before = ledger_rows(&world.db).await;
     let (value, commit) = runner
-        .run_committed(|tr, _| async move {
+        .run_committed(|tr| async move {
             tr.add_conflict_key(ConflictKind::Read, b"other")?;
             tr.get(b"key", Isolation::Serializable).await
         })
@@ -128,13 +129,13 @@ async fn an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle(store
     let runner = world.runner().await;
     for fate in [Fate::Applied, Fate::Lost] {
         world.chaos.script([CommitFault::Unknown(fate)]);
-        let write = runner.run(|tr, _| async move {
+        let write = runner.run(|tr| async move {
             tr.set(b"key", b"value");
             Ok::<_, Error>(())
         });
         write.await.unwrap();
         let before = ledger_rows(&world.db).await;
-        let read = runner.run(|_, _| async { Ok::<_, Error>(()) });
+        let read = runner.run(|_| async { Ok::<_, Error>(()) });
         read.await.unwrap();
         assert_eq!(ledger_rows(&world.db).await, before);
     }
@@ -146,7 +147,8 @@ async fn what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write(store: 
     let before = ledger_rows(&world.db).await;
     world.chaos.script([CommitFault::NotCommitted]);
     let ((), commit) = runner
-        .run_committed(|tr, attempt| async move {
+        .run_committed(|tr| async move {
+            let attempt = tr.attempt();
             if attempt.number == 1 {
                 tr.set(b"key", b"value");
             }
@@ -171,7 +173,7 @@ async fn every_kind_of_write_is_recorded(store: TestStore) {
         let runner = world.runner().await;
         let before = ledger_rows(&world.db).await;
         runner
-            .run(|tr, _| async move {
+            .run(|tr| async move {
                 write(&tr);
                 Ok::<_, Error>(())
             })
@@ -185,7 +187,7 @@ async fn operations_one_after_the_other_share_a_slot(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     for operation in 0..20 {
-        let append = runner.run(|tr, _| async move {
+        let append = runner.run(|tr| async move {
             log::append(&tr, operation, 1);
             Ok::<_, Error>(())
         });
@@ -198,7 +200,7 @@ async fn operations_at_the_same_time_have_slots_of_their_own(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = &world.runner().await;
     let operations = (0..10).map(|operation| {
-        runner.run(move |tr, _| async move {
+        runner.run(move |tr| async move {
             tokio::task::yield_now().await;
             log::append(&tr, operation, 1);
             Ok::<_, Error>(())
@@ -217,19 +219,23 @@ async fn without_the_ledger_an_applied_commit_happens_twice(store: TestStore) {
     let flags = Mutex::new(Vec::new());
     let flags = &flags;
     runner
-        .run(|tr, attempt| async move {
-            flags.lock().unwrap().push(attempt.maybe_committed);
+        .run(|tr| async move {
+            let attempt = tr.attempt();
+            flags.lock().unwrap().push(attempt.after);
             log::append(&tr, 1, attempt.number);
             Ok::<_, Error>(())
         })
         .await
         .unwrap();
-    assert_eq!(*flags.lock().unwrap(), [false, true]);
+    assert_eq!(
+        *flags.lock().unwrap(),
+        [None, Some(Code::COMMIT_UNKNOWN_RESULT)]
+    );
     assert_eq!(log::stored_items(&world.db).await.len(), 2);
     assert_eq!(ledger_rows(&world.db).await, []);
 }
 
-async fn maybe_committed_stays_true_once_it_is(store: TestStore) {
+async fn an_attempt_says_what_the_previous_one_failed_with(store: TestStore) {
     for exactly_once in [true, false] {
         let world = World::calm(&store).await;
         let options = world.options().exactly_once(exactly_once);
@@ -243,11 +249,12 @@ async fn maybe_committed_stays_true_once_it_is(store: TestStore) {
         let attempts = Mutex::new(Vec::new());
         let attempts = &attempts;
         runner
-            .run(|tr, attempt| async move {
+            .run(|tr| async move {
+                let attempt = tr.attempt();
                 attempts
                     .lock()
                     .unwrap()
-                    .push((attempt.number, attempt.maybe_committed));
+                    .push((attempt.number, attempt.after));
                 tr.set(b"key", b"value");
                 Ok::<_, Error>(())
             })
@@ -255,7 +262,13 @@ async fn maybe_committed_stays_true_once_it_is(store: TestStore) {
             .unwrap();
         assert_eq!(
             *attempts.lock().unwrap(),
-            [(1, false), (2, false), (3, true), (4, true), (5, true)]
+            [
+                (1, None),
+                (2, Some(Code::NOT_COMMITTED)),
+                (3, Some(Code::COMMIT_UNKNOWN_RESULT)),
+                (4, Some(Code::TRANSACTION_TOO_OLD)),
+                (5, Some(Code::NOT_COMMITTED)),
+            ]
         );
     }
 }
@@ -268,7 +281,8 @@ async fn a_retryable_error_of_the_closure_runs_it_again(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let number = runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             tr.set(b"key", &[attempt.number as u8]);
             if attempt.number < 3 {
                 return Err(Wrapped(Code::FUTURE_VERSION.into()));
@@ -288,7 +302,7 @@ async fn any_other_error_of_the_closure_is_the_answer(store: TestStore) {
     let runs = &runs;
     let before = ledger_rows(&world.db).await;
     let answer = runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             runs.fetch_add(1, Ordering::Relaxed);
             tr.set(b"key", b"value");
             Err::<(), _>(Failure::Refused)
@@ -304,7 +318,7 @@ async fn what_the_store_refuses_for_good_is_the_answer(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let answer = runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             tr.set(b"key", &[0; keyspace::limits::VALUE_BYTES + 1]);
             Ok::<_, Error>(())
         })
@@ -320,7 +334,8 @@ async fn what_the_store_refuses_for_good_is_the_answer_also_after_an_unknown_com
     let runner = world.runner().await;
     world.chaos.script([CommitFault::Unknown(Fate::Lost)]);
     let answer = runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             let value_bytes = match attempt.number {
                 1 => 1,
                 _ => keyspace::limits::VALUE_BYTES + 1,
@@ -338,7 +353,7 @@ async fn a_handle_kept_past_the_closure_commits_nothing_and_is_cancelled(store: 
     let runner = world.runner().await;
     let kept = &Mutex::new(None);
     let answer = runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             tr.set(b"key", b"value");
             *kept.lock().unwrap() = Some(tr);
             Ok::<_, Error>(())
@@ -374,7 +389,8 @@ async fn a_handle_kept_by_an_attempt_in_doubt_leaves_no_doubt(store: TestStore) 
     for (fate, happened) in [(Fate::Lost, false), (Fate::Applied, true)] {
         world.chaos.script([CommitFault::Unknown(fate)]);
         let answer = runner
-            .run(|tr, attempt| async move {
+            .run(|tr| async move {
+                let attempt = tr.attempt();
                 tr.set(b"key", b"value");
                 if attempt.number > 1 {
                     *kept.lock().unwrap() = Some(tr);
@@ -393,7 +409,7 @@ async fn a_handle_kept_by_an_attempt_in_doubt_leaves_no_doubt(store: TestStore) 
 async fn a_watch_may_leave_the_closure(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
-    let watch = runner.run(|tr, _| async move { Ok::<_, Error>(tr.watch(b"key")) });
+    let watch = runner.run(|tr| async move { Ok::<_, Error>(tr.watch(b"key")) });
     // The future of a watch is large, and so is one that returns it.
     let watch = Box::pin(watch).await.unwrap();
     let mut tr = world.db.begin().unwrap();
@@ -408,7 +424,7 @@ async fn the_attempt_limit_ends_in_the_last_error(store: TestStore) {
     world.chaos.script([CommitFault::NotCommitted; 3]);
     let runs = &AtomicU32::new(0);
     let answer = runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             runs.fetch_add(1, Ordering::Relaxed);
             tr.set(b"key", b"value");
             Ok::<_, Error>(())
@@ -435,7 +451,8 @@ async fn the_last_error_is_the_closures_own(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner_with(world.options().attempt_limit(3)).await;
     let answer = runner
-        .run(|_, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             Err::<(), _>(Wrapped {
                 number: attempt.number,
                 source: Code::NOT_COMMITTED.into(),
@@ -451,7 +468,7 @@ async fn the_time_limit_ends_in_a_timeout() {
         let world = World::still().await;
         let limit = Duration::from_secs(3);
         let runner = world.runner_with(world.options().time_limit(limit)).await;
-        let operation = runner.run(|tr, _| async move {
+        let operation = runner.run(|tr| async move {
             if let Some(timeout) = own_timeout {
                 tr.set_option(TransactionOption::Timeout(timeout))?;
             }
@@ -473,7 +490,7 @@ async fn the_time_limit_is_that_of_each_step_too() {
     let runner = world.runner_with(world.options().time_limit(limit)).await;
     let clock = &world.clock;
     let answer = runner
-        .run(|tr, _| async move {
+        .run(|tr| async move {
             clock.advance(limit);
             tr.get(b"key", Isolation::Snapshot).await
         })
@@ -494,7 +511,7 @@ async fn a_limit_reached_in_doubt_is_an_unknown_outcome() {
         let runner = world.runner_with(limit(world.options())).await;
         world.chaos.script([CommitFault::Unknown(Fate::Lost)]);
         world.chaos.script([CommitFault::NotCommitted; 100]);
-        let operation = runner.run(|tr, _| async move {
+        let operation = runner.run(|tr| async move {
             tr.set(b"key", b"value");
             Ok::<_, Error>(())
         });
@@ -518,7 +535,7 @@ async fn backoff_is_limited_by_the_longest_delay(store: TestStore) {
     let runner = world.runner_with(options).await;
     let began = world.env.now();
     let answer = runner
-        .run(|_, _| async { Err::<(), Error>(Code::NOT_COMMITTED.into()) })
+        .run(|_| async { Err::<(), Error>(Code::NOT_COMMITTED.into()) })
         .await;
     assert_eq!(answer.unwrap_err().code(), Some(Code::NOT_COMMITTED));
     assert!(world.env.now() - began <= Duration::from_millis(110));
@@ -528,7 +545,7 @@ async fn a_closure_that_reads_much_lets_other_tasks_run(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let other_ran = &AtomicBool::new(false);
-    let long = runner.run(|tr, _| async move {
+    let long = runner.run(|tr| async move {
         for _ in 0..1000 {
             tr.get(b"key", Isolation::Snapshot).await?;
         }
@@ -544,7 +561,7 @@ async fn a_store_that_is_closed_is_an_answer() {
     let store = keyspace::embedded::Options::new().memory().unwrap();
     let runner = Runner::new(store.clone());
     store.close().unwrap();
-    let answer = runner.run(|_, _| async { Ok::<_, Error>(()) }).await;
+    let answer = runner.run(|_| async { Ok::<_, Error>(()) }).await;
     assert_eq!(
         answer.unwrap_err().code(),
         Some(Code::TRANSACTION_CANCELLED)

@@ -38,7 +38,8 @@ async fn ledger_count(world: &World) -> usize {
 
 async fn append<D: Database>(runner: &Runner<D>, operation: u64) -> Result<u32, Error> {
     runner
-        .run(|tr, attempt| async move {
+        .run(|tr| async move {
+            let attempt = tr.attempt();
             log::append(&tr, operation, attempt.number);
             Ok(attempt.number)
         })
@@ -236,10 +237,7 @@ async fn reading_does_not_keep_a_ledger_young() {
     let runner = world.runner().await;
     for _ in 0..5 {
         world.clock.advance(AGE / 8);
-        runner
-            .run(|_, _| async { Ok::<_, Error>(()) })
-            .await
-            .unwrap();
+        runner.run(|_| async { Ok::<_, Error>(()) }).await.unwrap();
     }
     assert_eq!(ledger_count(&world).await, 2);
 }

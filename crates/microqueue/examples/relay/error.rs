@@ -37,7 +37,7 @@ pub(crate) enum Error {
     },
 
     #[error("cannot open the store")]
-    Open(#[source] keyspace::Error),
+    Open(#[source] keyspace::OpenError),
 
     #[error("the store failed")]
     Keyspace(#[from] keyspace::Error),

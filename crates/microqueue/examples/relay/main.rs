@@ -109,7 +109,7 @@ async fn check<D: Database>(relay: &Relay<D>) -> Result<Check> {
         let query = &query;
         let batch = relay
             .runner
-            .run(|tr, _| async move {
+            .run(|tr| async move {
                 let batch = tr.get_range(query, Isolation::Serializable).await;
                 batch.map_err(Error::from)
             })

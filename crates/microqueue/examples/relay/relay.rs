@@ -72,7 +72,7 @@ impl<D: Database> Relay<D> {
     pub(crate) async fn claim(&self, directory: &Path) -> Result<()> {
         let directory = &directory.display().to_string();
         self.runner
-            .run(|tr, _| async move { self.store.claim(&tr, directory).await })
+            .run(|tr| async move { self.store.claim(&tr, directory).await })
             .await
     }
 
@@ -116,7 +116,8 @@ impl<D: Database> Relay<D> {
             loop {
                 let enqueued = self
                     .runner
-                    .run(|tr, attempt| async move {
+                    .run(|tr| async move {
+                        let attempt = tr.attempt();
                         self.enqueued.attempt(&attempt);
                         self.enqueue(&tr, file, lines).await
                     })
@@ -159,7 +160,8 @@ impl<D: Database> Relay<D> {
             produced.mark_unchanged();
             let dequeued = self
                 .runner
-                .run(|tr, attempt| async move {
+                .run(|tr| async move {
+                    let attempt = tr.attempt();
                     self.dequeued.attempt(&attempt);
                     self.dequeue(&tr, consumer).await
                 })

@@ -106,7 +106,7 @@ impl Store {
                 run,
             ));
             let mut value = Vec::new();
-            Bincode::encode(received, &mut value)?;
+            Bincode.encode(received, &mut value)?;
             tr.atomic(MutationOp::SetVersionstampedKey, &key, &value);
         }
         Ok(())
@@ -125,7 +125,9 @@ impl Store {
             key: row.to_key(),
             reason: error.to_string(),
         })?;
-        let received = Bincode::decode(row.to_value()).map_err(|error| error.at(row.to_key()))?;
+        let received = Bincode
+            .decode(row.to_value())
+            .map_err(|error| error.at(row.to_key()))?;
         Ok((consumer, received))
     }
 
@@ -139,7 +141,11 @@ async fn get<T: Serialize + DeserializeOwned>(
     key: &[u8],
 ) -> Result<Option<T>> {
     let value = tr.get(key, Isolation::Serializable).await?;
-    let value = value.map(|value| Bincode::decode(value).map_err(|error| error.at(key.to_vec())));
+    let value = value.map(|value| {
+        Bincode
+            .decode(value)
+            .map_err(|error| error.at(key.to_vec()))
+    });
     Ok(value.transpose()?)
 }
 
@@ -149,7 +155,7 @@ fn set<T: Serialize + DeserializeOwned>(
     value: &T,
 ) -> Result<()> {
     let mut bytes = Vec::new();
-    Bincode::encode(value, &mut bytes)?;
+    Bincode.encode(value, &mut bytes)?;
     tr.set(key, &bytes);
     Ok(())
 }

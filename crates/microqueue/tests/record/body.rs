@@ -2,7 +2,7 @@
 
 use futures::executor::block_on;
 use microqueue::keyspace::Store;
-use microqueue::keyspace::codec::{Bincode, Codec, Json, Tuple};
+use microqueue::keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
 use microqueue::keyspace::{self, Database, Subspace, Transaction};
 use microqueue::{Error, MicroQueue, Order};
 
@@ -19,12 +19,13 @@ pub(crate) fn record(input: &[u8]) {
     let (key, value) = row.split_at(row.len().min(key_bytes.into()));
     for order in [Order::Commit, Order::Index] {
         look::<Vec<String>, Bincode>(order, key, value);
+        look::<Vec<String>, MessagePack>(order, key, value);
         look::<(String, Vec<u8>, i64), Tuple>(order, key, value);
         look::<Vec<Option<f64>>, Json>(order, key, value);
     }
 }
 
-fn look<T, C: Codec<T>>(order: Order, key: &[u8], value: &[u8]) {
+fn look<T, C: Codec<T> + Default>(order: Order, key: &[u8], value: &[u8]) {
     let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
     let key = [queue.subspace().bytes(), key].concat();
     let (begin, end) = queue.subspace().range();

@@ -9,14 +9,14 @@ mod common;
 use common::{memory, rows};
 use keyspace::conformance::fuzz::damage;
 use keyspace::conformance::scale;
-use microqueue::keyspace::codec::{Bincode, Codec, Json, Tuple};
+use microqueue::keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
 use microqueue::keyspace::{self, Database, KeyValue, OwnedTransaction, Subspace};
 use microqueue::{MicroQueue, Order};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 /// Returns the row of a queue that holds one value.
-async fn row<T, C: Codec<T>>(order: Order, value: T) -> KeyValue {
+async fn row<T, C: Codec<T> + Default>(order: Order, value: T) -> KeyValue {
     let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
     let db = memory();
     let mut tr = db.begin().unwrap();
@@ -32,6 +32,7 @@ async fn damaged_rows_are_items_or_corrupt_and_never_a_panic() {
     for order in [Order::Commit, Order::Index] {
         whole.extend([
             row::<_, Bincode>(order, vec!["a".repeat(300), "b".to_owned()]).await,
+            row::<_, MessagePack>(order, vec!["a".repeat(300), "b".to_owned()]).await,
             row::<_, Tuple>(order, ("a\0".to_owned(), vec![0_u8, 1], -5_i64)).await,
             row::<_, Json>(order, vec![None, Some(1.5_f64)]).await,
         ]);

@@ -17,7 +17,7 @@ use super::workload::Workload;
 use super::{CACHE_BYTES, new_store, path, seeds};
 use crate::conformance::scale;
 use crate::env::{Environment, ManualClock};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, OpenError};
 
 const FAULTS: [Fault; 3] = [Fault::Error, Fault::Full, Fault::ShortWrite];
 
@@ -101,7 +101,7 @@ fn a_disk_that_fails_while_the_store_is_opened_leaves_it_to_be_opened_again() {
             disk.fail_after(calls, fault);
             if let Err(error) = open_backend(disk.clone(), path(), CACHE_BYTES) {
                 assert!(
-                    matches!(error, Error::Open { .. }),
+                    matches!(error, OpenError::Open { .. }),
                     "{fault:?} {calls}: {error:?}"
                 );
             }
