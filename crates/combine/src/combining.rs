@@ -1,6 +1,6 @@
 //! What a worker does in a bucket: passes, and what becomes of those that fail.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use hc_dequeue::microqueue::keyspace::codec::Codec;
@@ -47,11 +47,11 @@ struct First(Mutex<Option<Bytes>>);
 
 impl First {
     fn set(&self, row: Option<Bytes>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = row;
+        *self.0.lock() = row;
     }
 
     fn take(self) -> Option<Bytes> {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.0.into_inner()
     }
 }
 

@@ -11,10 +11,11 @@ mod pending;
 mod roster;
 mod wait;
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, TryFutureExt, try_join};
@@ -517,12 +518,7 @@ impl<E: Send + 'static> Hands<E> {
 /// Waits for a watch, for ever if there is none.
 async fn wait(watch: &mut Option<Watch>) -> keyspace::Result<()> {
     match watch {
-        Some(watch) => {
-            watch
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner)
-                .await
-        }
+        Some(watch) => watch.get_mut().await,
         None => std::future::pending().await,
     }
 }

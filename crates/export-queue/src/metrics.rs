@@ -17,8 +17,8 @@
 //!
 //! The gauges are set at each heartbeat.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use combine::crew::PendingGauges;
@@ -82,7 +82,7 @@ impl Metrics {
             ];
             gauge!("export_queue_lag_seconds", &labels).set(lag.as_secs_f64());
         };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         for removed in told.iter().filter(|name| !lags.contains_key(*name)) {
             tell(removed, Duration::ZERO);
         }

@@ -3,11 +3,12 @@
 //! Nothing in these crates asks the machine for the time or for a random number by itself. It asks
 //! an [`Environment`], so that a whole run is reproducible from a seed.
 
+use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use rand::rngs::StdRng;
@@ -109,10 +110,7 @@ impl Environment {
 
     /// Fills a buffer with random bytes.
     pub fn fill_random(&self, buffer: &mut [u8]) {
-        self.rng
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .fill_bytes(buffer);
+        self.rng.lock().fill_bytes(buffer);
     }
 
     /// Returns `N` random bytes.

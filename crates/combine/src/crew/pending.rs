@@ -1,7 +1,7 @@
 //! What waits in a bucket, and the gauges that tell it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hc_dequeue::microqueue::keyspace::{
     self, Isolation, RangeQuery, StreamingMode, Transaction, read_all,
@@ -93,6 +93,6 @@ impl PendingGauges {
     }
 
     fn told(&self) -> MutexGuard<'_, BTreeSet<Bucket>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.told.lock()
     }
 }

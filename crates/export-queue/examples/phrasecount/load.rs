@@ -11,9 +11,10 @@
 //! removing all uploads that there are. One of somebody who lives is removed as well: who finds the
 //! chunk before gone, or the text, begins again.
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use export_queue::combine::hc_dequeue::Enqueue;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -210,24 +211,22 @@ impl Loading<'_> {
     }
 
     fn is_gone(&self, uri: &str) -> bool {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
+        let loaded = self.loaded.lock();
         !seen.contains(uri) && !loaded.skipped.iter().any(|skipped| skipped.hides(uri))
     }
 
     fn see(&self, uri: String) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.insert(uri);
     }
 
     fn note(&self, note: impl FnOnce(&mut Loaded)) {
-        note(&mut self.loaded.lock().unwrap_or_else(PoisonError::into_inner));
+        note(&mut self.loaded.lock());
     }
 
     fn into_loaded(self) -> Loaded {
-        self.loaded
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.loaded.into_inner()
     }
 }
 

@@ -3,8 +3,9 @@
 //! A row has the sequence of the export that it is from, and what is gone leaves its sequence in
 //! `gone`. So an export changes something only if it is newer than what is there.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use export_queue::SEQUENCE_BYTES;
@@ -208,9 +209,7 @@ impl Table {
 
     /// A transaction that panicked was rolled back.
     fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock()
     }
 }
 

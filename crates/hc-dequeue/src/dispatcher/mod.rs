@@ -18,8 +18,9 @@ mod serve;
 mod take;
 mod upkeep;
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
@@ -460,12 +461,7 @@ where
         let timer = self.runner.environment().sleep(next.saturating_sub(now));
         let watch = async {
             match self.sleep.as_mut().and_then(|sleep| sleep.watch.as_mut()) {
-                Some(watch) => {
-                    watch
-                        .get_mut()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .await
-                }
+                Some(watch) => watch.get_mut().await,
                 None => std::future::pending().await,
             }
         };

@@ -1,7 +1,7 @@
 //! From a wish to items.
 
+use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::try_join;

@@ -1,7 +1,8 @@
 //! The fast path: takes, of which each looks what there is while the one before it commits.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, try_join};
@@ -185,14 +186,14 @@ async fn finish<T>(
     outcome: Mutex<BoxFuture<Result<Outcome<T>>>>,
     next: &mut Option<Begun<T>>,
 ) -> Result<Outcome<T>> {
-    let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut outcome = outcome.into_inner();
     if let Some(looks) = next {
         let looks = looks.outcome.get_mut();
         tokio::select! {
             biased;
             outcome = &mut outcome => return outcome,
             // It ends without an order only if it fails.
-            _ = looks.unwrap_or_else(PoisonError::into_inner) => {}
+            _ = looks => {}
         }
         *next = None;
     }

@@ -18,10 +18,11 @@
 
 mod transaction;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -364,8 +365,7 @@ impl<D: Database> Chaos<D> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<D::Transaction>> {
-        let state = self.shared.state.lock();
-        state.unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock()
     }
 }
 

@@ -1,9 +1,10 @@
 //! A transaction of a store that fails.
 
+use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::future::{Future, pending};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -45,7 +46,7 @@ impl<D: Database> ChaosTransaction<D> {
     /// Issues a read, unless it is its turn to fail.
     fn read<F>(&self, issue: impl FnOnce(&D::Transaction) -> F) -> Result<F> {
         if let Some(code) = self.chaos.draw_read_fault() {
-            lock(&self.failed_read).get_or_insert(code);
+            self.failed_read.lock().get_or_insert(code);
             return Err(code.into());
         }
         with(&self.tr, issue)
@@ -58,21 +59,18 @@ impl<D: Database> ChaosTransaction<D> {
     }
 
     fn take(&self) -> Option<D::Transaction> {
-        self.tr
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.tr.write().take()
     }
 
     fn put(&self, tr: D::Transaction) {
-        *self.tr.write().unwrap_or_else(PoisonError::into_inner) = Some(tr);
+        *self.tr.write() = Some(tr);
     }
 
     async fn commit_unless_faulty(&self) -> Result<Commit> {
         let mut tr = self.take().ok_or(Code::USED_DURING_COMMIT)?;
         self.chaos.gate().await;
         self.chaos.land_before(LandingPoint::Commit).await;
-        if let Some(code) = *lock(&self.failed_read) {
+        if let Some(code) = *self.failed_read.lock() {
             self.put(tr);
             return Err(code.into());
         }
@@ -116,7 +114,7 @@ impl<D: Database> ChaosTransaction<D> {
     /// Begins the transaction that replaces one that was taken away.
     fn replacement(&self) -> Result<D::Transaction> {
         let tr = self.chaos.db.begin()?;
-        for &option in lock(&self.options).iter() {
+        for &option in self.options.lock().iter() {
             tr.set_option(option)?;
         }
         Ok(tr)
@@ -124,7 +122,7 @@ impl<D: Database> ChaosTransaction<D> {
 
     fn begin_attempt(&mut self) {
         *self.wrote.get_mut() = false;
-        *lock(&self.failed_read) = None;
+        *self.failed_read.lock() = None;
         self.verdict = watch::Sender::new(None);
         self.chaos.attempt_begins();
     }
@@ -223,7 +221,7 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
                 | TransactionOption::RetryLimit(_)
                 | TransactionOption::MaxRetryDelay(_)
         ) {
-            lock(&self.options).push(option);
+            self.options.lock().push(option);
         }
         Ok(())
     }
@@ -290,7 +288,7 @@ impl<D: Database> OwnedTransaction for ChaosTransaction<D> {
     }
 
     fn reset(&mut self) {
-        lock(&self.options).clear();
+        self.options.lock().clear();
         match self.take() {
             Some(mut tr) => {
                 tr.reset();
@@ -321,10 +319,6 @@ impl<D: Database> fmt::Debug for ChaosTransaction<D> {
 
 /// Gives the transaction to `act`, unless a commit has it.
 fn with<T, V>(tr: &RwLock<Option<T>>, act: impl FnOnce(&T) -> V) -> Result<V> {
-    let tr = tr.read().unwrap_or_else(PoisonError::into_inner);
+    let tr = tr.read();
     Ok(act(tr.as_ref().ok_or(Code::USED_DURING_COMMIT)?))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

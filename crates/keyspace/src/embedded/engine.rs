@@ -12,10 +12,11 @@
 //!  verdict                  <---------------------------- 7 acknowledge
 //! ```
 
+use parking_lot::Mutex;
 use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::oneshot;
@@ -135,10 +136,7 @@ impl Engine {
     /// Commits what was sent, ends the thread, closes the file. Blocks until that is done. Fails
     /// if the store had failed, or its last flush does; a second call has nothing left to do.
     pub(super) fn shut_down(&self) -> Result<()> {
-        let mut committer = self
-            .committer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut committer = self.committer.lock();
         self.shared.queue.close();
         let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
         // Who is woken by the committer may drop the last handle there. The thread ends by itself.

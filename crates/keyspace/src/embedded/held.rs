@@ -1,8 +1,9 @@
 //! Looking into a file without touching it.
 
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::io;
 use std::ops::Bound;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use redb::{BackendError, StorageBackend};
 
@@ -78,7 +79,7 @@ impl<B: StorageBackend> HeldBackend<B> {
 
     /// Writes what was held back. From now on the backend is the file.
     pub(super) fn release(&self) -> io::Result<()> {
-        let mut steps = self.0.steps.write().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.0.steps.write();
         for step in steps.iter().flatten() {
             step.take(&self.0.file)?;
         }
@@ -88,7 +89,7 @@ impl<B: StorageBackend> HeldBackend<B> {
 
     /// Holds a step back, or takes it if the file was released.
     fn hold(&self, step: Step) -> io::Result<()> {
-        let mut steps = self.0.steps.write().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.0.steps.write();
         match &mut *steps {
             Some(steps) => steps.push(step),
             None => step.take(&self.0.file)?,
@@ -102,7 +103,7 @@ impl<B: StorageBackend> HeldBackend<B> {
     }
 
     fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<Step>>> {
-        self.0.steps.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.steps.read()
     }
 }
 

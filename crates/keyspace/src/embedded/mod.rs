@@ -48,9 +48,10 @@ mod view;
 mod watch;
 mod write_map;
 
+use parking_lot::Mutex;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::transaction::EmbeddedTransaction;
@@ -222,16 +223,12 @@ impl Database for Embedded {
     type Transaction = EmbeddedTransaction;
 
     fn begin(&self) -> Result<Self::Transaction> {
-        let defaults = self
-            .defaults
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let defaults = self.defaults.lock().clone();
         Ok(EmbeddedTransaction::new(self.engine.clone(), defaults))
     }
 
     fn set_option(&self, option: DatabaseOption) -> Result<()> {
-        let mut defaults = self.defaults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut defaults = self.defaults.lock();
         match option {
             DatabaseOption::TransactionTimeout(timeout) => {
                 defaults.timeout = Some(timeout).filter(|timeout| !timeout.is_zero());

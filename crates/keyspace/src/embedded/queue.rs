@@ -1,7 +1,7 @@
 //! The queue of commits between the transactions and the committer.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -111,18 +111,10 @@ impl Queue {
             }
             waiting.committer_is_idle = true;
             let Some(patience) = patience else {
-                waiting = self
-                    .wake
-                    .wait(waiting)
-                    .unwrap_or_else(PoisonError::into_inner);
+                self.wake.wait(&mut waiting);
                 continue;
             };
-            let (woken, timeout) = self
-                .wake
-                .wait_timeout(waiting, patience)
-                .unwrap_or_else(PoisonError::into_inner);
-            waiting = woken;
-            if timeout.timed_out() {
+            if self.wake.wait_for(&mut waiting, patience).timed_out() {
                 break;
             }
         }
@@ -155,7 +147,7 @@ impl Queue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

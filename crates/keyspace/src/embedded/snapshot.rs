@@ -1,6 +1,7 @@
 //! Reading the store as a commit left it.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use parking_lot::RwLock;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::StorageError;
@@ -33,17 +34,14 @@ impl State {
 
     /// Lets go of the rows, after a read that is under way.
     pub(super) fn empty(&self) {
-        *self.rows.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.rows.write() = None;
     }
 }
 
 #[cfg(test)]
 impl State {
     pub(super) fn is_empty(&self) -> bool {
-        self.rows
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_none()
+        self.rows.read().is_none()
     }
 }
 
@@ -109,11 +107,7 @@ impl Snapshot {
             return Err(Code::TRANSACTION_TOO_OLD.into());
         }
         let answer = {
-            let rows = self
-                .state
-                .rows
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
+            let rows = self.state.rows.read();
             rows.as_ref().map(|rows| guarded(|| Ok(read(rows)?)))
         };
         match answer {

@@ -15,9 +15,10 @@
 //! 4. The clock stands still [`LEAD_VERSIONS`] after the newest version on disk, until a commit is
 //!    flushed. The time it stood still is not made up for.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::snapshot::State;
@@ -214,7 +215,7 @@ impl Timeline {
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! One transaction of the embedded store, as the contract sees it: its calls and its life cycle.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::future::{Future, ready};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,7 +55,7 @@ impl EmbeddedTransaction {
 
     /// Locks the state. No code that holds the lock can leave the state half changed.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Stages a write that `check` finds valid; an error is kept for the next read and the commit.
@@ -109,7 +110,7 @@ impl EmbeddedTransaction {
     /// Makes the transaction ready for another attempt.
     fn restart(&mut self) {
         let fresh = Self::fresh_state(&self.engine, &self.defaults);
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         let old = std::mem::replace(state, fresh);
         state.persistent = old.persistent;
     }
@@ -378,11 +379,11 @@ impl OwnedTransaction for EmbeddedTransaction {
 
     fn reset(&mut self) {
         let fresh = Self::fresh_state(&self.engine, &self.defaults);
-        *self.state.get_mut().unwrap_or_else(PoisonError::into_inner) = fresh;
+        *self.state.get_mut() = fresh;
     }
 
     fn cancel(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         state.cancel();
     }
 }

@@ -4,12 +4,13 @@
 //! first and then looks for watches on the keys it wrote. Whichever comes second sees the other, so
 //! no change falls between the two.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Bound::{Excluded, Included};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -165,7 +166,7 @@ impl Registry {
     }
 
     fn armed(&self) -> MutexGuard<'_, BTreeMap<Bytes, Vec<Armed>>> {
-        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.armed.lock()
     }
 }
 

@@ -6,6 +6,7 @@
 )]
 
 use std::sync::atomic::{AtomicBool, Ordering};
+// The exit function must not touch thread-local variables, which other locks may use.
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;

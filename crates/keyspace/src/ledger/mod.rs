@@ -88,7 +88,7 @@ mod keys;
 mod receipt;
 mod upkeep;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use foundationdb_tuple::Subspace;
@@ -207,6 +207,6 @@ impl Ledger {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.lock()
     }
 }

@@ -1,7 +1,8 @@
 //! One operation's entry in the ledger.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Ledger, Slot, SlotRecord};
@@ -217,7 +218,7 @@ impl Receipt {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock()
     }
 }
 

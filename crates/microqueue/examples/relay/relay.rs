@@ -1,9 +1,10 @@
 //! Producers and consumers.
 
+use parking_lot::Mutex;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use microqueue::Item;
@@ -198,11 +199,11 @@ impl<D: Database> Relay<D> {
 
 impl Side {
     pub(crate) fn counts(&self) -> Counts {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.counts.lock()
     }
 
     fn update(&self, change: impl FnOnce(&mut Counts)) {
-        change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.counts.lock());
     }
 
     /// Counts an attempt of a transaction.
