@@ -1,6 +1,5 @@
 //! What a worker does in a bucket: passes, and what becomes of those that fail.
 
-use parking_lot::Mutex;
 use std::time::Duration;
 
 use hc_dequeue::microqueue::keyspace::codec::Codec;
@@ -8,6 +7,7 @@ use hc_dequeue::microqueue::keyspace::error::code_of;
 use hc_dequeue::microqueue::keyspace::{
     Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
 };
+use parking_lot::Mutex;
 
 use crate::crew::{Job, Next, Place};
 use crate::error::{Error, Result};

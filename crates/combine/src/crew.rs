@@ -11,7 +11,6 @@ mod pending;
 mod roster;
 mod wait;
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -22,6 +21,7 @@ use futures::{FutureExt, TryFutureExt, try_join};
 use hc_dequeue::microqueue::keyspace::env::BoxFuture;
 use hc_dequeue::microqueue::keyspace::{self, Bytes, Database, Runner, Transaction, Tx};
 use hc_dequeue::session::{Life, Member, SessionId, Sessions, Tick};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::Instrument;

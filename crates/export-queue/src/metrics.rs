@@ -17,12 +17,12 @@
 //!
 //! The gauges are set at each heartbeat.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use combine::crew::PendingGauges;
 use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
+use parking_lot::Mutex;
 
 /// The numbers of one worker.
 pub(crate) struct Metrics {

@@ -3,7 +3,6 @@
 //! Nothing in these crates asks the machine for the time or for a random number by itself. It asks
 //! an [`Environment`], so that a whole run is reproducible from a seed.
 
-use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use tokio::sync::watch;

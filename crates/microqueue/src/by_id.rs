@@ -9,7 +9,8 @@ use keyspace::{ConflictKind, Isolation, KeyValue, Transaction};
 
 use crate::error::{Error, Result};
 use crate::item::{Item, ItemId};
-use crate::queue::{MicroQueue, Order};
+use crate::order::Order;
+use crate::queue::MicroQueue;
 use crate::read::page;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {

@@ -33,6 +33,17 @@ pub struct CommittingQueue<T, D: Database, C = MessagePack> {
     pub(crate) runner: Runner<D>,
 }
 
+impl<T, C: Codec<T>> MicroQueue<T, C> {
+    /// Returns the queue with operations that commit by themselves, through `runner`. Reads nothing.
+    #[must_use]
+    pub fn committing<D: Database>(&self, runner: &Runner<D>) -> CommittingQueue<T, D, C> {
+        CommittingQueue {
+            queue: self.clone(),
+            runner: runner.clone(),
+        }
+    }
+}
+
 impl<T, D, C> CommittingQueue<T, D, C>
 where
     T: Send + Sync,

@@ -16,7 +16,8 @@ use keyspace::{Isolation, MutationOp, Transaction, Versionstamp};
 use crate::error::Result;
 use crate::item::{ItemId, SUFFIX_BYTES, StagedId};
 use crate::keys::corrupt;
-use crate::queue::{MicroQueue, Order};
+use crate::order::Order;
+use crate::queue::MicroQueue;
 use crate::read::last_row;
 
 /// Encoded values, and what will make their keys unique.

@@ -2,7 +2,7 @@
 
 use keyspace::{Subspace, Versionstamp};
 
-use crate::queue::Order;
+use crate::order::Order;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

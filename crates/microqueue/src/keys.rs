@@ -28,7 +28,7 @@ use keyspace::{Bytes, KeyValue, Subspace, Versionstamp, limits};
 
 use crate::error::{Error, Result};
 use crate::item::{Item, ItemId, SUFFIX_BYTES};
-use crate::queue::Order;
+use crate::order::Order;
 
 /// The format number of a value in commit order.
 const FORMAT: u8 = 1;

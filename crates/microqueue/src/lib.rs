@@ -126,6 +126,7 @@ mod enqueue;
 mod error;
 mod item;
 mod keys;
+mod order;
 mod queue;
 mod read;
 mod verify;
@@ -134,7 +135,7 @@ pub use crate::committing::CommittingQueue;
 pub use crate::error::{Error, Result};
 pub use crate::item::{Item, ItemId, SUFFIX_BYTES, StagedId};
 pub use crate::keys::MAX_PREFIX_BYTES;
-pub use crate::queue::{MicroQueue, Order};
+pub use crate::queue::MicroQueue;
 pub use keyspace;
 
 /// Compiles and runs the example of the README.

@@ -3,23 +3,10 @@
 use std::fmt;
 
 use keyspace::codec::{Codec, MessagePack};
-use keyspace::run::Runner;
-use keyspace::{Database, Environment, Subspace};
+use keyspace::{Environment, Subspace};
 
-use crate::committing::CommittingQueue;
 use crate::keys::Layout;
-
-/// What decides the place of an item. Fixed for the life of a queue: every handle on a subspace
-/// must name the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Order {
-    /// The order of commits, and of calls within a commit. Enqueuing reads nothing.
-    #[default]
-    Commit,
-    /// FoundationDB's *Queues* recipe, byte for byte: items go behind the last one that the
-    /// enqueuing transaction saw, and those that saw the same one are in random order.
-    Index,
-}
+use crate::order::Order;
 
 /// An ordered queue of `T` in a subspace, stored as the codec `C` writes them.
 ///
@@ -91,15 +78,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     #[must_use]
     pub fn order(&self) -> Order {
         self.layout.order
-    }
-
-    /// Returns the queue with operations that commit by themselves, through `runner`. Reads nothing.
-    #[must_use]
-    pub fn committing<D: Database>(&self, runner: &Runner<D>) -> CommittingQueue<T, D, C> {
-        CommittingQueue {
-            queue: self.clone(),
-            runner: runner.clone(),
-        }
     }
 }
 

@@ -23,7 +23,8 @@ use keyspace::{
 
 use crate::error::{Error, Result};
 use crate::item::{Item, ItemId};
-use crate::queue::{MicroQueue, Order};
+use crate::order::Order;
+use crate::queue::MicroQueue;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Returns the first item and leaves it in the queue, or `None` if the queue is empty.

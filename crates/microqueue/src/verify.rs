@@ -18,7 +18,8 @@ use keyspace::{Database, Isolation, OpenOptions, Subspace, Transaction, Versions
 use crate::error::{Error, Result};
 use crate::item::ItemId;
 use crate::keys::Layout;
-use crate::queue::{MicroQueue, Order};
+use crate::order::Order;
+use crate::queue::MicroQueue;
 use crate::read::last_row;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {

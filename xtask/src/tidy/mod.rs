@@ -5,6 +5,7 @@
 
 mod documents;
 mod layers;
+mod modules;
 mod sources;
 mod top_level;
 mod tree;
@@ -17,10 +18,12 @@ pub(crate) use self::layers::LAYERS;
 use self::tree::Tree;
 use crate::workspace;
 
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 5] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 7] = [
     top_level::check,
     layers::check,
     sources::check,
+    modules::check_functions,
+    modules::check_circles,
     documents::check_links,
     documents::check_schema,
 ];

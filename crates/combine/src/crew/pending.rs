@@ -1,12 +1,12 @@
 //! What waits in a bucket, and the gauges that tell it.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 
 use hc_dequeue::microqueue::keyspace::{
     self, Isolation, RangeQuery, StreamingMode, Transaction, read_all,
 };
 use metrics::{Label, gauge};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::keys::Bucket;
 

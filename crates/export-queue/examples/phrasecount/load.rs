@@ -11,13 +11,13 @@
 //! removing all uploads that there are. One of somebody who lives is removed as well: who finds the
 //! chunk before gone, or the text, begins again.
 
-use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use export_queue::combine::hc_dequeue::Enqueue;
 use futures::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::error::{Error, Result};

@@ -3,12 +3,12 @@
 //! A row has the sequence of the export that it is from, and what is gone leaves its sequence in
 //! `gone`. So an export changes something only if it is newer than what is there.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use export_queue::SEQUENCE_BYTES;
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
 use crate::error::{Error, Result};

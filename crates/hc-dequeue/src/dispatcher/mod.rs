@@ -18,7 +18,6 @@ mod serve;
 mod take;
 mod upkeep;
 
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +26,7 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{self, Database, Runner};
 use microqueue::{Item, ItemId};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use self::deliveries::Deliveries;

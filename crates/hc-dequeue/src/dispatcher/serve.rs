@@ -1,6 +1,5 @@
 //! From a wish to items.
 
-use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{self, Bytes, Code, Commit, Database, Transaction};
 use microqueue::{ItemId, StagedId};
+use parking_lot::Mutex;
 
 use super::{Dispatcher, Lead, Patience, Requested, STAGED_TAKES, Sleep, Watch};
 use crate::delivery::{Return, give_back};

@@ -1,6 +1,5 @@
 //! The fast path: takes, of which each looks what there is while the one before it commits.
 
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{Code, Database, Tx};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::serve::Tried;

@@ -18,13 +18,13 @@
 
 mod transaction;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 pub use self::transaction::ChaosTransaction;

@@ -1,12 +1,12 @@
 //! A transaction of a store that fails.
 
-use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::future::{Future, pending};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::{Chaos, CommitFault, Fate, LandingPoint, WatchFault};

@@ -12,13 +12,13 @@
 //!  verdict                  <---------------------------- 7 acknowledge
 //! ```
 
-use parking_lot::Mutex;
 use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Options;

@@ -1,10 +1,10 @@
 //! Looking into a file without touching it.
 
-use parking_lot::{RwLock, RwLockReadGuard};
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use parking_lot::{RwLock, RwLockReadGuard};
 use redb::{BackendError, StorageBackend};
 
 /// A storage backend that keeps what is written to it to itself until it is released.

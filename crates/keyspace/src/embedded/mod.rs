@@ -48,11 +48,12 @@ mod view;
 mod watch;
 mod write_map;
 
-use parking_lot::Mutex;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 pub use self::transaction::EmbeddedTransaction;
 

@@ -1,10 +1,10 @@
 //! The queue of commits between the transactions and the committer.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::store::Mutation;

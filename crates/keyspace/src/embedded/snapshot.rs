@@ -1,9 +1,9 @@
 //! Reading the store as a commit left it.
 
-use parking_lot::RwLock;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use redb::StorageError;
 
 use super::engine::Shared;

@@ -15,11 +15,12 @@
 //! 4. The clock stands still [`LEAD_VERSIONS`] after the newest version on disk, until a commit is
 //!    flushed. The time it stood still is not made up for.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::snapshot::State;
 use super::store::Rows;

@@ -1,12 +1,12 @@
 //! One transaction of the embedded store, as the contract sees it: its calls and its life cycle.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::engine::{CommitRequest, Engine};

@@ -4,7 +4,6 @@
 //! first and then looks for watches on the keys it wrote. Whichever comes second sees the other, so
 //! no change falls between the two.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Bound::{Excluded, Included};
@@ -14,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::engine::Shared;

@@ -25,7 +25,7 @@ use crate::mutation::Versionstamp;
 pub(crate) struct LedgerId([u8; 16]);
 
 impl LedgerId {
-    pub(super) fn random(environment: &Environment) -> Self {
+    pub(crate) fn random(environment: &Environment) -> Self {
         Self(environment.random_bytes())
     }
 }
@@ -42,7 +42,7 @@ impl LedgerKeys {
     }
 
     /// Returns the key of a slot.
-    pub(super) fn slot(&self, id: LedgerId, slot: u64) -> Vec<u8> {
+    pub(crate) fn slot(&self, id: LedgerId, slot: u64) -> Vec<u8> {
         self.ledger(id).pack(&(slot,))
     }
 
@@ -52,7 +52,7 @@ impl LedgerKeys {
     }
 
     /// Returns the range that holds the slots of all ledgers and nothing else.
-    pub(super) fn all(&self) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn all(&self) -> (Vec<u8>, Vec<u8>) {
         self.ledgers.range()
     }
 
@@ -89,7 +89,7 @@ impl SlotRecord {
     const VERSIONSTAMP_OFFSET: usize = 13;
 
     /// Returns the param of the `SetVersionstampedValue` that writes the record.
-    pub(super) fn template(operation: u64, attempt: u32) -> Vec<u8> {
+    pub(crate) fn template(operation: u64, attempt: u32) -> Vec<u8> {
         let mut template = Vec::with_capacity(Self::BYTES + size_of::<u32>());
         template.push(Self::FORMAT);
         template.extend_from_slice(&operation.to_be_bytes());

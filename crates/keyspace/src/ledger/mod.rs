@@ -86,12 +86,11 @@
 
 mod keys;
 mod receipt;
-mod upkeep;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use foundationdb_tuple::Subspace;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::keys::LedgerId;
 pub(crate) use self::keys::{LedgerKeys, SlotRecord};
@@ -108,14 +107,14 @@ const MAX_IDLE: Duration = Duration::from_secs(30 * 60);
 /// A ledger: an id and the slots under it that no operation is using.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    keys: LedgerKeys,
+    pub(crate) keys: LedgerKeys,
     environment: Environment,
     pool: Mutex<Pool>,
 }
 
 #[derive(Debug)]
-struct Pool {
-    id: LedgerId,
+pub(crate) struct Pool {
+    pub(crate) id: LedgerId,
     /// How many slots this id has had.
     slot_count: u64,
     clean: Vec<Slot>,
@@ -127,13 +126,13 @@ struct Pool {
 
 /// A slot in the hands of one operation or of the pool.
 #[derive(Debug)]
-struct Slot {
-    ledger: LedgerId,
-    key: Vec<u8>,
+pub(crate) struct Slot {
+    pub(crate) ledger: LedgerId,
+    pub(crate) key: Vec<u8>,
     /// The number of the last operation on it, 0 if there was none.
-    operation: u64,
+    pub(crate) operation: u64,
     /// Whether a commit of that operation may still land.
-    in_doubt: bool,
+    pub(crate) in_doubt: bool,
 }
 
 impl Pool {
@@ -158,7 +157,7 @@ impl Ledger {
     }
 
     /// Takes a slot for one operation: one in doubt before a clean one before a new one.
-    fn take(&self) -> Slot {
+    pub(crate) fn take(&self) -> Slot {
         let now = self.environment.now();
         let mut pool = self.lock();
         if (pool.recorded).is_some_and(|recorded| now.saturating_sub(recorded) > MAX_IDLE) {
@@ -191,7 +190,7 @@ impl Ledger {
     }
 
     /// Takes note that a record written after `time` is committed under `id`.
-    fn recorded_after(&self, id: LedgerId, time: Duration) {
+    pub(crate) fn recorded_after(&self, id: LedgerId, time: Duration) {
         let mut pool = self.lock();
         if pool.id == id {
             pool.recorded = pool.recorded.max(Some(time));
@@ -199,14 +198,14 @@ impl Ledger {
     }
 
     /// Takes a new id, unless that has happened already.
-    fn renew(&self, id: LedgerId) {
+    pub(crate) fn renew(&self, id: LedgerId) {
         let mut pool = self.lock();
         if pool.id == id {
             *pool = Pool::new(&self.environment);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pool> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock()
     }
 }

@@ -1,9 +1,10 @@
 //! One operation's entry in the ledger.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Ledger, Slot, SlotRecord};
 use crate::error::{Error, Result};
@@ -92,7 +93,7 @@ pub struct EarlierCommit {
 
 impl Receipt {
     /// Begins the next operation on a slot whose first record is committed.
-    pub(super) fn new(ledger: Arc<Ledger>, mut slot: Slot) -> Self {
+    pub(crate) fn new(ledger: Arc<Ledger>, mut slot: Slot) -> Self {
         slot.operation += 1;
         let doubt = if slot.in_doubt {
             Doubt::Predecessor

@@ -14,6 +14,7 @@
 
 mod operation;
 mod tx;
+mod upkeep;
 
 use std::fmt;
 use std::future::Future;

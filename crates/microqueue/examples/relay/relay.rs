@@ -1,6 +1,5 @@
 //! Producers and consumers.
 
-use parking_lot::Mutex;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use microqueue::Item;
 use microqueue::keyspace::run::{Attempt, Runner};
 use microqueue::keyspace::{Code, Database, Transaction};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, block_in_place};
 

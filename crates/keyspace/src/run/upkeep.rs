@@ -1,10 +1,10 @@
 //! What a ledger's upkeep commits: the first record of a slot, the end of a ledger, and the sweep
 //! of ledgers that were abandoned. All of it may happen twice, so none of it needs a receipt.
 
-use super::{Ledger, MIN_SWEEP_AGE, Receipt, Slot, SlotRecord};
+use super::Runner;
 use crate::error::{Code, Error, Result};
+use crate::ledger::{Ledger, MIN_SWEEP_AGE, Receipt, Slot, SlotRecord};
 use crate::mutation::MutationOp;
-use crate::run::Runner;
 use crate::selector::RangeQuery;
 use crate::transaction::{Database, Isolation, Transaction};
 use crate::version_clock::VersionClock;
@@ -31,7 +31,7 @@ impl<D: Database> Runner<D> {
     /// Commits a slot's record for operation 0, before its first use.
     ///
     /// The serializable read refuses this write if it arrives late: the [module
-    /// documentation](super) tells the race.
+    /// documentation](crate::ledger) tells the race.
     async fn write_first_record(&self, slot: &Slot) -> Result<()> {
         let ledger = self.ledger();
         let time = self.environment().now();

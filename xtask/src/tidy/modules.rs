@@ -1,0 +1,254 @@
+//! The inside of a crate: no function is too long, and no two modules import each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use super::Violation;
+use super::tree::Tree;
+
+/// The longest function, from the line of its `fn` to that of its last brace.
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// The modules that a module imports, with the file that does first.
+type Imports = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Checks the length of every function. Those in a folder of tests may be longer: a table of cases is.
+pub(super) fn check_functions(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (path, tokens) in sources(tree).filter(|(path, _)| !path.contains("/tests/")) {
+        let mut too_long = |name: &str, line, lines| {
+            if lines > MAX_FUNCTION_LINES {
+                let message = format!("`{name}` has {lines} lines, more than {MAX_FUNCTION_LINES}");
+                violations.push(Violation::at(path, line, message));
+            }
+        };
+        measure_functions(&tokens, &mut too_long);
+    }
+    violations
+}
+
+/// Calls `visit` with name, first line and length of each function, at any depth.
+fn measure_functions(tokens: &[TokenTree], visit: &mut impl FnMut(&str, usize, usize)) {
+    for (index, token) in tokens.iter().enumerate() {
+        if is_ident(token, "fn")
+            && let Some(TokenTree::Ident(name)) = tokens.get(index + 1)
+        {
+            let ends = |token: &TokenTree| match token {
+                TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
+                    Some(Some(group.span_close().end().line))
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ';' => Some(None),
+                _ => None,
+            };
+            let end = tokens[index..].iter().find_map(ends).flatten();
+            let begin = token.span().start().line;
+            if let Some(end) = end {
+                visit(&name.to_string(), begin, end + 1 - begin);
+            }
+        }
+        if let TokenTree::Group(group) = token {
+            let inside: Vec<_> = group.stream().into_iter().collect();
+            measure_functions(&inside, visit);
+        }
+    }
+}
+
+/// Checks that the modules of each crate form no circle by what they import of each other. A module is
+/// what stands right below the crate's root, with all that is inside of it; its tests do not count.
+pub(super) fn check_circles(tree: &Tree) -> Vec<Violation> {
+    let mut crates: BTreeMap<&str, Imports> = BTreeMap::new();
+    for (path, tokens) in sources(tree) {
+        let Some((krate, file)) = path.split_once("/src/") else {
+            continue;
+        };
+        let module = file.split(['/', '.']).next().unwrap_or_default();
+        if matches!(module, "lib" | "main")
+            || file.contains("/tests/")
+            || file.ends_with("tests.rs")
+        {
+            continue;
+        }
+        let imports = crates.entry(krate).or_default();
+        let imported = imports.entry(module.to_owned()).or_default();
+        let mut paths = BTreeSet::new();
+        collect_imports(&tokens, &mut paths);
+        for other in paths {
+            if other != module {
+                imported.entry(other).or_insert_with(|| path.to_owned());
+            }
+        }
+    }
+    crates.values().flat_map(circles_of).collect()
+}
+
+/// Returns a violation for each pair of modules that reach each other, at the file of one of the two
+/// imports.
+fn circles_of(imports: &Imports) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (module, imported) in imports {
+        for (other, path) in imported {
+            if module < other && reaches(imports, other, module)
+                || module > other
+                    && !imports_directly(imports, other, module)
+                    && reaches(imports, other, module)
+            {
+                let message = format!("a circle: `{module}` imports `{other}`, which reaches it");
+                violations.push(Violation::new(path, message));
+            }
+        }
+    }
+    violations
+}
+
+fn imports_directly(imports: &Imports, module: &str, other: &str) -> bool {
+    imports
+        .get(module)
+        .is_some_and(|imported| imported.contains_key(other))
+}
+
+/// Returns whether a module imports another one, by way of others or directly.
+fn reaches(imports: &Imports, from: &str, to: &str) -> bool {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        if module == to {
+            return true;
+        }
+        if seen.insert(module) {
+            next.extend(
+                imports
+                    .get(module)
+                    .into_iter()
+                    .flat_map(BTreeMap::keys)
+                    .map(String::as_str),
+            );
+        }
+    }
+    false
+}
+
+/// Collects what follows `crate::` anywhere but in tests.
+fn collect_imports(tokens: &[TokenTree], paths: &mut BTreeSet<String>) {
+    let mut is_test = false;
+    for (index, token) in tokens.iter().enumerate() {
+        match token {
+            TokenTree::Ident(ident) if ident == "crate" => match tokens.get(index + 3) {
+                Some(TokenTree::Ident(module)) => drop(paths.insert(module.to_string())),
+                Some(TokenTree::Group(group)) => heads_of(group.stream(), paths),
+                _ => {}
+            },
+            TokenTree::Group(group) => {
+                let inside: Vec<_> = group.stream().into_iter().collect();
+                let of_tests = group.delimiter() == Delimiter::Bracket
+                    && inside.first().is_some_and(|first| is_ident(first, "cfg"))
+                    && group.stream().to_string().contains("test");
+                if of_tests {
+                    is_test = true;
+                } else if group.delimiter() == Delimiter::Brace && std::mem::take(&mut is_test) {
+                    continue;
+                } else {
+                    collect_imports(&inside, paths);
+                }
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ';' => is_test = false,
+            _ => {}
+        }
+    }
+}
+
+/// Collects the first segment of each path in `{a::B, c::{D, E}}`.
+fn heads_of(stream: TokenStream, paths: &mut BTreeSet<String>) {
+    let mut begins = true;
+    for token in stream {
+        match token {
+            TokenTree::Ident(ident) if begins => {
+                paths.insert(ident.to_string());
+                begins = false;
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ',' => begins = true,
+            _ => {}
+        }
+    }
+}
+
+fn sources(tree: &Tree) -> impl Iterator<Item = (&str, Vec<TokenTree>)> {
+    tree.texts()
+        .filter(|(path, _)| path.ends_with(".rs"))
+        .filter_map(|(path, text)| {
+            // A file that does not parse is reported by another check.
+            let stream: TokenStream = text.parse().ok()?;
+            Some((path, stream.into_iter().collect()))
+        })
+}
+
+fn is_ident(token: &TokenTree, text: &str) -> bool {
+    matches!(token, TokenTree::Ident(ident) if ident == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_of_more_than_seventy_lines_is_found() {
+        let function = |lines: usize| {
+            let body = "    work();\n".repeat(lines - 2);
+            format!("impl Queue {{\nfn long() {{\n{body}}}\n}}\n")
+        };
+        let path = "crates/combine/src/queue.rs";
+        let of = |lines| {
+            let text = function(lines);
+            check_functions(&Tree::of(&[(path, text.as_str())]))
+        };
+        assert_eq!(of(MAX_FUNCTION_LINES), []);
+        let message = "`long` has 71 lines, more than 70";
+        assert_eq!(
+            of(MAX_FUNCTION_LINES + 1),
+            [Violation::at(path, 2, message)]
+        );
+    }
+
+    #[test]
+    fn a_declaration_without_a_body_is_no_function() {
+        let text = format!(
+            "trait Queue {{\nfn len(&self);\n{}fn all(&self) {{}}\n}}",
+            "\n".repeat(80)
+        );
+        assert_eq!(
+            check_functions(&Tree::of(&[("crates/combine/src/a.rs", &text)])),
+            []
+        );
+    }
+
+    #[test]
+    fn modules_that_import_each_other_are_found() {
+        let circles = |queue: &str, keys: &str, record: &str| {
+            let circles = check_circles(&Tree::of(&[
+                ("crates/combine/src/queue.rs", queue),
+                ("crates/combine/src/keys/mod.rs", keys),
+                ("crates/combine/src/record.rs", record),
+            ]));
+            circles
+                .into_iter()
+                .map(|found| found.message)
+                .collect::<Vec<_>>()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(
+            circles("use crate::keys::Keys;", "use crate::record::R;", ""),
+            none
+        );
+        assert_eq!(
+            circles("use crate::keys::Keys;", "fn f() { crate::queue::g() }", ""),
+            ["a circle: `keys` imports `queue`, which reaches it"]
+        );
+        let through_a_third = circles(
+            "use crate::{keys::{Keys, Key}, error::E};",
+            "use crate::record::R;",
+            "use crate::{error::E, queue::Q};",
+        );
+        assert!(!through_a_third.is_empty());
+        let in_tests = "#[cfg(test)]\nmod tests { use crate::queue::Q; }";
+        assert_eq!(circles("use crate::keys::Keys;", in_tests, ""), none);
+    }
+}
