@@ -114,7 +114,7 @@ fn clippy_fuzz_targets() -> anyhow::Result<()> {
 }
 
 fn doc() -> anyhow::Result<()> {
-    let features = "--features=keyspace/conformance,keyspace/fdb-7_3";
+    let features = "--features=keyspace/fdb-7_3";
     let mut command = cargo(&["doc", "--workspace", "--no-deps", features])?;
     succeed(command.env("RUSTDOCFLAGS", DENY_WARNINGS.join(" ")))
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::{Context, anyhow, ensure};
-use keyspace::conformance::compare;
-use keyspace::conformance::replay::Replay;
+use conformance::compare;
+use conformance::replay::Replay;
 use keyspace::{Environment, Store};
 use tokio::task::JoinSet;
 

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use keyspace::conformance::replay::Replay;
-use keyspace::conformance::trace::Trace;
+use conformance::replay::Replay;
+use conformance::trace::Trace;
 use keyspace::{
     Database, Environment, Isolation, RangeQuery, Store, Transaction, error::printable, limits,
 };

@@ -10,8 +10,8 @@ use benches::plot::{self, Curve, Hue, Panel};
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use benches::{load, run_tasks};
+use conformance::scale;
 use keyspace::Environment;
-use keyspace::conformance::scale;
 
 use crate::spread::Spread;
 use crate::trial::{BYTES_PER_PASS, site};

@@ -13,8 +13,8 @@ use benches::memory_bytes;
 use benches::meter::Metered;
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
+use conformance::scale;
 use keyspace::Subspace;
-use keyspace::conformance::scale;
 use keyspace::url::StoreUrl;
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use benches::figures::Figures;
 use benches::plot::{self, Curve, Hue, Panel};
 use benches::stage::Stage;
-use keyspace::conformance::scale;
+use conformance::scale;
 
 use crate::spread::Spread;
 use crate::trial::{Setting, Way};

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use benches::{memory_bytes_of, runtime};
+use conformance::process::example;
 use keyspace::Environment;
-use keyspace::conformance::process::example;
 use rusqlite::Connection;
 
 use crate::phrases::{Count, Counts};

@@ -11,9 +11,9 @@ use benches::figures::{Figures, Rounds, turns};
 use benches::processor_time_of_children;
 use benches::statistics::median;
 use benches::table::Table;
+use conformance::scale;
+use conformance::server::Server;
 use keyspace::Environment;
-use keyspace::conformance::scale;
-use keyspace::conformance::server::Server;
 use tempfile::TempDir;
 
 use crate::Told;

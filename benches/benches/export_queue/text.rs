@@ -3,8 +3,8 @@
 use benches::figures::{Figures, Rounds};
 use benches::statistics::median;
 use benches::table::Table;
+use conformance::scale;
 use keyspace::Environment;
-use keyspace::conformance::scale;
 
 use crate::Told;
 use crate::corpus::Corpus;

@@ -7,7 +7,7 @@ use benches::figures::{Figures, Rounds, turns};
 use benches::meter::Metered;
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
-use keyspace::conformance::scale;
+use conformance::scale;
 
 use crate::Told;
 use crate::corpus::Corpus;

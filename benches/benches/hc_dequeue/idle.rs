@@ -9,7 +9,7 @@ use benches::processor_time;
 use benches::stage::{Stage, runtime};
 use benches::statistics::percentile;
 use benches::table::Table;
-use keyspace::conformance::scale;
+use conformance::scale;
 use keyspace::{Environment, Subspace};
 
 /// Longer than anything takes here.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use benches::load::{Action, Load};
 use benches::stage::Stage;
-use keyspace::conformance::scale;
+use conformance::scale;
 
 use crate::trial::{Setting, Way};
 

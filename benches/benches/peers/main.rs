@@ -21,8 +21,8 @@ use benches::contender::{Contender, Popped, Site};
 use benches::figures::{Figures, Rounds};
 use benches::load::{Action, Load};
 use benches::meter::{Metered, Reading};
+use conformance::scale;
 use keyspace::Subspace;
-use keyspace::conformance::scale;
 use tokio::runtime::Runtime;
 
 use crate::postgres::Postgres;

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use conformance::plant::{Plant, Planted};
 use hc_dequeue::microqueue::keyspace::{
     self, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
     Transaction, error::code_of, read_all,
 };
-use keyspace::conformance::plant::{Plant, Planted};
 
 use crate::combiner::Sum;
 use crate::error::Result;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 
 /// An example, as a module.
 macro_rules! example {
@@ -19,7 +19,7 @@ example!(inverted_index, "../examples/inverted_index.rs");
 example!(rollup, "../examples/rollup.rs");
 example!(word_count, "../examples/word_count.rs");
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     the_text_is_in_the_order_of_commits,
     the_index_is_in_step_with_the_values,
     every_level_sums_up_what_was_measured,

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 
 use combine::{BoxError, Change, ChangeObserver, Unobserved, WorkerOptions};
 use common::{LONG, Log, World};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use keyspace::{Subspace, Transaction};
 use tokio::task::JoinSet;
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     a_new_value_covers_every_update_committed_before_the_pass_began,
     an_old_value_is_the_new_value_of_the_report_before,
 );

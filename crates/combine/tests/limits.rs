@@ -13,13 +13,13 @@ use combine::{
     MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved, WorkerOptions,
 };
 use common::{LONG, Log, World, settings};
+use conformance::scale;
+use conformance::stores::TestStore;
 use keyspace::codec::Raw;
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Bytes, Code, Isolation, Runner, Store, Transaction, Tx, limits};
 use tokio::task::JoinSet;
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     a_pass_takes_80_000_updates,
     a_key_with_many_updates_takes_many_passes_and_is_reported_once,
     the_largest_update_and_the_largest_value_fit,

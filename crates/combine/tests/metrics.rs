@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use combine::{CombineQueue, Settings, Sum, Unobserved};
 use common::{LONG, World, settings};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// What was counted since the last look: gauges as they are, the sums of others.

@@ -10,10 +10,10 @@ use combine::{
     BoxError, Bucket, Change, ChangeObserver, Error, Exact, LastWriter, Unobserved, WorkerOptions,
 };
 use common::{LONG, Log, World};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use keyspace::{Isolation, MutationOp, Subspace, Transaction};
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     updates_become_values_and_reports,
     a_key_that_ends_where_it_was_is_not_reported,
     what_is_added_by_many_transactions_is_combined,

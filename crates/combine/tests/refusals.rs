@@ -11,13 +11,13 @@ use std::time::Duration;
 use combine::hc_dequeue::microqueue::{self, ItemId};
 use combine::{Bucket, CombineQueue, Error, Exact, SetAside, Settings, Sum, WorkerOptions};
 use common::{LONG, Log, Queue, World, settings};
+use conformance::stores::TestStore;
 use keyspace::codec::{Bincode, Codec, Json};
-use keyspace::conformance::stores::TestStore;
 use keyspace::ids::Ids;
 use keyspace::{Isolation, OpenOptions, RangeQuery, Transaction, read_all};
 use tokio::time::timeout;
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     other_settings_than_the_queues_are_refused_by_both_names,
     settings_that_cannot_work_are_refused,
     settings_of_a_newer_version_are_refused,

@@ -13,10 +13,10 @@ use std::time::Duration;
 use combine::hc_dequeue::Backoff;
 use combine::{BoxError, Change, ChangeObserver, SetAside, WorkerOptions};
 use common::{LONG, Log, World};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use keyspace::{Subspace, Transaction, limits};
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     an_observer_may_stage_more_for_a_pass_than_a_transaction_holds,
     a_change_that_fits_no_transaction_is_set_aside_and_comes_back,
     what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside,

@@ -15,13 +15,13 @@ use combine::{
     BoxError, Change, ChangeObserver, CombineQueue, Settings, Sum, Unobserved, WorkerOptions,
 };
 use common::{LONG, Log, World, settings};
+use conformance::plant::{Plant, Planted};
+use conformance::stores::TestStore;
 use keyspace::chaos::{Chaos, Faults};
-use keyspace::conformance::plant::{Plant, Planted};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Environment, RunOptions, Runner, Transaction};
 use tokio::time::timeout;
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     who_sleeps_is_woken_by_an_update,
     without_watches_the_poll_finds_updates,
     buckets_are_divided_and_taken_over_at_a_shut_down,

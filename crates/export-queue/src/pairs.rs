@@ -8,7 +8,7 @@ use combine::hc_dequeue::microqueue::keyspace::{
 };
 use combine::hc_dequeue::session::SessionId;
 use combine::{Bucket, Settings};
-use keyspace::conformance::plant::{Plant, Planted};
+use conformance::plant::{Plant, Planted};
 
 use crate::batch::{Portion, Settled, Taken};
 use crate::error::Result;

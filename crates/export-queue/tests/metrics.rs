@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::{LONG, Receiver, World, no_backoff, settings};
+use conformance::stores::TestStore;
 use export_queue::{
     BoxError, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
 };
-use keyspace::conformance::stores::TestStore;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// What was counted since the last look: gauges as they are, the sums of others.

@@ -7,10 +7,10 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{LONG, Receiver, World, no_backoff};
+use conformance::stores::TestStore;
 use export_queue::{BoxError, Error, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
-use keyspace::conformance::stores::TestStore;
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     entries_leave_in_commit_order_key_by_key,
     small_batches_lose_nothing,
     subscriptions_have_positions_of_their_own,

@@ -7,14 +7,14 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{LONG, Receiver, World};
+use conformance::stores::TestStore;
 use export_queue::{BoxError, Error, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
 use keyspace::chaos::{Chaos, CommitFault, Faults};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{
     Database, Environment, OwnedTransaction, RunOptions, Runner, Transaction, Versionstamp,
 };
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     sequences_are_in_commit_order_and_read_versions_are_not,
     what_is_exported_before_the_commit_may_never_be_committed,
     coalescing_must_keep_the_newest,

@@ -7,13 +7,13 @@ mod common;
 use std::time::Duration;
 
 use common::{LONG, Queue, Receiver, World, no_backoff, settings};
+use conformance::stores::TestStore;
 use export_queue::combine::hc_dequeue::microqueue::keyspace::codec::{Json, Raw};
 use export_queue::combine::hc_dequeue::microqueue::keyspace::ids::Ids;
 use export_queue::{Error, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Bytes, OpenOptions, Transaction, Tx};
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     a_queue_is_opened_with_what_it_was_created_with,
     settings_that_cannot_work_are_refused,
     names_of_subscriptions_are_checked,

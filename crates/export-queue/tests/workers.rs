@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LONG, Receiver, World, no_backoff, settings};
+use conformance::stores::TestStore;
 use export_queue::combine::Bucket;
 use export_queue::{
     BoxError, Error, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
 };
 use keyspace::chaos::{Chaos, Faults};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Environment, RunOptions, Runner, Transaction, Tx};
 use tokio::time::timeout;
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     who_sleeps_is_woken_by_an_entry,
     buckets_are_divided_and_taken_over_at_a_shut_down,
     who_dies_before_during_or_after_the_write_loses_nothing,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
-use keyspace::conformance::plant::{Plant, Planted};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subspace};

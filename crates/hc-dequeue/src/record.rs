@@ -245,7 +245,7 @@ fn undecodable(codec: &'static str, reason: String) -> DecodeError {
 
 #[cfg(test)]
 mod tests {
-    use keyspace::conformance::scale;
+    use conformance::scale;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 

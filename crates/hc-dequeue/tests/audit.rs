@@ -5,13 +5,13 @@
 mod common;
 
 use common::World;
+use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, Delivery, Error, Finding, Settings};
 use keyspace::codec::Raw;
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Bytes, Isolation, KeyValue, MutationOp, RangeQuery, Transaction, read_all};
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     a_queue_in_use_is_clean,
     a_counter_that_is_off_is_set_right,
     what_a_session_held_that_is_gone_is_returned,

@@ -7,17 +7,17 @@ mod common;
 use std::time::Duration;
 
 use common::{Doomed, LONG, World};
+use conformance::plant::{Plant, Planted};
+use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Settings};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::codec::Raw;
-use keyspace::conformance::plant::{Plant, Planted};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Bytes, Environment, RunOptions, Runner};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     items_are_granted_in_the_order_of_their_first_enqueue,
     what_comes_back_comes_first,
     who_waits_longest_is_served_first,

@@ -7,13 +7,13 @@ mod common;
 use std::time::Duration;
 
 use common::{Doomed, LONG, World, process, settings};
+use conformance::stores::TestStore;
 use hc_dequeue::{ConsumerOptions, Settings};
 use keyspace::chaos::{Chaos, CommitFault, Faults};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Environment, RunOptions, Runner};
 use tokio::time::timeout;
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     gauges_say_how_things_stand,
     items_that_are_taken_and_deliveries_that_are_lost_are_counted,
     conflicts_and_what_a_fulfilment_grants_are_counted,

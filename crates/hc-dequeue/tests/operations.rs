@@ -7,13 +7,13 @@ mod common;
 use std::time::{Duration, SystemTime};
 
 use common::{LONG, World};
+use conformance::stores::TestStore;
 use futures::StreamExt;
 use hc_dequeue::{ConsumerOptions, Enqueue, Enqueued, Error, Settings, ack_all};
 use keyspace::Environment;
-use keyspace::conformance::stores::TestStore;
 use tokio::time::timeout;
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     items_are_delivered_in_order_and_acknowledged,
     a_delivery_that_is_dropped_or_refused_comes_first_again,
     a_delivery_can_come_back_later,

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::process::{Herd, acknowledge, misaccounted, role};
+use conformance::server::Server;
+use conformance::{scale, stores};
 use hc_dequeue::{
     Backoff, Delivery, Error, HighContentionQueue, Result, Settings, Worker, WorkerOptions,
 };
-use keyspace::conformance::process::{Herd, acknowledge, misaccounted, role};
-use keyspace::conformance::server::Server;
-use keyspace::conformance::{scale, stores};
 use keyspace::{
     Environment, Isolation, MutationOp, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };

@@ -7,16 +7,16 @@ mod common;
 use std::time::Duration;
 
 use common::{LONG, Queue, World, open};
+use conformance::stores::TestStore;
 use hc_dequeue::microqueue::ItemId;
 use hc_dequeue::{
     ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
     MAX_PAYLOAD_BYTES, Settings,
 };
 use keyspace::codec::Raw;
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction, read_all};
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     nothing_and_too_much_are_refused,
     a_lease_shorter_than_three_heartbeats_is_refused,
     other_settings_than_the_queues_are_refused,

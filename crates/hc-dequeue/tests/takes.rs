@@ -5,10 +5,10 @@
 mod common;
 
 use common::World;
+use conformance::stores::TestStore;
 use hc_dequeue::Settings;
-use keyspace::conformance::stores::TestStore;
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     they_leave_out_what_was_taken_before_them,
     what_comes_back_between_them_comes_first,
     what_was_just_enqueued_is_there,

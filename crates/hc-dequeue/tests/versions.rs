@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::{LONG, World};
+use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Delivery, Enqueue, Enqueued, Error, ack_all};
 use keyspace::codec::Raw;
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Bytes, Environment, Isolation, MutationOp, RangeQuery, Transaction, read_all};
 
-keyspace::on_every_store!(what_a_newer_version_has_added_goes_wherever_the_item_goes);
+conformance::on_every_store!(what_a_newer_version_has_added_goes_wherever_the_item_goes);
 
 /// The payloads of the items with what their version has added: this one nothing, the
 /// newer one as little and as much as there may be.

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{LONG, World};
+use conformance::stores::TestStore;
 use hc_dequeue::{Backoff, ConsumerOptions, Delivery, Settings, WorkerOptions};
-use keyspace::conformance::stores::TestStore;
 use tokio::sync::{Notify, mpsc};
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     every_item_is_handled_and_completed,
     a_handler_may_acknowledge_in_its_own_transaction,
     what_fails_or_panics_is_tried_again_and_then_a_dead_letter,

@@ -77,8 +77,6 @@
 
 pub mod chaos;
 pub mod codec;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 pub mod embedded;
 pub mod env;
 pub mod error;

@@ -46,6 +46,18 @@ pub fn open(url: &str) -> Result<Store, OpenError> {
     }
 }
 
+/// The API version of FoundationDB that this build asks the client library for: 710 with the feature
+/// `fdb-7_1`, 730 with `fdb-7_3`, 740 with `fdb-7_4`. `None` if it opens no cluster.
+pub const FDB_API_VERSION: Option<u32> = if cfg!(feature = "fdb-7_1") {
+    Some(710)
+} else if cfg!(feature = "fdb-7_3") {
+    Some(730)
+} else if cfg!(feature = "fdb-7_4") {
+    Some(740)
+} else {
+    None
+};
+
 /// A store of either kind. Clones share it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

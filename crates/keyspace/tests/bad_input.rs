@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use keyspace::conformance::scale;
+use conformance::scale;
 use keyspace::embedded::{Embedded, EmbeddedTransaction, Options};
 use keyspace::{
     Code, ConflictKind, Database, Error, Isolation, MutationOp, OpenError, OwnedTransaction,

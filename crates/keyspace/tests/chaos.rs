@@ -5,19 +5,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::part::Part;
+use conformance::stores::TestStore;
 use futures::FutureExt;
 use keyspace::chaos::{
     Chaos, ChaosTransaction, CommitFault, Fate, Faults, Landing, LandingPoint, Tally,
 };
-use keyspace::conformance::part::Part;
-use keyspace::conformance::stores::TestStore;
 use keyspace::env::ManualClock;
 use keyspace::{
     Code, Commit, ConflictKind, Database, Embedded, Environment, Isolation, KeySelector,
-    OwnedTransaction, RangeQuery, Result, Store, Transaction, TransactionOption, on_every_store,
+    OwnedTransaction, RangeQuery, Result, Store, Transaction, TransactionOption,
 };
 
-on_every_store!(
+conformance::on_every_store!(
     without_faults_nothing_goes_wrong,
     a_refused_commit_changes_nothing_and_can_be_retried,
     an_unknown_commit_has_happened_or_not,

@@ -5,12 +5,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use keyspace::conformance::model::Model;
-use keyspace::conformance::plant::{Plant, Planted};
-use keyspace::conformance::program::Outcome;
-use keyspace::conformance::replay::{Difference, Replay};
-use keyspace::conformance::stores;
-use keyspace::conformance::trace::Trace;
+use conformance::model::Model;
+use conformance::plant::{Plant, Planted};
+use conformance::program::Outcome;
+use conformance::replay::{Difference, Replay};
+use conformance::stores;
+use conformance::trace::Trace;
 use keyspace::{Database, Environment, Transaction, embedded, limits};
 
 /// The files of recorded traces, with the number of programs in each.

@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use conformance::scale;
 use futures::future::join_all;
-use keyspace::conformance::scale;
 use keyspace::embedded::{Durability, Embedded, EmbeddedTransaction, Options};
 use keyspace::{
     Bytes, Database, Isolation, KeyValue, MutationOp, OwnedTransaction, RangeQuery, Transaction,

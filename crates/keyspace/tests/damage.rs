@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
-use keyspace::conformance::fuzz::{self, Choice, Elements, Everything};
-use keyspace::conformance::scale;
+use conformance::fuzz::{self, Choice, Elements, Everything};
+use conformance::scale;
 use keyspace::tuple::Versionstamp;
 use keyspace::{Database, Error, Isolation, RangeQuery, Runner, Subspace, Transaction, read_all};
 use rand::rngs::StdRng;
@@ -66,8 +66,9 @@ fn damaged_values_are_values_or_an_error() {
     drive(fuzz::codec, &whole);
 }
 
-#[tokio::test]
-async fn damaged_slots_are_slots_or_corrupt() {
+/// Returns rows of a ledger, as inputs.
+#[tokio::main(flavor = "current_thread")]
+async fn slots() -> Vec<Vec<u8>> {
     let db = keyspace::open("memory:").unwrap();
     let runner = Runner::new(db.clone());
     for _ in 0..3 {
@@ -86,7 +87,13 @@ async fn damaged_slots_are_slots_or_corrupt() {
         let key = &row.key()[prefix_bytes..];
         [&[key.len() as u8], key, row.value()].concat()
     });
-    let whole: Vec<_> = inputs.collect();
+    inputs.collect()
+}
+
+// Outside of a runtime, because the body waits for itself.
+#[test]
+fn damaged_slots_are_slots_or_corrupt() {
+    let whole = slots();
     assert!(!whole.is_empty());
     drive(fuzz::slot, &whole);
 }

@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
+use conformance::scale;
+use conformance::stores::TestStore;
 use futures::future::join_all;
 use keyspace::chaos::{Chaos, Faults};
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::TestStore;
 use keyspace::env::ManualClock;
 use keyspace::{
     Environment, Error, Isolation, MutationOp, RunOptions, Runner, Store, Subspace, Transaction,
 };
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     what_a_runner_did_is_there_once,
     without_the_ledger_it_is_there_more_than_once,
 );

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use keyspace::ids::Ids;
-use keyspace::{
-    Code, Database, Environment, Error, OwnedTransaction, Result, Subspace, on_every_store,
-};
+use keyspace::{Code, Database, Environment, Error, OwnedTransaction, Result, Subspace};
 
-on_every_store!(
+conformance::on_every_store!(
     what_overlaps_is_refused_and_nothing_else,
     what_is_released_can_be_taken,
     of_two_that_overlap_and_are_taken_at_the_same_time_one_fails,

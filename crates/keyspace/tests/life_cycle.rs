@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 
+use conformance::stores::TestStore;
 use futures::FutureExt;
-use keyspace::conformance::stores::TestStore;
-use keyspace::{Code, Database, OwnedTransaction, Transaction, TransactionOption, on_every_store};
+use keyspace::{Code, Database, OwnedTransaction, Transaction, TransactionOption};
 
-on_every_store!(
+conformance::on_every_store!(
     an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps,
     an_option_that_is_not_supported_is_refused_and_changes_nothing,
 );

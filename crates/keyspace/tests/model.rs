@@ -4,11 +4,11 @@
 
 use std::env;
 
-use keyspace::conformance::compare::{self, Counterexample, Modeled};
-use keyspace::conformance::plant::{Plant, Planted};
-use keyspace::conformance::replay::Replay;
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::TestStore;
+use conformance::compare::{self, Counterexample, Modeled};
+use conformance::plant::{Plant, Planted};
+use conformance::replay::Replay;
+use conformance::scale;
+use conformance::stores::TestStore;
 use keyspace::{Database, Environment, embedded};
 
 /// Compares a store with the model on many programs, or on that of the environment variable `SEED`.
@@ -38,7 +38,7 @@ async fn a_store_in_a_file_agrees_with_the_model() {
     assert_agrees(db.unwrap(), scale(500, 20_000)).await;
 }
 
-keyspace::on_every_store!(a_store_agrees_with_one_in_memory);
+conformance::on_every_store!(a_store_agrees_with_one_in_memory);
 
 /// Seeds on which the embedded store and a cluster have differed.
 const ONCE_WRONG: [u64; 5] = [23_086, 47_264, 61_192, 84_954, 165_946];

@@ -4,15 +4,15 @@
 
 use std::env;
 
-use keyspace::conformance::model::Model;
-use keyspace::conformance::oracle::{self, Fault, Misjudged, Tally};
-use keyspace::conformance::plant::{Plant, Planted};
-use keyspace::conformance::replay::Replay;
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::{Kind, TestStore};
-use keyspace::{Database, Environment, on_every_store};
+use conformance::model::Model;
+use conformance::oracle::{self, Fault, Misjudged, Tally};
+use conformance::plant::{Plant, Planted};
+use conformance::replay::Replay;
+use conformance::scale;
+use conformance::stores::{Kind, TestStore};
+use keyspace::{Database, Environment};
 
-on_every_store!(every_verdict_of_a_store_follows_from_what_was_read);
+conformance::on_every_store!(every_verdict_of_a_store_follows_from_what_was_read);
 
 /// The seeds of a run: as many as given, or the one in the environment variable `SEED`.
 fn seeds(short: usize, long: usize) -> Vec<u64> {

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use keyspace::conformance::stores::{self, TestStore};
+use conformance::stores::{self, TestStore};
 use keyspace::{
     Bytes, Database, Isolation, KeySelector, KeyValue, OwnedTransaction, RangeQuery, Transaction,
-    limits, on_every_store, read_all,
+    limits, read_all,
 };
 
-on_every_store!(
+conformance::on_every_store!(
     a_selector_is_found_however_far_it_points_and_however_large_the_rows_on_its_way_are,
 );
 

@@ -6,11 +6,11 @@
 mod common;
 
 use common::{contents, enqueue_committed, jobs, jobs_of};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::{Code, Database, OwnedTransaction};
 use microqueue::{Error, Order};
 
-keyspace::on_every_store!(
+conformance::on_every_store!(
     takes_of_different_items_do_not_conflict_and_takes_of_one_item_do,
     an_enqueue_makes_no_take_fail,
     an_item_that_was_taken_goes_back_to_its_place,

@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::{jobs, memory};
-use keyspace::conformance::history::Recorded;
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::{Kind, TestStore};
-use keyspace::on_every_store;
+use conformance::history::Recorded;
+use conformance::scale;
+use conformance::stores::{Kind, TestStore};
 use microqueue::keyspace::chaos::{Chaos, Faults};
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{
@@ -23,7 +22,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
-on_every_store!(threads:
+conformance::on_every_store!(threads:
     transactions_of_many_tasks_replay_in_commit_order,
     they_do_so_when_commits_fail_and_land_late,
 );

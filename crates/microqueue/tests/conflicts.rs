@@ -5,11 +5,11 @@
 mod common;
 
 use common::{code, contents, enqueue_committed, jobs_of, set_committed};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Transaction};
 use microqueue::{Item, ItemId, MicroQueue, Order, SUFFIX_BYTES};
 
-microqueue::keyspace::on_every_store!(
+conformance::on_every_store!(
     enqueues_never_conflict_with_anything_before_them,
     an_enqueue_makes_a_read_fail_only_if_it_reported_the_end,
     a_dequeue_makes_every_read_of_the_same_item_fail,

@@ -9,14 +9,14 @@ mod common;
 use std::sync::Arc;
 
 use common::jobs_of;
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{self, Code, Database, Environment, OwnedTransaction, Transaction};
 use microqueue::{CommittingQueue, Error, Order, Result};
 
-microqueue::keyspace::on_every_store!(
+conformance::on_every_store!(
     an_answer_means_one_effect_and_an_error_none,
     a_ledger_swept_in_between_makes_the_outcome_unknown_and_repeats_nothing,
 );

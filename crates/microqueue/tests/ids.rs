@@ -6,12 +6,12 @@
 mod common;
 
 use common::{contents, jobs_of};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::{Database, OwnedTransaction};
 use microqueue::{CommittingQueue, ItemId, MicroQueue, Order};
 
-microqueue::keyspace::on_every_store!(
+conformance::on_every_store!(
     two_handles_in_one_transaction_keep_all_items_in_call_order,
     more_enqueues_than_a_user_version_counts_are_all_there_in_call_order,
     pages_together_are_the_queue,

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::TestStore;
+use conformance::scale;
+use conformance::stores::TestStore;
 use microqueue::keyspace::chaos::{Chaos, Faults, Tally};
 use microqueue::keyspace::embedded::Options;
 use microqueue::keyspace::env::ManualClock;
@@ -226,7 +226,7 @@ async fn random_operations_answer_as_a_deque_does_whatever_becomes_of_commits() 
     assert!(late.landed > 0 && late.refused > 0, "{late:?}");
 }
 
-microqueue::keyspace::on_every_store!(a_store_answers_as_a_deque_does_whatever_becomes_of_commits);
+conformance::on_every_store!(a_store_answers_as_a_deque_does_whatever_becomes_of_commits);
 
 async fn a_store_answers_as_a_deque_does_whatever_becomes_of_commits(store: TestStore) {
     for seed in 0..scale(8, 400) as u64 {

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use keyspace::conformance::process::{Herd, acknowledge, misaccounted, role};
-use keyspace::conformance::server::Server;
-use keyspace::conformance::{scale, stores};
+use conformance::process::{Herd, acknowledge, misaccounted, role};
+use conformance::server::Server;
+use conformance::{scale, stores};
 use microqueue::keyspace::{
     self, Database, Isolation, MutationOp, RangeQuery, Runner, Store, Subspace, Transaction,
     read_all,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use keyspace::conformance::stores::{self, Kind};
+use conformance::stores::{self, Kind};
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::Raw;
 use microqueue::{CommittingQueue, MicroQueue, Order};

@@ -6,14 +6,14 @@
 mod common;
 
 use common::{code, contents, enqueue_committed, jobs_of, set_committed};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::{
     Code, Database, Isolation, OwnedTransaction, RangeQuery, Transaction, TransactionOption,
 };
 use microqueue::{Error, MicroQueue, Order, Result};
 
-microqueue::keyspace::on_every_store!(
+conformance::on_every_store!(
     in_commit_order_every_read_after_an_enqueue_is_refused_and_nothing_else_is,
     in_index_order_every_read_sees_what_its_transaction_wrote,
     without_the_probe_the_same_read_would_fail_or_pass_with_the_data,

@@ -9,14 +9,13 @@
 mod common;
 
 use common::{rows, set_committed};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use keyspace::env::ManualClock;
-use keyspace::on_every_store;
 use microqueue::keyspace::codec::{Raw, Tuple};
 use microqueue::keyspace::{self, Bytes, Database, Environment, OwnedTransaction, Subspace};
 use microqueue::{MicroQueue, Order, SUFFIX_BYTES};
 
-on_every_store!(
+conformance::on_every_store!(
     an_empty_queue_begins_at_index_one_as_python_and_java_begin,
     a_java_value_is_a_tuple_of_one_element,
     indexes_go_on_over_the_edges_of_their_lengths,

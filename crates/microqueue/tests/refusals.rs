@@ -7,14 +7,14 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{contents, corrupt_key, enqueue_committed, jobs_of, memory, rows_of, set_committed};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::codec::{Json, Raw};
 use microqueue::keyspace::{
     self, Bytes, Database, OwnedTransaction, Subspace, Transaction, limits,
 };
 use microqueue::{Error, MicroQueue, Order};
 
-microqueue::keyspace::on_every_store!(
+conformance::on_every_store!(
     an_item_over_the_limit_is_refused_and_the_transaction_goes_on,
     one_item_over_the_limit_keeps_all_of_its_batch_out,
     a_value_without_an_encoding_keeps_all_of_its_batch_out,

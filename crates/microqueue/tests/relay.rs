@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use keyspace::conformance::process::example;
-use keyspace::conformance::server::Server;
-use keyspace::conformance::{scale, stores};
+use conformance::process::example;
+use conformance::server::Server;
+use conformance::{scale, stores};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;

@@ -5,12 +5,12 @@
 mod common;
 
 use common::{contents, corrupt_key, enqueue_committed, jobs_of, set_committed};
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{Database, OwnedTransaction, Transaction, Versionstamp};
 use microqueue::{Error, MicroQueue, Order, Result};
 
-microqueue::keyspace::on_every_store!(
+conformance::on_every_store!(
     a_queue_with_a_stamp_above_the_stores_version_does_not_open,
     the_stores_own_stamps_are_in_order_up_to_the_read_version,
     verifying_the_order_conflicts_with_no_enqueue,

@@ -1,5 +1,5 @@
 //! Each crate depends on exactly one crate of the workspace: the layer below. Its tests may use every
-//! layer below.
+//! layer below, and the crate that judges stores.
 
 use std::collections::BTreeSet;
 
@@ -17,6 +17,9 @@ pub(crate) const LAYERS: [&str; 5] = [
     "export-queue",
 ];
 
+/// The crate that judges stores. It depends on keyspace; the tests of every layer may use it.
+const CONFORMANCE: &str = "conformance";
+
 /// Members of the workspace that may use every layer, and that no layer may use.
 const TOOLS: [&str; 2] = ["benches", "xtask"];
 
@@ -29,13 +32,16 @@ const DEPENDENCY_TABLES: [&str; 3] = [DEPENDENCIES, "dev-dependencies", "build-d
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations: Vec<_> = crate_folders(tree)
         .into_iter()
-        .filter(|folder| !LAYERS.contains(folder))
-        .map(|folder| Violation::new(&format!("crates/{folder}"), "is none of the five crates"))
+        .filter(|folder| !LAYERS.contains(folder) && *folder != CONFORMANCE)
+        .map(|folder| Violation::new(&format!("crates/{folder}"), "is none of the crates"))
         .collect();
     let workspace = manifest(tree, "Cargo.toml", &mut violations);
-    for (index, layer) in LAYERS.into_iter().enumerate() {
-        let path = format!("crates/{layer}/Cargo.toml");
+    let edges = LAYERS.into_iter().enumerate().map(|(index, layer)| {
         let below = index.checked_sub(1).map(|below| LAYERS[below]);
+        (layer, below)
+    });
+    for (layer, below) in edges.chain([(CONFORMANCE, Some(LAYERS[0]))]) {
+        let path = format!("crates/{layer}/Cargo.toml");
         let manifest = manifest(tree, &path, &mut violations);
         let messages = check_layer(layer, below, &dependencies(&manifest, &workspace));
         violations.extend(
@@ -109,9 +115,11 @@ fn up_to(layer: &str) -> &'static [&'static str] {
 fn check_layer(layer: &str, below: Option<&str>, dependencies: &[Dependency<'_>]) -> Vec<String> {
     let mut messages = Vec::new();
     for Dependency { table, package } in dependencies {
-        let of_workspace = LAYERS.contains(package) || TOOLS.contains(package);
+        let of_workspace =
+            LAYERS.contains(package) || TOOLS.contains(package) || *package == CONFORMANCE;
         // Its own is among them: a crate's tests may turn on features of the crate itself.
-        let of_tests = *table == "dev-dependencies" && up_to(layer).contains(package);
+        let of_tests = *table == "dev-dependencies"
+            && (up_to(layer).contains(package) || *package == CONFORMANCE);
         if of_workspace && Some(*package) != below && !of_tests {
             messages.push(format!("`{package}` in {table} is not the layer below"));
         }
@@ -149,7 +157,11 @@ mod tests {
             ("Cargo.toml", WORKSPACE),
             (
                 "crates/keyspace/Cargo.toml",
-                "[dependencies]\nfoundationdb = '1'\n[dev-dependencies]\nkeyspace.path = '.'",
+                "[dependencies]\nfoundationdb = '1'\n[dev-dependencies]\nconformance = '1'",
+            ),
+            (
+                "crates/conformance/Cargo.toml",
+                "[dependencies]\nkeyspace = '1'",
             ),
             (
                 "crates/microqueue/Cargo.toml",
@@ -221,6 +233,10 @@ mod tests {
                 "[dependencies]\ncombine = '1'\nfdb = { package = 'foundationdb', version = '1' }",
                 "only keyspace may depend on `foundationdb`",
             ),
+            (
+                "[dependencies]\ncombine = '1'\nconformance = '1'",
+                "`conformance` in dependencies is not the layer below",
+            ),
         ];
         let path = "crates/export-queue/Cargo.toml";
         for (manifest, message) in table {
@@ -245,7 +261,7 @@ mod tests {
     fn a_sixth_crate_and_a_broken_manifest_are_found() {
         assert_eq!(
             violations_with("crates/util/src/lib.rs", ""),
-            [Violation::new("crates/util", "is none of the five crates")]
+            [Violation::new("crates/util", "is none of the crates")]
         );
         let broken = violations_with("crates/keyspace/Cargo.toml", "[dependencies");
         assert!(

@@ -11,7 +11,7 @@ use combine::{
     BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact, Settings, Sum, Worker,
     WorkerOptions,
 };
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use keyspace::{
     Database, Isolation, KeyValue, RangeQuery, Runner, Store, Subspace, Transaction, Versionstamp,
     read_all,

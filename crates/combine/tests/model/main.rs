@@ -11,10 +11,10 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use combine::{Combiner, Sum};
+use conformance::scale;
+use conformance::stores::TestStore;
 use futures::FutureExt;
 use keyspace::chaos::Faults;
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::TestStore;
 use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::task::{JoinError, JoinSet};
@@ -22,7 +22,7 @@ use tokio::task::{JoinError, JoinSet};
 use common::Stored;
 use history::{Course, Play, play};
 
-keyspace::on_every_store!(threads:
+conformance::on_every_store!(threads:
     sums_are_conserved_whatever_dies,
     values_are_their_updates_in_commit_order_whatever_dies,
 );

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
 use combine::{BoxError, Change, ChangeObserver, Worker, WorkerOptions};
+use conformance::stores::TestStore;
 use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Environment, RunOptions, Runner, Store, Transaction};
 use rand::Rng;
 use rand::rngs::StdRng;

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use conformance::stores::TestStore;
 use export_queue::combine::hc_dequeue::Backoff;
 use export_queue::{
     BoxError, ExportQueue, Exporter, Sequence, SequencedExport, Settings, Start, Subscription,
     Worker, WorkerOptions, async_trait,
 };
-use keyspace::conformance::stores::TestStore;
 use keyspace::{
     Database, Isolation, KeyValue, RangeQuery, Runner, Store, Subspace, Versionstamp, read_all,
 };

@@ -2,8 +2,8 @@
 
 use std::process::{Child, Stdio};
 
-use keyspace::conformance::server::Server;
-use keyspace::conformance::{scale, stores};
+use conformance::server::Server;
+use conformance::{scale, stores};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

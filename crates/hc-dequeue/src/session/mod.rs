@@ -346,12 +346,12 @@ impl Sessions {
 mod tests {
     use std::collections::BTreeMap;
 
-    use keyspace::conformance::stores::TestStore;
+    use conformance::stores::TestStore;
     use microqueue::keyspace::{Code, Database, OwnedTransaction};
 
     use super::*;
 
-    keyspace::on_every_store!(
+    conformance::on_every_store!(
         of_many_sessions_the_living_are_found_and_the_states_of_all_are_in_conflict
     );
 

@@ -8,8 +8,8 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use conformance::stores::TestStore;
 use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, Settings};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{Database, Isolation, RangeQuery, Runner, Store, read_all};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::runtime::Builder;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use conformance::stores::TestStore;
 use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error};
 use keyspace::chaos::{Chaos, Faults};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{
     Environment, Isolation, MutationOp, RangeQuery, RunOptions, Runner, Store, Transaction,
     read_all,

@@ -7,14 +7,14 @@ mod common;
 mod history;
 mod process;
 
+use conformance::scale;
+use conformance::stores::{Kind, TestStore};
 use futures::StreamExt;
 use keyspace::chaos::Faults;
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::{Kind, TestStore};
 
 use history::{Course, Play, play};
 
-keyspace::on_every_store!(threads: whatever_dies_nothing_is_lost_and_nothing_is_effective_twice);
+conformance::on_every_store!(threads: whatever_dies_nothing_is_lost_and_nothing_is_effective_twice);
 
 /// How many histories are played at the same time.
 const AT_ONCE: usize = 48;

@@ -70,7 +70,7 @@ mod state;
 
 use std::collections::BTreeSet;
 
-use keyspace::conformance::scale;
+use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::model::Protocol;

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| keyspace::conformance::fuzz::slot(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| conformance::fuzz::slot(input));

@@ -11,5 +11,5 @@ mod on_fdb;
 fn on_fdb() {
     let reason =
         "built without FoundationDB: `cargo xtask test` builds with it if libfdb_c is installed";
-    keyspace::conformance::stores::skip("fdb::on_fdb", reason);
+    conformance::stores::skip("fdb::on_fdb", reason);
 }

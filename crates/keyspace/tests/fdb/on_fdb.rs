@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{env, fs, io, process, thread};
 
-use keyspace::conformance::server::Server;
-use keyspace::conformance::stores;
+use conformance::server::Server;
+use conformance::stores;
 use keyspace::fdb::Fdb;
 use keyspace::{
     Code, Database, DatabaseOption, Error, Isolation, MutationOp, OpenError, OwnedTransaction,

@@ -4,16 +4,16 @@
 use std::future::{self, Future};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use conformance::stores::TestStore;
 use futures::FutureExt;
 use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
-use keyspace::conformance::stores::TestStore;
-use keyspace::{Code, Error, Runner, Transaction, TransactionOption, on_every_store};
+use keyspace::{Code, Error, Runner, Transaction, TransactionOption};
 
 use crate::log;
 use crate::saboteur::Plant;
 use crate::world::{TestDatabase, World, clear_ledgers};
 
-on_every_store!(
+conformance::on_every_store!(
     the_next_operation_makes_a_dropped_commit_final,
     the_next_operation_makes_an_unknown_outcome_final,
     a_future_dropped_before_its_commit_leaves_nothing,

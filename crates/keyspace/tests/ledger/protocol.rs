@@ -1,14 +1,14 @@
 //! Every fate of one commit, followed by every kind of attempt, with and without a sweep.
 
+use conformance::stores::TestStore;
 use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint, Tally};
-use keyspace::conformance::stores::TestStore;
-use keyspace::{Code, Commit, Error, Transaction, TransactionOption, on_every_store};
+use keyspace::{Code, Commit, Error, Transaction, TransactionOption};
 
 use crate::log::{self, Item};
 use crate::saboteur::Plant;
 use crate::world::{Failure, World, clear_ledgers};
 
-on_every_store!(
+conformance::on_every_store!(
     whatever_becomes_of_a_commit_its_operation_happens_exactly_once,
     a_missing_slot_ends_the_operation_without_another_run,
     the_answer_is_that_of_the_attempt_that_committed,

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use conformance::scale;
+use conformance::stores::TestStore;
 use keyspace::chaos::Faults;
-use keyspace::conformance::scale;
-use keyspace::conformance::stores::TestStore;
 use keyspace::env::ManualClock;
-use keyspace::{Commit, Environment, Error, Isolation, Runner, Transaction, on_every_store};
+use keyspace::{Commit, Environment, Error, Isolation, Runner, Transaction};
 
 use crate::log::{self, Item};
 use crate::saboteur::Plant;
@@ -232,7 +232,7 @@ async fn every_operation_of_a_random_run_on_threads_does_what_its_answer_says() 
     play_all(false).await;
 }
 
-on_every_store!(
+conformance::on_every_store!(
     every_operation_of_a_random_run_on_a_store_with_its_own_time_does_what_its_answer_says,
 );
 

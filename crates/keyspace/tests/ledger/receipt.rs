@@ -4,14 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use conformance::stores::TestStore;
 use keyspace::chaos::{CommitFault, Fate, Landing, LandingPoint};
-use keyspace::conformance::stores::TestStore;
-use keyspace::{Code, Database, Error, OwnedTransaction, Receipt, Runner, on_every_store};
+use keyspace::{Code, Database, Error, OwnedTransaction, Receipt, Runner};
 
 use crate::log;
 use crate::world::{TestDatabase, World};
 
-on_every_store!(
+conformance::on_every_store!(
     a_foreign_loop_with_a_receipt_commits_exactly_once,
     a_foreign_loop_without_a_receipt_commits_twice,
     a_swept_slot_ends_the_foreign_loop,

@@ -4,19 +4,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use conformance::stores::TestStore;
 use keyspace::chaos::{CommitFault, Fate};
-use keyspace::conformance::stores::TestStore;
 use keyspace::{
     Code, Commit, ConflictKind, Database, Embedded, Error, Isolation, KeyValue, MutationOp,
     OwnedTransaction, RangeQuery, Receipt, RunOptions, Runner, Transaction, TransactionOption, Tx,
-    VersionClock, on_every_store, read_all,
+    VersionClock, read_all,
 };
 
 use crate::log;
 use crate::saboteur::ledgers;
 use crate::world::{Failure, TestDatabase, World};
 
-on_every_store!(
+conformance::on_every_store!(
     a_writing_operation_records_itself_in_its_slot,
     a_reading_operation_leaves_its_slot_alone,
     an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle,

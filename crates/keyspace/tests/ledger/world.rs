@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::history::Recorded;
+use conformance::part::Part;
+use conformance::stores::TestStore;
 use keyspace::chaos::{Chaos, Faults};
-use keyspace::conformance::history::Recorded;
-use keyspace::conformance::part::Part;
-use keyspace::conformance::stores::TestStore;
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use keyspace::conformance::stores::TestStore;
+use conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::{
     self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,

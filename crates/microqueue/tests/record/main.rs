@@ -7,10 +7,10 @@ mod body;
 mod common;
 
 use common::{memory, rows};
-use keyspace::conformance::fuzz::damage;
-use keyspace::conformance::scale;
+use conformance::fuzz::damage;
+use conformance::scale;
 use microqueue::keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
-use microqueue::keyspace::{self, Database, KeyValue, OwnedTransaction, Subspace};
+use microqueue::keyspace::{Database, KeyValue, OwnedTransaction, Subspace};
 use microqueue::{MicroQueue, Order};
 use rand::SeedableRng;
 use rand::rngs::StdRng;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use conformance::scale;
 use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -15,7 +16,6 @@ use super::super::watch::WatchFuture;
 use super::disk::{Disk, Fault};
 use super::workload::Workload;
 use super::{CACHE_BYTES, new_store, path, seeds};
-use crate::conformance::scale;
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, Error, OpenError};
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::scale;
 use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -15,7 +16,6 @@ use super::super::{Durability, Options};
 use super::disk::{Disk, Fault};
 use super::workload::{Workload, stamp_key};
 use super::{CACHE_BYTES, new_store, path, seeds};
-use crate::conformance::scale;
 use crate::env::{Environment, ManualClock};
 use crate::error::Code;
 use crate::limits::RECOVERY_VERSIONS;

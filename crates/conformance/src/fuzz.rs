@@ -1,0 +1,196 @@
+//! The bodies of the fuzz targets in `fuzz/`: what must hold of any bytes that are decoded.
+//!
+//! Each body takes an input and panics if something does not hold. A plain test drives the same
+//! bodies with whole inputs and damaged ones.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::executor::block_on;
+use keyspace::codec::{Bincode, Codec, Json, MessagePack, Raw, Tuple};
+use keyspace::env::ManualClock;
+use keyspace::ledger::MIN_SWEEP_AGE;
+use keyspace::tuple::Versionstamp as TupleVersionstamp;
+use keyspace::{
+    Database, Environment, Error, OwnedTransaction, Result, RunOptions, Runner, Store, Subspace,
+    Transaction, VersionClock,
+};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::trace::Trace;
+
+/// The record of a ledger's slot, as `docs/schema.md` in the repository has it.
+const SLOT_RECORD_BYTES: usize = 23;
+const SLOT_RECORD_FORMAT: u8 = 1;
+
+/// A value with one of each kind of thing that serde knows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Everything {
+    /// Text.
+    pub text: String,
+    /// Numbers of all sizes.
+    pub numbers: (u8, i16, u32, i64, u128, f32, f64),
+    /// A list.
+    pub list: Vec<Option<char>>,
+    /// A map.
+    pub map: BTreeMap<String, Choice>,
+}
+
+/// A variant of each kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Choice {
+    /// A unit.
+    Nothing,
+    /// A tuple.
+    Pair(bool, Box<Choice>),
+    /// A struct.
+    Named {
+        /// Bytes.
+        bytes: Vec<u8>,
+    },
+}
+
+/// Tuple elements of all the kinds that keys and values of these crates have.
+pub type Elements = (
+    Vec<u8>,
+    String,
+    (i64, u64, Option<bool>),
+    (f32, f64),
+    TupleVersionstamp,
+);
+
+/// A line is a trace or an error. A trace that is written is read as the same trace.
+///
+/// # Panics
+/// If that does not hold.
+pub fn trace(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    if let Ok(trace) = Trace::parse(text, 1) {
+        let again = Trace::parse(&trace.to_line(), 1);
+        assert_eq!(again.expect("what was written can be read"), trace);
+    }
+}
+
+/// Bytes are a value or an error, in every codec. A value that is written is read as one that is
+/// written the same.
+///
+/// # Panics
+/// If that does not hold.
+pub fn codec(input: &[u8]) {
+    settles::<Everything, Bincode>(input);
+    settles::<Everything, MessagePack>(input);
+    settles::<Everything, Json>(input);
+    settles::<Elements, Tuple>(input);
+    settles::<Vec<u8>, Raw>(input);
+}
+
+fn settles<T, C: Codec<T> + Default>(input: &[u8]) {
+    let codec = C::default();
+    let Ok(value) = codec.decode(Bytes::copy_from_slice(input)) else {
+        return;
+    };
+    let written = match encode(&codec, &value) {
+        Ok(written) => written,
+        // A tuple may hold an incomplete versionstamp, which is not written as a value.
+        Err(Error::Encode { codec: "Tuple", .. }) => return,
+        Err(error) => panic!("{error}"),
+    };
+    let again = (codec.decode(written.clone().into())).expect("what was written can be read");
+    let again = encode(&codec, &again).expect("what was read before can be written");
+    assert_eq!(again, written);
+}
+
+fn encode<T>(codec: &impl Codec<T>, value: &T) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    codec.encode(value, &mut bytes)?;
+    Ok(bytes)
+}
+
+thread_local! {
+    static STORE: Store = keyspace::open("memory:").expect("a store in memory opens");
+    static CLOCK: Arc<VersionClock> = Arc::new(warm_clock());
+}
+
+/// A row among the ledgers is a slot, which a sweep judges, or corrupt, and the error names the key.
+/// The first byte of the input is the length of the key after the ledgers' prefix.
+///
+/// Waits for a store by itself: call it outside of an asynchronous runtime.
+///
+/// # Panics
+/// If that does not hold.
+pub fn slot(input: &[u8]) {
+    let Some((&key_bytes, row)) = input.split_first() else {
+        return;
+    };
+    let (key, value) = row.split_at(row.len().min(key_bytes.into()));
+    let ledgers = Subspace::from("ledgers");
+    let key = [ledgers.bytes(), key].concat();
+    let (begin, end) = ledgers.range();
+    if !(begin..end).contains(&key) {
+        return;
+    }
+    let unpacked = ledgers.unpack::<(Vec<u8>, u64)>(&key);
+    let is_slot = unpacked.is_ok_and(|(id, _slot)| id.len() == 16)
+        && value.len() == SLOT_RECORD_BYTES
+        && value[0] == SLOT_RECORD_FORMAT;
+    match block_on(sweep(ledgers, &key, value)) {
+        Ok(_) => assert!(is_slot),
+        Err(Error::Corrupt { key: named, .. }) => {
+            assert_eq!(named, key);
+            assert!(!is_slot);
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Sweeps a store that holds one row and nothing else.
+async fn sweep(ledgers: Subspace, key: &[u8], value: &[u8]) -> Result<usize> {
+    let db = STORE.with(Store::clone);
+    let clock = CLOCK.with(Arc::clone);
+    let mut tr = db.begin()?;
+    tr.set(key, value);
+    tr.commit().await?;
+    let options = RunOptions::default().ledger_subspace(ledgers);
+    let swept = Runner::with_options(db.clone(), options)
+        .sweep(&clock)
+        .await;
+    let mut tr = db.begin()?;
+    tr.clear(key);
+    tr.commit().await?;
+    swept
+}
+
+/// Returns a clock that knows a version of an age ago, so that a sweep reads records.
+fn warm_clock() -> VersionClock {
+    const STEPS: u32 = 16;
+    let watch = ManualClock::new();
+    let environment = Environment::seeded(0, Arc::new(watch.clone()));
+    let clock = VersionClock::new(environment, MIN_SWEEP_AGE);
+    for version in 0..=i64::from(STEPS) {
+        clock.observe(version);
+        watch.advance(MIN_SWEEP_AGE / STEPS);
+    }
+    assert!(clock.version_ago().is_some());
+    clock
+}
+
+/// Changes, inserts and removes a few bytes of an input, or none.
+#[must_use]
+pub fn damage(input: &[u8], rng: &mut impl Rng) -> Vec<u8> {
+    let mut bytes = input.to_vec();
+    for _ in 0..rng.random_range(0..4) {
+        let at = rng.random_range(0..=bytes.len());
+        match rng.random_range(0..4) {
+            0 => bytes.insert(at, rng.random()),
+            1 => bytes.truncate(at),
+            2 if at < bytes.len() => drop(bytes.remove(at)),
+            _ if at < bytes.len() => bytes[at] = rng.random(),
+            _ => bytes.push(rng.random()),
+        }
+    }
+    bytes
+}

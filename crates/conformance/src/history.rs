@@ -1,0 +1,393 @@
+//! Commit-order replay: a check that concurrent transactions were strictly serializable.
+//!
+//! [`Recorded`] wraps any [`Database`] and keeps of every committed transaction its reads with
+//! their results, its writes in their order, its read version, its versionstamp, and when all of
+//! that was asked for and answered. The versionstamps say in which order the transactions claim to
+//! have run; [`Recorded::check`] runs them again in that order, one after the other, on a plain map:
+//!
+//! - Every read, of a read-only transaction too, gives what the store held at the read version,
+//!   overlaid with what the transaction had written before.
+//! - Every serializable read gives the same just before the transaction's own place in the order.
+//! - A transaction that began after another's commit was acknowledged sees it and comes after it.
+//! - In the end the store holds what the map holds.
+//!
+//! Nothing is searched for, so that a history of any length takes time in proportion.
+//!
+//! Put it directly around the store: a wrapper that reports lost or late commits, such as
+//! [`Chaos`](keyspace::chaos::Chaos), goes around the recorder, which then sees what became of them.
+//!
+//! # What is not checked
+//!
+//! - Transactions that did not commit, and what a transaction reads after it has set
+//!   `SnapshotRywDisable` or `BypassUnreadable`.
+//! - Reads that count keys, by a key selector, after the same transaction has stamped a key or a
+//!   value or used `COMPARE_AND_CLEAR`: whether FoundationDB's client counts the key of such an
+//!   operation depends on what it has read before.
+//! - A transaction that clears a part, and not all, of the range in which a key it has stamped may
+//!   come to lie: which of the two wins depends on where the part begins.
+
+mod replay;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use keyspace::env::BoxFuture;
+use keyspace::error::{Error, Result, printable};
+use keyspace::limits::END_OF_KEYSPACE;
+use keyspace::mutation::{MutationOp, Versionstamp};
+use keyspace::selector::{KeySelector, RangeBatch, RangeQuery};
+use keyspace::transaction::{Database, DatabaseOption, Isolation, read_all};
+
+pub use self::transaction::RecordedTransaction;
+
+type Rows = BTreeMap<Bytes, Bytes>;
+
+/// A database whose transactions are recorded. Clones share the store and the record.
+///
+/// # Examples
+///
+/// ```
+/// use conformance::history::Recorded;
+/// use keyspace::{Database, Isolation, OwnedTransaction, Transaction};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let db = Recorded::new(keyspace::open("memory:")?).await?;
+/// let mut tr = db.begin()?;
+/// tr.get(b"key", Isolation::Serializable).await?;
+/// tr.set(b"key", b"value");
+/// tr.commit().await?;
+/// assert_eq!(db.check().await?.reads, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Recorded<D: Database> {
+    db: D,
+    history: Arc<History>,
+}
+
+/// What has been recorded of a store.
+struct History {
+    /// What the store held before.
+    first: Rows,
+    events: AtomicU64,
+    transactions: AtomicU64,
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    records: Vec<Record>,
+    /// The numbers of the transactions with writes whose commit gave no certain answer.
+    undecided: Vec<u64>,
+    /// The commits whose futures were dropped. Each of them enters itself into the log.
+    adrift: Vec<BoxFuture<()>>,
+}
+
+/// A committed transaction.
+#[derive(Debug)]
+struct Record {
+    /// Its number, in the order in which transactions began.
+    number: u64,
+    steps: Vec<Step>,
+    /// The version it read at, `None` if it read nothing.
+    read_version: Option<i64>,
+    /// Its place in the order of commits, `None` if it was read-only.
+    versionstamp: Option<Versionstamp>,
+    /// When it asked for its read version, `None` if it was given one.
+    version_asked: Option<Event>,
+    commit_asked: Event,
+    acknowledged: Event,
+}
+
+/// When something happened. An event with a smaller number was over when one with a larger number
+/// began.
+type Event = u64;
+
+/// What a transaction did.
+#[derive(Debug)]
+enum Step {
+    /// A read that was never answered.
+    Unanswered,
+    Read(Isolation, Read),
+    Write(Write),
+}
+
+/// A read and its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Read {
+    Get {
+        key: Bytes,
+        value: Option<Bytes>,
+    },
+    GetKey {
+        selector: KeySelector,
+        key: Bytes,
+    },
+    GetRange {
+        query: RangeQuery,
+        batch: RangeBatch,
+    },
+}
+
+#[derive(Debug)]
+enum Write {
+    Set {
+        key: Bytes,
+        value: Bytes,
+    },
+    ClearRange {
+        begin: Bytes,
+        end: Bytes,
+    },
+    Atomic {
+        op: MutationOp,
+        key: Bytes,
+        param: Bytes,
+    },
+}
+
+/// What a check has looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Checked {
+    /// Committed transactions with writes.
+    pub commits: usize,
+    /// Committed transactions without writes.
+    pub read_only: usize,
+    /// Reads of either, with an answer.
+    pub reads: usize,
+}
+
+/// Why a history is not that of a strictly serializable store, or cannot be judged.
+///
+/// Transactions are named by their numbers, in the order in which they began.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// A transaction read what was not there.
+    #[error("transaction {transaction} read {found}, and {moment} it is {expected}")]
+    Read {
+        /// The transaction.
+        transaction: u64,
+        /// When the read should have given something else.
+        moment: Moment,
+        /// The read, and what it gave.
+        found: String,
+        /// The read, and what it should have given.
+        expected: String,
+    },
+    /// A transaction does not come after one that was acknowledged before it began.
+    #[error(
+        "transaction {later} is {moment}, and not after {versionstamp} of transaction {earlier}, which was acknowledged before"
+    )]
+    Order {
+        /// The transaction that was acknowledged.
+        earlier: u64,
+        /// Its versionstamp.
+        versionstamp: Versionstamp,
+        /// The transaction that began then.
+        later: u64,
+        /// The place in the order that it has.
+        moment: Moment,
+    },
+    /// Two transactions have the same versionstamp.
+    #[error("transactions {first} and {second} both have the versionstamp {versionstamp}")]
+    SharedVersionstamp {
+        /// One of the transactions.
+        first: u64,
+        /// The other.
+        second: u64,
+        /// What they share.
+        versionstamp: Versionstamp,
+    },
+    /// The store does not hold what the transactions wrote.
+    #[error(
+        "{} is {} in the end, expected {}",
+        printable(key),
+        value(found),
+        value(expected)
+    )]
+    Row {
+        /// The first key that differs.
+        key: Bytes,
+        /// What the store holds.
+        found: Option<Bytes>,
+        /// What the transactions, one after the other, leave there.
+        expected: Option<Bytes>,
+    },
+    /// Nobody knows whether a transaction has committed.
+    #[error("transaction {transaction} has no certain outcome")]
+    Undecided {
+        /// The transaction.
+        transaction: u64,
+    },
+    /// The store could not be read.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+/// A place in the order of commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// After all commits up to this version.
+    Version(i64),
+    /// At this commit.
+    Commit(Versionstamp),
+}
+
+impl<D: Database> Recorded<D> {
+    /// Wraps a database, which nobody may change but through the wrapper from now on.
+    ///
+    /// # Errors
+    /// The store's, when what it holds is read.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn new(db: D) -> Result<Self> {
+        let history = History {
+            first: rows(&db).await?,
+            events: AtomicU64::new(0),
+            transactions: AtomicU64::new(0),
+            log: Mutex::default(),
+        };
+        Ok(Self {
+            db,
+            history: Arc::new(history),
+        })
+    }
+
+    /// Waits for commits whose futures were dropped, then replays everything recorded so far. No
+    /// transaction may be on its way; those of a [`Chaos`](keyspace::chaos::Chaos) are flushed before.
+    ///
+    /// # Errors
+    /// [`HistoryError`] with the first thing that is wrong.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses the commit it waits for.
+    pub async fn check(&self) -> Result<Checked, HistoryError> {
+        while let Some(commit) = self.history.next_adrift() {
+            commit.await;
+        }
+        let last = rows(&self.db).await?;
+        let log = self.history.lock();
+        if let Some(&transaction) = log.undecided.first() {
+            return Err(HistoryError::Undecided { transaction });
+        }
+        replay::check(&self.history.first, &log.records, &last)
+    }
+}
+
+impl History {
+    fn event(&self) -> Event {
+        self.events.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn next_transaction(&self) -> u64 {
+        self.transactions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn next_adrift(&self) -> Option<BoxFuture<()>> {
+        self.lock().adrift.pop()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads the whole store, in a transaction that is not recorded.
+async fn rows(db: &impl Database) -> Result<Rows> {
+    let tr = db.begin()?;
+    let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE);
+    // The transaction commits nothing: all it reads is of one version anyway.
+    let rows = read_all(&tr, all, Isolation::Snapshot).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.to_key(), row.to_value()))
+        .collect())
+}
+
+impl<D: Database> Database for Recorded<D> {
+    type Transaction = RecordedTransaction<D>;
+
+    fn begin(&self) -> Result<Self::Transaction> {
+        Ok(RecordedTransaction::new(self.clone(), self.db.begin()?))
+    }
+
+    fn set_option(&self, option: DatabaseOption) -> Result<()> {
+        self.db.set_option(option)
+    }
+}
+
+impl<D: Database> Clone for Recorded<D> {
+    fn clone(&self) -> Self {
+        Self {
+            db: self.db.clone(),
+            history: self.history.clone(),
+        }
+    }
+}
+
+impl<D: Database> fmt::Debug for Recorded<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorded")
+            .field("records", &self.history.lock().records.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => write!(f, "at version {version}"),
+            Self::Commit(versionstamp) => write!(f, "at commit {versionstamp}"),
+        }
+    }
+}
+
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Get { key, value: got } => write!(f, "{} = {}", printable(key), value(got)),
+            Self::GetKey { selector, key } => {
+                write!(f, "{} = {}", Selector(selector), printable(key))
+            }
+            Self::GetRange { query, batch } => {
+                let (begin, end) = (Selector(&query.begin), Selector(&query.end));
+                let order = if query.reverse { " reversed" } else { "" };
+                write!(f, "{begin}..{end} limit {}{order} = {{", query.limit)?;
+                for row in &batch.rows {
+                    write!(f, " {}: {}", printable(row.key()), printable(row.value()))?;
+                }
+                f.write_str(if batch.more { " ..}" } else { " }" })
+            }
+        }
+    }
+}
+
+struct Selector<'a>(&'a KeySelector);
+
+impl fmt::Display for Selector<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeySelector {
+            key,
+            or_equal,
+            offset,
+        } = self.0;
+        let relation = if *or_equal { "<=" } else { "<" };
+        write!(f, "({relation} {}){offset:+}", printable(key))
+    }
+}
+
+fn value(value: &Option<Bytes>) -> String {
+    value.as_ref().map_or_else(
+        || "nothing".to_owned(),
+        |value| format!("`{}`", printable(value)),
+    )
+}

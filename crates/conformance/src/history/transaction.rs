@@ -1,0 +1,386 @@
+//! A transaction that is recorded.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use keyspace::env::BoxFuture;
+use keyspace::error::{Code, Error, Result};
+use keyspace::mutation::{MutationOp, Versionstamp};
+use keyspace::selector::{KeySelector, RangeBatch, RangeQuery};
+use keyspace::transaction::{
+    Commit, ConflictKind, Database, Isolation, OwnedTransaction, Transaction, TransactionOption,
+    key_after,
+};
+
+use super::{Event, History, Read, Record, Recorded, Step, Write};
+
+/// A transaction of a [`Recorded`] database.
+///
+/// A commit whose future is dropped takes the transaction with it: `on_error` gives the error back
+/// then, and a reset begins a new one.
+pub struct RecordedTransaction<D: Database> {
+    db: Recorded<D>,
+    /// Empty while its commit is running, and after a commit that was dropped.
+    tr: Option<D::Transaction>,
+    attempt: Arc<Mutex<Attempt>>,
+}
+
+/// What one attempt has done so far.
+struct Attempt {
+    number: u64,
+    steps: Vec<Step>,
+    version_asked: Option<Event>,
+    version_given: bool,
+    /// An option is set under which reads do not answer with the transaction's own writes.
+    reads_unlike: bool,
+}
+
+/// Where the answer of a read goes.
+struct Slot {
+    attempt: Arc<Mutex<Attempt>>,
+    index: usize,
+    isolation: Isolation,
+}
+
+impl Attempt {
+    fn new(history: &History) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            number: history.next_transaction(),
+            steps: Vec::new(),
+            version_asked: None,
+            version_given: false,
+            reads_unlike: false,
+        }))
+    }
+
+    fn has_read(&self) -> bool {
+        let is_read = |step: &Step| matches!(step, Step::Read(..));
+        self.steps.iter().any(is_read)
+    }
+
+    fn has_written(&self) -> bool {
+        let is_write = |step: &Step| matches!(step, Step::Write(_));
+        self.steps.iter().any(is_write)
+    }
+}
+
+impl Slot {
+    /// Enters the answer of the read, unless that comes after the commit.
+    fn fill(self, read: Read) {
+        let mut attempt = lock(&self.attempt);
+        if attempt.reads_unlike {
+            return;
+        }
+        if let Some(step) = attempt.steps.get_mut(self.index) {
+            *step = Step::Read(self.isolation, read);
+        }
+    }
+}
+
+impl<D: Database> RecordedTransaction<D> {
+    pub(super) fn new(db: Recorded<D>, tr: D::Transaction) -> Self {
+        Self {
+            attempt: Attempt::new(&db.history),
+            tr: Some(tr),
+            db,
+        }
+    }
+
+    fn tr(&self) -> Result<&D::Transaction> {
+        Ok(self.tr.as_ref().ok_or(Code::USED_DURING_COMMIT)?)
+    }
+
+    /// Notes when the transaction asked for its read version: at the first call that may need it.
+    fn version_is_asked(&self) {
+        let mut attempt = lock(&self.attempt);
+        attempt
+            .version_asked
+            .get_or_insert_with(|| self.db.history.event());
+    }
+
+    /// Issues a read and keeps its place among the steps.
+    fn read<F>(
+        &self,
+        isolation: Isolation,
+        issue: impl FnOnce(&D::Transaction) -> F,
+    ) -> Result<(F, Slot)> {
+        self.version_is_asked();
+        let answer = issue(self.tr()?);
+        let mut attempt = lock(&self.attempt);
+        let index = attempt.steps.len();
+        attempt.steps.push(Step::Unanswered);
+        let slot = Slot {
+            attempt: self.attempt.clone(),
+            index,
+            isolation,
+        };
+        Ok((answer, slot))
+    }
+
+    fn write(&self, write: Write, stage: impl FnOnce(&D::Transaction)) {
+        // The commit that took the transaction away reports its misuse.
+        if let Ok(tr) = self.tr() {
+            stage(tr);
+            lock(&self.attempt).steps.push(Step::Write(write));
+        }
+    }
+
+    fn begin_attempt(&mut self) {
+        self.attempt = Attempt::new(&self.db.history);
+    }
+}
+
+impl<D: Database> Transaction for RecordedTransaction<D> {
+    fn get(
+        &self,
+        key: &[u8],
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<D> {
+        let issued = self.read(isolation, |tr| tr.get(key, isolation));
+        let key = Bytes::copy_from_slice(key);
+        async move {
+            let (answer, slot) = issued?;
+            let value = answer.await?;
+            slot.fill(Read::Get {
+                key,
+                value: value.clone(),
+            });
+            Ok(value)
+        }
+    }
+
+    fn get_key(
+        &self,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Bytes>> + Send + use<D> {
+        let issued = self.read(isolation, |tr| tr.get_key(selector, isolation));
+        let selector = selector.clone();
+        async move {
+            let (answer, slot) = issued?;
+            let key = answer.await?;
+            slot.fill(Read::GetKey {
+                selector,
+                key: key.clone(),
+            });
+            Ok(key)
+        }
+    }
+
+    fn get_range(
+        &self,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<D> {
+        let issued = self.read(isolation, |tr| tr.get_range(query, isolation));
+        let query = query.clone();
+        async move {
+            let (answer, slot) = issued?;
+            let batch = answer.await?;
+            slot.fill(Read::GetRange {
+                query,
+                batch: batch.clone(),
+            });
+            Ok(batch)
+        }
+    }
+
+    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<D> {
+        self.version_is_asked();
+        let issued = self.tr().map(D::Transaction::read_version);
+        async move { issued?.await }
+    }
+
+    fn set_read_version(&self, version: i64) {
+        lock(&self.attempt).version_given = true;
+        // After a commit nothing can be told: the next read answers `used_during_commit`.
+        if let Ok(tr) = self.tr() {
+            tr.set_read_version(version);
+        }
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) {
+        let write = Write::Set {
+            key: Bytes::copy_from_slice(key),
+            value: Bytes::copy_from_slice(value),
+        };
+        self.write(write, |tr| tr.set(key, value));
+    }
+
+    fn clear(&self, key: &[u8]) {
+        let write = Write::ClearRange {
+            begin: Bytes::copy_from_slice(key),
+            end: key_after(key).into(),
+        };
+        self.write(write, |tr| tr.clear(key));
+    }
+
+    fn clear_range(&self, begin: &[u8], end: &[u8]) {
+        let write = Write::ClearRange {
+            begin: Bytes::copy_from_slice(begin),
+            end: Bytes::copy_from_slice(end),
+        };
+        self.write(write, |tr| tr.clear_range(begin, end));
+    }
+
+    fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
+        let write = Write::Atomic {
+            op,
+            key: Bytes::copy_from_slice(key),
+            param: Bytes::copy_from_slice(param),
+        };
+        self.write(write, |tr| tr.atomic(op, key, param));
+    }
+
+    fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
+        self.tr()?.add_conflict_range(kind, begin, end)
+    }
+
+    fn set_option(&self, option: TransactionOption) -> Result<()> {
+        self.tr()?.set_option(option)?;
+        lock(&self.attempt).reads_unlike |= matches!(
+            option,
+            TransactionOption::SnapshotRywDisable | TransactionOption::BypassUnreadable
+        );
+        Ok(())
+    }
+
+    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<D> {
+        self.version_is_asked();
+        let issued = self.tr().map(|tr| tr.watch(key));
+        async move { issued?.await }
+    }
+
+    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<D> {
+        let issued = self.tr().map(D::Transaction::versionstamp);
+        async move { issued?.await }
+    }
+
+    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<D> {
+        let issued = self.tr().map(D::Transaction::approximate_size);
+        async move { issued?.await }
+    }
+}
+
+impl<D: Database> OwnedTransaction for RecordedTransaction<D> {
+    async fn commit(&mut self) -> Result<Commit> {
+        self.version_is_asked();
+        let tr = self.tr.take().ok_or(Code::USED_DURING_COMMIT)?;
+        let (history, attempt) = (self.db.history.clone(), self.attempt.clone());
+        let mut commit = Committing {
+            history: &self.db.history,
+            running: Some(Box::pin(commit(tr, history, attempt))),
+        };
+        let (tr, result) = (&mut commit).await;
+        self.tr = Some(tr);
+        result
+    }
+
+    async fn on_error(&mut self, error: Error) -> Result<()> {
+        let Some(tr) = &mut self.tr else {
+            return Err(error);
+        };
+        tr.on_error(error).await?;
+        self.begin_attempt();
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        match &mut self.tr {
+            Some(tr) => tr.reset(),
+            None => self.tr = self.db.db.begin().ok(),
+        }
+        self.begin_attempt();
+    }
+
+    fn cancel(&mut self) {
+        if let Some(tr) = &mut self.tr {
+            tr.cancel();
+        }
+    }
+}
+
+impl<D: Database> fmt::Debug for RecordedTransaction<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordedTransaction")
+            .field("number", &lock(&self.attempt).number)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Commits and records what became of it.
+async fn commit<T: OwnedTransaction>(
+    mut tr: T,
+    history: Arc<History>,
+    attempt: Arc<Mutex<Attempt>>,
+) -> (T, Result<Commit>) {
+    let has_read = lock(&attempt).has_read();
+    // A transaction that has read has its version, or read nothing but its own writes. One that has
+    // not must stay without: where it gets its version may be what a test is about.
+    let read_version = match has_read.then(|| tr.read_version()) {
+        Some(version) => version.await.ok(),
+        None => None,
+    };
+    let commit_asked = history.event();
+    let result = tr.commit().await;
+    let acknowledged = history.event();
+    let mut attempt = lock(&attempt);
+    match &result {
+        Ok(commit) => {
+            let version_asked = attempt.version_asked.filter(|_| !attempt.version_given);
+            history.lock().records.push(Record {
+                number: attempt.number,
+                steps: std::mem::take(&mut attempt.steps),
+                read_version,
+                versionstamp: commit.versionstamp,
+                version_asked,
+                commit_asked,
+                acknowledged,
+            });
+        }
+        Err(error) => {
+            let unknown = error.code().is_none_or(Code::leaves_commit_unknown);
+            if unknown && attempt.has_written() {
+                history.lock().undecided.push(attempt.number);
+            }
+        }
+    }
+    drop(attempt);
+    (tr, result)
+}
+
+/// A running commit. If it is dropped, the history keeps it: its transaction may have happened.
+struct Committing<'a, T: Send + 'static> {
+    history: &'a History,
+    running: Option<BoxFuture<(T, Result<Commit>)>>,
+}
+
+impl<T: Send + 'static> Future for Committing<'_, T> {
+    type Output = (T, Result<Commit>);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let running = self.running.as_mut().expect("polled after it has ended");
+        let ended = std::task::ready!(running.as_mut().poll(context));
+        self.running = None;
+        Poll::Ready(ended)
+    }
+}
+
+impl<T: Send + 'static> Drop for Committing<'_, T> {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            // What became of it is in the log when it ends.
+            let adrift = Box::pin(running.map(drop));
+            self.history.lock().adrift.push(adrift);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

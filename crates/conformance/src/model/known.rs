@@ -1,0 +1,85 @@
+//! What a transaction has read from the store.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use keyspace::limits::END_OF_KEYSPACE;
+use keyspace::{KeySelector, key_after};
+
+/// The keys, stored or not, of which a transaction knows what the store holds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Known(Vec<(Bytes, Bytes)>);
+
+impl Known {
+    pub(super) fn add(&mut self, begin: Bytes, end: Bytes) {
+        self.0.push((begin, end));
+    }
+
+    pub(super) fn knows(&self, key: &[u8]) -> bool {
+        self.0.iter().any(|(begin, end)| begin <= key && key < end)
+    }
+
+    pub(super) fn boundaries(&self) -> impl Iterator<Item = Bytes> {
+        self.0
+            .iter()
+            .flat_map(|(begin, end)| [begin.clone(), end.clone()])
+    }
+
+    /// Reads a range from the store, whose selectors do not point into it.
+    ///
+    /// At least so many rows are read as it takes to walk from a selector back to its key.
+    pub(super) fn load(
+        &mut self,
+        stored: &BTreeMap<Bytes, Bytes>,
+        begin: &KeySelector,
+        end: &KeySelector,
+        limit: Option<usize>,
+        reverse: bool,
+    ) {
+        let keys: Vec<&Bytes> = stored.keys().collect();
+        let find = |selector: &KeySelector| {
+            let base = keys.partition_point(|key| **key < selector.key);
+            base.checked_add_signed(selector.offset as isize - 1)
+        };
+        let (from, to) = (find(begin), find(end).unwrap_or(0));
+        let to_end = to > keys.len();
+        let to = to.min(keys.len());
+        let mut inside = &keys[from.unwrap_or(0).min(to)..to];
+        let back = if reverse {
+            end.offset
+        } else {
+            2 - begin.offset
+        };
+        let least = usize::try_from(back).unwrap_or(1);
+        let limit = limit.map_or(usize::MAX, |limit| limit.max(least).max(1));
+        let more = inside.len() >= limit;
+        if more && reverse {
+            inside = &inside[inside.len() - limit..];
+        } else if more {
+            inside = &inside[..limit];
+        }
+        let mut low = if from.is_some() {
+            begin.key.clone()
+        } else {
+            Bytes::new()
+        };
+        let mut high = end.key.clone();
+        if to_end {
+            high = Bytes::from_static(END_OF_KEYSPACE);
+        }
+        if let (Some(first), Some(last)) = (inside.first(), inside.last()) {
+            let after = Bytes::from(key_after(last));
+            low = if more && reverse {
+                (*first).clone()
+            } else {
+                low.min((*first).clone())
+            };
+            high = if more && !reverse {
+                after
+            } else {
+                high.max(after)
+            };
+        }
+        self.add(low, high);
+    }
+}

@@ -1,0 +1,276 @@
+//! One batch of a range read, as FoundationDB's client reads it.
+//!
+//! The client walks from the near selector to the far one, over what it knows of the store and over
+//! the transaction's own writes. Where it leaves what it knows, it loads more and resolves both
+//! selectors again. The far selector may then turn out to lie behind the walk, or to be stuck at
+//! keys that nobody may read.
+
+use bytes::Bytes;
+use keyspace::limits::END_OF_KEYSPACE;
+use keyspace::{Code, KeySelector, KeyValue, RangeQuery, key_after};
+
+use super::read::Reader;
+use super::view::{Place, Resolved, Seen, View};
+
+/// What a range read gave.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub(super) rows: Vec<KeyValue>,
+    pub(super) more: bool,
+    pub(super) ran_to_begin: bool,
+    pub(super) ran_to_end: bool,
+}
+
+/// A range read in the middle of its walk.
+pub(super) struct RangeRead {
+    reverse: bool,
+    limit: Option<usize>,
+    begin: KeySelector,
+    end: KeySelector,
+    /// How much of their offsets begin and end had left when they were last resolved.
+    left: (i32, i32),
+    found: Rows,
+    /// How many rows the walk has gone past its limit.
+    past: i32,
+}
+
+/// How a walk goes on.
+enum Next {
+    /// It is done: the rows before the far selector are the answer.
+    Done,
+    /// There can be no rows.
+    Nothing,
+    /// It has to load the stretch with this number.
+    Load(usize),
+}
+
+impl RangeRead {
+    pub(super) fn new(query: &RangeQuery) -> Self {
+        Self {
+            reverse: query.reverse,
+            limit: (query.limit > 0).then_some(query.limit),
+            begin: query.begin.clone(),
+            end: query.end.clone(),
+            left: (query.begin.offset, query.end.offset),
+            found: Rows::default(),
+            past: 0,
+        }
+    }
+
+    pub(super) fn run(mut self, reader: &mut Reader<'_>) -> Result<Rows, Code> {
+        let mut first = true;
+        loop {
+            let view = reader.view([&self.begin.key, &self.end.key]);
+            let (begin, end) = self.resolve(&view);
+            if self.found.rows.is_empty() && begin.key >= end.key && self.left.0 >= self.left.1 {
+                return Ok(Rows::default());
+            }
+            let (begins_at_end, ends_at_begin) = (begin.key == END_OF_KEYSPACE, end.key.is_empty());
+            match self.reverse {
+                false if ends_at_begin || first && begins_at_end => return Ok(self.nothing()),
+                true if begins_at_end || first && ends_at_begin => return Ok(self.nothing()),
+                _ => {}
+            }
+            let far = if self.reverse { &begin } else { &end };
+            if std::mem::take(&mut first) && far.is_stuck() && begin.key > end.key {
+                let found = self.find(reader, far)?;
+                match self.crossed(&begin, &end, &found) {
+                    Some(empty) => return Ok(empty),
+                    None => continue,
+                }
+            }
+            let behind = begin.key >= end.key && begin.rest().offset >= end.rest().offset;
+            if behind || begins_at_end || ends_at_begin {
+                if far.is_stuck() && !self.found.rows.is_empty() {
+                    let found = self.find(reader, far)?;
+                    return Ok(self.done(Some(&found)));
+                }
+                return Ok(self.done((!far.is_stuck()).then_some(&far.key)));
+            }
+            match self.walk(&view, &begin, &end)? {
+                Next::Nothing => return Ok(self.nothing()),
+                Next::Done => return Ok(self.done((!far.is_stuck()).then_some(&far.key))),
+                Next::Load(at) => self.load(reader, &view, (&begin, &end), at),
+            }
+        }
+    }
+
+    /// Judges a range whose selectors seemed crossed, now that the far one is found: returns the
+    /// answer if it is empty.
+    fn crossed(&mut self, begin: &Resolved, end: &Resolved, found: &Bytes) -> Option<Rows> {
+        let (inverted, outside) = match self.reverse {
+            false => (
+                begin.key >= *found && begin.rest().offset >= 1,
+                found.is_empty(),
+            ),
+            true => (
+                *found >= end.key && end.rest().offset <= 1,
+                found == END_OF_KEYSPACE,
+            ),
+        };
+        match (inverted, outside) {
+            (true, _) => Some(Rows::default()),
+            (false, true) => Some(self.nothing()),
+            (false, false) => None,
+        }
+    }
+
+    fn resolve(&mut self, view: &View) -> (Resolved, Resolved) {
+        let (begin, end) = (view.resolve(&self.begin), view.resolve(&self.end));
+        for selector in [&begin, &end] {
+            self.found.ran_to_begin |= selector.place == Place::Begin;
+            self.found.ran_to_end |= selector.place == Place::End;
+        }
+        // One that had nothing left keeps what it had when it ran off an end.
+        if self.begin.offset != 1 {
+            self.left.0 = begin.left;
+        }
+        if self.end.offset != 1 {
+            self.left.1 = end.left;
+        }
+        (begin, end)
+    }
+
+    /// Reads the key of the far selector by itself.
+    fn find(&mut self, reader: &mut Reader<'_>, far: &Resolved) -> Result<Bytes, Code> {
+        let found = reader.key(&far.rest())?;
+        self.found.ran_to_begin |= found.is_empty();
+        self.found.ran_to_end |= found == END_OF_KEYSPACE;
+        Ok(found)
+    }
+
+    /// Collects rows until the far selector, the limit, or a stretch that is not known.
+    ///
+    /// A far selector that is stuck may still come to lie among the rows: the walk goes on past the
+    /// limit by as many rows as that selector has left to go towards it.
+    fn walk(&mut self, view: &View, begin: &Resolved, end: &Resolved) -> Result<Next, Code> {
+        let (near, far) = if self.reverse {
+            (end, begin)
+        } else {
+            (begin, end)
+        };
+        let margin = match self.reverse {
+            false => 1 - far.rest().offset,
+            true => far.rest().offset - 1,
+        };
+        let path = view.path(self.reverse, near, far);
+        for at in path {
+            let reached = self.is_reached();
+            let enough = self.past >= margin;
+            if reached && enough {
+                return Ok(Next::Done);
+            }
+            let stretch = &view.0[at];
+            match &stretch.seen {
+                Seen::Unreadable => return Err(Code::ACCESSED_UNREADABLE),
+                Seen::Unknown if !self.found.rows.is_empty() && enough => {
+                    self.found.more = true;
+                    return Ok(Next::Done);
+                }
+                Seen::Unknown => return Ok(Next::Load(at)),
+                Seen::Row(_) if reached => self.past += 1,
+                Seen::Row(value) => self.found.rows.push(KeyValue::new(&stretch.begin, value)),
+                Seen::Ghost => {}
+            }
+        }
+        Ok(if far.is_stuck() {
+            Next::Nothing
+        } else {
+            Next::Done
+        })
+    }
+
+    fn is_reached(&self) -> bool {
+        self.limit == Some(self.found.rows.len())
+    }
+
+    /// Loads what the walk needs at a stretch. It goes on there.
+    fn load(
+        &mut self,
+        reader: &mut Reader<'_>,
+        view: &View,
+        (begin, end): (&Resolved, &Resolved),
+        at: usize,
+    ) {
+        (self.begin, self.end) = (begin.rest(), end.rest());
+        let stretch = &view.0[at];
+        if !self.reverse && !begin.is_stuck() {
+            self.begin.key = begin.key.clone().max(stretch.begin.clone());
+        }
+        if self.reverse && !end.is_stuck() {
+            self.end.key = end.key.clone().min(stretch.end.clone());
+        }
+        let (from, to, extra) = view.request(self.reverse, &self.begin, &self.end, at);
+        let limit = self
+            .limit
+            .map(|limit| (limit - self.found.rows.len()).max(1) + extra);
+        reader
+            .known
+            .load(reader.stored, &from, &to, limit, self.reverse);
+    }
+
+    /// The answer where there are no rows, but for which ends the selectors ran off.
+    fn nothing(&mut self) -> Rows {
+        Rows {
+            rows: Vec::new(),
+            more: false,
+            ..std::mem::take(&mut self.found)
+        }
+    }
+
+    /// The answer, without the rows behind the far selector if that was found.
+    fn done(mut self, far: Option<&Bytes>) -> Rows {
+        self.found.more |= self.is_reached();
+        let mut found = self.found;
+        let collected = found.rows.len();
+        match (far, self.reverse) {
+            (Some(far), false) => found.rows.retain(|row| row.key() < far),
+            (Some(far), true) => found.rows.retain(|row| row.key() >= far),
+            (None, _) => {}
+        }
+        found.more &= found.rows.len() == collected;
+        if self.reverse {
+            found.ran_to_begin &= !found.more;
+        } else {
+            found.ran_to_end &= !found.more;
+        }
+        found
+    }
+}
+
+impl Rows {
+    /// The range that a serializable read conflicts with, before what the transaction has written
+    /// is taken out.
+    pub(super) fn conflict(&self, query: &RangeQuery) -> (Bytes, Bytes) {
+        let (begin, end) = (&query.begin, &query.end);
+        let (lowest, highest) = match query.reverse {
+            true => (self.rows.last(), self.rows.first()),
+            false => (self.rows.first(), self.rows.last()),
+        };
+        let (mut low, mut high) = (begin.key.clone(), end.key.clone());
+        if low >= high {
+            (low, high) = (high, low);
+        } else if self.more && !query.reverse && end.offset > 0 {
+            high = low.clone();
+        } else if self.more && query.reverse && begin.offset <= 1 {
+            low = high.clone();
+        }
+        if self.ran_to_begin && begin.offset <= 0 {
+            low = Bytes::new();
+        }
+        if self.ran_to_end && end.offset > 0 {
+            high = Bytes::from_static(END_OF_KEYSPACE);
+        }
+        if let Some(row) = lowest
+            && (query.reverse || begin.offset <= 0)
+        {
+            low = low.min(row.to_key());
+        }
+        if let Some(row) = highest
+            && (!query.reverse || end.offset > 0)
+        {
+            high = high.max(key_after(row.key()).into());
+        }
+        (low, high)
+    }
+}

@@ -1,0 +1,363 @@
+//! The model's transaction and its life cycle.
+
+use std::future::{Future, ready};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use keyspace::limits::{
+    DEFAULT_MAX_RETRY_DELAY, DEFAULT_MAX_WATCHES, END_OF_KEYSPACE, INITIAL_BACKOFF, MAX_WATCHES,
+    MIN_SIZE_LIMIT, RESOURCE_CONSTRAINED_MAX_BACKOFF, TRANSACTION_BYTES,
+};
+use keyspace::{
+    Code, Commit, ConflictKind, DatabaseOption, Error, Isolation, KeySelector, MutationOp,
+    OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption, Versionstamp,
+};
+use tokio::sync::oneshot;
+
+use super::attempt::{Attempt, check_key, check_range};
+use super::{Model, Watch};
+
+/// What transactions begin with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Defaults {
+    timeout: Duration,
+    retry_limit: Option<u32>,
+    max_retry_delay: Duration,
+    size_limit: usize,
+    max_watches: usize,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::ZERO,
+            retry_limit: None,
+            max_retry_delay: DEFAULT_MAX_RETRY_DELAY,
+            size_limit: TRANSACTION_BYTES,
+            max_watches: DEFAULT_MAX_WATCHES,
+        }
+    }
+}
+
+impl Defaults {
+    pub(super) fn set(&mut self, option: DatabaseOption) -> Result<()> {
+        match option {
+            DatabaseOption::TransactionTimeout(timeout) => self.timeout = timeout,
+            DatabaseOption::TransactionRetryLimit(limit) => self.retry_limit = limit,
+            DatabaseOption::TransactionMaxRetryDelay(delay) => self.max_retry_delay = delay,
+            DatabaseOption::TransactionSizeLimit(limit) => self.size_limit = size_limit(limit)?,
+            DatabaseOption::MaxWatches(max) if max <= MAX_WATCHES => self.max_watches = max,
+            DatabaseOption::MaxWatches(_) => return Err(Code::INVALID_OPTION_VALUE.into()),
+            // One that the model does not know.
+            _ => return Err(Code::INVALID_OPTION.into()),
+        }
+        Ok(())
+    }
+}
+
+fn size_limit(limit: usize) -> Result<usize, Code> {
+    if (MIN_SIZE_LIMIT..=TRANSACTION_BYTES).contains(&limit) {
+        Ok(limit)
+    } else {
+        Err(Code::INVALID_OPTION_VALUE)
+    }
+}
+
+/// A transaction of the model.
+#[derive(Debug)]
+pub struct ModelTransaction {
+    model: Model,
+    life: Mutex<Life>,
+}
+
+/// What outlives an attempt.
+#[derive(Debug)]
+struct Life {
+    defaults: Defaults,
+    /// The defaults with the options that survive a retry.
+    current: Defaults,
+    began: Duration,
+    retries: u32,
+    backoff: Duration,
+    attempt: Attempt,
+}
+
+impl Life {
+    fn new(model: &Model, defaults: Defaults) -> Self {
+        Self {
+            defaults,
+            current: defaults,
+            began: model.env.now(),
+            retries: 0,
+            backoff: INITIAL_BACKOFF,
+            attempt: Attempt::new(model.clone(), defaults.size_limit),
+        }
+    }
+
+    /// Returns the attempt, unless nothing works any more.
+    fn alive(&mut self, now: Duration) -> Result<&mut Attempt, Code> {
+        let timeout = self.current.timeout;
+        if !timeout.is_zero() && now.saturating_sub(self.began) >= timeout {
+            self.attempt.over.get_or_insert(Code::TRANSACTION_TIMED_OUT);
+        }
+        match self.attempt.bad_write.or(self.attempt.over) {
+            Some(code) => Err(code),
+            None => Ok(&mut self.attempt),
+        }
+    }
+
+    fn set_option(&mut self, option: TransactionOption) -> Result<(), Code> {
+        match option {
+            TransactionOption::Timeout(timeout) => self.current.timeout = timeout,
+            TransactionOption::RetryLimit(limit) => self.current.retry_limit = limit,
+            TransactionOption::MaxRetryDelay(delay) => self.current.max_retry_delay = delay,
+            TransactionOption::SizeLimit(limit) => self.attempt.size_limit = size_limit(limit)?,
+            option => self.attempt.set_option(option),
+        }
+        Ok(())
+    }
+
+    /// Returns how long to wait before the next attempt, or gives the error back.
+    fn backoff(&mut self, model: &Model, error: Error) -> Result<Duration> {
+        if let Err(code @ (Code::TRANSACTION_CANCELLED | Code::TRANSACTION_TIMED_OUT)) =
+            self.alive(model.env.now())
+        {
+            return Err(code.into());
+        }
+        let max_delay = self.current.max_retry_delay;
+        let limit = self.current.retry_limit;
+        let code = error.code().filter(|code| is_retried(*code));
+        let Some(code) = code.filter(|_| limit.is_none_or(|limit| self.retries < limit)) else {
+            self.attempt.over = Some(Code::TRANSACTION_CANCELLED);
+            return Err(error);
+        };
+        self.retries += 1;
+        let longest = match code {
+            Code::TRANSACTION_TOO_OLD | Code::FUTURE_VERSION => {
+                return Ok(INITIAL_BACKOFF.min(max_delay));
+            }
+            Code::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED | Code::GRV_PROXY_MEMORY_LIMIT_EXCEEDED => {
+                RESOURCE_CONSTRAINED_MAX_BACKOFF
+            }
+            _ => max_delay,
+        };
+        let wait = self.backoff.mul_f64(model.env.random_unit());
+        self.backoff = (self.backoff * 2).min(longest);
+        Ok(wait)
+    }
+}
+
+/// Whether `on_error` retries. It leaves `cluster_version_changed` to the caller.
+fn is_retried(code: Code) -> bool {
+    code.is_retryable() && code != Code::CLUSTER_VERSION_CHANGED
+}
+
+/// What FoundationDB refuses at once, without failing the commit.
+fn check_read(key: &[u8]) -> Result<(), Code> {
+    if key >= END_OF_KEYSPACE {
+        return Err(Code::KEY_OUTSIDE_LEGAL_RANGE);
+    }
+    Ok(())
+}
+
+impl ModelTransaction {
+    pub(super) fn new(model: Model, defaults: Defaults) -> Self {
+        let life = Mutex::new(Life::new(&model, defaults));
+        Self { model, life }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads, if the question is `legal`, and remembers for the commit if that failed.
+    fn read<T>(
+        &self,
+        legal: Result<(), Code>,
+        read: impl FnOnce(&mut Attempt) -> Result<T, Code>,
+    ) -> Result<T> {
+        let mut life = self.lock();
+        let attempt = life.alive(self.model.env.now())?;
+        legal?;
+        let answer = read(attempt);
+        if let Err(code) = answer {
+            attempt.failed_read.get_or_insert(code);
+        }
+        answer.map_err(Error::from)
+    }
+
+    /// Stages a write. A bad one makes everything fail from here on.
+    fn write(&self, write: impl FnOnce(&mut Life) -> Result<(), Code>) {
+        let mut life = self.lock();
+        if life.alive(self.model.env.now()).is_ok()
+            && let Err(code) = write(&mut life)
+        {
+            life.attempt.bad_write = Some(code);
+        }
+    }
+
+    fn start_watch(&self, key: &[u8]) -> Result<oneshot::Receiver<Result<()>>> {
+        let mut life = self.lock();
+        let max_watches = life.defaults.max_watches;
+        let attempt = life.alive(self.model.env.now())?;
+        check_key(key)?;
+        let baseline = attempt.get(key, Isolation::Serializable)?;
+        if self.model.watches() + attempt.watches.len() >= max_watches {
+            return Err(Code::TOO_MANY_WATCHES.into());
+        }
+        let (end, ended) = oneshot::channel();
+        attempt.watches.push(Watch {
+            key: Bytes::copy_from_slice(key),
+            baseline,
+            end,
+        });
+        Ok(ended)
+    }
+
+    fn ask_for_stamp(&self) -> Result<oneshot::Receiver<Result<Versionstamp>>> {
+        let (give, given) = oneshot::channel();
+        let mut life = self.lock();
+        life.alive(self.model.env.now())?.stamps.push(give);
+        Ok(given)
+    }
+
+    fn finish(&self) -> Result<Commit> {
+        let mut life = self.lock();
+        let attempt = life.alive(self.model.env.now())?;
+        let outcome = attempt.commit();
+        attempt.over = Some(Code::USED_DURING_COMMIT);
+        let stamp = match &outcome {
+            Ok(commit) => commit.versionstamp.ok_or(Code::NO_COMMIT_VERSION),
+            Err(_) => Err(Code::TRANSACTION_INVALID_VERSION),
+        };
+        for give in attempt.stamps.drain(..) {
+            // Nobody may be waiting any more.
+            let _ = give.send(stamp.map_err(Error::from));
+        }
+        for watch in attempt.watches.drain(..) {
+            match outcome {
+                Ok(_) => self.model.arm(watch),
+                Err(code) => watch.end(Err(code.into())),
+            }
+        }
+        outcome.map_err(Error::from)
+    }
+}
+
+impl Transaction for ModelTransaction {
+    fn get(
+        &self,
+        key: &[u8],
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<> {
+        ready(self.read(check_read(key), |attempt| attempt.get(key, isolation)))
+    }
+
+    fn get_key(
+        &self,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Bytes>> + Send + use<> {
+        let legal = check_range(&selector.key, b"");
+        ready(self.read(legal, |attempt| attempt.get_key(selector, isolation)))
+    }
+
+    fn get_range(
+        &self,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<> {
+        let legal = check_range(&query.begin.key, &query.end.key);
+        let found = self.read(legal, |attempt| attempt.get_range(query, isolation));
+        ready(found.map(|found| RangeBatch {
+            rows: found.rows,
+            more: found.more,
+        }))
+    }
+
+    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
+        ready(self.read(Ok(()), |attempt| Ok(attempt.version())))
+    }
+
+    fn set_read_version(&self, version: i64) {
+        self.write(|life| life.attempt.set_version(version));
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) {
+        self.write(|life| life.attempt.set(key, value));
+    }
+
+    fn clear(&self, key: &[u8]) {
+        self.write(|life| life.attempt.clear_key(key));
+    }
+
+    fn clear_range(&self, begin: &[u8], end: &[u8]) {
+        self.write(|life| life.attempt.clear(begin, end));
+    }
+
+    fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
+        self.write(|life| life.attempt.atomic(op, key, param));
+    }
+
+    fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
+        if begin > end {
+            return Err(Code::INVERTED_RANGE.into());
+        }
+        self.write(|life| life.attempt.add_conflict(kind, begin, end));
+        Ok(())
+    }
+
+    fn set_option(&self, option: TransactionOption) -> Result<()> {
+        if option.is_unsupported() {
+            return Err(Code::UNSUPPORTED_OPERATION.into());
+        }
+        self.write(|life| life.set_option(option));
+        Ok(())
+    }
+
+    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<> {
+        let ended = self.start_watch(key);
+        async { given(ended?).await }
+    }
+
+    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<> {
+        let stamp = self.ask_for_stamp();
+        async { given(stamp?).await }
+    }
+
+    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<> {
+        ready(self.read(Ok(()), |attempt| Ok(attempt.bytes())))
+    }
+}
+
+/// Awaits what the end of the attempt gives. One that ends without a commit drops it.
+async fn given<T>(given: oneshot::Receiver<Result<T>>) -> Result<T> {
+    let cancelled = Err(Code::TRANSACTION_CANCELLED.into());
+    given.await.unwrap_or(cancelled)
+}
+
+impl OwnedTransaction for ModelTransaction {
+    fn commit(&mut self) -> impl Future<Output = Result<Commit>> + Send {
+        ready(self.finish())
+    }
+
+    async fn on_error(&mut self, error: Error) -> Result<()> {
+        let wait = self.lock().backoff(&self.model, error)?;
+        self.model.env.sleep(wait).await;
+        let mut life = self.lock();
+        life.attempt = Attempt::new(self.model.clone(), life.defaults.size_limit);
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        let mut life = self.lock();
+        *life = Life::new(&self.model, life.defaults);
+    }
+
+    fn cancel(&mut self) {
+        let mut life = self.lock();
+        life.attempt = Attempt::new(self.model.clone(), life.defaults.size_limit);
+        life.attempt.over = Some(Code::TRANSACTION_CANCELLED);
+    }
+}

@@ -1,0 +1,315 @@
+//! Running programs on a store and comparing its answers.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{self, Either, FutureExt, Shared};
+use keyspace::env::BoxFuture;
+use keyspace::{
+    Code, Commit, Database, Environment, Error, Isolation, OwnedTransaction, RangeQuery, Result,
+    Transaction, Versionstamp, read_all,
+};
+
+use super::program::{Answers, BEGIN, END, Op, Outcome, Program, Text, prefixed};
+use super::trace::{self, Trace};
+
+/// Runs programs on a store, one after another.
+///
+/// A program owns the store while it runs: the range `t/`..`t0` is cleared before it, and selectors
+/// may run off its rows and find whatever else the store holds. Give it a store of its own, or a
+/// place of its own [under a prefix](Self::under).
+#[derive(Debug, Clone)]
+pub struct Replay<D> {
+    db: D,
+    prefix: Bytes,
+    env: Environment,
+    patience: Duration,
+}
+
+/// An answer that is not the expected one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The program's name.
+    pub program: String,
+    /// The number of the step, from 0, and the step as traces write it; `None` for the rows at the
+    /// end.
+    pub step: Option<(usize, String)>,
+    /// What the trace says.
+    pub expected: String,
+    /// What the store answered.
+    pub got: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.step {
+            Some((number, step)) => write!(f, "{} step {number}: {step}", self.program)?,
+            None => write!(f, "{} rows at the end", self.program)?,
+        }
+        write!(f, "\n  expected {}\n  got      {}", self.expected, self.got)
+    }
+}
+
+impl<D: Database> Replay<D> {
+    /// Runs programs on `db`, waiting by the clock of `env`.
+    pub fn new(db: D, env: Environment) -> Self {
+        Self {
+            db,
+            prefix: Bytes::new(),
+            env,
+            patience: Duration::MAX,
+        }
+    }
+
+    /// Waits for a watch no longer than `patience`, whatever the program says.
+    ///
+    /// A store in this process fires its watches before it acknowledges the commit that does it:
+    /// a few milliseconds tell as much as the seconds that a cluster needs.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Runs programs with a prefix before their keys, so that many run at once on one store.
+    ///
+    /// Eight rows before and after a program's own, also under the prefix, keep its selectors from
+    /// what others do. A program that runs further off its rows has no answer of its own here. Keys
+    /// in answers are without the prefix.
+    #[must_use]
+    pub fn under(mut self, prefix: impl Into<Bytes>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    pub(super) fn prefix(&self) -> &Bytes {
+        &self.prefix
+    }
+
+    /// Runs a trace's program and returns where the answers differ.
+    ///
+    /// # Errors
+    /// What keeps the store from running programs at all.
+    pub async fn check(&self, trace: &Trace) -> Result<Vec<Difference>> {
+        let got = self.run(&trace.program).await?;
+        Ok(differences(trace, &got))
+    }
+
+    /// Runs a program.
+    ///
+    /// # Errors
+    /// What keeps the store from running programs at all: an error without a FoundationDB code,
+    /// or a failure before the first step or after the last one.
+    pub async fn run(&self, program: &Program) -> Result<Answers> {
+        let program = &program.under(&self.prefix);
+        self.load(&program.init, &self.guards()).await?;
+        let mut run = Run {
+            replay: self,
+            sessions: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            stamps: Vec::new(),
+        };
+        let mut outcomes = Vec::with_capacity(program.steps.len());
+        for step in &program.steps {
+            outcomes.push(match run.step(step.transaction, &step.op).await {
+                Ok(outcome) => outcome,
+                Err(error) => Outcome::Failed(error.code().ok_or(error)?),
+            });
+        }
+        let tr = self.db.begin()?;
+        let [begin, end] = self.bounds();
+        let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
+        let last = run.rows(rows);
+        Ok(Answers { outcomes, last })
+    }
+
+    /// Clears what programs and their prefix have left.
+    ///
+    /// # Errors
+    /// What keeps the store from committing.
+    pub async fn clear(&self) -> Result<()> {
+        self.load(&[], &[]).await
+    }
+
+    async fn load(&self, rows: &[(Bytes, Bytes)], guards: &[Bytes]) -> Result<()> {
+        let mut tr = self.db.begin()?;
+        loop {
+            let [begin, end] = self.bounds();
+            tr.clear_range(&begin, &end);
+            for guard in self.guards() {
+                tr.clear(&guard);
+            }
+            for guard in guards {
+                tr.set(guard, b"");
+            }
+            for (key, value) in rows {
+                tr.set(key, value);
+            }
+            match tr.commit().await {
+                Ok(_) => return Ok(()),
+                Err(error) => tr.on_error(error).await?,
+            }
+        }
+    }
+
+    /// The range of a program's own rows.
+    fn bounds(&self) -> [Bytes; 2] {
+        [BEGIN, END].map(|bound| prefixed(&self.prefix, bound))
+    }
+
+    /// The rows around a program's own. A program without a prefix has the whole store.
+    fn guards(&self) -> Vec<Bytes> {
+        if self.prefix.is_empty() {
+            return Vec::new();
+        }
+        let sides = [b'\x00', b'\xff'].into_iter();
+        sides
+            .flat_map(|side| (0..8).map(move |number| [side, number]))
+            .map(|guard| prefixed(&self.prefix, &guard))
+            .collect()
+    }
+}
+
+/// Compares a store's answers with a trace's.
+#[must_use]
+pub fn differences(trace: &Trace, got: &Answers) -> Vec<Difference> {
+    let expected = &trace.answers;
+    let steps = trace.program.steps.iter().enumerate();
+    let outcomes = expected.outcomes.iter().zip(&got.outcomes);
+    let mut differences: Vec<_> = steps
+        .zip(outcomes)
+        .filter(|(_, (expected, got))| expected != got)
+        .map(|((index, step), (expected, got))| Difference {
+            program: trace.id.clone(),
+            step: Some((index, trace::step_text(step))),
+            expected: format!("{expected:?}"),
+            got: format!("{got:?}"),
+        })
+        .collect();
+    if expected.last != got.last {
+        differences.push(Difference {
+            program: trace.id.clone(),
+            step: None,
+            expected: format!("{:?}", expected.last),
+            got: format!("{:?}", got.last),
+        });
+    }
+    differences
+}
+
+/// A program in the middle of its run.
+struct Run<'a, D: Database> {
+    replay: &'a Replay<D>,
+    sessions: BTreeMap<usize, Session<D::Transaction>>,
+    watches: BTreeMap<u64, Shared<BoxFuture<Result<()>>>>,
+    stamps: Vec<(Versionstamp, usize)>,
+}
+
+struct Session<T> {
+    tr: T,
+    commit: Option<Commit>,
+    versionstamp: Option<BoxFuture<Result<Versionstamp>>>,
+}
+
+impl<D: Database> Run<'_, D> {
+    async fn step(&mut self, transaction: usize, op: &Op) -> Result<Outcome> {
+        if let Entry::Vacant(entry) = self.sessions.entry(transaction) {
+            entry.insert(Session {
+                tr: self.replay.db.begin()?,
+                commit: None,
+                versionstamp: None,
+            });
+        }
+        let session = self
+            .sessions
+            .get_mut(&transaction)
+            .expect("it was inserted above");
+        let tr = &mut session.tr;
+        match op {
+            Op::Get { key, isolation } => {
+                let value = tr.get(key, *isolation).await?;
+                return Ok(Outcome::Value(value.map(|value| self.text(&value))));
+            }
+            Op::GetKey {
+                selector,
+                isolation,
+            } => {
+                let key = tr.get_key(selector, *isolation).await?;
+                return Ok(Outcome::Key(self.key(&key)));
+            }
+            Op::GetRange { query, isolation } => {
+                let rows = read_all(tr, query.clone(), *isolation).await?;
+                return Ok(Outcome::Rows(self.rows(rows)));
+            }
+            Op::ReadVersion => return tr.read_version().await.map(version),
+            Op::SetReadVersion(version) => tr.set_read_version(*version),
+            Op::Set { key, value } => tr.set(key, value),
+            Op::Clear { key } => tr.clear(key),
+            Op::ClearRange { begin, end } => tr.clear_range(begin, end),
+            Op::Atomic { op, key, param } => tr.atomic(*op, key, param),
+            Op::AddConflict { kind, begin, end } => tr.add_conflict_range(*kind, begin, end)?,
+            Op::SetOption(option) => tr.set_option(*option)?,
+            Op::Watch { key, id } => {
+                let watch: BoxFuture<_> = Box::pin(tr.watch(key));
+                self.watches.insert(*id, watch.shared());
+            }
+            Op::PollWatch { id, wait } => return self.poll_watch(*id, *wait).await,
+            Op::Versionstamp => session.versionstamp = Some(Box::pin(tr.versionstamp())),
+            Op::AwaitVersionstamp => {
+                let versionstamp = session.versionstamp.take();
+                versionstamp.ok_or(Code::CLIENT_INVALID_OPERATION)?.await?;
+                return Ok(Outcome::Versionstamp);
+            }
+            Op::Commit => {
+                let commit = tr.commit().await?;
+                session.commit = Some(commit);
+                let stamp = commit.versionstamp.map(|stamp| (stamp, transaction));
+                self.stamps.extend(stamp);
+            }
+            Op::CommittedVersion => {
+                let commit = session.commit.unwrap_or(Commit::READ_ONLY);
+                return Ok(version(commit.version));
+            }
+            Op::OnError(code) => tr.on_error(Error::from(*code)).await?,
+            Op::Reset => tr.reset(),
+            Op::Cancel => tr.cancel(),
+            Op::Sleep(wait) => self.replay.env.sleep(*wait).await,
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn poll_watch(&mut self, id: u64, wait: Duration) -> Result<Outcome> {
+        let watch = self.watches.get(&id).cloned();
+        let watch = watch.ok_or(Code::CLIENT_INVALID_OPERATION)?;
+        let sleep = self.replay.env.sleep(wait.min(self.replay.patience));
+        match future::select(watch, sleep).await {
+            Either::Left((fired, _)) => fired.map(|()| Outcome::Fired),
+            Either::Right(((), _)) => Ok(Outcome::Pending),
+        }
+    }
+
+    fn text(&self, bytes: &[u8]) -> Text {
+        Text::new(bytes, &self.stamps)
+    }
+
+    fn key(&self, key: &[u8]) -> Text {
+        self.text(key.strip_prefix(&*self.replay.prefix).unwrap_or(key))
+    }
+
+    fn rows(&self, rows: Vec<keyspace::KeyValue>) -> Vec<(Text, Text)> {
+        let rows = rows.iter();
+        rows.map(|row| (self.key(row.key()), self.text(row.value())))
+            .collect()
+    }
+}
+
+fn version(version: i64) -> Outcome {
+    if version > 0 {
+        Outcome::Version
+    } else {
+        Outcome::NoVersion
+    }
+}

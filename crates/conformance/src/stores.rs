@@ -1,0 +1,284 @@
+//! One test on every store: in memory, in a file, on a FoundationDB cluster.
+//!
+//! A test is a function that takes a [`TestStore`], and [`on_every_store!`](crate::on_every_store)
+//! makes a test for each store of it:
+//!
+//! ```
+//! use conformance::stores::TestStore;
+//! use keyspace::{Database, Isolation, OwnedTransaction, Transaction};
+//!
+//! conformance::on_every_store!(a_key_that_was_set_is_there);
+//!
+//! async fn a_key_that_was_set_is_there(store: TestStore) {
+//!     let key = store.root.pack(&"key");
+//!     let mut tr = store.db.begin().unwrap();
+//!     tr.set(&key, b"value");
+//!     tr.commit().await.unwrap();
+//!     let tr = store.db.begin().unwrap();
+//!     assert!(tr.get(&key, Isolation::Snapshot).await.unwrap().is_some());
+//! }
+//! ```
+//!
+//! Their names are `on_memory::a_key_that_was_set_is_there` and so on. A build without FoundationDB,
+//! or an environment that names no cluster, skips those `on_fdb` and says so on the standard error.
+
+use std::env;
+use std::future::Future;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::FutureExt;
+use keyspace::limits::END_OF_KEYSPACE;
+use keyspace::store::FDB_API_VERSION;
+use keyspace::{
+    Database, Environment, Isolation, OwnedTransaction, RangeQuery, Result, RunOptions, Runner,
+    Store, Subspace, Transaction,
+};
+use tempfile::TempDir;
+
+use super::part::Part;
+
+/// Which store a test runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `memory:`
+    Memory,
+    /// `embedded:`, in a folder of its own.
+    Embedded,
+    /// `fdb:`, the cluster that the environment names.
+    Fdb,
+}
+
+/// A store for one test. Clones share it.
+#[derive(Debug, Clone)]
+pub struct TestStore {
+    /// Which store it is.
+    pub kind: Kind,
+    /// The store. Several tests may share it.
+    pub db: Store,
+    /// The test's own part of it, empty at first and cleared when the test ends.
+    pub root: Subspace,
+    places: Arc<AtomicU64>,
+    _folder: Option<Arc<TempDir>>,
+}
+
+impl TestStore {
+    /// Opens a store in memory, for what need not be tested on every store.
+    ///
+    /// # Panics
+    /// If a store in memory cannot be opened.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self::open(Kind::Memory).expect("every build has a store in memory")
+    }
+
+    /// Opens a store, or tells why there is none.
+    ///
+    /// # Panics
+    /// If a store cannot be opened that should be there.
+    fn open(kind: Kind) -> Result<Self, &'static str> {
+        let mut folder = None;
+        let db = match kind {
+            Kind::Memory => keyspace::open("memory:"),
+            Kind::Embedded => {
+                let new = tempfile::tempdir().expect("a test can make a folder");
+                let url = format!("embedded:{}", new.path().join("store").display());
+                folder = Some(Arc::new(new));
+                keyspace::open(&url)
+            }
+            Kind::Fdb if FDB_API_VERSION.is_none() => {
+                return Err(
+                    "built without FoundationDB: `cargo xtask test` builds with it if \
+                            fdbserver, fdbcli and libfdb_c are installed",
+                );
+            }
+            Kind::Fdb if env::var_os("FDB_CLUSTER_FILE").is_none() => {
+                return Err(
+                    "FDB_CLUSTER_FILE names no cluster: `cargo xtask test` starts one, or \
+                            `cargo xtask fdb up`",
+                );
+            }
+            Kind::Fdb => keyspace::open("fdb:"),
+        };
+        let random: [u8; 16] = Environment::system().random_bytes();
+        Ok(Self {
+            kind,
+            db: db.expect("a store for a test can be opened"),
+            root: Subspace::from(("test", random.as_slice())),
+            places: Arc::default(),
+            _folder: folder,
+        })
+    }
+
+    /// Returns the store with an empty root below this one, another one each time.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        let number = self.places.fetch_add(1, Ordering::Relaxed);
+        let root = self.root.subspace(&number);
+        Self {
+            root,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the root as a store of its own.
+    #[must_use]
+    pub fn part(&self) -> Part<Store> {
+        Part::new(self.db.clone(), self.root.bytes().to_vec())
+    }
+
+    /// Returns a runner on the store whose ledger lies below the root.
+    #[must_use]
+    pub fn runner(&self) -> Runner<Store> {
+        let options = RunOptions::default().ledger_subspace(self.root.subspace(&"ledgers"));
+        Runner::with_options(self.db.clone(), options)
+    }
+
+    /// Returns a query for everything below the root.
+    #[must_use]
+    pub fn everything(&self) -> RangeQuery {
+        let (begin, end) = self.root.range();
+        RangeQuery::keys(begin, end)
+    }
+
+    /// Returns whether the store holds no key at all, for tests that need all of it.
+    ///
+    /// # Errors
+    /// What keeps the store from reading.
+    pub async fn is_empty(&self) -> Result<bool> {
+        let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE).limit(1);
+        let tr = self.db.begin()?;
+        let first = tr.get_range(&all, Isolation::Snapshot).await?;
+        Ok(first.rows.is_empty())
+    }
+
+    /// Clears everything, for tests that had [all of the store](Self::is_empty).
+    ///
+    /// # Errors
+    /// What keeps the store from committing.
+    pub async fn clear_all(&self) -> Result<()> {
+        self.clear(b"", END_OF_KEYSPACE).await
+    }
+
+    async fn clear(&self, begin: &[u8], end: &[u8]) -> Result<()> {
+        let mut tr = self.db.begin()?;
+        loop {
+            tr.clear_range(begin, end);
+            match tr.commit().await {
+                Ok(_) => return Ok(()),
+                Err(error) => tr.on_error(error).await?,
+            }
+        }
+    }
+}
+
+/// Runs a test on a store of a kind, and clears what it left, also if it panics.
+///
+/// # Panics
+/// If the test does, or if the store cannot be opened or cleared.
+pub async fn run<F: Future<Output = ()>>(
+    kind: Kind,
+    name: &str,
+    test: impl FnOnce(TestStore) -> F,
+) {
+    let store = match TestStore::open(kind) {
+        Ok(store) => store,
+        Err(reason) => return skip(name, reason),
+    };
+    let outcome = AssertUnwindSafe(test(store.clone())).catch_unwind().await;
+    let (begin, end) = store.root.range();
+    let cleared = store.clear(&begin, &end).await;
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
+    cleared.expect("a test's part of a store can be cleared");
+}
+
+/// Says that a test did not run, and why. `cargo xtask test` counts it as skipped.
+pub fn skip(name: &str, reason: &str) {
+    let line = format!("skipped: {name}: {reason}\n");
+    // Not with a macro, whose output the test harness keeps to itself.
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// Makes a test for each kind of store of functions that take a
+/// [`TestStore`](crate::stores::TestStore), which run in a task of one thread, or, after
+/// `threads:`, of several. Needs tokio's test macro.
+#[macro_export]
+macro_rules! on_every_store {
+    (threads: $($test:ident),+ $(,)?) => {
+        $crate::on_every_store!(@every (flavor = "multi_thread", worker_threads = 4) $($test)+);
+    };
+    ($($test:ident),+ $(,)?) => {
+        $crate::on_every_store!(@every (flavor = "current_thread") $($test)+);
+    };
+    (@every $runtime:tt $($test:ident)+) => {
+        $crate::on_every_store!(@on on_memory Memory $runtime $($test)+);
+        $crate::on_every_store!(@on on_embedded Embedded $runtime $($test)+);
+        $crate::on_every_store!(@on on_fdb Fdb $runtime $($test)+);
+    };
+    (@on $module:ident $kind:ident $runtime:tt $($test:ident)+) => {
+        mod $module {
+            $(
+                #[::tokio::test $runtime]
+                async fn $test() {
+                    $crate::stores::run(
+                        $crate::stores::Kind::$kind,
+                        concat!(module_path!(), "::", stringify!($test)),
+                        super::$test,
+                    )
+                    .await;
+                }
+            )+
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use keyspace::Error;
+
+    use super::*;
+
+    crate::on_every_store!(a_test_has_an_empty_root_and_fresh_ones_that_differ);
+
+    async fn a_test_has_an_empty_root_and_fresh_ones_that_differ(store: TestStore) {
+        let tr = store.db.begin().unwrap();
+        let rows = tr.get_range(&store.everything(), Isolation::Snapshot).await;
+        assert_eq!(rows.unwrap().rows, []);
+        let (one, other) = (store.fresh(), store.fresh());
+        assert_ne!(one.root, other.root);
+        assert!(one.root.bytes().starts_with(store.root.bytes()));
+    }
+
+    #[tokio::test]
+    async fn what_a_test_left_is_cleared_also_if_it_panics() {
+        let kept = Mutex::new(None);
+        let outcome = AssertUnwindSafe(run(Kind::Memory, "test", |store| {
+            let kept = &kept;
+            async move {
+                let key = store.root.pack(&"key");
+                let key = key.as_slice();
+                let outcome = store
+                    .runner()
+                    .run(|tr| async move {
+                        tr.set(key, b"value");
+                        Ok::<_, Error>(())
+                    })
+                    .await;
+                outcome.unwrap();
+                *kept.lock().unwrap() = Some(store);
+                panic!("on purpose");
+            }
+        }));
+        assert!(outcome.catch_unwind().await.is_err());
+        let store = kept.into_inner().unwrap().unwrap();
+        let tr = store.db.begin().unwrap();
+        let rows = tr.get_range(&store.everything(), Isolation::Snapshot).await;
+        assert_eq!(rows.unwrap().rows, []);
+    }
+}
