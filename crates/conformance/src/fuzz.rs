@@ -1,6 +1,7 @@
-//! The bodies of the fuzz targets in `fuzz/`: what must hold of any bytes that are decoded.
+//! The bodies of the fuzz targets in keyspace's folder `fuzz`: what must hold of any bytes that are
+//! decoded.
 //!
-//! Each body takes an input and panics if something does not hold. A plain test drives the same
+//! Each body takes an input and panics if something does not hold. Plain tests [`drive`] the same
 //! bodies with whole inputs and damaged ones.
 
 use std::collections::BTreeMap;
@@ -16,10 +17,12 @@ use keyspace::{
     Database, Environment, Error, OwnedTransaction, Result, RunOptions, Runner, Store, Subspace,
     Transaction, VersionClock,
 };
-use rand::Rng;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::trace::Trace;
+use crate::scale;
 
 /// The record of a ledger's slot, as `docs/schema.md` in the repository has it.
 const SLOT_RECORD_BYTES: usize = 23;
@@ -176,6 +179,22 @@ fn warm_clock() -> VersionClock {
     }
     assert!(clock.version_ago().is_some());
     clock
+}
+
+/// Drives a body with whole inputs, damaged ones, and noise, from a seed.
+///
+/// # Panics
+/// If there is no input, or if the body panics.
+pub fn drive(body: fn(&[u8]), whole: &[Vec<u8>]) {
+    let mut rng = StdRng::seed_from_u64(0x5eed);
+    whole.iter().for_each(|input| body(input));
+    for _ in 0..scale(2_000, 20_000) {
+        let input = &whole[rng.random_range(0..whole.len())];
+        body(&damage(input, &mut rng));
+        let mut noise = vec![0; rng.random_range(0..64)];
+        rng.fill(noise.as_mut_slice());
+        body(&noise);
+    }
 }
 
 /// Changes, inserts and removes a few bytes of an input, or none.

@@ -1,17 +1,86 @@
-//! The conformance suite: what every store must answer.
+//! Judges a store that is to answer as FoundationDB does: recorded traces, a reference model, conflict
+//! oracles, and a replay of concurrent transactions in commit order.
 //!
-//! All of it runs on any [`Database`](keyspace::Database), and the [`model`] is one.
+//! A store is any [`Database`](keyspace::Database): the embedded one, a cluster, a wrapper around
+//! either, or one that is written elsewhere. It is judged through that contract alone.
 //!
-//! - [`program`]s of interleaved transactions are the common language. A [`trace`] is a program with
-//!   the answers that FoundationDB gave; [`replay`] runs programs and compares answers.
-//! - [`generate`] makes random programs, [`compare`] runs them on a store and on the model and makes
-//!   those smaller on which they differ, [`oracle`] judges the verdict of each commit by reading
-//!   again.
-//! - [`stores`] runs one test on every store, and a [`part`] of one is a store for it
-//!   alone; a [`server`] is a cluster that a test may kill, and a [`process`] a program.
-//! - [`history`] records what concurrent transactions did and replays it in commit order.
-//! - [`plant`] breaks a promise of a store, to prove that a test sees it; [`fuzz`] holds what must be
-//!   true of any bytes that are decoded.
+//! # What it guarantees
+//!
+//! - A [`trace`] is a program of interleaved transactions with the answers that a FoundationDB cluster
+//!   gave. [`replay`] runs it on a store and reports every answer that differs: results, conflicts,
+//!   error codes, and the rows at the end.
+//! - [`compare`] runs [random programs](generate) on a store and on the reference [`model`], or on
+//!   another store, and makes a program on which the two differ as small as it can. A run depends on
+//!   its seed alone.
+//! - [`oracle`] judges the verdict of a commit by reading again: a transaction that was refused read
+//!   something that changed, and one that committed read nothing that did.
+//! - [`history`] records what concurrent transactions read and wrote, and reports a run that was not
+//!   strictly serializable. Its documentation says which reads it cannot check.
+//! - What judges is judged: [`plant`] breaks a promise of a store, and tests prove that the tools above
+//!   report it.
+//!
+//! For the tests of what is built on a store, [`stores`] runs one test on every store, and a [`part`]
+//! of a store is a store for one test alone; a [`process`] and a [`server`] are programs and a cluster
+//! that a test may kill; [`fuzz`] holds what must be true of any bytes that are decoded.
+//!
+//! # Example
+//!
+//! A wrapper around a store loses conflicts, and the program that shows it has a few steps:
+//!
+//! ```
+//! use conformance::compare::{self, Modeled};
+//! use conformance::plant::{Plant, Planted};
+//! use conformance::replay::Replay;
+//! use keyspace::Environment;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> keyspace::Result<()> {
+//! let memory = keyspace::open("memory:")?;
+//! let store = Replay::new(memory.clone(), Environment::system());
+//! for seed in 0..50 {
+//!     assert!(compare::check(&Modeled, &store, seed).await?.is_none());
+//! }
+//!
+//! let broken = Planted::new(memory, Plant::ReadsWithoutConflicts);
+//! let broken = Replay::new(broken, Environment::system());
+//! let mut found = None;
+//! for seed in 0..200 {
+//!     found = compare::check(&Modeled, &broken, seed).await?;
+//!     if found.is_some() {
+//!         break;
+//!     }
+//! }
+//! let counterexample = found.expect("one of the programs needs a read's conflict range");
+//! println!("{counterexample}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What the caller must do
+//!
+//! - Give [`replay`] a store that holds nothing else, or a prefix of its own: it clears the range of
+//!   its programs, and programs read whatever is around it.
+//! - Give [`history`] a store, or a [`part`] of one, that nothing else writes while it records.
+//! - Run inside a tokio runtime with time enabled, as for every store. [`fuzz::slot`] is the exception.
+//!
+//! # What it never does
+//!
+//! - It never looks inside a store, and the model shares nothing with one but the contract.
+//! - It never knows of a recipe.
+//! - It is no dependency of a recipe or an application, except of their tests.
+//!
+//! # Limits
+//!
+//! - Programs have one thread: what depends on timing is for [`history`] and for tests that kill
+//!   processes. Neither proves that a store is right; each finds what it happens to meet.
+//! - A program whose answers depend on version numbers has no one answer: [`compare`] skips it.
+//! - The model copies all rows for each version: use it for programs, not for amounts of data.
+//!
+//! # Further reading
+//!
+//! The folder `traces` beside the sources holds recorded programs; its README says how they were
+//! chosen. `cargo xtask replay` and `cargo xtask diff` in the repository run these tools from the
+//! command line.
 
 pub mod compare;
 pub mod fuzz;

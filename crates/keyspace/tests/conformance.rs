@@ -23,7 +23,7 @@ const FILES: [(&str, usize); 5] = [
 ];
 
 fn traces(file: &str) -> Vec<Trace> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/traces");
     Trace::read_file(&folder.join(file)).unwrap()
 }
 

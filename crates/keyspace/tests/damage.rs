@@ -4,34 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
 use conformance::fuzz::{self, Choice, Elements, Everything};
-use conformance::scale;
+use keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
 use keyspace::tuple::Versionstamp;
 use keyspace::{Database, Error, Isolation, RangeQuery, Runner, Subspace, Transaction, read_all};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-
-/// Drives a body with whole inputs, damaged ones, and noise.
-fn drive(body: fn(&[u8]), whole: &[Vec<u8>]) {
-    let mut rng = StdRng::seed_from_u64(0x5eed);
-    whole.iter().for_each(|input| body(input));
-    for _ in 0..scale(2_000, 20_000) {
-        let input = &whole[rng.random_range(0..whole.len())];
-        body(&fuzz::damage(input, &mut rng));
-        let mut noise = vec![0; rng.random_range(0..64)];
-        rng.fill(noise.as_mut_slice());
-        body(&noise);
-    }
-}
-
-#[test]
-fn damaged_traces_are_traces_or_an_error() {
-    let lines = include_str!("traces/limits.jsonl").lines();
-    let whole: Vec<_> = lines.map(|line| line.as_bytes().to_vec()).collect();
-    assert!(!whole.is_empty());
-    drive(fuzz::trace, &whole);
-}
 
 #[test]
 fn damaged_values_are_values_or_an_error() {
@@ -63,7 +39,7 @@ fn damaged_values_are_values_or_an_error() {
         encode::<_, Json>(&everything),
         encode::<_, Tuple>(&elements),
     ];
-    drive(fuzz::codec, &whole);
+    fuzz::drive(fuzz::codec, &whole);
 }
 
 /// Returns rows of a ledger, as inputs.
@@ -94,6 +70,5 @@ async fn slots() -> Vec<Vec<u8>> {
 #[test]
 fn damaged_slots_are_slots_or_corrupt() {
     let whole = slots();
-    assert!(!whole.is_empty());
-    drive(fuzz::slot, &whole);
+    fuzz::drive(fuzz::slot, &whole);
 }
