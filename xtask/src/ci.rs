@@ -73,8 +73,8 @@ fn clippy() -> anyhow::Result<()> {
 /// Checks each crate as a user gets it: beside its tests, and beside crates that ask for more, it
 /// has features on that are off by default.
 fn clippy_default_features() -> anyhow::Result<()> {
-    for layer in tidy::LAYERS {
-        let arguments = ["clippy", "--package", layer, "--"];
+    for package in tidy::LAYERS.into_iter().chain(tidy::PROGRAMS) {
+        let arguments = ["clippy", "--package", package, "--"];
         succeed(cargo(&arguments)?.args(DENY_WARNINGS))?;
     }
     Ok(())

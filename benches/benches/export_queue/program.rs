@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use benches::{memory_bytes_of, runtime};
-use conformance::process::example;
 use keyspace::Environment;
+use conformance::process::program;
 use rusqlite::Connection;
 
 use crate::phrases::{Count, Counts};
@@ -32,7 +32,7 @@ pub(crate) struct Ended {
 impl Program {
     /// Builds the program.
     pub(crate) fn build() -> PathBuf {
-        example("export-queue", "phrasecount")
+        program("phrasecount")
     }
 
     pub(crate) fn on(path: &Path, db: String) -> Self {

@@ -4,7 +4,7 @@
 //! parent with [`acknowledge`] what the store has acknowledged. The parent keeps a [`Herd`] of them, and
 //! in the end it compares what was acknowledged with what took effect, with [`misaccounted`].
 //!
-//! A test of an example's [program](example) has no children of its own.
+//! A test of a [program], or of an [example], has no children of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -177,9 +177,28 @@ const FDB_FEATURE: Option<&str> = match FDB_API_VERSION {
 /// If the example does not build.
 #[must_use]
 pub fn example(package: &str, name: &str) -> PathBuf {
+    let file = format!("{name}{}", env::consts::EXE_SUFFIX);
+    build(package, "--example", name)
+        .join("examples")
+        .join(file)
+}
+
+/// Returns the program of the package that has its name, built as the test is. The tests of the package
+/// itself find it in `CARGO_BIN_EXE_<name>`.
+///
+/// # Panics
+/// If the program does not build.
+#[must_use]
+pub fn program(package: &str) -> PathBuf {
+    let file = format!("{package}{}", env::consts::EXE_SUFFIX);
+    build(package, "--bin", package).join(file)
+}
+
+/// Builds a target of a package, and returns the folder of what was built.
+fn build(package: &str, kind: &str, name: &str) -> PathBuf {
     let cargo = env::var_os("CARGO").expect("cargo runs the tests");
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", package, "--example", name]);
+    build.args(["build", "--quiet", "--package", package, kind, name]);
     if let Some(feature) = FDB_FEATURE {
         build.args(["--features", feature]);
     }
@@ -187,12 +206,11 @@ pub fn example(package: &str, name: &str) -> PathBuf {
         build.arg("--release");
     }
     let built = build.status().expect("cargo can be started");
-    assert!(built.success(), "the example {name} does not build");
+    assert!(built.success(), "{name} does not build");
     let test = env::current_exe().expect("a test knows its own program");
     let profile = test.parent().and_then(Path::parent);
     let profile = profile.expect("tests lie in a folder of their profile's");
-    let file = format!("{name}{}", env::consts::EXE_SUFFIX);
-    profile.join("examples").join(file)
+    profile.to_owned()
 }
 
 /// Finds what is wrong with how often items took effect, given those that were acknowledged.

@@ -69,7 +69,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The example `phrasecount` in the repository exports to SQLite.
+//! The application `phrasecount` in the repository exports to SQLite.
 //!
 //! # When an entry comes again
 //!

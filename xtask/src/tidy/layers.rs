@@ -1,5 +1,6 @@
-//! Each crate depends on exactly one crate of the workspace: the layer below. Its tests may use every
-//! layer below, and the crate that judges stores.
+//! Which crate of the workspace may depend on which: a table. A layer depends on the layer below and on
+//! no other crate, and its tests may use every layer below. The programs on top may use every layer, and
+//! no layer depends on them.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +18,61 @@ pub(crate) const LAYERS: [&str; 5] = [
     "export-queue",
 ];
 
-/// The crate that judges stores. It depends on keyspace; the tests of every layer may use it.
-const CONFORMANCE: &str = "conformance";
+/// The programs on top of the layers.
+pub(crate) const PROGRAMS: [&str; 1] = ["phrasecount"];
 
-/// Members of the workspace that may use every layer, and that no layer may use.
-const TOOLS: [&str; 2] = ["benches", "xtask"];
+/// A member of the workspace, and the members that it may depend on.
+struct Member {
+    /// The name of its package.
+    name: &'static str,
+    /// Where it lies.
+    folder: &'static str,
+    /// What its code may depend on. That of a layer depends on all of it.
+    code: &'static [&'static str],
+    /// What its tests may depend on beside that. A crate's own name is for features of the crate that only
+    /// its tests turn on.
+    tests: &'static [&'static str],
+}
 
-/// The one layer that may depend on FoundationDB's crate.
-const FOUNDATIONDB_LAYER: &str = "keyspace";
+/// The layers, and what judges their stores.
+const ALL: [&str; 6] = [
+    "conformance",
+    "keyspace",
+    "microqueue",
+    "hc-dequeue",
+    "combine",
+    "export-queue",
+];
+
+#[rustfmt::skip]
+const MEMBERS: [Member; 9] = [
+    member("keyspace", "crates/keyspace", &[], &["conformance"]),
+    member("conformance", "crates/conformance", &["keyspace"], &[]),
+    member("microqueue", "crates/microqueue", &["keyspace"], &["conformance"]),
+    member("hc-dequeue", "crates/hc-dequeue", &["microqueue"], &["conformance", "keyspace"]),
+    member("combine", "crates/combine", &["hc-dequeue"], &["conformance", "keyspace", "microqueue"]),
+    member("export-queue", "crates/export-queue", &["combine"], &["conformance", "keyspace", "microqueue", "hc-dequeue"]),
+    member("phrasecount", "crates/phrasecount", &LAYERS, &["conformance"]),
+    member("benches", "benches", &ALL, &[]),
+    member("xtask", "xtask", &["conformance", "keyspace"], &[]),
+];
+
+const fn member(
+    name: &'static str,
+    folder: &'static str,
+    code: &'static [&'static str],
+    tests: &'static [&'static str],
+) -> Member {
+    Member {
+        name,
+        folder,
+        code,
+        tests,
+    }
+}
+
+/// The members that may depend on FoundationDB's crate.
+const FOUNDATIONDB_MEMBERS: [&str; 2] = ["keyspace", "benches"];
 
 const DEPENDENCIES: &str = "dependencies";
 const DEPENDENCY_TABLES: [&str; 3] = [DEPENDENCIES, "dev-dependencies", "build-dependencies"];
@@ -32,18 +80,15 @@ const DEPENDENCY_TABLES: [&str; 3] = [DEPENDENCIES, "dev-dependencies", "build-d
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations: Vec<_> = crate_folders(tree)
         .into_iter()
-        .filter(|folder| !LAYERS.contains(folder) && *folder != CONFORMANCE)
-        .map(|folder| Violation::new(&format!("crates/{folder}"), "is none of the crates"))
+        .map(|folder| format!("crates/{folder}"))
+        .filter(|folder| MEMBERS.iter().all(|member| member.folder != folder))
+        .map(|folder| Violation::new(&folder, "is not in the table of allowed dependencies"))
         .collect();
     let workspace = manifest(tree, "Cargo.toml", &mut violations);
-    let edges = LAYERS.into_iter().enumerate().map(|(index, layer)| {
-        let below = index.checked_sub(1).map(|below| LAYERS[below]);
-        (layer, below)
-    });
-    for (layer, below) in edges.chain([(CONFORMANCE, Some(LAYERS[0]))]) {
-        let path = format!("crates/{layer}/Cargo.toml");
+    for member in &MEMBERS {
+        let path = format!("{}/Cargo.toml", member.folder);
         let manifest = manifest(tree, &path, &mut violations);
-        let messages = check_layer(layer, below, &dependencies(&manifest, &workspace));
+        let messages = check_member(member, &dependencies(&manifest, &workspace));
         violations.extend(
             messages
                 .into_iter()
@@ -105,37 +150,28 @@ fn dependencies<'a>(manifest: &'a Table, workspace: &'a Table) -> Vec<Dependency
     found
 }
 
-/// Returns a layer and those below it.
-fn up_to(layer: &str) -> &'static [&'static str] {
-    let place = LAYERS.iter().position(|known| *known == layer);
-    &LAYERS[..place.map_or(0, |place| place + 1)]
-}
-
-/// Returns what is wrong with the dependencies of `layer`, whose next lower layer is `below`.
-fn check_layer(layer: &str, below: Option<&str>, dependencies: &[Dependency<'_>]) -> Vec<String> {
+/// Returns what is wrong with the dependencies of a member.
+fn check_member(member: &Member, dependencies: &[Dependency<'_>]) -> Vec<String> {
     let mut messages = Vec::new();
     for Dependency { table, package } in dependencies {
-        let of_workspace =
-            LAYERS.contains(package) || TOOLS.contains(package) || *package == CONFORMANCE;
-        // Its own is among them: a crate's tests may turn on features of the crate itself.
-        let of_tests = *table == "dev-dependencies"
-            && (up_to(layer).contains(package) || *package == CONFORMANCE);
-        if of_workspace && Some(*package) != below && !of_tests {
-            messages.push(format!("`{package}` in {table} is not the layer below"));
+        let of_workspace = MEMBERS.iter().any(|member| member.name == *package);
+        let of_tests = *table == "dev-dependencies" && member.tests.contains(package);
+        if of_workspace && !member.code.contains(package) && !of_tests {
+            messages.push(format!("`{package}` in {table} is not allowed"));
         }
-        if *package == "foundationdb" && layer != FOUNDATIONDB_LAYER {
-            messages.push(format!(
-                "only {FOUNDATIONDB_LAYER} may depend on `{package}`"
-            ));
+        if *package == "foundationdb" && !FOUNDATIONDB_MEMBERS.contains(&member.name) {
+            let allowed = FOUNDATIONDB_MEMBERS.join(" and ");
+            messages.push(format!("only {allowed} may depend on `{package}`"));
         }
     }
-    if let Some(below) = below {
+    let required = member.code.iter().filter(|_| LAYERS.contains(&member.name));
+    for package in required {
         let edge = Dependency {
             table: DEPENDENCIES,
-            package: below,
+            package,
         };
         if !dependencies.contains(&edge) {
-            messages.push(format!("the layer below, `{below}`, is no dependency"));
+            messages.push(format!("the layer below, `{package}`, is no dependency"));
         }
     }
     messages
@@ -151,38 +187,60 @@ mod tests {
         ground = { package = "keyspace", path = "crates/keyspace" }
     "#;
 
+    /// A tidy workspace.
+    const TIDY: [(&str, &str); 10] = [
+        ("Cargo.toml", WORKSPACE),
+        (
+            "crates/keyspace/Cargo.toml",
+            "[dependencies]\nfoundationdb = '1'\n[dev-dependencies]\nconformance = '1'",
+        ),
+        (
+            "crates/conformance/Cargo.toml",
+            "[dependencies]\nkeyspace = '1'",
+        ),
+        (
+            "crates/microqueue/Cargo.toml",
+            "[dependencies]\nkeyspace.workspace = true",
+        ),
+        (
+            "crates/hc-dequeue/Cargo.toml",
+            "[dependencies]\nmicroqueue = '1'",
+        ),
+        (
+            "crates/combine/Cargo.toml",
+            "[dependencies]\nhc-dequeue = '1'",
+        ),
+        (
+            "crates/export-queue/Cargo.toml",
+            "[dependencies]\ncombine = '1'",
+        ),
+        (
+            "crates/phrasecount/Cargo.toml",
+            "[dependencies]\nexport-queue = '1'",
+        ),
+        (
+            "benches/Cargo.toml",
+            "[dependencies]\nfoundationdb = '1'\ncombine = '1'",
+        ),
+        (
+            "xtask/Cargo.toml",
+            "[dependencies]\nkeyspace.workspace = true",
+        ),
+    ];
+
     /// Returns the violations of a tidy workspace in which one crate has another manifest.
     fn violations_with(path: &str, manifest: &str) -> Vec<Violation> {
-        let mut files = vec![
-            ("Cargo.toml", WORKSPACE),
-            (
-                "crates/keyspace/Cargo.toml",
-                "[dependencies]\nfoundationdb = '1'\n[dev-dependencies]\nconformance = '1'",
-            ),
-            (
-                "crates/conformance/Cargo.toml",
-                "[dependencies]\nkeyspace = '1'",
-            ),
-            (
-                "crates/microqueue/Cargo.toml",
-                "[dependencies]\nkeyspace.workspace = true",
-            ),
-            (
-                "crates/hc-dequeue/Cargo.toml",
-                "[dependencies]\nmicroqueue = '1'",
-            ),
-            (
-                "crates/combine/Cargo.toml",
-                "[dependencies]\nhc-dequeue = '1'",
-            ),
-            (
-                "crates/export-queue/Cargo.toml",
-                "[dependencies]\ncombine = '1'",
-            ),
-        ];
+        let mut files = TIDY.to_vec();
         files.retain(|&(other, _)| other != path);
         files.push((path, manifest));
         check(&Tree::of(&files))
+    }
+
+    /// Asserts that a manifest of a crate breaks one rule.
+    #[track_caller]
+    fn assert_violated(path: &str, manifest: &str, message: &str) {
+        let expected = [Violation::new(path, message)];
+        assert_eq!(violations_with(path, manifest), expected, "{manifest}");
     }
 
     #[test]
@@ -196,34 +254,53 @@ mod tests {
     }
 
     #[test]
+    fn the_table_lets_a_layer_depend_on_the_layer_below_alone() {
+        for (index, layer) in LAYERS.into_iter().enumerate() {
+            let member = MEMBERS.iter().find(|member| member.name == layer).unwrap();
+            assert_eq!(member.code, &LAYERS[index.saturating_sub(1)..index]);
+            assert!(
+                member
+                    .tests
+                    .iter()
+                    .all(|test| LAYERS[..=index].contains(test))
+            );
+        }
+    }
+
+    #[test]
     fn the_tests_of_a_layer_use_those_below_and_none_above() {
         let path = "crates/hc-dequeue/Cargo.toml";
         let manifest =
             |layer| format!("[dependencies]\nmicroqueue = '1'\n[dev-dependencies]\n{layer} = '1'");
         assert_eq!(violations_with(path, &manifest("keyspace")), []);
-        assert_eq!(
-            violations_with(path, &manifest("combine")),
-            [Violation::new(
-                path,
-                "`combine` in dev-dependencies is not the layer below"
-            )]
-        );
+        for above in ["combine", "phrasecount", "benches"] {
+            let message = format!("`{above}` in dev-dependencies is not allowed");
+            assert_violated(path, &manifest(above), &message);
+        }
     }
 
     #[test]
-    fn every_wrong_edge_is_found() {
+    fn every_wrong_edge_of_a_layer_is_found() {
         let table = [
             (
                 "[dependencies]\ncombine = '1'\nmicroqueue = '1'",
-                "`microqueue` in dependencies is not the layer below",
+                "`microqueue` in dependencies is not allowed",
+            ),
+            (
+                "[dependencies]\ncombine = '1'\nphrasecount = '1'",
+                "`phrasecount` in dependencies is not allowed",
+            ),
+            (
+                "[dependencies]\ncombine = '1'\n[build-dependencies]\nkeyspace = '1'",
+                "`keyspace` in build-dependencies is not allowed",
             ),
             (
                 "[dependencies]\ncombine = '1'\n[dev-dependencies]\nxtask = '1'",
-                "`xtask` in dev-dependencies is not the layer below",
+                "`xtask` in dev-dependencies is not allowed",
             ),
             (
                 "[dependencies]\ncombine = '1'\n[target.'cfg(unix)'.dependencies]\nground.workspace = true",
-                "`keyspace` in dependencies is not the layer below",
+                "`keyspace` in dependencies is not allowed",
             ),
             (
                 "[dev-dependencies]\ncombine = '1'",
@@ -231,37 +308,61 @@ mod tests {
             ),
             (
                 "[dependencies]\ncombine = '1'\nfdb = { package = 'foundationdb', version = '1' }",
-                "only keyspace may depend on `foundationdb`",
+                "only keyspace and benches may depend on `foundationdb`",
             ),
             (
                 "[dependencies]\ncombine = '1'\nconformance = '1'",
-                "`conformance` in dependencies is not the layer below",
+                "`conformance` in dependencies is not allowed",
             ),
         ];
-        let path = "crates/export-queue/Cargo.toml";
         for (manifest, message) in table {
-            let expected = [Violation::new(path, message)];
-            assert_eq!(violations_with(path, manifest), expected, "{manifest}");
+            assert_violated("crates/export-queue/Cargo.toml", manifest, message);
         }
-    }
-
-    #[test]
-    fn the_ground_floor_depends_on_no_layer() {
-        let path = "crates/keyspace/Cargo.toml";
-        assert_eq!(
-            violations_with(path, "[dependencies]\nmicroqueue = '1'"),
-            [Violation::new(
-                path,
-                "`microqueue` in dependencies is not the layer below"
-            )]
+        assert_violated(
+            "crates/keyspace/Cargo.toml",
+            "[dependencies]\nmicroqueue = '1'",
+            "`microqueue` in dependencies is not allowed",
         );
     }
 
     #[test]
-    fn a_sixth_crate_and_a_broken_manifest_are_found() {
+    fn a_program_uses_any_layer_and_no_tool() {
+        let path = "crates/phrasecount/Cargo.toml";
+        let manifest = "[dependencies]\ncombine = '1'\nkeyspace = '1'";
+        assert_eq!(violations_with(path, manifest), []);
+        for tool in ["xtask", "benches"] {
+            let message = format!("`{tool}` in dev-dependencies is not allowed");
+            assert_violated(path, &format!("[dev-dependencies]\n{tool} = '1'"), &message);
+        }
+        assert_violated(
+            path,
+            "[dependencies]\nfoundationdb = '1'",
+            "only keyspace and benches may depend on `foundationdb`",
+        );
+    }
+
+    #[test]
+    fn a_tool_depends_on_what_the_table_says() {
+        assert_violated(
+            "xtask/Cargo.toml",
+            "[dependencies]\nphrasecount = '1'",
+            "`phrasecount` in dependencies is not allowed",
+        );
+        assert_violated(
+            "benches/Cargo.toml",
+            "[dev-dependencies]\nxtask = '1'",
+            "`xtask` in dev-dependencies is not allowed",
+        );
+    }
+
+    #[test]
+    fn a_crate_that_is_not_in_the_table_and_a_broken_manifest_are_found() {
         assert_eq!(
             violations_with("crates/util/src/lib.rs", ""),
-            [Violation::new("crates/util", "is none of the crates")]
+            [Violation::new(
+                "crates/util",
+                "is not in the table of allowed dependencies"
+            )]
         );
         let broken = violations_with("crates/keyspace/Cargo.toml", "[dependencies");
         assert!(

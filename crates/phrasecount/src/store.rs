@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::keyspace::codec::{Bincode, Codec};
+use crate::keyspace::codec::{Codec, MessagePack};
 use crate::keyspace::{self, Bytes, Isolation, RangeQuery, StreamingMode, Subspace, Transaction};
 use crate::text::ContentId;
 
@@ -358,7 +358,7 @@ async fn get<T: Serialize + DeserializeOwned>(
 ) -> Result<Option<T>> {
     let value = tr.get(key, Isolation::Serializable).await?;
     let value = value.map(|value| {
-        Bincode
+        MessagePack
             .decode(value)
             .map_err(|error| error.at(key.to_vec()))
     });
@@ -371,7 +371,7 @@ fn set<T: Serialize + DeserializeOwned>(
     value: &T,
 ) -> Result<()> {
     let mut bytes = Vec::new();
-    Bincode.encode(value, &mut bytes)?;
+    MessagePack.encode(value, &mut bytes)?;
     tr.set(key, &bytes);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Counts every phrase of four words in the files of a directory, and keeps the counts in SQLite.
 //!
 //! ```text
-//! cargo run --release -p export-queue --example phrasecount -- run docs
-//! cargo run --release -p export-queue --example phrasecount -- get "what the caller must"
+//! cargo run --release -p phrasecount -- run docs
+//! cargo run --release -p phrasecount -- get "what the caller must"
 //! ```
 //!
 //! The whole pipeline: `load` makes the documents of the store those of the directory, and enqueues

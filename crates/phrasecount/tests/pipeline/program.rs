@@ -5,19 +5,16 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 
-use conformance::process::example;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::reference::{Counts, count};
 
-/// Returns the program, built if the tests were built without it.
+/// Returns the program.
 pub(crate) fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| example("export-queue", "phrasecount"))
+    Path::new(env!("CARGO_BIN_EXE_phrasecount"))
 }
 
 /// A directory to count, a store, and a SQLite file.

@@ -1,5 +1,4 @@
-//! The example phrasecount as its users run it: as a program, killed and started again, and held
-//! against an independent count.
+//! The program as its users run it: killed and started again, and held against an independent count.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
