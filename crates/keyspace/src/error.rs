@@ -294,6 +294,14 @@ pub enum OpenError {
         path: PathBuf,
     },
 
+    /// There is no file at the path of a store that was to be opened and not created. Check the path, or
+    /// create the store with [`open`](crate::open).
+    #[error("there is no store at {}: check the path, or create it with `open`", path.display())]
+    NoStore {
+        /// The path as given.
+        path: PathBuf,
+    },
+
     /// The path holds something that is not a store. It was not changed.
     #[error("{} is not a store: {reason}", path.display())]
     NotAStore {

@@ -103,7 +103,7 @@ pub use crate::mutation::{MutationOp, Versionstamp};
 pub use crate::recipe::OpenOptions;
 pub use crate::run::{Attempt, RunOptions, Runner, Tx};
 pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
-pub use crate::store::{Store, open};
+pub use crate::store::{Store, open, open_existing};
 pub use crate::transaction::{
     Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,
     TransactionOption, key_after, read_all,

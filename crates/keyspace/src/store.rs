@@ -1,6 +1,7 @@
 //! A store of either kind, chosen by a URL when the program runs.
 
 use std::future::Future;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
@@ -31,9 +32,34 @@ use crate::url::StoreUrl;
 /// [`OpenError::Url`] if the URL names no store that this build can open, else those of
 /// [`embedded::Options::open`] and of `Fdb::open`.
 pub fn open(url: &str) -> Result<Store, OpenError> {
+    open_with(url, |path| embedded::Options::new().open(path))
+}
+
+/// Opens the store that a URL names, as [`open`] does, but creates no file: for a program that only looks
+/// at a store, so that a mistyped path is an error and not a new store.
+///
+/// `memory:` is a new store here too, and `fdb:` makes no difference.
+///
+/// ```
+/// use keyspace::OpenError;
+///
+/// let mistyped = keyspace::open_existing("embedded:no/such/store");
+/// assert!(matches!(mistyped, Err(OpenError::NoStore { .. })));
+/// ```
+///
+/// # Errors
+/// [`OpenError::NoStore`] if there is no file at the path, else those of [`open`].
+pub fn open_existing(url: &str) -> Result<Store, OpenError> {
+    open_with(url, |path| embedded::Options::new().open_existing(path))
+}
+
+fn open_with(
+    url: &str,
+    file: impl FnOnce(PathBuf) -> Result<Embedded, OpenError>,
+) -> Result<Store, OpenError> {
     match url.parse()? {
         StoreUrl::Memory => embedded::Options::new().memory().map(Store::Embedded),
-        StoreUrl::Embedded { path } => embedded::Options::new().open(path).map(Store::Embedded),
+        StoreUrl::Embedded { path } => file(path).map(Store::Embedded),
         #[cfg(feature = "fdb")]
         StoreUrl::Fdb { cluster_file } => Fdb::open(cluster_file.as_deref()).map(Store::Fdb),
         #[cfg(not(feature = "fdb"))]

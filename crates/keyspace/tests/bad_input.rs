@@ -368,6 +368,56 @@ fn a_folder_that_is_missing_is_not_made() {
     assert!(!folder.path("missing").exists());
 }
 
+#[test]
+fn a_store_that_is_to_be_there_and_is_not_is_named_and_nothing_is_made() {
+    let folder = Folder::new();
+    let mistyped = folder.path("mistyped.redb");
+    let link = folder.path("link");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(folder.path("nowhere"), &link).unwrap();
+    for path in [mistyped, folder.path("missing/store.redb"), link] {
+        let url = format!("embedded:{}", path.display());
+        let error = keyspace::open_existing(&url).unwrap_err();
+        assert!(
+            matches!(&error, OpenError::NoStore { path: named } if *named == path),
+            "{error:?}"
+        );
+        let expected = format!("there is no store at {}", path.display());
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        assert!(!path.exists());
+    }
+    let made = fs::read_dir(folder.path("")).unwrap().map(Result::unwrap);
+    let made: Vec<_> = made.map(|entry| entry.file_name()).collect();
+    assert!(made.iter().all(|name| name == "link"), "{made:?}");
+}
+
+#[test]
+fn a_store_that_is_there_opens_and_what_is_no_store_is_refused() {
+    let folder = Folder::new();
+    let store = folder.store();
+    let open_existing = |path: &Path| Options::new().open_existing(path);
+    let db = open_existing(&store).unwrap();
+    assert_eq!(get(&db, b"a"), Some(b"1".into()));
+    let error = open_existing(&store).unwrap_err();
+    assert!(matches!(error, OpenError::StoreInUse { .. }), "{error:?}");
+    for path in [folder.path(""), folder.file("empty", b"")] {
+        let error = open_existing(&path).unwrap_err();
+        assert!(matches!(error, OpenError::NotAStore { .. }), "{error:?}");
+    }
+    keyspace::open_existing("memory:").unwrap();
+    let error = keyspace::open_existing("redis:").unwrap_err();
+    assert!(matches!(error, OpenError::Url { .. }), "{error:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_nowhere_is_reported_with_its_cause() {
+    let folder = Folder::new();
+    let link = folder.path("link");
+    std::os::unix::fs::symlink(folder.path("nowhere"), &link).unwrap();
+    assert_cannot_open(&link, io::ErrorKind::NotFound);
+}
+
 /// Nobody may make a file in `/sys`, however privileged.
 #[cfg(target_os = "linux")]
 #[test]

@@ -21,26 +21,44 @@ pub(super) const IN_MEMORY: &str = ":memory:";
 
 /// Opens the store at `path`, which is made if nothing is there.
 pub(super) fn open(path: &Path, cache_bytes: usize, env: &Environment) -> Result<Store, OpenError> {
-    let open_error = |cause| open_error(path, cause);
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => {}
-        Ok(metadata) => {
-            let kind = metadata.file_type();
-            let found = if kind.is_dir() {
-                "a directory"
-            } else {
-                "no regular file"
-            };
-            return Err(not_a_store(path, found));
+    let file = match find(path)? {
+        Some(file) => file,
+        None => {
+            create(path, env)?;
+            // Gone again, or the path is a link that leads nowhere.
+            let gone = || open_error(path, io::Error::from(io::ErrorKind::NotFound));
+            find(path)?.ok_or_else(gone)?
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, env)?,
-        Err(error) => return Err(open_error(error)),
+    };
+    open_file(file, path, cache_bytes)
+}
+
+/// Opens the store at `path`, and makes none.
+pub(super) fn open_existing(path: &Path, cache_bytes: usize) -> Result<Store, OpenError> {
+    let none = || OpenError::NoStore {
+        path: path.to_owned(),
+    };
+    open_file(find(path)?.ok_or_else(none)?, path, cache_bytes)
+}
+
+/// Opens the file at `path`. `None`: nothing is there.
+fn find(path: &Path) -> Result<Option<File>, OpenError> {
+    // Asked first, for what is no regular file may block its opener.
+    let found = fs::metadata(path).and_then(|metadata| {
+        let open = || File::options().read(true).write(true).open(path);
+        let file = metadata.is_file().then(open).transpose()?;
+        Ok((metadata, file))
+    });
+    match found {
+        Ok((_, Some(file))) => Ok(Some(file)),
+        Ok((metadata, None)) if metadata.is_dir() => Err(not_a_store(path, "a directory")),
+        Ok((_, None)) => Err(not_a_store(path, "no regular file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(open_error(path, error)),
     }
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(open_error)?;
+}
+
+fn open_file(file: File, path: &Path, cache_bytes: usize) -> Result<Store, OpenError> {
     let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
     open_backend(backend, path, cache_bytes)
 }

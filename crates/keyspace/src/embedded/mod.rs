@@ -176,6 +176,16 @@ impl Options {
         self.start(store, path)
     }
 
+    /// Opens the store in the file at `path` as [`open`](Self::open) does, and makes none.
+    ///
+    /// # Errors
+    /// [`OpenError::NoStore`] if there is no file, else those of [`open`](Self::open).
+    pub fn open_existing(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
+        let path = path.as_ref();
+        let store = file::open_existing(path, self.cache_bytes)?;
+        self.start(store, path)
+    }
+
     /// Makes a new store in memory. It ends with its last handle.
     ///
     /// # Errors
