@@ -57,6 +57,29 @@ impl Sequence {
         }
     }
 
+    /// Returns the sequence that stands after those of every commit up to a version, and before those of
+    /// every later commit.
+    ///
+    /// A receiver that is filled from the data itself, before it gets entries, stores it with what was read
+    /// at a read version: an entry is newer than that if and only if its sequence is larger.
+    ///
+    /// ```
+    /// use export_queue::Sequence;
+    /// use export_queue::combine::hc_dequeue::microqueue::keyspace::{self, Database, Transaction};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> keyspace::Result<()> {
+    /// let tr = keyspace::open("memory:")?.begin()?;
+    /// let sequence = Sequence::after_version(tr.read_version().await?);
+    /// # let _ = sequence;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn after_version(version: i64) -> Self {
+        Self::new(Versionstamp::new(version, u16::MAX), u64::MAX)
+    }
+
     /// Returns the versionstamp of the commit that added the entry.
     #[must_use]
     pub fn versionstamp(&self) -> Versionstamp {
@@ -143,6 +166,18 @@ mod tests {
             assert_eq!(sequence.to_string().parse(), Ok(sequence));
             assert_eq!(Sequence::of(&sequence.id()), sequence);
         }
+    }
+
+    #[test]
+    fn the_sequence_after_a_version_parts_its_commits_from_later_ones() {
+        let after = Sequence::after_version(0x0102);
+        assert_eq!(after.to_string(), "0000000000000102ffffffffffffffffffff");
+        let of_commit =
+            |version, batch, call| Sequence::new(Versionstamp::new(version, batch), call);
+        assert!(of_commit(0x0101, u16::MAX, u64::MAX) < after);
+        assert!(of_commit(0x0102, u16::MAX, u64::MAX - 1) < after);
+        assert!(after < of_commit(0x0103, 0, 0));
+        assert!(after < Sequence::after_version(0x0103));
     }
 
     #[test]

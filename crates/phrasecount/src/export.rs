@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use export_queue::{
-    BoxError, Exporter, SequencedExport, Start, Subscription, Worker, WorkerOptions, async_trait,
+    BoxError, Exporter, Sequence, SequencedExport, Start, Subscription, Worker, WorkerOptions,
+    async_trait,
 };
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::spawn_blocking;
@@ -177,7 +178,7 @@ impl Export {
     }
 }
 
-/// Writes into the file what is in the counts. A count has the last sequence of the version that it was
+/// Writes into the file what is in the counts. A count gets the sequence after the version that it was
 /// read at: it is newer than every export from before, and older than every one that is to come.
 async fn fill(store: &Store, table: &Table) -> Result<()> {
     let mut after: Option<String> = None;
@@ -210,20 +211,18 @@ async fn fill(store: &Store, table: &Table) -> Result<()> {
     }
 }
 
-/// Reads counts behind a phrase, with the last sequence of the version that they are read at.
+/// Reads the counts after a phrase, with the sequence after the version that they are read at.
 async fn read_counts(
     store: &Store,
     tr: &impl Transaction,
     after: Option<&String>,
 ) -> Result<(SequenceBytes, Vec<(String, Count)>)> {
-    let version = tr.read_version().await?;
-    let mut sequence = [u8::MAX; size_of::<SequenceBytes>()];
-    sequence[..size_of::<i64>()].copy_from_slice(&version.to_be_bytes());
+    let sequence = Sequence::after_version(tr.read_version().await?);
     // By snapshot: what is reported meanwhile is exported after this.
     let counts = store
         .counts
         .values(tr, after, COUNTS_AT_ONCE, Isolation::Snapshot);
-    Ok((sequence, counts.await?))
+    Ok((sequence.to_bytes(), counts.await?))
 }
 
 #[cfg(test)]

@@ -245,6 +245,7 @@ fn failed(path: &Path, cause: rusqlite::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use export_queue::Sequence;
     use tempfile::TempDir;
 
     use super::*;
@@ -256,15 +257,19 @@ mod tests {
         Table::open(&path, STORE, "file").unwrap().0
     }
 
-    fn row(phrase: &str, occurrences: Option<u64>, sequence: u8) -> Row {
+    fn row(phrase: &str, occurrences: Option<u64>, version: i64) -> Row {
         Row {
             phrase: phrase.to_owned(),
             count: occurrences.map(|occurrences| Count {
                 documents: 1,
                 occurrences,
             }),
-            sequence: [sequence; SEQUENCE_BYTES],
+            sequence: sequence_after(version),
         }
+    }
+
+    fn sequence_after(version: i64) -> SequenceBytes {
+        Sequence::after_version(version).to_bytes()
     }
 
     fn phrases(table: &Table) -> Vec<(String, u64)> {
@@ -309,7 +314,7 @@ mod tests {
             .unwrap();
         table.begin_to_fill().unwrap();
         table.take(&[row("both", Some(2), 5)]).unwrap();
-        table.end_to_fill(&[5; SEQUENCE_BYTES]).unwrap();
+        table.end_to_fill(&sequence_after(5)).unwrap();
         table.take(&[row("old", Some(1), 4)]).unwrap();
         assert_eq!(phrases(&table), [("both".to_owned(), 2)]);
         table.take(&[row("old", Some(6), 6)]).unwrap();
@@ -327,7 +332,7 @@ mod tests {
         };
         let table = open(&place);
         assert!(!is_filled());
-        table.end_to_fill(&[0; SEQUENCE_BYTES]).unwrap();
+        table.end_to_fill(&sequence_after(0)).unwrap();
         assert!(is_filled());
         table.begin_to_fill().unwrap();
         assert!(!is_filled());
