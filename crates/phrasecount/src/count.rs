@@ -243,6 +243,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::choice::Choice;
     use crate::keyspace::Tx;
     use crate::load::load;
 
@@ -263,7 +264,8 @@ mod tests {
             let words: Vec<_> = (0..40_000).map(|word| word.to_string()).collect();
             fs::write(full.path().join("long"), words.join(" ")).unwrap();
             let progress = Progress::new(true, false);
-            load(&store, full.path(), &progress).await.unwrap();
+            let load_full = load(&store, full.path(), Choice::Text, &progress);
+            load_full.await.unwrap();
             let options = ConsumerOptions::default();
             let consumer = store.work.consumer(&store.runner, options).await.unwrap();
             Self {
@@ -291,7 +293,7 @@ mod tests {
 
         async fn remove_document(&self) -> Result<()> {
             let progress = Progress::new(true, false);
-            load(&self.store, self.empty.path(), &progress).await?;
+            load(&self.store, self.empty.path(), Choice::Text, &progress).await?;
             Ok(())
         }
 

@@ -35,6 +35,15 @@ pub(crate) enum Error {
     #[error("cannot open the store")]
     Open(#[source] keyspace::OpenError),
 
+    #[error(
+        "there is no store at {}: check --db, or count a directory first with `run`",
+        path.display()
+    )]
+    NoStore { path: PathBuf },
+
+    #[error("nothing was counted in {db}: check --db, or count a directory first with `run`")]
+    NothingCounted { db: String },
+
     #[error("the store failed")]
     Keyspace(#[from] keyspace::Error),
 

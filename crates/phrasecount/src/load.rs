@@ -20,6 +20,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
+use crate::choice::Choice;
 use crate::error::{Error, Result};
 use crate::keyspace::Transaction;
 use crate::progress::{Phase, Progress};
@@ -52,6 +53,8 @@ pub(crate) struct Loaded {
     /// Phrases that are too long to be counted.
     pub(crate) overlong: u64,
     pub(crate) skipped: Vec<Skipped>,
+    /// Files that are no text by their names.
+    pub(crate) left_out: u64,
 }
 
 /// What became of a document.
@@ -64,16 +67,23 @@ enum Outcome {
 }
 
 /// Makes the documents of the store those of a directory.
-pub(crate) async fn load(store: &Store, directory: &Path, progress: &Progress) -> Result<Loaded> {
+pub(crate) async fn load(
+    store: &Store,
+    directory: &Path,
+    choice: Choice,
+    progress: &Progress,
+) -> Result<Loaded> {
     let path = directory.to_owned();
-    let (sources, skipped) = in_background(move || find(&path)).await?;
+    let found = in_background(move || find(&path, choice)).await?;
+    let sources = found.sources;
     let phase = progress.phase("loading", sources.len() as u64);
     let loading = Loading {
         store,
         progress,
         phase: &phase,
         loaded: Mutex::new(Loaded {
-            skipped,
+            skipped: found.skipped,
+            left_out: found.left_out,
             ..Loaded::default()
         }),
         seen: Mutex::default(),
@@ -358,8 +368,8 @@ mod tests {
         }
 
         fn text(&self) -> Arc<Text> {
-            let (sources, _) = find(self.full.path()).unwrap();
-            let Reading::Text(text) = sources[0].read().unwrap() else {
+            let found = find(self.full.path(), Choice::Text).unwrap();
+            let Reading::Text(text) = found.sources[0].read().unwrap() else {
                 panic!("it is a text");
             };
             Arc::new(text)
@@ -367,7 +377,7 @@ mod tests {
 
         async fn load(&self, directory: &TempDir) -> Loaded {
             let progress = Progress::new(true, false);
-            load(&self.store, directory.path(), &progress)
+            load(&self.store, directory.path(), Choice::Text, &progress)
                 .await
                 .unwrap()
         }

@@ -136,6 +136,7 @@ impl Report {
             removed,
             overlong,
             skipped,
+            left_out,
         } = loaded;
         self.add(
             "files",
@@ -153,6 +154,11 @@ impl Report {
         self.add_value("overlong", *overlong);
         if *overlong > 0 {
             let _ = writeln!(self.text, "{overlong} phrases are too long to be counted");
+        }
+        self.add_value("left_out", *left_out);
+        if *left_out > 0 {
+            let line = "files are no text by their names: --all takes them";
+            let _ = writeln!(self.text, "{left_out} {line}");
         }
         self.skipped(skipped);
     }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::arguments::{Command, Files, TOP};
 use crate::error::{Error, Result};
 use crate::export::Export;
 use crate::load::load;
@@ -11,8 +12,8 @@ use crate::progress::{Progress, Tally};
 use crate::report::Report;
 use crate::stats::stats;
 use crate::store::Store;
+use crate::top;
 use crate::work::{self, Workers};
-use crate::{Command, TOP, top};
 
 /// A run of the program on a store.
 pub(crate) struct Session<'a> {
@@ -26,15 +27,15 @@ impl Session<'_> {
         let mut report = Report::default();
         match command {
             Command::Run {
-                directory,
+                files,
                 out,
                 workers,
             } => {
-                self.run(&directory, &out.out, workers.workers, &mut report)
+                self.run(&files, &out.out, workers.workers, &mut report)
                     .await?;
             }
-            Command::Load { directory } => {
-                let load = load(self.store, &directory, &self.progress);
+            Command::Load { files } => {
+                let load = load(self.store, &files.directory, files.choice(), &self.progress);
                 report.loaded(&until_stopped(load).await?);
             }
             Command::Work {
@@ -58,7 +59,7 @@ impl Session<'_> {
     /// Loads, counts and exports at the same time, until all is done.
     async fn run(
         &self,
-        directory: &Path,
+        files: &Files,
         out: &Path,
         workers: u16,
         report: &mut Report,
@@ -70,7 +71,8 @@ impl Session<'_> {
         let workers =
             Workers::start(self.store, workers.into(), &self.tally, &self.progress).await?;
         let job = Box::pin(async {
-            let loaded = load(self.store, directory, &self.progress).await?;
+            let choice = files.choice();
+            let loaded = load(self.store, &files.directory, choice, &self.progress).await?;
             work::wait_idle(self.store, &self.tally, &self.progress).await?;
             export
                 .wait_idle(self.store, &self.tally, &self.progress)

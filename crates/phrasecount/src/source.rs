@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tempfile::{SpooledData, SpooledTempFile};
 use walkdir::WalkDir;
 
+use crate::choice::{Choice, Utf8Check, Verdict};
 use crate::error::{Error, Result};
 use crate::text::{ContentHasher, ContentId, Phrases, Tokenizer};
 
@@ -37,6 +38,17 @@ pub(crate) struct Source {
     /// Its path below the directory: the name of the document.
     pub(crate) uri: String,
     path: PathBuf,
+    /// Whether it is skipped unless it is UTF-8.
+    only_utf8: bool,
+}
+
+/// What there is in a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) sources: Vec<Source>,
+    pub(crate) skipped: Vec<Skipped>,
+    /// How many files are no text by their names.
+    pub(crate) left_out: u64,
 }
 
 /// A file or directory that is passed over, and why.
@@ -80,9 +92,9 @@ pub(crate) fn check(directory: &Path) -> Result<()> {
 }
 
 /// Finds the files under a directory, in the order of their paths. Symbolic links are not followed.
-pub(crate) fn find(directory: &Path) -> Result<(Vec<Source>, Vec<Skipped>)> {
+pub(crate) fn find(directory: &Path, choice: Choice) -> Result<Found> {
     let below = |path: &Path| path.strip_prefix(directory).unwrap_or(path).to_owned();
-    let (mut sources, mut skipped) = (Vec::new(), Vec::new());
+    let mut found = Found::default();
     for entry in WalkDir::new(directory).sort_by_file_name() {
         let entry = match entry {
             Ok(entry) => entry,
@@ -94,26 +106,33 @@ pub(crate) fn find(directory: &Path) -> Result<(Vec<Source>, Vec<Skipped>)> {
             }
             Err(error) => {
                 let uri = error.path().map(&below).unwrap_or_default();
-                skipped.push(Skipped::unreadable(&uri.to_string_lossy(), &error.into()));
+                let skipped = Skipped::unreadable(&uri.to_string_lossy(), &error.into());
+                found.skipped.push(skipped);
                 continue;
             }
         };
         if !entry.file_type().is_file() {
             continue;
         }
+        let verdict = choice.judge(entry.path());
+        if verdict == Verdict::LeaveOut {
+            found.left_out += 1;
+            continue;
+        }
         match below(entry.path()).to_str() {
-            Some(uri) => sources.push(Source {
+            Some(uri) => found.sources.push(Source {
                 uri: uri.to_owned(),
                 path: entry.into_path(),
+                only_utf8: verdict == Verdict::TakeIfUtf8,
             }),
-            None => skipped.push(Skipped {
+            None => found.skipped.push(Skipped {
                 uri: below(entry.path()).to_string_lossy().into_owned(),
                 reason: "its name is not UTF-8".to_owned(),
                 is_unknown: false,
             }),
         }
     }
-    Ok((sources, skipped))
+    Ok(found)
 }
 
 impl Skipped {
@@ -148,14 +167,15 @@ impl Source {
             return Ok(unreadable(error));
         }
         if part.contains(&0) {
-            return Ok(Reading::Skipped(Skipped {
-                uri: self.uri.clone(),
-                reason: "it is binary".to_owned(),
-                is_unknown: false,
-            }));
+            return Ok(self.no_text("it is binary"));
         }
+        let mut utf8 = self.only_utf8.then(Utf8Check::default);
+        let not_utf8 = "it is not UTF-8, and has no extension";
         let mut draft = Draft::new();
         while !part.is_empty() {
+            if utf8.as_mut().is_some_and(|check| !check.feed(&part)) {
+                return Ok(self.no_text(not_utf8));
+            }
             draft.feed(&part).map_err(|cause| self.spool(cause))?;
             part.clear();
             let read = (&mut file).take(PART_BYTES as u64).read_to_end(&mut part);
@@ -163,9 +183,20 @@ impl Source {
                 return Ok(unreadable(error));
             }
         }
+        if utf8.is_some_and(|check| !check.is_whole()) {
+            return Ok(self.no_text(not_utf8));
+        }
         Ok(match draft.finish().map_err(|cause| self.spool(cause))? {
             Some(text) => Reading::Text(text),
             None => Reading::Empty,
+        })
+    }
+
+    fn no_text(&self, reason: &str) -> Reading {
+        Reading::Skipped(Skipped {
+            uri: self.uri.clone(),
+            reason: reason.to_owned(),
+            is_unknown: false,
         })
     }
 

@@ -121,9 +121,32 @@ impl Store {
     /// so much patience has failed.
     pub(crate) async fn open(url: &str, patience: Duration) -> Result<Self> {
         let db = keyspace::open(url).map_err(Error::Open)?;
-        let options = keyspace::RunOptions::default().time_limit(patience);
-        let runner = Runner::with_options(db, options);
-        let root = Subspace::from("phrasecount");
+        Self::open_on(runner(db, patience)).await
+    }
+
+    /// Opens the store of a URL that something was counted in, as [`open`](Self::open) does.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`], [`Error::NothingCounted`]: nothing was created, and the store is as it was.
+    pub(crate) async fn open_existing(url: &str, patience: Duration) -> Result<Self> {
+        let db = match keyspace::open_existing(url) {
+            Err(keyspace::OpenError::NoStore { path }) => return Err(Error::NoStore { path }),
+            opened => opened.map_err(Error::Open)?,
+        };
+        let runner = runner(db, patience);
+        let id_key = &root().pack(&"store");
+        let id = runner.run(|tr| async move { get::<String>(&tr, id_key).await });
+        if id.await?.is_none() {
+            // The ledger has a slot of the runner's, too.
+            runner.close().await?;
+            let db = url.to_owned();
+            return Err(Error::NothingCounted { db });
+        }
+        Self::open_on(runner).await
+    }
+
+    async fn open_on(runner: Runner) -> Result<Self> {
+        let root = root();
         let work = hc_dequeue::Settings {
             lease: LEASE,
             // Who dies with an item does not speak against the item.
@@ -344,6 +367,15 @@ impl Store {
         let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
         Ok(rows.iter().map(keyspace::KeyValue::to_value).collect())
     }
+}
+
+fn root() -> Subspace {
+    Subspace::from("phrasecount")
+}
+
+fn runner(db: keyspace::Store, patience: Duration) -> Runner {
+    let options = keyspace::RunOptions::default().time_limit(patience);
+    Runner::with_options(db, options)
 }
 
 /// Returns an id that nothing else has.

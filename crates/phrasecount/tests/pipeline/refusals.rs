@@ -6,6 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use keyspace::{
+    Database, Isolation, KeyValue, OwnedTransaction, RangeQuery, Transaction, embedded, limits,
+    read_all,
+};
 use rusqlite::Connection;
 
 use crate::program::{Running, World, finish, program};
@@ -53,6 +57,54 @@ fn what_cannot_run_is_refused_by_name() {
         refused.assert_refused(status, reason);
     }
     assert_eq!(fs::read(file).unwrap(), TEXT.as_bytes());
+}
+
+#[test]
+fn looking_at_a_store_that_is_not_there_says_so_and_makes_nothing() {
+    let world = World::new();
+    let commands: [&[&str]; 3] = [&["stats"], &["top"], &["get", "one two three four"]];
+    for arguments in commands {
+        let refused = finish(&mut world.command(arguments));
+        let path = world.place.path().join("store");
+        let reason = format!("there is no store at {}: check --db", path.display());
+        refused.assert_refused(1, &reason);
+        assert_eq!(refused.stdout, "");
+        assert_eq!(fs::read_dir(world.place.path()).unwrap().count(), 0);
+    }
+    world.write("a", TEXT);
+    world.run();
+    for arguments in commands {
+        let looked = finish(&mut world.command(arguments));
+        assert_eq!(looked.status, Some(0), "{looked:?}");
+    }
+}
+
+#[test]
+fn looking_at_a_store_of_another_application_says_so_and_changes_nothing() {
+    let world = World::new();
+    let path = world.place.path().join("store");
+    let open = || embedded::Options::new().open(&path).unwrap();
+    let mut tr = open().begin().unwrap();
+    tr.set(b"theirs", b"1");
+    block_on(tr.commit()).unwrap();
+    drop(tr);
+    for arguments in [&["stats"][..], &["top"], &["get", "one two three four"]] {
+        let refused = finish(&mut world.command(arguments));
+        let reason = format!("nothing was counted in embedded:{}", path.display());
+        refused.assert_refused(1, &reason);
+    }
+    let tr = open().begin().unwrap();
+    let all = RangeQuery::keys(&b""[..], limits::END_OF_KEYSPACE);
+    let rows = block_on(read_all(&tr, all, Isolation::Snapshot)).unwrap();
+    let keys: Vec<_> = rows.iter().map(KeyValue::key).collect();
+    assert_eq!(keys, [b"theirs"]);
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(future)
 }
 
 #[test]
@@ -186,6 +238,33 @@ fn binary_files_are_skipped_named_and_counted() {
     let run = finish(&mut world.run_command());
     assert!(run.stdout.contains("skipped 2 files:"), "{run:?}");
     assert!(run.stdout.contains("  turns: it is binary"), "{run:?}");
+    world.assert_exported();
+}
+
+#[test]
+fn what_has_no_extension_and_is_not_utf_8_is_skipped_named_and_counted() {
+    let world = World::new();
+    let latin = b"na\xefve, one two three four";
+    world
+        .write("README", TEXT)
+        .write("latin", latin)
+        .write("latin.txt", latin)
+        .write(
+            "cut",
+            "one two three four \u{20ac}"
+                .as_bytes()
+                .split_last()
+                .unwrap()
+                .1,
+        );
+    let run = world.run();
+    assert_eq!(run["files"], 2);
+    let skipped = run["skipped"].as_array().unwrap();
+    for (file, uri) in skipped.iter().zip(["cut", "latin"]) {
+        assert_eq!(file["uri"], uri);
+        assert_eq!(file["reason"], "it is not UTF-8, and has no extension");
+    }
+    assert_eq!(skipped.len(), 2);
     world.assert_exported();
 }
 

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::program::{Running, World, exported, finish};
+use crate::program::{Running, World, assert_same, exported, finish};
 
 const TEST: &str = "This is only a test.  Do not panic. This is only a test.";
 const OVER: &str = "The test is over, for now.";
@@ -67,6 +68,44 @@ fn copies_count_once_while_there_is_one_of_them() {
     world.run();
     assert_count(&world, "two three four five", 0, 0);
     world.assert_exported();
+}
+
+#[test]
+fn text_files_are_counted_and_with_all_every_file() {
+    let world = World::new();
+    world
+        .write("a.md", "one two three four")
+        .write("b.rs", "five six seven eight")
+        .write("LICENSE", "nine ten eleven twelve")
+        .write("below/plot.svg", "thirteen fourteen fifteen sixteen")
+        .write("Cargo.lock", "seventeen eighteen nineteen twenty");
+    let text = world.run();
+    assert_eq!((&text["files"], &text["left_out"]), (&3.into(), &2.into()));
+    assert_eq!(world.exported().len(), 3);
+    world.assert_exported();
+
+    let all = finish(world.run_command().args(["--all", "--json"])).json();
+    assert_eq!((&all["files"], &all["left_out"]), (&5.into(), &0.into()));
+    assert_eq!(world.exported().len(), 5);
+    assert_count(&world, "thirteen fourteen fifteen sixteen", 1, 1);
+
+    let text = finish(&mut world.run_command());
+    let told = "2 files are no text by their names: --all takes them";
+    assert!(text.stdout.contains(told), "{text:?}");
+    assert!(text.stdout.contains("2 documents removed"), "{text:?}");
+    world.assert_exported();
+    assert_count(&world, "thirteen fourteen fifteen sixteen", 0, 0);
+}
+
+#[test]
+fn the_documents_of_this_repository_are_counted_without_their_plots() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let plots = fs::read_dir(docs.join("plots")).unwrap().count();
+    let world = World::new();
+    let run = ["run", docs.to_str().unwrap(), "--json"];
+    let run = finish(world.command(&run).arg("--out").arg(world.out())).json();
+    assert_eq!(run["left_out"], plots);
+    assert_same(&world.exported(), &crate::reference::count(&docs));
 }
 
 #[test]

@@ -110,9 +110,11 @@ impl Editor {
 
     fn new_name(&mut self) -> String {
         self.made += 1;
-        match self.rng.random() {
-            true => format!("{}.txt", self.made),
-            false => format!("below {}/\u{fc}{}", self.made % 3, self.made),
+        match self.rng.random_range(0..5) {
+            0 | 1 => format!("{}.txt", self.made),
+            2 | 3 => format!("below {}/\u{fc}{}", self.made % 3, self.made),
+            // No text by its name.
+            _ => format!("{}.svg", self.made),
         }
     }
 
