@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use benches::{memory_bytes_of, runtime};
-use keyspace::Environment;
 use conformance::process::program;
+use keyspace::Environment;
 use rusqlite::Connection;
 
 use crate::phrases::{Count, Counts};

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use keyspace::{
+use export_queue::combine::hc_dequeue::microqueue::keyspace::{
     Database, Isolation, KeyValue, OwnedTransaction, RangeQuery, Transaction, embedded, limits,
     read_all,
 };
