@@ -163,7 +163,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     let damaged = world.rows("e").await[0].to_key();
     let key = &damaged;
     let damage = |tr: Tx<_>| async move {
-        tr.set(key, b"\x01\0\0\0\x04\x03key\x09");
+        tr.set(key, b"\x01\0\0\0\x04\xa3key\xc1");
         Ok::<_, Error>(())
     };
     world.runner.run(damage).await.unwrap();
@@ -179,7 +179,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].failures, 0);
     assert!(
-        letters[0].reason.contains("expected Bincode"),
+        letters[0].reason.contains("expected MessagePack"),
         "{}",
         letters[0].reason
     );

@@ -92,6 +92,7 @@ pub mod run;
 pub mod selector;
 pub mod store;
 pub mod transaction;
+pub mod typed;
 pub mod url;
 pub mod version_clock;
 

@@ -22,12 +22,13 @@ use std::time::Duration;
 use export_queue::ExportQueue;
 use export_queue::combine::hc_dequeue::{self, HighContentionQueue};
 use export_queue::combine::{self, CombineQueue};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::keyspace::codec::{Codec, MessagePack};
-use crate::keyspace::{self, Bytes, Isolation, RangeQuery, StreamingMode, Subspace, Transaction};
+use crate::keyspace::codec::MessagePack;
+use crate::keyspace::{
+    self, Bytes, Isolation, RangeQuery, StreamingMode, Subspace, Transaction, typed,
+};
 use crate::text::ContentId;
 
 pub(crate) type Runner = keyspace::Runner<keyspace::Store>;
@@ -135,7 +136,9 @@ impl Store {
         };
         let runner = runner(db, patience);
         let id_key = &root().pack(&"store");
-        let id = runner.run(|tr| async move { get::<String>(&tr, id_key).await });
+        let id = runner.run(|tr| async move {
+            typed::get::<String>(&tr, &MessagePack, id_key, Isolation::Serializable).await
+        });
         if id.await?.is_none() {
             // The ledger has a slot of the runner's, too.
             runner.close().await?;
@@ -165,9 +168,9 @@ impl Store {
         let (id_key, new_id) = (&root.pack(&"store"), &random_id(&runner));
         let id = runner
             .run(|tr| async move {
-                let stored = get(&tr, id_key).await?;
+                let stored = typed::get(&tr, &MessagePack, id_key, Isolation::Serializable).await?;
                 if stored.is_none() {
-                    set(&tr, id_key, new_id)?;
+                    typed::set(&tr, &MessagePack, id_key, new_id)?;
                 }
                 Ok::<_, Error>(stored.unwrap_or_else(|| new_id.clone()))
             })
@@ -195,7 +198,8 @@ impl Store {
         tr: &impl Transaction,
         uri: &str,
     ) -> Result<Option<ContentId>> {
-        get(tr, &self.document_key(uri)).await
+        let key = self.document_key(uri);
+        Ok(typed::get(tr, &MessagePack, &key, Isolation::Serializable).await?)
     }
 
     pub(crate) fn set_document(
@@ -206,7 +210,7 @@ impl Store {
     ) -> Result<()> {
         let key = self.document_key(uri);
         match id {
-            Some(id) => set(tr, &key, &id),
+            Some(id) => Ok(typed::set(tr, &MessagePack, &key, &id)?),
             None => {
                 tr.clear(&key);
                 Ok(())
@@ -248,7 +252,8 @@ impl Store {
         tr: &impl Transaction,
         id: ContentId,
     ) -> Result<Option<Content>> {
-        get(tr, &self.content_key(id)).await
+        let key = self.content_key(id);
+        Ok(typed::get(tr, &MessagePack, &key, Isolation::Serializable).await?)
     }
 
     pub(crate) fn set_content(
@@ -257,7 +262,12 @@ impl Store {
         id: ContentId,
         content: &Content,
     ) -> Result<()> {
-        set(tr, &self.content_key(id), content)
+        Ok(typed::set(
+            tr,
+            &MessagePack,
+            &self.content_key(id),
+            content,
+        )?)
     }
 
     /// Stages that there is no such content any more.
@@ -382,28 +392,4 @@ fn runner(db: keyspace::Store, patience: Duration) -> Runner {
 pub(crate) fn random_id(runner: &Runner) -> String {
     let bytes = runner.environment().random_bytes::<8>();
     format!("{:016x}", u64::from_be_bytes(bytes))
-}
-
-async fn get<T: Serialize + DeserializeOwned>(
-    tr: &impl Transaction,
-    key: &[u8],
-) -> Result<Option<T>> {
-    let value = tr.get(key, Isolation::Serializable).await?;
-    let value = value.map(|value| {
-        MessagePack
-            .decode(value)
-            .map_err(|error| error.at(key.to_vec()))
-    });
-    Ok(value.transpose()?)
-}
-
-fn set<T: Serialize + DeserializeOwned>(
-    tr: &impl Transaction,
-    key: &[u8],
-    value: &T,
-) -> Result<()> {
-    let mut bytes = Vec::new();
-    MessagePack.encode(value, &mut bytes)?;
-    tr.set(key, &bytes);
-    Ok(())
 }

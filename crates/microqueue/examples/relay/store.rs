@@ -10,11 +10,12 @@
 //! A position is written by the transaction that enqueues the lines, a record of received lines by
 //! the one that dequeues them: whatever moment the process dies at, both agree with the queue.
 
-use keyspace::codec::{Bincode, Codec};
+use keyspace::codec::{Codec, MessagePack};
 use keyspace::tuple::Versionstamp;
-use keyspace::{Isolation, KeyValue, MutationOp, RangeQuery, StreamingMode, Subspace, Transaction};
+use keyspace::{
+    Isolation, KeyValue, MutationOp, RangeQuery, StreamingMode, Subspace, Transaction, typed,
+};
 use microqueue::{MicroQueue, keyspace};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -69,8 +70,8 @@ impl Store {
     /// Ties the store to a directory.
     pub(crate) async fn claim(&self, tr: &impl Transaction, directory: &str) -> Result<()> {
         let key = self.root.pack(&"directory");
-        match get::<String>(tr, &key).await? {
-            None => set(tr, &key, &directory.to_owned()),
+        match typed::get::<String>(tr, &MessagePack, &key, Isolation::Serializable).await? {
+            None => Ok(typed::set(tr, &MessagePack, &key, &directory.to_owned())?),
             Some(stored) if stored == directory => Ok(()),
             Some(stored) => Err(Error::OtherDirectory {
                 stored,
@@ -81,11 +82,18 @@ impl Store {
 
     /// Returns how many lines of a file were enqueued.
     pub(crate) async fn position(&self, tr: &impl Transaction, file: &str) -> Result<u64> {
-        Ok(get(tr, &self.position_key(file)).await?.unwrap_or(0))
+        let key = self.position_key(file);
+        let position = typed::get(tr, &MessagePack, &key, Isolation::Serializable).await?;
+        Ok(position.unwrap_or(0))
     }
 
     pub(crate) fn set_position(&self, tr: &impl Transaction, file: &str, lines: u64) -> Result<()> {
-        set(tr, &self.position_key(file), &lines)
+        Ok(typed::set(
+            tr,
+            &MessagePack,
+            &self.position_key(file),
+            &lines,
+        )?)
     }
 
     /// Records what a consumer took in this transaction, in its order.
@@ -106,7 +114,7 @@ impl Store {
                 run,
             ));
             let mut value = Vec::new();
-            Bincode.encode(received, &mut value)?;
+            MessagePack.encode(received, &mut value)?;
             tr.atomic(MutationOp::SetVersionstampedKey, &key, &value);
         }
         Ok(())
@@ -125,7 +133,7 @@ impl Store {
             key: row.to_key(),
             reason: error.to_string(),
         })?;
-        let received = Bincode
+        let received = MessagePack
             .decode(row.to_value())
             .map_err(|error| error.at(row.to_key()))?;
         Ok((consumer, received))
@@ -134,28 +142,4 @@ impl Store {
     fn position_key(&self, file: &str) -> Vec<u8> {
         self.root.pack(&("position", file))
     }
-}
-
-async fn get<T: Serialize + DeserializeOwned>(
-    tr: &impl Transaction,
-    key: &[u8],
-) -> Result<Option<T>> {
-    let value = tr.get(key, Isolation::Serializable).await?;
-    let value = value.map(|value| {
-        Bincode
-            .decode(value)
-            .map_err(|error| error.at(key.to_vec()))
-    });
-    Ok(value.transpose()?)
-}
-
-fn set<T: Serialize + DeserializeOwned>(
-    tr: &impl Transaction,
-    key: &[u8],
-    value: &T,
-) -> Result<()> {
-    let mut bytes = Vec::new();
-    Bincode.encode(value, &mut bytes)?;
-    tr.set(key, &bytes);
-    Ok(())
 }

@@ -1,0 +1,69 @@
+//! Values of an application's own, read and written through a codec.
+//!
+//! A recipe decodes its records by itself. What else a transaction reads and writes, an application
+//! encodes: with the codec that its queues use, or with another one.
+
+use crate::codec::Codec;
+use crate::error::Result;
+use crate::transaction::{Isolation, Transaction};
+
+/// Reads the value under a key.
+///
+/// # Conflicts
+/// As [`Transaction::get`].
+///
+/// # Errors
+/// Those of the read; [`Error::Corrupt`](crate::Error::Corrupt), which names the key, if the bytes are
+/// not what the codec writes.
+///
+/// # Cancel safety
+/// Dropping the future leaves a conflict range at most.
+///
+/// # Examples
+/// ```
+/// use keyspace::codec::MessagePack;
+/// use keyspace::{Error, Isolation, Runner, typed};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runner = Runner::new(keyspace::open("memory:")?);
+/// let count = runner
+///     .run(|tr| async move {
+///         let old: Option<u64> =
+///             typed::get(&tr, &MessagePack, b"count", Isolation::Serializable).await?;
+///         let count = old.unwrap_or(0) + 1;
+///         typed::set(&tr, &MessagePack, b"count", &count)?;
+///         Ok::<_, Error>(count)
+///     })
+///     .await?;
+/// assert_eq!(count, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub async fn get<T>(
+    tr: &impl Transaction,
+    codec: &impl Codec<T>,
+    key: &[u8],
+    isolation: Isolation,
+) -> Result<Option<T>> {
+    let Some(bytes) = tr.get(key, isolation).await? else {
+        return Ok(None);
+    };
+    let value = codec.decode(bytes);
+    Ok(Some(value.map_err(|error| error.at(key.to_vec()))?))
+}
+
+/// Stages the value of a key.
+///
+/// # Conflicts
+/// As [`Transaction::set`].
+///
+/// # Errors
+/// [`Error::Encode`](crate::Error::Encode), before anything is staged. A value that is too large is
+/// reported as that of [`Transaction::set`] is.
+pub fn set<T>(tr: &impl Transaction, codec: &impl Codec<T>, key: &[u8], value: &T) -> Result<()> {
+    let mut bytes = Vec::new();
+    codec.encode(value, &mut bytes)?;
+    tr.set(key, &bytes);
+    Ok(())
+}
