@@ -1,14 +1,12 @@
 //! A database that counts what is committed on it, whoever commits.
 
-use std::future::Future;
 use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyspace::{
-    Bytes, Code, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector,
-    MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption,
-    Versionstamp,
+    Code, Commit, Database, DatabaseOption, Error, MutationOp, OwnedTransaction, Result,
+    Transaction,
 };
 use serde::{Deserialize, Serialize};
 
@@ -114,37 +112,8 @@ impl<T> MeteredTransaction<T> {
 }
 
 impl<T: Transaction> Transaction for MeteredTransaction<T> {
-    fn get(
-        &self,
-        key: &[u8],
-        isolation: Isolation,
-    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<T> {
-        self.tr.get(key, isolation)
-    }
-
-    fn get_key(
-        &self,
-        selector: &KeySelector,
-        isolation: Isolation,
-    ) -> impl Future<Output = Result<Bytes>> + Send + use<T> {
-        self.tr.get_key(selector, isolation)
-    }
-
-    fn get_range(
-        &self,
-        query: &RangeQuery,
-        isolation: Isolation,
-    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<T> {
-        self.tr.get_range(query, isolation)
-    }
-
-    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<T> {
-        self.tr.read_version()
-    }
-
-    fn set_read_version(&self, version: i64) {
-        self.tr.set_read_version(version);
-    }
+    keyspace::forward_transaction!([T] self => self.tr;
+        get, get_key, get_range, read_version, set_read_version, add_conflict_range, set_option, watch, versionstamp, approximate_size);
 
     fn set(&self, key: &[u8], value: &[u8]) {
         self.stage([key, value]);
@@ -164,26 +133,6 @@ impl<T: Transaction> Transaction for MeteredTransaction<T> {
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
         self.stage([key, param]);
         self.tr.atomic(op, key, param);
-    }
-
-    fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
-        self.tr.add_conflict_range(kind, begin, end)
-    }
-
-    fn set_option(&self, option: TransactionOption) -> Result<()> {
-        self.tr.set_option(option)
-    }
-
-    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<T> {
-        self.tr.watch(key)
-    }
-
-    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<T> {
-        self.tr.versionstamp()
-    }
-
-    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<T> {
-        self.tr.approximate_size()
     }
 }
 
@@ -222,6 +171,8 @@ impl<T: OwnedTransaction> OwnedTransaction for MeteredTransaction<T> {
 
 #[cfg(test)]
 mod tests {
+    use keyspace::Isolation;
+
     use super::*;
 
     #[tokio::test]

@@ -4,9 +4,8 @@ use std::future::Future;
 
 use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::{
-    Bytes, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector, KeyValue,
-    MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption,
-    Versionstamp,
+    Bytes, ConflictKind, Database, DatabaseOption, Isolation, KeySelector, KeyValue, MutationOp,
+    OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction,
 };
 
 /// The keys of a store that begin with a prefix, without it.
@@ -73,6 +72,9 @@ fn inside(prefix: &Bytes, key: &Bytes) -> Bytes {
 }
 
 impl<T: Transaction> Transaction for PartTransaction<T> {
+    keyspace::forward_transaction!([T] self => self.tr;
+        read_version, set_read_version, set_option, versionstamp, approximate_size);
+
     fn get(
         &self,
         key: &[u8],
@@ -113,14 +115,6 @@ impl<T: Transaction> Transaction for PartTransaction<T> {
         }
     }
 
-    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<T> {
-        self.tr.read_version()
-    }
-
-    fn set_read_version(&self, version: i64) {
-        self.tr.set_read_version(version);
-    }
-
     fn set(&self, key: &[u8], value: &[u8]) {
         self.tr.set(&self.key(key), value);
     }
@@ -150,43 +144,20 @@ impl<T: Transaction> Transaction for PartTransaction<T> {
         self.tr.add_conflict_range(kind, &begin, &end)
     }
 
-    fn set_option(&self, option: TransactionOption) -> Result<()> {
-        self.tr.set_option(option)
-    }
-
     fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<T> {
         self.tr.watch(&self.key(key))
-    }
-
-    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<T> {
-        self.tr.versionstamp()
-    }
-
-    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<T> {
-        self.tr.approximate_size()
     }
 }
 
 impl<T: OwnedTransaction> OwnedTransaction for PartTransaction<T> {
-    async fn commit(&mut self) -> Result<Commit> {
-        self.tr.commit().await
-    }
-
-    async fn on_error(&mut self, error: Error) -> Result<()> {
-        self.tr.on_error(error).await
-    }
-
-    fn reset(&mut self) {
-        self.tr.reset();
-    }
-
-    fn cancel(&mut self) {
-        self.tr.cancel();
-    }
+    keyspace::forward_transaction!([T] self => self.tr;
+        commit, on_error, reset, cancel);
 }
 
 #[cfg(test)]
 mod tests {
+    use keyspace::Versionstamp;
+
     use super::*;
     use crate::stores::TestStore;
 

@@ -1,15 +1,15 @@
 //! A store that breaks one of its promises, to prove that a test sees it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use keyspace::env::BoxFuture;
 use keyspace::{
     Bytes, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector,
     MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption,
-    Versionstamp,
 };
 
 /// A broken promise.
@@ -78,7 +78,7 @@ impl<D: Database> Planted<D> {
     }
 
     fn commits(&self) -> MutexGuard<'_, Commits> {
-        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.commits.lock()
     }
 }
 
@@ -143,12 +143,11 @@ impl<D: Database> PlantedTransaction<D> {
     }
 
     fn staged(&self) -> MutexGuard<'_, Vec<Write<D::Transaction>>> {
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writes.lock()
     }
 
     fn take_comparisons(&self) -> Vec<Comparison> {
-        let comparisons = self.comparisons.lock();
-        std::mem::take(&mut *comparisons.unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.comparisons.lock())
     }
 
     fn isolation(&self, isolation: Isolation) -> Isolation {
@@ -204,6 +203,9 @@ impl<D: Database> PlantedTransaction<D> {
 }
 
 impl<D: Database> Transaction for PlantedTransaction<D> {
+    keyspace::forward_transaction!([D] self => self.tr;
+        read_version, set_option, versionstamp, approximate_size);
+
     fn get(
         &self,
         key: &[u8],
@@ -241,10 +243,6 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
         }
     }
 
-    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<D> {
-        self.tr.read_version()
-    }
-
     fn set_read_version(&self, version: i64) {
         // With old versions the transaction may have one already.
         if !matches!(
@@ -275,9 +273,7 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
             (MutationOp::CompareAndClear, Plant::ClearsWithoutComparison) => self.clear(key),
             (MutationOp::CompareAndClear, Plant::ComparisonsWithReads) => {
                 let read: BoxFuture<_> = Box::pin(self.tr.get(key, Isolation::Snapshot));
-                let comparisons = self.comparisons.lock();
-                let mut comparisons = comparisons.unwrap_or_else(PoisonError::into_inner);
-                comparisons.push((key.to_vec(), read));
+                self.comparisons.lock().push((key.to_vec(), read));
             }
             _ => {
                 let (key, param) = (key.to_vec(), param.to_vec());
@@ -297,10 +293,6 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
         self.tr.add_conflict_range(kind, begin, end)
     }
 
-    fn set_option(&self, option: TransactionOption) -> Result<()> {
-        self.tr.set_option(option)
-    }
-
     fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<D> {
         let watch = self.tr.watch(key);
         let is_deaf = self.store.plant == Plant::DeafWatches;
@@ -310,14 +302,6 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
             }
             watch.await
         }
-    }
-
-    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<D> {
-        self.tr.versionstamp()
-    }
-
-    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<D> {
-        self.tr.approximate_size()
     }
 }
 

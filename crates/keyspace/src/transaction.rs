@@ -341,3 +341,159 @@ pub fn key_after(key: &[u8]) -> Vec<u8> {
     after.push(0);
     after
 }
+
+/// Implements methods of [`Transaction`] or [`OwnedTransaction`] by those of a transaction inside, for a
+/// type that changes what some of the others do.
+///
+/// Takes the generic parameters of the type, which the futures of reads capture, the transaction
+/// inside, and the names of the methods.
+///
+/// ```
+/// use keyspace::{ConflictKind, Isolation, KeySelector, MutationOp, RangeBatch, RangeQuery};
+/// use keyspace::{Bytes, Result, Transaction, TransactionOption, Versionstamp};
+///
+/// /// A transaction that clears nothing.
+/// struct Keeping<T>(T);
+///
+/// impl<T: Transaction> Transaction for Keeping<T> {
+///     keyspace::forward_transaction!([T] self => self.0;
+///         get, get_key, get_range, read_version, set_read_version, set, atomic,
+///         add_conflict_range, set_option, watch, versionstamp, approximate_size);
+///
+///     fn clear(&self, _key: &[u8]) {}
+///
+///     fn clear_range(&self, _begin: &[u8], _end: &[u8]) {}
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward_transaction {
+    ([$($generic:ident),*] $self:ident => $inner:expr; $first:ident $(, $rest:ident)* $(,)?) => {
+        $crate::forward_transaction!(@ $first [$($generic),*] $self $inner);
+        $crate::forward_transaction!([$($generic),*] $self => $inner; $($rest),*);
+    };
+    ([$($generic:ident),*] $self:ident => $inner:expr;) => {};
+    (@ get [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn get(
+            &$self,
+            key: &[u8],
+            isolation: $crate::Isolation,
+        ) -> impl ::std::future::Future<Output = $crate::Result<Option<$crate::Bytes>>>
+        + Send
+        + use<$($generic),*> {
+            $inner.get(key, isolation)
+        }
+    };
+    (@ get_key [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn get_key(
+            &$self,
+            selector: &$crate::KeySelector,
+            isolation: $crate::Isolation,
+        ) -> impl ::std::future::Future<Output = $crate::Result<$crate::Bytes>>
+        + Send
+        + use<$($generic),*> {
+            $inner.get_key(selector, isolation)
+        }
+    };
+    (@ get_range [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn get_range(
+            &$self,
+            query: &$crate::RangeQuery,
+            isolation: $crate::Isolation,
+        ) -> impl ::std::future::Future<Output = $crate::Result<$crate::RangeBatch>>
+        + Send
+        + use<$($generic),*> {
+            $inner.get_range(query, isolation)
+        }
+    };
+    (@ read_version [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn read_version(
+            &$self,
+        ) -> impl ::std::future::Future<Output = $crate::Result<i64>> + Send + use<$($generic),*> {
+            $inner.read_version()
+        }
+    };
+    (@ set_read_version [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn set_read_version(&$self, version: i64) {
+            $inner.set_read_version(version);
+        }
+    };
+    (@ set [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn set(&$self, key: &[u8], value: &[u8]) {
+            $inner.set(key, value);
+        }
+    };
+    (@ clear [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn clear(&$self, key: &[u8]) {
+            $inner.clear(key);
+        }
+    };
+    (@ clear_range [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn clear_range(&$self, begin: &[u8], end: &[u8]) {
+            $inner.clear_range(begin, end);
+        }
+    };
+    (@ atomic [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn atomic(&$self, op: $crate::MutationOp, key: &[u8], param: &[u8]) {
+            $inner.atomic(op, key, param);
+        }
+    };
+    (@ add_conflict_range [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn add_conflict_range(
+            &$self,
+            kind: $crate::ConflictKind,
+            begin: &[u8],
+            end: &[u8],
+        ) -> $crate::Result<()> {
+            $inner.add_conflict_range(kind, begin, end)
+        }
+    };
+    (@ set_option [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn set_option(&$self, option: $crate::TransactionOption) -> $crate::Result<()> {
+            $inner.set_option(option)
+        }
+    };
+    (@ watch [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn watch(
+            &$self,
+            key: &[u8],
+        ) -> impl ::std::future::Future<Output = $crate::Result<()>> + Send + use<$($generic),*> {
+            $inner.watch(key)
+        }
+    };
+    (@ versionstamp [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn versionstamp(
+            &$self,
+        ) -> impl ::std::future::Future<Output = $crate::Result<$crate::Versionstamp>>
+        + Send
+        + use<$($generic),*> {
+            $inner.versionstamp()
+        }
+    };
+    (@ approximate_size [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn approximate_size(
+            &$self,
+        ) -> impl ::std::future::Future<Output = $crate::Result<usize>> + Send + use<$($generic),*> {
+            $inner.approximate_size()
+        }
+    };
+    (@ commit [$($generic:ident),*] $self:ident $inner:expr) => {
+        async fn commit(&mut $self) -> $crate::Result<$crate::Commit> {
+            $inner.commit().await
+        }
+    };
+    (@ on_error [$($generic:ident),*] $self:ident $inner:expr) => {
+        async fn on_error(&mut $self, error: $crate::Error) -> $crate::Result<()> {
+            $inner.on_error(error).await
+        }
+    };
+    (@ reset [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn reset(&mut $self) {
+            $inner.reset();
+        }
+    };
+    (@ cancel [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn cancel(&mut $self) {
+            $inner.cancel();
+        }
+    };
+}

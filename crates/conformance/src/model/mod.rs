@@ -6,8 +6,9 @@
 //! from its beginning for every question, and lists of ranges that are compared each with each. It
 //! is slow, and meant to be.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use keyspace::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
@@ -93,7 +94,7 @@ impl Model {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn clock(&self) -> i64 {
@@ -189,12 +190,12 @@ impl Database for Model {
     type Transaction = ModelTransaction;
 
     fn begin(&self) -> Result<ModelTransaction> {
-        let defaults = self.defaults.lock().unwrap_or_else(PoisonError::into_inner);
+        let defaults = self.defaults.lock();
         Ok(ModelTransaction::new(self.clone(), *defaults))
     }
 
     fn set_option(&self, option: DatabaseOption) -> Result<()> {
-        let mut defaults = self.defaults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut defaults = self.defaults.lock();
         defaults.set(option)
     }
 }

@@ -1,7 +1,7 @@
 //! The model's transaction and its life cycle.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::future::{Future, ready};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -168,7 +168,7 @@ impl ModelTransaction {
     }
 
     fn lock(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+        self.life.lock()
     }
 
     /// Reads, if the question is `legal`, and remembers for the commit if that failed.

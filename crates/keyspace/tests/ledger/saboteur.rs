@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use keyspace::env::BoxFuture;
 use keyspace::{
-    Bytes, Code, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector,
-    MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Subspace, Transaction,
-    TransactionOption, Versionstamp,
+    Bytes, Code, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, MutationOp,
+    OwnedTransaction, Result, Subspace, Transaction,
 };
 
 /// A bug in the ledger, planted between it and the store.
@@ -100,6 +99,9 @@ impl<T: Transaction> Sabotaged<T> {
 }
 
 impl<T: Transaction> Transaction for Sabotaged<T> {
+    keyspace::forward_transaction!([T] self => self.tr;
+        get_key, get_range, set_read_version, set_option, watch, versionstamp, approximate_size);
+
     fn get(
         &self,
         key: &[u8],
@@ -119,22 +121,6 @@ impl<T: Transaction> Transaction for Sabotaged<T> {
         }
     }
 
-    fn get_key(
-        &self,
-        selector: &KeySelector,
-        isolation: Isolation,
-    ) -> impl Future<Output = Result<Bytes>> + Send + use<T> {
-        self.tr.get_key(selector, isolation)
-    }
-
-    fn get_range(
-        &self,
-        query: &RangeQuery,
-        isolation: Isolation,
-    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<T> {
-        self.tr.get_range(query, isolation)
-    }
-
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<T> {
         let obtained = (self.plant != Plant::NoReadVersion).then(|| self.tr.read_version());
         async move {
@@ -143,10 +129,6 @@ impl<T: Transaction> Transaction for Sabotaged<T> {
                 None => Ok(1),
             }
         }
-    }
-
-    fn set_read_version(&self, version: i64) {
-        self.tr.set_read_version(version);
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
@@ -192,22 +174,6 @@ impl<T: Transaction> Transaction for Sabotaged<T> {
             ConflictKind::Write if self.drops_slot(begin) => Ok(()),
             _ => self.tr.add_conflict_range(kind, begin, end),
         }
-    }
-
-    fn set_option(&self, option: TransactionOption) -> Result<()> {
-        self.tr.set_option(option)
-    }
-
-    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<T> {
-        self.tr.watch(key)
-    }
-
-    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<T> {
-        self.tr.versionstamp()
-    }
-
-    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<T> {
-        self.tr.approximate_size()
     }
 }
 
