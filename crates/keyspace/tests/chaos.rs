@@ -33,6 +33,7 @@ conformance::on_every_store!(
     what_survives_a_retry_survives_a_commit_that_was_taken_away,
     a_reset_makes_a_transaction_new_whose_commit_was_taken_away,
     one_seed_gives_one_course_of_faults,
+    a_slow_store_takes_its_time_for_each_answer,
 );
 
 struct World {
@@ -413,4 +414,23 @@ async fn one_seed_gives_one_course_of_faults(store: TestStore) {
         assert!(codes.contains(&Some(code)), "{code:?}");
     }
     assert!(tally.landed > 0);
+}
+
+async fn a_slow_store_takes_its_time_for_each_answer(store: TestStore) {
+    const LATENCY: Duration = Duration::from_millis(70);
+    let World { chaos, env, .. } = calm(&store);
+    chaos.set_latency(LATENCY);
+    let mut tr = chaos.begin().unwrap();
+    tr.read_version().await.unwrap();
+    assert_eq!(env.now(), LATENCY);
+    tr.get(b"key", Isolation::Snapshot).await.unwrap();
+    assert_eq!(env.now(), 2 * LATENCY);
+    // Without a write there is nothing to ask the store.
+    tr.commit().await.unwrap();
+    assert_eq!(env.now(), 2 * LATENCY);
+    set(&chaos, b"key", b"value").await.unwrap();
+    assert_eq!(env.now(), 3 * LATENCY);
+    chaos.set_latency(Duration::ZERO);
+    set(&chaos, b"key", b"value").await.unwrap();
+    assert_eq!(env.now(), 3 * LATENCY);
 }

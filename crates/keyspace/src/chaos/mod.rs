@@ -3,7 +3,7 @@
 //! [`Chaos`] wraps any [`Database`]. It refuses commits and reads with FoundationDB's codes, reports
 //! `commit_unknown_result` for commits that happened, for commits that did not, and for commits that
 //! *still will*, and it lets watches fire early and late. What goes wrong is drawn from the seed of
-//! its [`Environment`], or scripted commit by commit.
+//! its [`Environment`], or scripted commit by commit. It can be stopped for a while, and be slow.
 //!
 //! A late landing is what queues lose and duplicate items by: the client has its error and has begun
 //! its next attempt while the old commit is still on its way. Here it lands when a number of later
@@ -183,6 +183,7 @@ struct State<T> {
     attempts_begun: u64,
     outstanding: Vec<Outstanding<T>>,
     tally: Tally,
+    latency: Duration,
 }
 
 /// A commit on its way.
@@ -206,6 +207,7 @@ impl<D: Database> Chaos<D> {
                     attempts_begun: 0,
                     outstanding: Vec::new(),
                     tally: Tally::default(),
+                    latency: Duration::ZERO,
                 }),
                 is_stopped: watch::Sender::new(false),
             }),
@@ -229,12 +231,30 @@ impl<D: Database> Chaos<D> {
         self.shared.is_stopped.send_replace(false);
     }
 
+    /// Makes each read version, each read and each commit of writes take as long as this from now on,
+    /// by the environment.
+    pub fn set_latency(&self, latency: Duration) {
+        self.lock().latency = latency;
+    }
+
     /// Waits while the store is stopped.
     fn gate(&self) -> impl Future<Output = ()> + Send + use<D> {
         let mut stopped = self.shared.is_stopped.subscribe();
         async move {
-            // The sender lives as long as the chaos that somebody waits for.
+            // The sender lives as long as the chaos that is waited for.
             let _ = stopped.wait_for(|stopped| !stopped).await;
+        }
+    }
+
+    /// Waits while the store is stopped, and then for as long as it takes to answer.
+    fn answer(&self) -> impl Future<Output = ()> + Send + use<D> {
+        let gate = self.gate();
+        let (environment, latency) = (self.shared.environment.clone(), self.lock().latency);
+        async move {
+            gate.await;
+            if !latency.is_zero() {
+                environment.sleep(latency).await;
+            }
         }
     }
 

@@ -68,7 +68,10 @@ impl<D: Database> ChaosTransaction<D> {
 
     async fn commit_unless_faulty(&self) -> Result<Commit> {
         let mut tr = self.take().ok_or(Code::USED_DURING_COMMIT)?;
-        self.chaos.gate().await;
+        match self.wrote.load(Ordering::Relaxed) {
+            true => self.chaos.answer().await,
+            false => self.chaos.gate().await,
+        }
         self.chaos.land_before(LandingPoint::Commit).await;
         if let Some(code) = *self.failed_read.lock() {
             self.put(tr);
@@ -143,9 +146,10 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
         key: &[u8],
         isolation: Isolation,
     ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<D> {
-        let (gate, issued) = (self.chaos.gate(), self.read(|tr| tr.get(key, isolation)));
+        let answer = self.chaos.answer();
+        let issued = self.read(|tr| tr.get(key, isolation));
         async move {
-            gate.await;
+            answer.await;
             issued?.await
         }
     }
@@ -155,10 +159,10 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
         selector: &KeySelector,
         isolation: Isolation,
     ) -> impl Future<Output = Result<Bytes>> + Send + use<D> {
-        let gate = self.chaos.gate();
+        let answer = self.chaos.answer();
         let issued = self.read(|tr| tr.get_key(selector, isolation));
         async move {
-            gate.await;
+            answer.await;
             issued?.await
         }
     }
@@ -168,10 +172,10 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<D> {
-        let gate = self.chaos.gate();
+        let answer = self.chaos.answer();
         let issued = self.read(|tr| tr.get_range(query, isolation));
         async move {
-            gate.await;
+            answer.await;
             issued?.await
         }
     }
@@ -179,7 +183,7 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<D> {
         let (chaos, tr) = (self.chaos.clone(), self.tr.clone());
         async move {
-            chaos.gate().await;
+            chaos.answer().await;
             chaos.land_before(LandingPoint::ReadVersion).await;
             with(&tr, D::Transaction::read_version)?.await
         }
