@@ -58,9 +58,10 @@
 //! answers many requests in one transaction. An item is then *held* by a session until it is
 //! acknowledged, given back, or the session is found dead. The module [`registry`] has the steps.
 //!
-//! Sessions show that they live by a heartbeat, which others judge by the store's own clock: a session
-//! that is silent for a lease of versions is declared dead, and its items go back to their places. A
-//! store that is away for an hour costs nobody its session.
+//! Sessions show that they live by a heartbeat, which others judge by what they observe of the store: a
+//! session that is silent for a lease of their observations is declared dead, and its items go back to
+//! their places. A store that is away for an hour costs no session, and one that is slow delays the
+//! judgment.
 //!
 //! # What the caller must do
 //!

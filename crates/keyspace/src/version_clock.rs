@@ -1,16 +1,25 @@
 //! Which versions are older than a given age, by one's own watch.
 //!
-//! Who must decide that something in the store has not been renewed for a time (a heartbeat, a
+//! An observer that has to decide whether something in the store was renewed lately (a heartbeat, a
 //! ledger) cannot use wall clocks, which differ between machines, nor count versions, which jump by
 //! a hundred million when a store recovers. A [`VersionClock`] remembers *when it learned of which
 //! read version*, on its own monotonic clock. A commit whose version is not above one learned an
 //! age ago is at least that old: it was committed before that read version was given, and that was
 //! before the reply arrived.
 //!
-//! The converse needs care, because silence is no proof. An observer that has only just begun
-//! cannot judge, and neither can one that was cut off: while the store was away nobody could renew
-//! anything. So an observer is *cold*, and judges nothing, until it has observed for a whole age
-//! without a gap longer than a quarter of it.
+//! The converse needs care, because silence is no proof: while the store is away, or slow, nothing
+//! can be renewed in time. So the clock counts *credited* time. Each gap between two observations
+//! credits what has passed, but a sixth of the age at most. It follows that
+//!
+//! - nothing is called old before its age has passed by the observer's own watch, nor before the
+//!   observer has observed seven times since;
+//! - an outage of any length counts as a sixth of the age, so that whatever was renewed before it
+//!   keeps the rest of its time to be renewed after it;
+//! - on a slow store, whatever is renewed once in six of the observer's observations is never called
+//!   old, however long each of them takes;
+//! - slowness delays a judgment and does not prevent it: six gaps are an age, however long they are.
+//!
+//! An observer that observes six times per age or more often judges as soon as the age has passed.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,8 +27,11 @@ use std::time::Duration;
 
 use crate::env::Environment;
 
-/// A gap between observations longer than this part of the age makes the observer cold.
-const GAPS_PER_AGE: u32 = 4;
+/// A gap between observations credits this part of the age at most.
+///
+/// More parts tolerate more: what is renewed once in as many observations is not called old. But an
+/// observer that observes less often than as many times per age judges late.
+const CREDITS_PER_AGE: u32 = 6;
 
 /// Samples closer to each other than this part of the age are not kept: it bounds memory by as many
 /// samples. A judgment may come late by as much and by the time to the next observation.
@@ -36,14 +48,16 @@ const SAMPLES_PER_AGE: u32 = 64;
 ///
 /// let watch = ManualClock::new();
 /// let env = Environment::seeded(1, Arc::new(watch.clone()));
-/// let clock = VersionClock::new(env, Duration::from_secs(4));
+/// let clock = VersionClock::new(env, Duration::from_secs(6));
 ///
-/// for read_version in [100, 200, 300_000_000, 300_000_100, 300_000_200] {
+/// for read_version in [100, 200, 300_000_000, 300_000_100, 300_000_200, 300_000_300] {
 ///     clock.observe(read_version);
 ///     watch.advance(Duration::from_secs(1));
 /// }
-/// // Five seconds have passed since the first observation, four since the second.
-/// assert_eq!(clock.version_ago(), Some(200));
+/// // The store was away for an hour, which counts as one second.
+/// watch.advance(Duration::from_secs(3600));
+/// clock.observe(400_000_000);
+/// assert_eq!(clock.version_ago(), Some(100));
 /// ```
 #[derive(Debug)]
 pub struct VersionClock {
@@ -59,16 +73,19 @@ struct Observations {
     samples: VecDeque<Sample>,
     /// When the last reply arrived, whether or not it became a sample.
     last_arrival: Option<Duration>,
+    /// How much time was credited until then.
+    credited: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    arrival: Duration,
+    /// How much time was credited when the reply arrived.
+    credited: Duration,
     read_version: i64,
 }
 
 impl VersionClock {
-    /// Returns a cold clock that judges by `age`.
+    /// Returns a clock that judges by `age` and has observed nothing.
     #[must_use]
     pub fn new(environment: Environment, age: Duration) -> Self {
         Self {
@@ -86,61 +103,61 @@ impl VersionClock {
 
     /// Takes note of a read version whose reply has just arrived.
     ///
-    /// Call it with every read version at hand, and at least four times per [`age`](Self::age).
+    /// Call it at least six times per [`age`](Self::age): less often, judgments come late. Call it at
+    /// a pace of its own and not with every read version at hand: on a slow store it is the number of
+    /// observations that passes for time.
     pub fn observe(&self, read_version: i64) {
         let now = self.environment.now();
         let mut observations = self.lock();
-        if observations.silent_for(now) > self.age / GAPS_PER_AGE {
-            observations.samples.clear();
-        }
-        observations.last_arrival = observations.last_arrival.max(Some(now));
+        let last = observations.last_arrival.unwrap_or(now);
+        let credit = now.saturating_sub(last).min(self.most_credit());
+        observations.credited = observations.credited.saturating_add(credit);
+        observations.last_arrival = Some(now.max(last));
+        let credited = observations.credited;
         let spacing = self.age / SAMPLES_PER_AGE;
         let tells_more = observations.samples.back().is_none_or(|newest| {
             // A reply that another one overtook says nothing that is not known already.
-            read_version > newest.read_version && now.saturating_sub(newest.arrival) >= spacing
+            read_version > newest.read_version
+                && credited.saturating_sub(newest.credited) >= spacing
         });
         if tells_more {
             observations.samples.push_back(Sample {
-                arrival: now,
+                credited,
                 read_version,
             });
         }
-        while (observations.samples.get(1)).is_some_and(|next| self.is_old(next, now)) {
+        while (observations.samples.get(1)).is_some_and(|next| self.is_old(next, credited)) {
             observations.samples.pop_front();
         }
     }
 
-    /// Returns the newest read version known to have been current an [`age`](Self::age) ago, `None`
-    /// while the clock is cold.
+    /// Returns the newest read version that was current an [`age`](Self::age) ago by the time
+    /// credited up to the last observation, `None` if that is less than an age.
     ///
     /// Whatever was committed at this version or before is at least that old.
     #[must_use]
     pub fn version_ago(&self) -> Option<i64> {
-        let now = self.environment.now();
         let observations = self.lock();
-        if observations.silent_for(now) > self.age / GAPS_PER_AGE {
-            return None;
-        }
-        (observations.samples.iter().rev())
-            .find(|sample| self.is_old(sample, now))
+        let first = observations.samples.front();
+        first
+            .filter(|sample| self.is_old(sample, observations.credited))
             .map(|sample| sample.read_version)
     }
 
-    fn is_old(&self, sample: &Sample, now: Duration) -> bool {
-        now.saturating_sub(sample.arrival) >= self.age
+    /// Returns what one gap credits at most, rounded up, so that as many credits as there are make an
+    /// age.
+    fn most_credit(&self) -> Duration {
+        self.age / CREDITS_PER_AGE + Duration::from_nanos(1)
+    }
+
+    fn is_old(&self, sample: &Sample, credited: Duration) -> bool {
+        credited.saturating_sub(sample.credited) >= self.age
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
         self.observations
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Observations {
-    fn silent_for(&self, now: Duration) -> Duration {
-        self.last_arrival
-            .map_or(Duration::ZERO, |last| now.saturating_sub(last))
     }
 }
 
@@ -155,7 +172,7 @@ mod tests {
     const AGE: Duration = Duration::from_secs(8);
     const VERSIONS_PER_SECOND: i64 = 1_000_000;
 
-    /// A store whose versions follow the watch, and somebody who observes it.
+    /// A store whose versions follow the watch, and an observer of it.
     struct Observer {
         watch: ManualClock,
         clock: VersionClock,
@@ -164,8 +181,12 @@ mod tests {
 
     impl Observer {
         fn new() -> Self {
+            Self::seeded(0)
+        }
+
+        fn seeded(seed: u64) -> Self {
             let watch = ManualClock::new();
-            let env = Environment::seeded(0, Arc::new(watch.clone()));
+            let env = Environment::seeded(seed, Arc::new(watch.clone()));
             Self {
                 watch,
                 clock: VersionClock::new(env, AGE),
@@ -211,18 +232,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_clock_judges_after_one_age() {
+    fn a_clock_judges_after_it_has_observed_for_one_age() {
         let observer = Observer::new();
         let first = observer.current();
         observer.clock.observe(first);
         observer.observe_for(AGE - SECOND, SECOND);
         assert_eq!(observer.clock.version_ago(), None);
-        observer.observe_for(SECOND, SECOND);
+        // What has passed since the last observation does not count before the next one.
+        observer.watch.advance(SECOND);
+        assert_eq!(observer.clock.version_ago(), None);
+        observer.clock.observe(observer.current());
         assert_eq!(observer.clock.version_ago(), Some(first));
     }
 
     #[test]
-    fn a_warm_clock_never_calls_anything_younger_than_the_age_old() {
+    fn a_clock_calls_nothing_old_that_is_younger_than_the_age() {
         let observer = Observer::new();
         let mut committed = Vec::new();
         for step in 0..1000u32 {
@@ -263,27 +287,62 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_makes_the_clock_cold_for_one_age() {
-        let observer = Observer::new();
-        observer.observe_for(2 * AGE, SECOND);
-        assert!(observer.clock.version_ago().is_some());
-
-        observer.watch.advance(AGE / 4 + SECOND);
-        assert_eq!(observer.clock.version_ago(), None);
-        observer.clock.observe(observer.current());
-        let first_after = observer.current();
-        assert_eq!(observer.clock.version_ago(), None);
-        observer.observe_for(AGE - SECOND, SECOND);
-        assert_eq!(observer.clock.version_ago(), None);
-        observer.observe_for(SECOND, SECOND);
-        assert_eq!(observer.clock.version_ago(), Some(first_after));
+    fn an_outage_of_any_length_counts_as_a_sixth_of_the_age() {
+        for outage in [AGE / 4, AGE / 2, AGE, 3 * AGE, 1000 * AGE] {
+            let observer = Observer::new();
+            observer.observe_for(2 * AGE, SECOND);
+            let renewed = observer.current();
+            observer.observe_for(2 * SECOND, SECOND);
+            observer.watch.advance(outage);
+            let mut after_the_outage = Duration::ZERO;
+            observer.clock.observe(observer.current());
+            while observer.clock.version_ago().unwrap() < renewed {
+                observer.observe_for(SECOND, SECOND);
+                after_the_outage += SECOND;
+            }
+            // Of the age two seconds had passed, and the outage took a sixth.
+            assert_eq!(after_the_outage, 5 * SECOND, "after {outage:?}");
+            assert_eq!((AGE - 2 * SECOND - AGE / 6).as_secs(), 4);
+        }
     }
 
     #[test]
-    fn a_gap_of_a_quarter_age_is_no_outage() {
-        let observer = Observer::new();
-        observer.observe_for(2 * AGE, AGE / 4);
-        assert!(observer.clock.version_ago().is_some());
+    fn an_observer_that_is_slow_judges_at_the_seventh_observation() {
+        for gap in [AGE / 6 + SECOND / 1000, AGE / 4 + SECOND, AGE, 1000 * AGE] {
+            let observer = Observer::new();
+            observer.observe_for(9 * gap, gap);
+            let renewed = observer.current() + 1;
+            let mut observations = 0;
+            while observer.clock.version_ago().unwrap() < renewed {
+                observer.observe_for(gap, gap);
+                observations += 1;
+            }
+            assert_eq!(observations, 7, "{gap:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_renewed_once_in_six_observations_is_never_called_old() {
+        for seed in 0..200 {
+            let observer = Observer::seeded(seed);
+            let mut renewed = observer.current();
+            let mut called_old = 0;
+            for observation in 1..600 {
+                // From a hundred-thousandth of the age to ten times the age.
+                let exponent = observer.clock.environment.random_unit() * 6.0 - 5.0;
+                let gap = AGE.mul_f64(10_f64.powf(exponent));
+                observer.observe_for(gap, gap);
+                let ago = observer.clock.version_ago().unwrap_or(0);
+                assert!(ago < renewed, "seed {seed}, observation {observation}");
+                called_old = called_old.max(ago);
+                if observation % 6 == 0 {
+                    observer.watch.advance(SECOND / 1000);
+                    renewed = observer.current();
+                }
+            }
+            // It does judge.
+            assert!(called_old > 0, "seed {seed}");
+        }
     }
 
     #[test]

@@ -321,10 +321,11 @@ where
 
     /// Does the next thing that is due. False: there is nothing to do for now.
     async fn step(&mut self) -> Result<bool> {
-        let ahead = self.ahead.take();
-        if self.now() >= self.member.next_tick() {
+        let ticks = self.now() >= self.member.next_tick();
+        let ahead = self.ahead.take().filter(|_| !ticks);
+        if ticks {
+            // And then something else: on a slow store the next tick is due when this one ends.
             self.tick().await?;
-            return Ok(true);
         }
         let returns_to_queue = |(item, _): &(Return, _)| item.how != GiveBack::Completed;
         if self.returns.iter().any(returns_to_queue) {

@@ -8,11 +8,12 @@ use microqueue::keyspace::{Database, Runner, Transaction, Tx, VersionClock};
 use super::{SessionId, Sessions};
 use crate::error::{Error, Result};
 
-/// How often a lease ticks. At each tick the version clock, which must not go without a read version
-/// for a quarter of the lease, observes one; at every other tick the heart beats.
+/// How often a lease ticks: as often as the version clock must observe in order not to judge late.
 const TICKS_PER_LEASE: u32 = 6;
 
-/// Every how many ticks the heart beats.
+/// How many ticks pass from one heartbeat to the next. Where the store is so slow that a tick takes
+/// longer than that, the heart beats at each of them: others count their own ticks then, and must see
+/// a heartbeat once in [`TICKS_PER_LEASE`].
 const TICKS_PER_BEAT: u32 = 2;
 
 /// How many sessions look for dead ones in the time from one heartbeat to the next.
@@ -26,13 +27,17 @@ const DEATHS_PER_STEP: usize = 100;
 pub enum Tick {
     /// A read version was observed.
     Observed,
-    /// The heart has beaten.
+    /// A read version was observed, and the heart has beaten.
     Beaten,
-    /// The session is dead: somebody else has declared it so. [Open](Member::open) another one.
+    /// The session is dead: another one has declared it so. [Open](Member::open) another one.
     Dead,
 }
 
 /// One's own session. It lives for as long as [`tick`](Self::tick) is called in time.
+///
+/// Time is what the others observe of the store, by a
+/// [`VersionClock`](microqueue::keyspace::VersionClock): an outage ends no session, and on a slow store
+/// it is enough to tick about as often as the others.
 ///
 /// Dropping it ends nothing: others find it dead after a lease.
 pub struct Member<D: Database> {
@@ -41,8 +46,9 @@ pub struct Member<D: Database> {
     lease: Duration,
     id: SessionId,
     clock: VersionClock,
-    ticks: u32,
     next_tick: Duration,
+    /// When the next heartbeat is due.
+    next_beat: Duration,
     /// How many sessions lived at the last look for dead ones.
     living: usize,
 }
@@ -56,11 +62,11 @@ impl<D: Database> Member<D> {
         Self {
             id: SessionId(env.random_bytes()),
             next_tick: env.now(),
+            next_beat: env.now(),
             clock: VersionClock::new(env, lease),
             sessions,
             runner,
             lease,
-            ticks: 0,
             living: 0,
         }
     }
@@ -73,7 +79,10 @@ impl<D: Database> Member<D> {
     /// # Cancel safety
     /// Dropping the future may leave a session without a heartbeat, which others find dead.
     pub async fn open(&mut self) -> Result<()> {
-        self.id = SessionId(self.runner.environment().random_bytes());
+        let env = self.runner.environment();
+        self.id = SessionId(env.random_bytes());
+        // What opens the session is a heartbeat, too.
+        self.next_beat = env.now() + self.lease / TICKS_PER_LEASE;
         let (sessions, session) = (&self.sessions, self.id);
         let open = |tr| async move {
             sessions.open(&tr, session);
@@ -104,16 +113,18 @@ impl<D: Database> Member<D> {
     /// # Cancel safety
     /// Dropping the future may leave out a heartbeat.
     pub async fn tick(&mut self) -> Result<Tick> {
-        self.next_tick = self.runner.environment().now() + self.lease / TICKS_PER_LEASE;
-        self.ticks = self.ticks.wrapping_add(1);
+        let now = self.runner.environment().now();
+        let interval = self.lease / TICKS_PER_LEASE;
+        self.next_tick = now + interval;
         let read = |tr: Tx<_>| async move { Ok::<_, Error>(tr.read_version().await?) };
         self.clock.observe(self.runner.run(read).await?);
-        if !self.ticks.is_multiple_of(TICKS_PER_BEAT) {
+        if now < self.next_beat {
             return Ok(Tick::Observed);
         }
         let (sessions, session) = (&self.sessions, self.id);
         let beat = |tr| async move { sessions.beat(&tr, session).await };
         if self.runner.run(beat).await? {
+            self.next_beat = now + interval * TICKS_PER_BEAT;
             return Ok(Tick::Beaten);
         }
         tracing::warn!(recipe = %sessions.subspace(), %session, "the session was declared dead");

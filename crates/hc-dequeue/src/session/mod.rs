@@ -10,8 +10,8 @@
 //! A session is alive from its opening until somebody declares it dead, itself at its end included.
 //! Everybody who grants it something reads that state serializably; the heartbeat lies under another
 //! key, so that it makes no grant fail. Nothing reads wall time: a heartbeat is judged by a
-//! [`VersionClock`](microqueue::keyspace::VersionClock), so that a store which was away costs nobody
-//! its session.
+//! [`VersionClock`](microqueue::keyspace::VersionClock), so that no session is lost because the store was
+//! away or slow.
 //!
 //! [`Sessions`] has the steps, each in the caller's transaction, and a [`Member`] takes them in time.
 //! What a session holds is for the layer above: it returns what the dead held, and

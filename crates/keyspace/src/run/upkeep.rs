@@ -76,9 +76,9 @@ impl<D: Database> Runner<D> {
     /// Clears the ledgers, beside this handle's own, on which nothing has committed for the age of
     /// `clock`, and returns how many.
     ///
-    /// Call it regularly, at least four times per age, from a process that lives long: each call
-    /// lets the clock observe, and a cold clock clears nothing. Each ledger has a transaction of
-    /// its own.
+    /// Call it regularly, at least six times per age, from a process that lives long: each call lets
+    /// the clock observe, and a clock that has not yet observed for an age clears nothing. Each ledger
+    /// has a transaction of its own.
     ///
     /// # Conflicts
     /// Reads and writes the slots of the ledgers it clears, each ledger by itself, which aborts

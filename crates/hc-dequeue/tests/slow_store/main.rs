@@ -1,0 +1,224 @@
+//! Sessions on a store that is slow, or away for a while, in simulated time: the dead are found, and no
+//! session that lives is taken for dead.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod simulation;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use hc_dequeue::session::{Member, SessionId, Sessions, Tick};
+use hc_dequeue::{ConsumerOptions, HighContentionQueue, Settings};
+use keyspace::chaos::{Chaos, Faults};
+use keyspace::env::ManualClock;
+use keyspace::{Embedded, Environment, Error, RunOptions, Runner, Subspace, Transaction};
+
+use simulation::{Outage, Simulation};
+
+const LEASE: Duration = Duration::from_secs(1);
+
+/// After how many ticks of its own a session has found a dead one: seven observations judge, and
+/// where a tick takes no time a look comes with every second of them.
+const TICKS_TO_FIND: u32 = 9;
+
+/// What a session has come to.
+#[derive(Debug, Default)]
+struct Course {
+    ticks: AtomicU32,
+    /// How often it was declared dead.
+    deaths: AtomicU32,
+    /// How many others it has found dead.
+    found: AtomicU32,
+}
+
+/// A member with its time and its way to the store.
+async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
+    let env = runner.environment().clone();
+    let sessions = Sessions::new(Subspace::from("sessions"));
+    let mut member = Member::new(sessions, runner.clone(), LEASE);
+    member.open().await.unwrap();
+    loop {
+        if env.now() >= member.next_tick() {
+            let tick = member.tick().await.unwrap();
+            course.ticks.fetch_add(1, Ordering::Relaxed);
+            match tick {
+                Tick::Observed => {}
+                Tick::Beaten => {
+                    let dead: Vec<SessionId> = member.look_for_dead().await.unwrap();
+                    let found = u32::try_from(dead.len()).unwrap();
+                    course.found.store(found, Ordering::Relaxed);
+                }
+                Tick::Dead => {
+                    course.deaths.fetch_add(1, Ordering::Relaxed);
+                    member.open().await.unwrap();
+                }
+            }
+        }
+        for _ in 0..work {
+            let read = |tr: keyspace::Tx<_>, _| async move { tr.read_version().await };
+            runner.run::<_, Error, _, _>(read).await.unwrap();
+        }
+        env.sleep(member.next_tick().saturating_sub(env.now()))
+            .await;
+    }
+}
+
+/// Some members on one store.
+struct World {
+    simulation: Simulation,
+    courses: Vec<Arc<Course>>,
+}
+
+impl World {
+    /// Begins with members that do so much beside their ticks, on a store whose every answer takes its
+    /// time.
+    fn new(seed: u64, latency: Duration, work: &[u32]) -> Self {
+        let db = keyspace::embedded::Options::new().memory().unwrap();
+        let mut simulation = Simulation::new(seed);
+        let mut courses = Vec::new();
+        for work in work {
+            let way = simulation.way_to_the_store();
+            let chaos = Chaos::new(db.clone(), way, Faults::default());
+            chaos.set_latency(latency);
+            let options = RunOptions::default().environment(simulation.environment());
+            let runner = Runner::with_options(chaos, options);
+            let course = Arc::new(Course::default());
+            courses.push(course.clone());
+            simulation.begin(live(runner, *work, course));
+        }
+        Self {
+            simulation,
+            courses,
+        }
+    }
+
+    fn ticks(&self, member: usize) -> u32 {
+        self.courses[member].ticks.load(Ordering::Relaxed)
+    }
+
+    /// Simulates until every member has ticked so often more.
+    async fn tick(&mut self, ticks: u32) {
+        let living = self.simulation.living();
+        let goals = living
+            .into_iter()
+            .map(|member| (member, self.ticks(member) + ticks));
+        for (member, goal) in goals.collect::<Vec<_>>() {
+            while self.ticks(member) < goal {
+                self.simulation.step().await;
+            }
+        }
+    }
+
+    fn deaths(&self) -> u32 {
+        let deaths = self.courses.iter();
+        deaths
+            .map(|course| course.deaths.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Kills the last member, and returns after how many ticks the slowest of the others has found it.
+    async fn find_the_last(&mut self) -> u32 {
+        let last = self.courses.len() - 1;
+        self.simulation.kill(last);
+        let before: Vec<_> = (0..last).map(|member| self.ticks(member)).collect();
+        let mut slowest = 0;
+        for (member, before) in before.iter().enumerate() {
+            while self.courses[member].found.load(Ordering::Relaxed) == 0 {
+                self.simulation.step().await;
+                slowest = slowest.max(self.ticks(member) - before);
+                if slowest > 100 {
+                    return slowest;
+                }
+            }
+        }
+        slowest
+    }
+}
+
+/// How long an answer of the store takes: up to several leases, and below and above each part of the
+/// lease in which something is due.
+fn latencies() -> impl Iterator<Item = Duration> {
+    [
+        0, 1, 10, 30, 60, 80, 90, 160, 170, 240, 260, 340, 500, 1000, 1600, 4000,
+    ]
+    .into_iter()
+    .map(Duration::from_millis)
+}
+
+#[tokio::test]
+async fn a_dead_session_is_found_however_slow_the_store_is_and_no_other() {
+    for (seed, latency) in (0..).zip(latencies()) {
+        // Some do three times as much as the others.
+        for work in [&[0, 0, 0][..], &[0, 12, 0, 12]] {
+            let mut world = World::new(seed, latency, work);
+            world.tick(20).await;
+            assert_eq!(world.deaths(), 0, "of {latency:?}, {work:?}");
+            let ticks = world.find_the_last().await;
+            assert!(
+                ticks <= TICKS_TO_FIND,
+                "{ticks} ticks, {latency:?}, {work:?}"
+            );
+            world.tick(10).await;
+            assert_eq!(world.deaths(), 0, "of {latency:?}, {work:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_outage_of_any_length_costs_no_session() {
+    for (seed, millis) in (0..).zip([100, 250, 400, 1000, 3000, 100_000]) {
+        let length = Duration::from_millis(millis);
+        for latency in [0, 20, 90, 300, 2000].map(Duration::from_millis) {
+            let mut world = World::new(seed, latency, &[0, 6, 0]);
+            world.tick(10).await;
+            // At any time between two heartbeats, and again soon after.
+            for part in 0..6 {
+                let begin = world.simulation.now() + LEASE / 20 * part;
+                let end = begin + length;
+                world.simulation.plan(Outage { begin, end });
+                while world.simulation.now() < end {
+                    world.simulation.step().await;
+                }
+                world.tick(1 + part).await;
+                assert_eq!(world.deaths(), 0, "{length:?}, {latency:?}, part {part}");
+            }
+            let ticks = world.find_the_last().await;
+            assert!(
+                ticks <= TICKS_TO_FIND,
+                "{ticks} ticks, {length:?}, {latency:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lease() {
+    let db = keyspace::embedded::Options::new().memory().unwrap();
+    let env = Environment::seeded(1, Arc::new(ManualClock::moved_by_sleepers()));
+    let begin = || {
+        let chaos = Chaos::new(db.clone(), env.clone(), Faults::default());
+        let options = RunOptions::default().environment(env.clone());
+        (chaos.clone(), Runner::with_options(chaos, options))
+    };
+    let settings = Settings {
+        lease: LEASE,
+        ..Settings::default()
+    };
+    let ((doomed, its_runner), (slow, runner)) = (begin(), begin());
+    let queue = HighContentionQueue::<u64>::open(&runner, Subspace::from("queue"), settings);
+    let queue = &queue.await.unwrap();
+    let enqueue = |tr, _| async move { queue.enqueue(&tr, &7).await.map(drop) };
+    runner.run(enqueue).await.unwrap();
+    let options = ConsumerOptions::default();
+    let holder = queue.consumer(&its_runner, options.clone()).await.unwrap();
+    let held = holder.dequeue().await.unwrap().unwrap();
+    doomed.stop();
+
+    slow.set_latency(LEASE / 2);
+    let heir = queue.consumer(&runner, options).await.unwrap();
+    let delivery = heir.dequeue_within(1000 * LEASE).await.unwrap().unwrap();
+    assert_eq!((*delivery.value(), delivery.attempts()), (7, 2));
+    assert_eq!(held.id(), delivery.id());
+}
