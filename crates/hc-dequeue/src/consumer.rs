@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::Stream;
@@ -12,7 +13,7 @@ use microqueue::keyspace::{Database, Environment, Runner, Subspace};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Shared};
 use crate::dispatcher::{Command, Dispatcher, Reply, Want, answered};
 use crate::error::{Error, Result};
 use crate::queue::HighContentionQueue;
@@ -76,16 +77,26 @@ pub struct Consumer<T> {
     commands: mpsc::UnboundedSender<Command<T>>,
     env: Environment,
     queue: Subspace,
-    _handle: Arc<Handle<T>>,
+    handle: Arc<Handle<T>>,
 }
 
 /// Tells the dispatcher when the last consumer is gone. Deliveries can talk to it until then.
-struct Handle<T>(mpsc::UnboundedSender<Command<T>>);
+struct Handle<T> {
+    commands: mpsc::UnboundedSender<Command<T>>,
+    shared: Arc<Shared>,
+}
+
+impl<T> Handle<T> {
+    fn release(&self) {
+        self.shared.shuts_down.store(true, Ordering::Relaxed);
+    }
+}
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
+        self.release();
         // It may have ended before.
-        let _ = self.0.send(Command::ShutDown(None));
+        let _ = self.commands.send(Command::ShutDown(None));
     }
 }
 
@@ -118,14 +129,25 @@ where
             received,
         );
         let dispatcher = dispatcher.await?;
+        let shared = dispatcher.shared();
         let span = tracing::debug_span!("dispatcher", queue = %self.subspace(), session = %dispatcher.session());
         tokio::spawn(dispatcher.run().instrument(span));
         Ok(Consumer {
-            _handle: Arc::new(Handle(commands.clone())),
+            handle: Arc::new(Handle {
+                commands: commands.clone(),
+                shared,
+            }),
             commands,
             env: runner.environment().clone(),
             queue: self.subspace().clone(),
         })
+    }
+}
+
+impl<T> Consumer<T> {
+    /// Notes that deliveries which are dropped from now on are so because the consumer shuts down.
+    pub(crate) fn release(&self) {
+        self.handle.release();
     }
 }
 
@@ -230,8 +252,8 @@ impl<T: Send + 'static> Consumer<T> {
         })
     }
 
-    /// Ends the session: whoever waits gets [`Error::ShutDown`], deliveries are lost, and what is held
-    /// goes back to the queue. Returns when that is committed.
+    /// Ends the session: callers that wait get [`Error::ShutDown`], deliveries are lost, and what is held
+    /// goes back to the queue, as if it had not been granted. Returns when that is committed.
     ///
     /// # Errors
     /// Those of [`Runner::run`]. Then others bury the session when its lease is over.
@@ -241,6 +263,7 @@ impl<T: Send + 'static> Consumer<T> {
     pub async fn shut_down(self) -> Result<()> {
         let (done, is_done) = oneshot::channel();
         let command = Command::ShutDown(Some(done));
+        self.handle.release();
         self.commands.send(command).map_err(|_| self.gone())?;
         let ended = answered(&self.commands, is_done).await;
         ended.ok_or_else(|| self.gone())?
@@ -277,7 +300,7 @@ impl<T> Clone for Consumer<T> {
             commands: self.commands.clone(),
             env: self.env.clone(),
             queue: self.queue.clone(),
-            _handle: self._handle.clone(),
+            handle: self.handle.clone(),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Deliveries: items in somebody's hands, and the ways out of them.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microqueue::ItemId;
@@ -24,14 +25,23 @@ use crate::session::SessionId;
 pub(crate) enum GiveBack {
     /// Back to its place in the queue.
     Now,
-    /// There, as if it had not been granted: nobody has seen it.
-    Unused,
+    /// There, as if it had not been granted: it was not handed out, or its consumer shuts down.
+    Uncounted,
     /// There, at this wall time in milliseconds.
     At(u64),
+    /// There at this wall time, as if it had not been granted.
+    Snoozed(u64),
     /// To the dead letters.
     Dead,
     /// Out of the queue: it is done.
     Completed,
+}
+
+impl GiveBack {
+    /// Returns whether the grant is an attempt of the item's, of which it has so many and no more.
+    fn counts(self) -> bool {
+        !matches!(self, Self::Uncounted | Self::Snoozed(_))
+    }
 }
 
 /// An item that goes back, by its grant.
@@ -102,20 +112,21 @@ pub(crate) fn put(
         return Ok(());
     }
     let mut record = record.clone();
-    if how == GiveBack::Unused {
+    if !how.counts() {
         record.attempts = record.attempts.saturating_sub(1);
     }
-    let is_dead = how == GiveBack::Dead || record.attempts >= settings.max_attempts;
+    let was_last = how.counts() && record.attempts >= settings.max_attempts;
+    let is_dead = how == GiveBack::Dead || was_last;
     let counter = match how {
         _ if is_dead => {
             keys.dead.insert(tr, id, &record)?;
             Counter::Dead
         }
-        GiveBack::At(ready) => {
+        GiveBack::At(ready) | GiveBack::Snoozed(ready) => {
             keys.delayed(ready).insert(tr, id, &record)?;
             Counter::Delayed
         }
-        GiveBack::Now | GiveBack::Unused | GiveBack::Dead | GiveBack::Completed => {
+        GiveBack::Now | GiveBack::Uncounted | GiveBack::Dead | GiveBack::Completed => {
             keys.items.insert(tr, id, &record)?;
             Counter::Queued
         }
@@ -143,12 +154,12 @@ impl Out {
     }
 
     pub(crate) fn deadline(&self) -> Duration {
-        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.deadline.lock()
     }
 
     /// Moves the deadline to a later time, never to an earlier one.
     pub(crate) fn extend(&self, deadline: Duration) {
-        let mut current = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.deadline.lock();
         *current = deadline.max(*current);
     }
 
@@ -159,9 +170,22 @@ impl Out {
 
 /// An item that was granted to this process until it is acknowledged.
 ///
-/// It is *held*: nobody else gets it while its time lasts and the session lives. Acknowledging it in
-/// the transaction that does its work makes that work effective once, whatever dies when. Dropping
-/// it gives it back.
+/// It is *held*: no other consumer gets it while its time lasts and the session lives. Acknowledging it
+/// in the transaction that does its work makes that work effective once, whatever dies and whenever.
+/// Dropping it gives it back.
+///
+/// An item has [`Settings::max_attempts`](crate::Settings::max_attempts) attempts. What becomes of the
+/// delivery says whether it was one:
+///
+/// | the delivery | the item | counts |
+/// |---|---|---|
+/// | is given back with [`nack`](Self::nack), is dropped, or its time is over | goes back to its place | yes |
+/// | failed and is [retried later](Self::retry_after), or its [handler](crate::Worker) failed | comes back later | yes |
+/// | ends with a session that is found dead | goes back to its place | yes |
+/// | is [snoozed](Self::snooze) | comes back later | no |
+/// | ends because its consumer or worker shuts down | goes back to its place | no |
+///
+/// After the last attempt it is a dead letter in the place of what the table says.
 pub struct Delivery<T> {
     pub(crate) id: ItemId,
     pub(crate) value: T,
@@ -192,6 +216,8 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
     pub(crate) time_limit: Duration,
+    /// Whether the consumer shuts down: what is dropped from then on has not failed.
+    pub(crate) shuts_down: AtomicBool,
 }
 
 impl<T> Delivery<T> {
@@ -207,7 +233,8 @@ impl<T> Delivery<T> {
         &self.value
     }
 
-    /// Returns how often the item was granted, this time included.
+    /// Returns which attempt of the item's this is, from 1 on: how often it was granted, this time
+    /// included, without the times that [did not count](Self).
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
@@ -273,9 +300,9 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Gives the item back for later, and does not wait for it. If it was acknowledged, that may not
-    /// have been committed; if it was, there is nothing to give back.
-    pub(crate) fn retry_after(&self, delay: Duration) {
+    /// Notes that the handler failed: the item comes back later, which is not waited for. If it was
+    /// acknowledged, that may not have been committed; if it was, there is nothing to give back.
+    pub(crate) fn fail(&self, delay: Duration) {
         if self.fate.load(Ordering::Relaxed) != Fate::Settled as u8 {
             // As above.
             let _ = self.tell(GiveBack::At(self.after(delay)), None);
@@ -283,7 +310,8 @@ impl<T> Delivery<T> {
     }
 
     /// Gives the item back to its place in the queue, where it is the next to be granted again, and
-    /// returns when that is committed.
+    /// returns when that is committed. This was an attempt: after the last one the item becomes a dead
+    /// letter.
     ///
     /// # Errors
     /// Those of [`Runner::run`](microqueue::keyspace::Runner::run); [`Error::DeliveryLost`] if it had
@@ -295,16 +323,30 @@ impl<T> Delivery<T> {
         self.settle(GiveBack::Now).await
     }
 
-    /// Gives the item back, to be granted again after `delay` by the wall clocks.
+    /// Gives the item back after a failure, to be granted again after `delay` by the wall clocks. This
+    /// was an attempt: after the last one the item becomes a dead letter.
     ///
     /// # Errors
     /// As [`nack`](Self::nack).
     ///
     /// # Cancel safety
     /// As [`nack`](Self::nack).
-    pub async fn nack_after(&self, delay: Duration) -> Result<()> {
+    pub async fn retry_after(&self, delay: Duration) -> Result<()> {
         let ready = self.after(delay);
         self.settle(GiveBack::At(ready)).await
+    }
+
+    /// Puts the item off, to be granted again after `delay` by the wall clocks. This was no attempt,
+    /// however often it is repeated.
+    ///
+    /// # Errors
+    /// As [`nack`](Self::nack).
+    ///
+    /// # Cancel safety
+    /// As [`nack`](Self::nack).
+    pub async fn snooze(&self, delay: Duration) -> Result<()> {
+        let ready = self.after(delay);
+        self.settle(GiveBack::Snoozed(ready)).await
     }
 
     /// Makes the item a dead letter, however often it was granted.
@@ -386,8 +428,12 @@ impl<T> Drop for Delivery<T> {
             let (id, grant) = (self.id, self.out.grant);
             let _ = self.commands.send(Command::Forget { id, grant });
         } else if fate == Fate::Open as u8 {
+            let how = match self.shared.shuts_down.load(Ordering::Relaxed) {
+                true => GiveBack::Uncounted,
+                false => GiveBack::Now,
+            };
             // Without a dispatcher the session ends, and its items are returned.
-            let _ = self.tell(GiveBack::Now, None);
+            let _ = self.tell(how, None);
         }
     }
 }

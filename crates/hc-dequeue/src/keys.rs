@@ -28,7 +28,8 @@
 //!
 //! record    01 (microqueue's format), then
 //!     0       format, 01
-//!     1..5    attempts: how often the item was granted since it was enqueued or redriven
+//!     1..5    attempts: how often the item was granted since it was enqueued or redriven, without the
+//!             grants that went back uncounted
 //!     5..13   grant number: how often it was granted in all
 //!     13..21  wall time of the first enqueue in milliseconds, for display
 //!     21      length of the dedupe id, 0 for none

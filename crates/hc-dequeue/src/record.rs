@@ -190,8 +190,8 @@ pub struct Settings {
     /// How long a session lives without a sign of life, 10 seconds by default. Its heartbeat comes
     /// three times as often.
     pub lease: Duration,
-    /// How often an item is granted before it becomes a dead letter, 10 times by default. Zero is as
-    /// good as one.
+    /// How many [attempts](crate::Delivery) an item has before it becomes a dead letter, 10 by default.
+    /// Zero is as good as one.
     pub max_attempts: u32,
     /// How long a dedupe id goes on refusing repetitions after its item was completed; zero by
     /// default.

@@ -105,7 +105,8 @@ impl WorkerOptions {
 ///   place for as long as the time limit. One that blocks its thread cannot be stopped, but what it
 ///   acknowledges afterwards is refused.
 ///
-/// Dropping a worker drops its handlers wherever they are, and returns what they held.
+/// Dropping a worker drops its handlers wherever they are, and returns what they held, as if it had not
+/// been granted.
 ///
 /// # Conflicts
 /// As those of its [`Consumer`]. What a handler's own transactions conflict with is the handler's.
@@ -171,9 +172,16 @@ where
     }
 }
 
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        self.consumer.release();
+    }
+}
+
 impl<T: Send + Sync + 'static> Worker<T> {
     /// Takes nothing more, lets the handlers finish for up to `grace`, and ends the session, which
-    /// returns what is not finished by then.
+    /// returns what is not finished by then. That was no attempt of the items which it returns: a
+    /// handler that takes longer than the time between two deployments does not make dead letters.
     ///
     /// # Errors
     /// Those of [`Consumer::shut_down`].
@@ -185,9 +193,10 @@ impl<T: Send + Sync + 'static> Worker<T> {
         let finish = async { while self.handlers.join_next().await.is_some() {} };
         if self.env.timeout(grace, finish).await.is_none() {
             tracing::warn!("handlers that do not finish are dropped");
+            self.consumer.release();
             self.handlers.shutdown().await;
         }
-        self.consumer.shut_down().await
+        self.consumer.clone().shut_down().await
     }
 }
 
@@ -244,6 +253,6 @@ where
         };
         let delay = self.backoff.after(delivery.attempts(), &self.env);
         tracing::warn!(id = ?delivery.id(), problem, ?delay, "a handler failed");
-        delivery.retry_after(delay);
+        delivery.fail(delay);
     }
 }

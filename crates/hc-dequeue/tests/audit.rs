@@ -30,7 +30,7 @@ async fn world_in_use(store: &TestStore) -> (World, Delivery<u64>, Consumer<u64>
     let dead = consumer.dequeue().await.unwrap().unwrap();
     dead.reject().await.unwrap();
     let delayed = consumer.dequeue().await.unwrap().unwrap();
-    delayed.nack_after(common::LONG).await.unwrap();
+    delayed.retry_after(common::LONG).await.unwrap();
     (world, held, consumer)
 }
 

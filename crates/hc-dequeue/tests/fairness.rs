@@ -85,7 +85,7 @@ async fn what_comes_back_comes_first(store: TestStore) {
     }
     ids.sort_unstable();
     third.reject().await.unwrap();
-    second.nack_after(Duration::from_millis(1)).await.unwrap();
+    second.retry_after(Duration::from_millis(1)).await.unwrap();
     first.nack().await.unwrap();
     let queue = &world.queue;
     let redrive = |tr| async move {

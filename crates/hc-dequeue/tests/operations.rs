@@ -82,15 +82,21 @@ async fn a_delivery_can_come_back_later(store: TestStore) {
     world.enqueue([1, 2]).await;
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     let id = delivery.id();
-    delivery.nack_after(LONG).await.unwrap();
-    let other = consumer.dequeue().await.unwrap().unwrap();
+    delivery.snooze(LONG).await.unwrap();
+    let mut other = consumer.dequeue().await.unwrap().unwrap();
     assert_eq!(*other.value(), 2);
     assert!(consumer.dequeue().await.unwrap().is_none());
     assert_eq!(world.stats().await.delayed, 1);
-    other.nack_after(Duration::from_millis(20)).await.unwrap();
-    let other = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    assert_eq!((*other.value(), other.attempts()), (2, 2));
-    assert_ne!(other.id(), id);
+    for attempts in [1, 2] {
+        let wait = Duration::from_millis(20);
+        match attempts {
+            1 => other.snooze(wait).await.unwrap(),
+            _ => other.retry_after(wait).await.unwrap(),
+        }
+        other = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        assert_eq!((*other.value(), other.attempts()), (2, attempts));
+        assert_ne!(other.id(), id);
+    }
     drop(other);
     world.check().await;
 }
@@ -250,7 +256,10 @@ async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
     assert!(is_repeated(&once).await);
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     assert!(is_repeated(&once).await, "while it is held");
-    delivery.nack_after(Duration::from_millis(1)).await.unwrap();
+    delivery
+        .retry_after(Duration::from_millis(1))
+        .await
+        .unwrap();
     assert!(is_repeated(&once).await, "while it is delayed");
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!(delivery.attempts(), 2);

@@ -163,7 +163,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let next = || async { consumer.dequeue_within(LONG).await.unwrap().unwrap() };
     next().await.nack().await.unwrap();
     let delay = Duration::from_millis(1);
-    next().await.nack_after(delay).await.unwrap();
+    next().await.retry_after(delay).await.unwrap();
     next().await.reject().await.unwrap();
     let redrive = |tr| async move {
         let dead = queue.dead_letters(&tr, None, 1).await?;

@@ -118,7 +118,10 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     are_in(&world, ["i"; 4]).await;
 
     for delivery in consumer.dequeue_batch(4).await.unwrap() {
-        delivery.nack_after(Duration::from_millis(1)).await.unwrap();
+        delivery
+            .retry_after(Duration::from_millis(1))
+            .await
+            .unwrap();
     }
     are_in(&world, ["t"; 4]).await;
     let due = Environment::system().wall() + Duration::from_millis(1);

@@ -21,8 +21,8 @@
 //!
 //! An observer that observes six times per age or more often judges as soon as the age has passed.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::env::Environment;
@@ -155,9 +155,7 @@ impl VersionClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
-        self.observations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.observations.lock()
     }
 }
 

@@ -60,7 +60,7 @@ where
                         for delivery in unseen {
                             let (id, grant) = delivery.disown();
                             self.deliveries.forget(&id, grant);
-                            self.return_later(id, grant, GiveBack::Unused);
+                            self.return_later(id, grant, GiveBack::Uncounted);
                         }
                     }
                 }
@@ -68,7 +68,7 @@ where
             }
         }
         for (id, record, _) in held {
-            self.return_later(id, record.grant, GiveBack::Unused);
+            self.return_later(id, record.grant, GiveBack::Uncounted);
         }
     }
 

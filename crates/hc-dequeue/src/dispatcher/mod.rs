@@ -20,6 +20,7 @@ mod upkeep;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
@@ -231,6 +232,7 @@ where
             keys: queue.keys.clone(),
             settings: queue.settings.clone(),
             time_limit: options.time_limit,
+            shuts_down: AtomicBool::new(false),
         };
         let metrics = Metrics::new(&queue.subspace().to_string());
         let codec = queue.codec.clone();
@@ -271,6 +273,10 @@ where
 
     pub(crate) fn session(&self) -> SessionId {
         self.member.id()
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
     }
 
     /// Begins a new session; what the one before held is lost.

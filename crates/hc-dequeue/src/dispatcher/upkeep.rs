@@ -125,6 +125,20 @@ where
         Ok(())
     }
 
+    /// Gives back some of what the session holds. False: it holds nothing.
+    async fn release(&mut self) -> Result<bool> {
+        let (keys, session) = (self.keys(), self.session());
+        let held = |tr| async move { held_after(&tr, keys, session, None).await };
+        let (held, _) = self.runner.run(held).await?;
+        for item in &held {
+            self.return_later(item.id, item.value.grant, GiveBack::Uncounted);
+        }
+        while !self.returns.is_empty() {
+            self.give_back().await?;
+        }
+        Ok(!held.is_empty())
+    }
+
     /// Ends the session.
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<()>>>) {
         self.deliveries.lose_all();
@@ -145,6 +159,8 @@ where
                 self.leads = Some(Lead::HandOver);
                 self.lead().await?;
             }
+            // While it lives: what others return of a session that is dead counts as an attempt.
+            while self.release().await? {}
             self.member.retire().await?;
             while !self.bury_partly(self.session()).await? {}
             // Nobody of this session leads any more: it has no request by now.

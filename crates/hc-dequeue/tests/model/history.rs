@@ -221,16 +221,20 @@ impl Player {
             return;
         }
         let delivery = self.held.swap_remove(0);
-        match self.rng.random_range(0..5) {
+        match self.rng.random_range(0..6) {
             0 => drop(delivery),
             1 => drop(tokio::spawn(async move { delivery.nack().await })),
             2 => {
                 let delay = Duration::from_millis(self.rng.random_range(0..30));
                 drop(tokio::spawn(
-                    async move { delivery.nack_after(delay).await },
+                    async move { delivery.retry_after(delay).await },
                 ));
             }
-            3 => std::mem::forget(delivery),
+            3 => {
+                let delay = Duration::from_millis(self.rng.random_range(0..30));
+                drop(tokio::spawn(async move { delivery.snooze(delay).await }));
+            }
+            4 => std::mem::forget(delivery),
             // Its transaction never commits.
             _ => {
                 let tr = keyspace::Database::begin(&self.store.db).unwrap();

@@ -57,8 +57,8 @@ async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
             }
         }
         for _ in 0..work {
-            let read = |tr: keyspace::Tx<_>, _| async move { tr.read_version().await };
-            runner.run::<_, Error, _, _>(read).await.unwrap();
+            let read = |tr: keyspace::Tx<_>| async move { tr.read_version().await };
+            runner.run::<_, Error, _, _, _>(read).await.unwrap();
         }
         env.sleep(member.next_tick().saturating_sub(env.now()))
             .await;
@@ -209,7 +209,7 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     let ((doomed, its_runner), (slow, runner)) = (begin(), begin());
     let queue = HighContentionQueue::<u64>::open(&runner, Subspace::from("queue"), settings);
     let queue = &queue.await.unwrap();
-    let enqueue = |tr, _| async move { queue.enqueue(&tr, &7).await.map(drop) };
+    let enqueue = |tr| async move { queue.enqueue(&tr, &7).await.map(drop) };
     runner.run(enqueue).await.unwrap();
     let options = ConsumerOptions::default();
     let holder = queue.consumer(&its_runner, options.clone()).await.unwrap();
