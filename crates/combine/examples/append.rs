@@ -11,7 +11,7 @@ use std::env;
 use std::slice;
 use std::time::Duration;
 
-use combine::hc_dequeue::microqueue::keyspace::{self, Isolation, Runner, Store, Subspace};
+use combine::keyspace::{self, Isolation, Runner, Store, Subspace};
 use combine::{CombineQueue, Result, Settings, Unobserved, WorkerOptions};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};

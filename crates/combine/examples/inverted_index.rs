@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::time::Duration;
 
-use combine::hc_dequeue::microqueue::keyspace::{
+use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
 use combine::{

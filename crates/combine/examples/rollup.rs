@@ -17,9 +17,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::Duration;
 
-use combine::hc_dequeue::microqueue::keyspace::{
-    self, Isolation, Runner, Store, Subspace, Transaction,
-};
+use combine::keyspace::{self, Isolation, Runner, Store, Subspace, Transaction};
 use combine::{
     BoxError, Change, ChangeObserver, CombineQueue, Error, Result, Settings, Sum, WorkerOptions,
 };

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::Duration;
 
-use combine::hc_dequeue::microqueue::keyspace::{
+use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
 use combine::{CombineQueue, Result, Settings, Sum, Unobserved, WorkerOptions};

@@ -1,10 +1,8 @@
 //! Updates that could not be combined: kept aside with the reason, so that the bucket goes on.
 
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, Transaction, key_after, read_all};
 use hc_dequeue::microqueue::ItemId;
-use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{
-    Bytes, Isolation, RangeQuery, Transaction, key_after, read_all,
-};
 
 use crate::error::Result;
 use crate::queue::CombineQueue;
@@ -34,7 +32,7 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::microqueue::keyspace::Error::Corrupt) if a record does not decode.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a record does not decode.
     ///
     /// # Cancel safety
     /// Reads only.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::error::code_of;
-use hc_dequeue::microqueue::keyspace::{
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::error::code_of;
+use hc_dequeue::keyspace::{
     Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
 };
 use parking_lot::Mutex;

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, TryFutureExt, try_join};
-use hc_dequeue::microqueue::keyspace::env::BoxFuture;
-use hc_dequeue::microqueue::keyspace::{self, Bytes, Database, Runner, Transaction, Tx};
+use hc_dequeue::keyspace::env::BoxFuture;
+use hc_dequeue::keyspace::{self, Bytes, Database, Runner, Transaction, Tx};
 use hc_dequeue::session::{Life, Member, SessionId, Sessions, Tick};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;

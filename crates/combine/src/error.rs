@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hc_dequeue::keyspace::{self, Bytes, Subspace};
 use hc_dequeue::microqueue;
-use hc_dequeue::microqueue::keyspace::{self, Bytes, Subspace};
 
 use crate::record::Settings;
 

@@ -1,7 +1,7 @@
 //! Loading values that are there from the beginning.
 
-use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{Isolation, Transaction};
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::{Isolation, Transaction};
 
 use crate::error::{Error, Result};
 use crate::queue::CombineQueue;

@@ -48,8 +48,8 @@
 
 use std::fmt;
 
-use hc_dequeue::microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
-use hc_dequeue::microqueue::keyspace::{Subspace, Transaction};
+use hc_dequeue::keyspace::tuple::Versionstamp as TupleVersionstamp;
+use hc_dequeue::keyspace::{Subspace, Transaction};
 use hc_dequeue::microqueue::{ItemId, MAX_PREFIX_BYTES};
 use hc_dequeue::session::{SessionId, Sessions};
 use xxhash_rust::xxh3::xxh3_64;
@@ -266,7 +266,7 @@ fn bucket_of(part: &Subspace, key: &[u8]) -> Result<Bucket> {
 
 #[cfg(test)]
 mod tests {
-    use hc_dequeue::microqueue::keyspace::{Versionstamp, limits};
+    use hc_dequeue::keyspace::{Versionstamp, limits};
 
     use super::*;
 

@@ -23,7 +23,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use combine::hc_dequeue::microqueue::keyspace::{self, Isolation, Runner, Subspace};
+//! use combine::keyspace::{self, Isolation, Runner, Subspace};
 //! use combine::{CombineQueue, Error, Settings, Sum, Unobserved, WorkerOptions};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
@@ -56,7 +56,7 @@
 //! # What the caller must do
 //!
 //! - Give each queue a subspace of its own, and open it with the settings that it was created with.
-//!   A registry of [ids](hc_dequeue::microqueue::keyspace::ids) finds subspaces that overlap.
+//!   A registry of [ids](hc_dequeue::keyspace::ids) finds subspaces that overlap.
 //! - Bring the same [`Combiner`] everywhere. It must not matter to it how updates are divided into
 //!   portions.
 //! - Commit additions exactly once, as [`Runner::run`] does: a repeated addition counts twice.
@@ -113,7 +113,7 @@
 //! - [Rendezvous hashing](https://en.wikipedia.org/wiki/Rendezvous_hashing), by which workers divide the
 //!   buckets.
 //!
-//! [`Runner::run`]: hc_dequeue::microqueue::keyspace::Runner::run
+//! [`Runner::run`]: hc_dequeue::keyspace::Runner::run
 
 mod aside;
 mod combiner;
@@ -144,4 +144,4 @@ pub use crate::queue::CombineQueue;
 pub use crate::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Settings};
 pub use crate::worker::{Worker, WorkerOptions};
-pub use hc_dequeue;
+pub use hc_dequeue::{self, keyspace, microqueue};

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use hc_dequeue::microqueue::keyspace::Transaction;
+use hc_dequeue::keyspace::Transaction;
 
 use crate::error::BoxError;
 
@@ -25,7 +25,7 @@ pub struct Change<K, V> {
 ///
 /// ```
 /// use combine::{BoxError, Change, ChangeObserver};
-/// use combine::hc_dequeue::microqueue::keyspace::{Subspace, Transaction};
+/// use combine::keyspace::{Subspace, Transaction};
 ///
 /// /// Keeps the keys that have a value under that value.
 /// struct Index(Subspace);

@@ -22,10 +22,8 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use futures::{FutureExt, TryStreamExt, try_join};
-use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{
-    Bytes, Environment, Isolation, KeyValue, MutationOp, Transaction,
-};
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::{Bytes, Environment, Isolation, KeyValue, MutationOp, Transaction};
 
 use crate::crew::panic_message;
 use crate::error::{Error, Result};

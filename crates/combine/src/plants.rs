@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conformance::plant::{Plant, Planted};
-use hc_dequeue::microqueue::keyspace::{
+use hc_dequeue::keyspace::{
     self, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
     Transaction, error::code_of, read_all,
 };

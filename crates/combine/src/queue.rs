@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hc_dequeue::microqueue::MicroQueue;
-use hc_dequeue::microqueue::keyspace::codec::{Codec, MessagePack, Raw};
-use hc_dequeue::microqueue::keyspace::{
+use hc_dequeue::keyspace::codec::{Codec, MessagePack, Raw};
+use hc_dequeue::keyspace::{
     Bytes, Database, Environment, OpenOptions, Runner, Subspace, Transaction, recipe,
 };
+use hc_dequeue::microqueue::MicroQueue;
 
 use crate::combiner::Combiner;
 use crate::error::{Error, Result, Stored};
@@ -68,11 +68,11 @@ where
     ///
     /// # Conflicts
     /// As [`open`](Self::open), and as
-    /// [`Ids::take`](hc_dequeue::microqueue::keyspace::ids::Ids::take).
+    /// [`Ids::take`](hc_dequeue::keyspace::ids::Ids::take).
     ///
     /// # Errors
     /// As [`open`](Self::open), and
-    /// [`Overlap`](hc_dequeue::microqueue::keyspace::Error::Overlap). Nothing was changed.
+    /// [`Overlap`](hc_dequeue::keyspace::Error::Overlap). Nothing was changed.
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
@@ -136,7 +136,7 @@ where
     ///
     /// # Errors
     /// [`KeyTooLarge`](Error::KeyTooLarge), [`UpdateTooLarge`](Error::UpdateTooLarge) and the codec's
-    /// [`Encode`](hc_dequeue::microqueue::keyspace::Error::Encode), before anything is staged.
+    /// [`Encode`](hc_dequeue::keyspace::Error::Encode), before anything is staged.
     ///
     /// # Cancel safety
     /// Is ready at the first poll; dropping it before stages nothing.

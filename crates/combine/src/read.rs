@@ -3,11 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use futures::future::try_join_all;
-use hc_dequeue::microqueue::Item;
-use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::{
     Bytes, Isolation, RangeQuery, StreamingMode, Transaction, key_after, read_all,
 };
+use hc_dequeue::microqueue::Item;
 
 use crate::crew::Pending;
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ where
     /// Serializable: the key's value, so that this transaction fails if the value is reported anew.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::microqueue::keyspace::Error::Corrupt) if it does not decode.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if it does not decode.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -94,7 +94,7 @@ where
     /// [`TooManyPending`](Error::TooManyPending);
     /// [`ReadAfterWrite`](hc_dequeue::microqueue::Error::ReadAfterWrite) in a transaction that has
     /// added to the key, always: it may not have worked; [`CombinerPanicked`](Error::CombinerPanicked);
-    /// [`Corrupt`](hc_dequeue::microqueue::keyspace::Error::Corrupt).
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt).
     ///
     /// # Cancel safety
     /// Reads only.
@@ -166,7 +166,7 @@ where
     /// Serializable: what it reads.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::microqueue::keyspace::Error::Corrupt) if a record does not decode.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a record does not decode.
     ///
     /// # Cancel safety
     /// Reads only.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hc_dequeue::microqueue::keyspace::record::{Fields, SHORT_BYTES, push_text};
-use hc_dequeue::microqueue::keyspace::{Bytes, Versionstamp, limits};
+use hc_dequeue::keyspace::record::{Fields, SHORT_BYTES, push_text};
+use hc_dequeue::keyspace::{Bytes, Versionstamp, limits};
 
 use crate::error::{Error, Result, Stored, corrupt};
 

@@ -2,8 +2,8 @@
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
-use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::{
     Database, Isolation, RangeQuery, Runner, Transaction, Versionstamp, read_all,
 };
 use hc_dequeue::microqueue::{Item, ItemId};

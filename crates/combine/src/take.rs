@@ -1,10 +1,10 @@
 //! The first step of a pass: which updates it combines.
 
-use hc_dequeue::microqueue::ItemId;
-use hc_dequeue::microqueue::keyspace::{
+use hc_dequeue::keyspace::{
     Bytes, ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction,
     key_after,
 };
+use hc_dequeue::microqueue::ItemId;
 
 use crate::error::{Result, corrupt};
 use crate::keys::{Bucket, Keys, is_update_of};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hc_dequeue::Backoff;
-use hc_dequeue::microqueue::keyspace::codec::Codec;
-use hc_dequeue::microqueue::keyspace::{Database, Runner};
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::{Database, Runner};
 
 use crate::combining::Combining;
 use crate::crew::{Crew, CrewOptions, Hands};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::time::Duration;
 
-use combine::hc_dequeue::microqueue::{self, ItemId};
+use combine::microqueue::{self, ItemId};
 use combine::{Bucket, CombineQueue, Error, Exact, SetAside, Settings, Sum, WorkerOptions};
 use common::{LONG, Log, Queue, World, settings};
 use conformance::stores::TestStore;

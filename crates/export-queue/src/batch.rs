@@ -11,13 +11,11 @@
 //! has the claim cannot set the position any more.
 
 use combine::Bucket;
-use combine::hc_dequeue::microqueue::Item;
-use combine::hc_dequeue::microqueue::keyspace::codec::Codec;
-use combine::hc_dequeue::microqueue::keyspace::transaction::key_after;
-use combine::hc_dequeue::microqueue::keyspace::{
-    Isolation, KeyValue, RangeQuery, StreamingMode, Transaction,
-};
 use combine::hc_dequeue::session::{Life, SessionId};
+use combine::keyspace::codec::Codec;
+use combine::keyspace::transaction::key_after;
+use combine::keyspace::{Isolation, KeyValue, RangeQuery, StreamingMode, Transaction};
+use combine::microqueue::Item;
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 

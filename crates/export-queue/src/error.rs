@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use combine::Settings;
-use combine::hc_dequeue::microqueue;
-use combine::hc_dequeue::microqueue::keyspace::{self, Bytes, Subspace};
+use combine::keyspace::{self, Bytes, Subspace};
+use combine::microqueue;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

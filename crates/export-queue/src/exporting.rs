@@ -5,12 +5,10 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use combine::crew::{Job, Next, Place, panic_message};
-use combine::hc_dequeue::microqueue::Item;
-use combine::hc_dequeue::microqueue::keyspace::codec::Codec;
-use combine::hc_dequeue::microqueue::keyspace::error::code_of;
-use combine::hc_dequeue::microqueue::keyspace::{
-    Bytes, Code, Database, Isolation, Runner, Transaction,
-};
+use combine::keyspace::codec::Codec;
+use combine::keyspace::error::code_of;
+use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction};
+use combine::microqueue::Item;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::{FutureExt, try_join};

@@ -44,9 +44,9 @@
 //! the subspace is ever written.
 
 use combine::Bucket;
-use combine::hc_dequeue::microqueue::keyspace::{Environment, Subspace, Transaction};
-use combine::hc_dequeue::microqueue::{ItemId, MicroQueue};
 use combine::hc_dequeue::session::Sessions;
+use combine::keyspace::{Environment, Subspace, Transaction};
+use combine::microqueue::{ItemId, MicroQueue};
 
 use crate::record::{Entry, EntryCodec};
 use crate::sequence::Sequence;
@@ -139,7 +139,7 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
-    use combine::hc_dequeue::microqueue::keyspace::Versionstamp;
+    use combine::keyspace::Versionstamp;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Dead letters: entries that were given up, kept with the reason.
 
-use combine::hc_dequeue::microqueue::keyspace::codec::Codec;
-use combine::hc_dequeue::microqueue::keyspace::{
+use combine::keyspace::codec::Codec;
+use combine::keyspace::{
     Database, Isolation, RangeQuery, Runner, Transaction, key_after, read_all,
 };
 
@@ -36,7 +36,7 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](combine::hc_dequeue::microqueue::keyspace::Error::Corrupt) if a record does not
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a record does not
     /// decode.
     ///
     /// # Cancel safety
@@ -78,7 +78,7 @@ where
     ///
     /// # Errors
     /// [`Exporter`](Error::Exporter) if the exporter fails;
-    /// [`Corrupt`](combine::hc_dequeue::microqueue::keyspace::Error::Corrupt) if it still does not
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if it still does not
     /// decode; those of [`Runner::run`].
     ///
     /// # Cancel safety
@@ -91,7 +91,7 @@ where
     ) -> Result<bool> {
         let row = self.queue.keys.letter(&self.name, &letter.sequence);
         let key = row.as_slice();
-        let look = |tr: combine::hc_dequeue::microqueue::keyspace::Tx<_>| async move {
+        let look = |tr: combine::keyspace::Tx<_>| async move {
             Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?.is_some())
         };
         if !runner.run(look).await? {

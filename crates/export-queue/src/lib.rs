@@ -23,7 +23,7 @@
 //! use std::sync::{Arc, Mutex};
 //! use std::time::Duration;
 //!
-//! use export_queue::combine::hc_dequeue::microqueue::keyspace::{self, Runner, Subspace};
+//! use export_queue::keyspace::{self, Runner, Subspace};
 //! use export_queue::{
 //!     BoxError, ExportQueue, Exporter, SequencedExport, Sequence, Settings, Start, WorkerOptions,
 //!     async_trait,
@@ -147,7 +147,7 @@
 //! - [Export Queue](https://fluo.apache.org/docs/fluo-recipes/1.2/export-queue/) of Apache Fluo's recipes,
 //!   which this follows. There the exporter is called inside of the transaction.
 //!
-//! [`Runner::run`]: combine::hc_dequeue::microqueue::keyspace::Runner::run
+//! [`Runner::run`]: combine::keyspace::Runner::run
 
 mod batch;
 mod error;
@@ -173,5 +173,4 @@ pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
 pub use crate::subscription::Subscription;
 pub use crate::worker::{Worker, WorkerOptions};
 pub use async_trait::async_trait;
-pub use combine;
-pub use combine::{BoxError, Pending, Settings};
+pub use combine::{self, BoxError, Pending, Settings, hc_dequeue, keyspace, microqueue};

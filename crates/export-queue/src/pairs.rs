@@ -1,12 +1,12 @@
 //! Two steps that begin at the same time: which of them makes the other one fail, and what is lost on
 //! a store that breaks the promise by which it does.
 
-use combine::hc_dequeue::microqueue::keyspace::error::code_of;
-use combine::hc_dequeue::microqueue::keyspace::{
+use combine::hc_dequeue::session::SessionId;
+use combine::keyspace::error::code_of;
+use combine::keyspace::{
     Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace, Versionstamp,
     read_all,
 };
-use combine::hc_dequeue::session::SessionId;
 use combine::{Bucket, Settings};
 use conformance::plant::{Plant, Planted};
 

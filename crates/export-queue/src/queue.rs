@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError, MessagePack};
-use combine::hc_dequeue::microqueue::keyspace::record::SHORT_BYTES;
-use combine::hc_dequeue::microqueue::keyspace::{
+use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
+use combine::keyspace::record::SHORT_BYTES;
+use combine::keyspace::{
     Database, Isolation, MutationOp, OpenOptions, Runner, Subspace, Transaction, Versionstamp,
     limits, recipe,
 };
@@ -76,11 +76,11 @@ where
     ///
     /// # Conflicts
     /// As [`open`](Self::open), and as
-    /// [`Ids::take`](combine::hc_dequeue::microqueue::keyspace::ids::Ids::take).
+    /// [`Ids::take`](combine::keyspace::ids::Ids::take).
     ///
     /// # Errors
     /// As [`open`](Self::open), and
-    /// [`Overlap`](combine::hc_dequeue::microqueue::keyspace::Error::Overlap). Nothing was changed.
+    /// [`Overlap`](combine::keyspace::Error::Overlap). Nothing was changed.
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
@@ -146,7 +146,7 @@ where
     ///
     /// # Errors
     /// [`EntryTooLarge`](Error::EntryTooLarge) and the codec's
-    /// [`Encode`](combine::hc_dequeue::microqueue::keyspace::Error::Encode), before anything is staged.
+    /// [`Encode`](combine::keyspace::Error::Encode), before anything is staged.
     ///
     /// # Cancel safety
     /// Is ready at the first poll; dropping it before stages nothing.
@@ -382,7 +382,7 @@ where
     /// Returns the bucket of a key.
     ///
     /// # Errors
-    /// The codec's [`Encode`](combine::hc_dequeue::microqueue::keyspace::Error::Encode).
+    /// The codec's [`Encode`](combine::keyspace::Error::Encode).
     pub fn bucket(&self, key: &K) -> Result<Bucket> {
         let mut bytes = Vec::new();
         <C as Codec<K>>::encode(&self.codec, key, &mut bytes)?;

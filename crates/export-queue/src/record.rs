@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use combine::Settings;
-use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, DecodeError};
-use combine::hc_dequeue::microqueue::keyspace::record::{Fields, SHORT_BYTES, push_text};
-use combine::hc_dequeue::microqueue::keyspace::{self, Bytes, limits};
 use combine::hc_dequeue::session::SessionId;
+use combine::keyspace::codec::{Codec, DecodeError};
+use combine::keyspace::record::{Fields, SHORT_BYTES, push_text};
+use combine::keyspace::{self, Bytes, limits};
 
 use crate::error::{Result, corrupt};
 use crate::sequence::{SEQUENCE_BYTES, Sequence};
@@ -188,7 +188,7 @@ impl Letter {
 
 #[cfg(test)]
 mod tests {
-    use combine::hc_dequeue::microqueue::keyspace::Versionstamp;
+    use combine::keyspace::Versionstamp;
 
     use super::*;
 

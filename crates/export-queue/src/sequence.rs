@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use combine::hc_dequeue::microqueue::ItemId;
-use combine::hc_dequeue::microqueue::keyspace::Versionstamp;
+use combine::keyspace::Versionstamp;
+use combine::microqueue::ItemId;
 
 /// How many bytes a sequence has.
 pub const SEQUENCE_BYTES: usize = 18;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combine::crew::wait_until_none;
-use combine::hc_dequeue::microqueue::keyspace::codec::{Codec, MessagePack};
-use combine::hc_dequeue::microqueue::keyspace::{Database, Isolation, Runner, Transaction, limits};
 use combine::hc_dequeue::session::Sessions;
+use combine::keyspace::codec::{Codec, MessagePack};
+use combine::keyspace::{Database, Isolation, Runner, Transaction, limits};
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 

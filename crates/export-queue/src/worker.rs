@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use combine::crew::{Crew, CrewOptions, Hands};
 use combine::hc_dequeue::Backoff;
-use combine::hc_dequeue::microqueue::keyspace::codec::Codec;
-use combine::hc_dequeue::microqueue::keyspace::{Database, Runner};
+use combine::keyspace::codec::Codec;
+use combine::keyspace::{Database, Runner};
 
 use crate::error::{Error, Result};
 use crate::exporter::Exporter;

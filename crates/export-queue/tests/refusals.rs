@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{LONG, Queue, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
-use export_queue::combine::hc_dequeue::microqueue::keyspace::codec::{Json, Raw};
-use export_queue::combine::hc_dequeue::microqueue::keyspace::ids::Ids;
+use export_queue::keyspace::codec::{Json, Raw};
+use export_queue::keyspace::ids::Ids;
 use export_queue::{Error, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions};
 use keyspace::{Bytes, OpenOptions, Transaction, Tx};
 

@@ -8,7 +8,7 @@ use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hc_dequeue::microqueue::keyspace::{self, MutationOp, Runner, Store, Subspace, Transaction};
+use hc_dequeue::keyspace::{self, MutationOp, Runner, Store, Subspace, Transaction};
 use hc_dequeue::{
     ConsumerOptions, Delivery, Error, HighContentionQueue, Result, Settings, WorkerOptions,
 };

@@ -17,7 +17,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use hc_dequeue::microqueue::keyspace::{self, Runner, Subspace};
+//! use hc_dequeue::keyspace::{self, Runner, Subspace};
 //! use hc_dequeue::{ConsumerOptions, Error, HighContentionQueue, Settings};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
@@ -145,4 +145,4 @@ pub use crate::queue::HighContentionQueue;
 pub use crate::read::Stats;
 pub use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Settings};
 pub use crate::worker::{Backoff, Worker, WorkerOptions};
-pub use microqueue;
+pub use microqueue::{self, keyspace};

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use export_queue::combine::hc_dequeue::Delivery;
+use export_queue::hc_dequeue::Delivery;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::block_in_place;
 use xxhash_rust::xxh3::xxh3_64;
@@ -239,7 +239,7 @@ mod tests {
     use std::time::Duration;
 
     use export_queue::combine::Bucket;
-    use export_queue::combine::hc_dequeue::{Consumer, ConsumerOptions};
+    use export_queue::hc_dequeue::{Consumer, ConsumerOptions};
     use tempfile::TempDir;
 
     use super::*;

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use export_queue::combine::hc_dequeue::Enqueue;
+use export_queue::hc_dequeue::Enqueue;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;

@@ -20,8 +20,8 @@
 use std::time::Duration;
 
 use export_queue::ExportQueue;
-use export_queue::combine::hc_dequeue::{self, HighContentionQueue};
 use export_queue::combine::{self, CombineQueue};
+use export_queue::hc_dequeue::{self, HighContentionQueue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use export_queue::ExportQueue;
-use export_queue::combine::hc_dequeue::{self, ConsumerOptions, Delivery};
 use export_queue::combine::{self, BoxError, Change, ChangeObserver};
+use export_queue::hc_dequeue::{self, ConsumerOptions, Delivery};
 
 use crate::count::Counter;
 use crate::error::{Error, Result};

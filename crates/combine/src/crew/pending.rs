@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hc_dequeue::microqueue::keyspace::{
-    self, Isolation, RangeQuery, StreamingMode, Transaction, read_all,
-};
+use hc_dequeue::keyspace::{self, Isolation, RangeQuery, StreamingMode, Transaction, read_all};
 use metrics::{Label, gauge};
 use parking_lot::{Mutex, MutexGuard};
 

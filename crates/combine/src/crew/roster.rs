@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hc_dequeue::microqueue::keyspace::Bytes;
+use hc_dequeue::keyspace::Bytes;
 use hc_dequeue::session::SessionId;
 
 use crate::keys::{Bucket, bond};

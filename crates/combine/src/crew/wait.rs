@@ -4,7 +4,7 @@ use std::any::Any;
 use std::future::Future;
 use std::time::Duration;
 
-use hc_dequeue::microqueue::keyspace::{self, Database, Runner, Transaction, Tx};
+use hc_dequeue::keyspace::{self, Database, Runner, Transaction, Tx};
 
 /// How long to wait for a watch before looking anyway: watches get lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance::stores::TestStore;
-use export_queue::combine::hc_dequeue::Backoff;
+use export_queue::hc_dequeue::Backoff;
 use export_queue::{
     BoxError, ExportQueue, Exporter, Sequence, SequencedExport, Settings, Start, Subscription,
     Worker, WorkerOptions, async_trait,
