@@ -52,7 +52,7 @@ where
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Snapshot).await?;
         let decode = rows.iter().map(|row| {
-            let (key, id) = self.keys.set_aside(row.key())?;
+            let (key, id) = self.keys.parse_aside(row.key())?;
             let (reason, update) = decode_aside(row.key(), &row.to_value())?;
             Ok(SetAside {
                 key: key.into(),

@@ -9,21 +9,21 @@ use hc_dequeue::keyspace::{
 };
 use parking_lot::Mutex;
 
-use crate::crew::{Job, Next, Place};
+use crate::bucket_worker::{Assignment, Job, Next};
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
+use crate::options::WorkerOptions;
 use crate::pass::{Pass, Plan};
 use crate::queue::CombineQueue;
-use crate::worker::WorkerOptions;
 
 /// By how many bits the budget shrinks after a pass that was too large or too slow.
 const SHRINK_BITS: u32 = 3;
 
 /// How a bucket has been going.
 #[derive(Debug, Default)]
-pub(crate) struct Effort {
+pub(crate) struct RetryState {
     /// How often it has failed in a row.
     failures: u32,
     /// By how many bits its budget has shrunk.
@@ -74,13 +74,15 @@ where
     O: ChangeObserver<K, V>,
 {
     type Error = Error;
-    type State = Effort;
+    type State = RetryState;
 
     async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
         let keys = &self.queue.keys;
         let (begin, end) = keys.notifications();
         let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
-        rows.iter().map(|row| keys.notified(row.key())).collect()
+        rows.iter()
+            .map(|row| keys.parse_notification(row.key()))
+            .collect()
     }
 
     /// The sweeps: every pass writes its own.
@@ -93,11 +95,11 @@ where
         futures::future::try_join_all(marks).await
     }
 
-    async fn step(&self, place: Place, effort: Effort) -> (Effort, Next) {
-        if !place.is_owner {
-            self.metrics.stood_in.increment(1);
+    async fn step(&self, assignment: Assignment, retry: RetryState) -> (RetryState, Next) {
+        if !assignment.is_owner {
+            self.metrics.takeovers.increment(1);
         }
-        let budget = (self.options.bytes_per_pass).checked_shr(effort.shrunk_bits);
+        let budget = (self.options.bytes_per_pass).checked_shr(retry.shrunk_bits);
         let plan = Plan {
             budget: budget.unwrap_or(0).max(1),
             observer_time_limit: self.options.observer_time_limit,
@@ -105,24 +107,24 @@ where
         };
         let began = self.runner.environment().now();
         let first = First::default();
-        let pass = self.pass(place, &plan, effort.refused.as_ref(), &first);
+        let pass = self.pass(assignment, &plan, retry.refused.as_ref(), &first);
         match pass.await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.note(&pass, took);
-                let effort = Effort {
-                    shrunk_bits: effort.shrunk_bits.saturating_sub(1),
-                    ..Effort::default()
+                let retry = RetryState {
+                    shrunk_bits: retry.shrunk_bits.saturating_sub(1),
+                    ..RetryState::default()
                 };
                 let next = if pass.has_more {
                     Next::Again
                 } else {
                     Next::Done
                 };
-                (effort, next)
+                (retry, next)
             }
-            Ok(None) => (effort, Next::Done),
-            Err(error) => self.failed(place.bucket, first.take(), effort, &error),
+            Ok(None) => (retry, Next::Done),
+            Err(error) => self.failed(assignment.bucket, first.take(), retry, &error),
         }
     }
 
@@ -154,7 +156,7 @@ where
     /// now, of a key before.
     async fn pass(
         &self,
-        place: Place,
+        assignment: Assignment,
         plan: &Plan,
         refused: Option<&Refused>,
         first: &First,
@@ -163,18 +165,20 @@ where
             let attempt = tr.attempt();
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 self.metrics.conflicts.increment(1);
-                if !place.is_owner {
+                if !assignment.is_owner {
                     return Ok(None);
                 }
             }
             let mut plan = plan.for_attempt(attempt.number);
             if plan.budget == 1 {
-                let row = self.queue.first_update(&tr, place.bucket).await?;
+                let row = self.queue.first_update(&tr, assignment.bucket).await?;
                 let refused = refused.filter(|refused| row.as_ref() == Some(&refused.row));
                 plan.set_aside = refused.map(|refused| refused.reason.clone());
                 first.set(row);
             }
-            let pass = self.queue.pass(&tr, place.bucket, &plan, &self.observer);
+            let pass = self
+                .queue
+                .pass(&tr, assignment.bucket, &plan, &self.observer);
             pass.await.map(Some)
         };
         self.runner.run(once).await
@@ -185,27 +189,27 @@ where
         &self,
         bucket: Bucket,
         first: Option<Bytes>,
-        mut effort: Effort,
+        mut retry: RetryState,
         error: &Error,
-    ) -> (Effort, Next) {
+    ) -> (RetryState, Next) {
         let is_too_large = code_of(error) == Some(Code::TRANSACTION_TOO_LARGE);
         if is_too_large || matches!(error, Error::ObserverTimedOut { .. }) {
             // No further than to one update, or the way back would be as long.
             let most = usize::BITS - self.options.bytes_per_pass.leading_zeros();
-            effort.shrunk_bits = (effort.shrunk_bits + SHRINK_BITS).min(most);
+            retry.shrunk_bits = (retry.shrunk_bits + SHRINK_BITS).min(most);
         }
         if is_too_large {
-            effort.refused = first.map(|row| Refused {
+            retry.refused = first.map(|row| Refused {
                 row,
                 reason: format!("its change alone does not fit a transaction: {error}"),
             });
-            return (effort, Next::Again);
+            return (retry, Next::Again);
         }
-        effort.failures = effort.failures.saturating_add(1);
-        let wait = (self.options.backoff).after(effort.failures, self.runner.environment());
+        retry.failures = retry.failures.saturating_add(1);
+        let wait = (self.options.backoff).after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let error: &dyn std::error::Error = error;
         tracing::warn!(queue = %self.queue.subspace(), %bucket, error, ?wait, "a pass failed");
-        (effort, Next::After(wait))
+        (retry, Next::After(wait))
     }
 }

@@ -164,7 +164,7 @@ impl Keys {
     }
 
     /// Returns the bucket that a key under `(queue, "n")` names.
-    pub(crate) fn notified(&self, key: &[u8]) -> Result<Bucket> {
+    pub(crate) fn parse_notification(&self, key: &[u8]) -> Result<Bucket> {
         bucket_of(&self.notifications, key)
     }
 
@@ -182,7 +182,7 @@ impl Keys {
     }
 
     /// Returns the key whose value lies under a key of the store.
-    pub(crate) fn valued(&self, row: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn parse_value(&self, row: &[u8]) -> Result<Vec<u8>> {
         let unpacked: Result<(u32, Vec<u8>), _> = self.values.unpack(row);
         let (_, key) = unpacked.map_err(|_| corrupt(row, "expected the key of a value"))?;
         Ok(key)
@@ -205,7 +205,7 @@ impl Keys {
     }
 
     /// Returns the key and the id that a key under `(queue, "q")` names.
-    pub(crate) fn set_aside(&self, row: &[u8]) -> Result<(Vec<u8>, ItemId)> {
+    pub(crate) fn parse_aside(&self, row: &[u8]) -> Result<(Vec<u8>, ItemId)> {
         let unpacked: Result<(u32, Vec<u8>, TupleVersionstamp, u64), _> = self.aside.unpack(row);
         let named = unpacked.ok().and_then(|(bucket, key, ..)| {
             let id = ItemId::of_commit(&self.aside_of(Bucket(bucket), &key), row)?;
@@ -223,7 +223,7 @@ impl Keys {
     }
 
     /// Returns the subspace of the updates of the key that an update under `row` is of, and the key.
-    pub(crate) fn updated(&self, bucket: Bucket, row: &[u8]) -> Result<(Subspace, Vec<u8>)> {
+    pub(crate) fn parse_update(&self, bucket: Bucket, row: &[u8]) -> Result<(Subspace, Vec<u8>)> {
         let unpacked: Result<(Vec<u8>, TupleVersionstamp, u64), _> =
             self.updates(bucket).unpack(row);
         let (key, ..) = unpacked.map_err(|_| corrupt(row, "expected the key of an update"))?;
@@ -310,17 +310,17 @@ mod tests {
         for (key, expected) in table {
             assert_eq!(key, expected);
         }
-        let (updates, updated) = keys.updated(bucket, &update).unwrap();
+        let (updates, updated) = keys.parse_update(bucket, &update).unwrap();
         assert_eq!(updated, key);
         assert!(is_update_of(&update, updates.bytes()));
-        assert_eq!(keys.set_aside(&aside).unwrap(), (key.to_vec(), id));
-        assert_eq!(keys.notified(&part("n")).unwrap(), bucket);
-        assert_eq!(keys.valued(&keyed(part("v"))).unwrap(), key);
+        assert_eq!(keys.parse_aside(&aside).unwrap(), (key.to_vec(), id));
+        assert_eq!(keys.parse_notification(&part("n")).unwrap(), bucket);
+        assert_eq!(keys.parse_value(&keyed(part("v"))).unwrap(), key);
         for row in [&b"Q"[..], &part("u"), &keyed(part("u"))] {
-            assert!(keys.updated(bucket, row).is_err());
-            assert!(keys.set_aside(row).is_err());
-            assert!(keys.notified(row).is_err());
-            assert!(keys.valued(row).is_err());
+            assert!(keys.parse_update(bucket, row).is_err());
+            assert!(keys.parse_aside(row).is_err());
+            assert!(keys.parse_notification(row).is_err());
+            assert!(keys.parse_value(row).is_err());
         }
     }
 

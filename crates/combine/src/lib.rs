@@ -102,7 +102,7 @@
 //! Workers tell what they do to [`tracing`], under the span `combine` with queue and session, and for
 //! each pass `pass` with its bucket, and count it for the [`metrics`](https://docs.rs/metrics) facade:
 //! `combine_pending_updates` and `_pending_bytes` for each bucket, and `_lag_seconds`, at each
-//! heartbeat; `_passes`, `_updates`, `_changes`, `_set_aside`, `_conflicts`, `_failures`, `_stood_in`,
+//! heartbeat; `_passes`, `_updates`, `_changes`, `_set_aside`, `_conflicts`, `_failures`, `_takeovers`,
 //! and the histograms `_pass_updates`, `_pass_bytes`, `_pass_seconds` as they happen, all with the
 //! label `queue`.
 //!
@@ -116,14 +116,15 @@
 //! [`Runner::run`]: hc_dequeue::keyspace::Runner::run
 
 mod aside;
+pub mod bucket_worker;
 mod combiner;
 mod combining;
-pub mod crew;
 mod error;
 mod initialize;
 mod keys;
 mod metrics;
 mod observer;
+mod options;
 mod pass;
 #[cfg(test)]
 mod plants;
@@ -135,13 +136,14 @@ mod take;
 mod worker;
 
 pub use crate::aside::SetAside;
+pub use crate::bucket_worker::Pending;
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
-pub use crate::crew::Pending;
 pub use crate::error::{BoxError, Error, Result, Stored};
 pub use crate::keys::Bucket;
 pub use crate::observer::{Change, ChangeObserver, Unobserved};
+pub use crate::options::WorkerOptions;
 pub use crate::queue::CombineQueue;
 pub use crate::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Settings};
-pub use crate::worker::{Worker, WorkerOptions};
+pub use crate::worker::Worker;
 pub use hc_dequeue::{self, keyspace, microqueue};

@@ -12,7 +12,7 @@
 //! | `combine_set_aside` | counter | updates that they set aside |
 //! | `combine_conflicts` | counter | conflicts that they met |
 //! | `combine_failures` | counter | passes that failed, and are tried again later |
-//! | `combine_stood_in` | counter | passes of this worker over buckets of others that stood still |
+//! | `combine_takeovers` | counter | passes of this worker over buckets of others that stood still |
 //! | `combine_pass_updates` | histogram | updates of a pass |
 //! | `combine_pass_bytes` | histogram | what a pass took of its budget |
 //! | `combine_pass_seconds` | histogram | how long a pass took, with its retries |
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 
-use crate::crew::PendingGauges;
+use crate::bucket_worker::PendingGauges;
 use crate::pass::Pass;
 
 /// The numbers of one worker.
@@ -35,7 +35,7 @@ pub(crate) struct Metrics {
     set_aside: Counter,
     pub(crate) conflicts: Counter,
     pub(crate) failures: Counter,
-    pub(crate) stood_in: Counter,
+    pub(crate) takeovers: Counter,
     pass_updates: Histogram,
     pass_bytes: Histogram,
     pass_seconds: Histogram,
@@ -53,7 +53,7 @@ impl Metrics {
             set_aside: counter!("combine_set_aside", &[queue()]),
             conflicts: counter!("combine_conflicts", &[queue()]),
             failures: counter!("combine_failures", &[queue()]),
-            stood_in: counter!("combine_stood_in", &[queue()]),
+            takeovers: counter!("combine_takeovers", &[queue()]),
             pass_updates: histogram!("combine_pass_updates", &[queue()]),
             pass_bytes: histogram!("combine_pass_bytes", &[queue()]),
             pass_seconds: histogram!("combine_pass_seconds", &[queue()]),

@@ -25,13 +25,13 @@ use futures::{FutureExt, TryStreamExt, try_join};
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{Bytes, Environment, Isolation, KeyValue, MutationOp, Transaction};
 
-use crate::crew::panic_message;
+use crate::bucket_worker::panic_message;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::observer::{Change, ChangeObserver};
 use crate::queue::CombineQueue;
 use crate::record::{InProgress, MAX_VALUE_BYTES, Sweep, Value, decode_stamp, encode_aside};
-use crate::take::{Batch, Taken, take};
+use crate::take::{Batch, TakenUpdates, take};
 
 /// How many values a pass reads at the same time. It bounds by how much they can exceed the budget.
 const READS_AT_ONCE: usize = 100;
@@ -73,7 +73,7 @@ pub(crate) struct Pass {
 }
 
 /// Where a pass begins.
-struct Start {
+struct PassStart {
     /// The version of the last complete sweep.
     completed: i64,
     sweep: InProgress,
@@ -83,7 +83,7 @@ struct Start {
 
 /// A key of a pass, and what becomes of it.
 struct Folded<K, V> {
-    taken: Taken,
+    taken: TakenUpdates,
     /// The value as it was last reported.
     reported: Value,
     /// The value after all updates before these.
@@ -131,7 +131,7 @@ where
         let Some(start) = self.begin(tr, bucket).await? else {
             return Ok(Pass::default());
         };
-        let Start {
+        let PassStart {
             completed,
             sweep,
             has_news,
@@ -173,7 +173,7 @@ where
         tr: &impl Transaction,
         bucket: Bucket,
     ) -> Result<Option<Bytes>> {
-        let Some(Start { sweep, .. }) = self.begin(tr, bucket).await? else {
+        let Some(PassStart { sweep, .. }) = self.begin(tr, bucket).await? else {
             return Ok(None);
         };
         let batch = take(tr, &self.keys, bucket, sweep.from(), 1).await?;
@@ -181,7 +181,7 @@ where
     }
 
     /// Returns the sweep in progress, or begins one. `None`: there is nothing to do.
-    async fn begin(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Option<Start>> {
+    async fn begin(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Option<PassStart>> {
         let (sweep, notification) = (self.keys.sweep(bucket), self.keys.notification(bucket));
         // The notification by snapshot, or every writer would make the pass fail. One that changes
         // before the commit is not cleared.
@@ -203,7 +203,7 @@ where
             next: Vec::new(),
         };
         let sweep = in_progress.or_else(|| notified.map(begin));
-        Ok(sweep.map(|sweep| Start {
+        Ok(sweep.map(|sweep| PassStart {
             completed,
             has_news: notified != Some(sweep.notification),
             sweep,
@@ -281,8 +281,8 @@ where
         &self,
         tr: &impl Transaction,
         bucket: Bucket,
-        taken: Taken,
-    ) -> Result<(Taken, Value, Option<Bytes>)> {
+        taken: TakenUpdates,
+    ) -> Result<(TakenUpdates, Value, Option<Bytes>)> {
         let row = self.keys.value(bucket, &taken.key);
         // Serializably: whoever initializes the key makes the pass fail.
         let reported = Value::decode(&row, tr.get(&row, Isolation::Serializable).await?)?;
@@ -297,7 +297,7 @@ where
     }
 
     /// Folds updates of one key. What cannot be folded is set aside, so that the others go on.
-    fn fold(&self, taken: Taken, reported: Value, current: Option<Bytes>) -> Folded<K, V> {
+    fn fold(&self, taken: TakenUpdates, reported: Value, current: Option<Bytes>) -> Folded<K, V> {
         let (mut updates, mut indexes) = (Vec::with_capacity(taken.len()), Vec::new());
         let mut aside = Vec::new();
         for (index, update) in taken.updates().enumerate() {
@@ -408,7 +408,7 @@ where
 
 /// Sets aside all that was taken, and leaves the values as they are.
 fn set_all_aside<K, V>(batch: Batch, reason: &str) -> Work<K, V> {
-    let aside = |taken: Taken| Folded {
+    let aside = |taken: TakenUpdates| Folded {
         aside: (0..taken.len())
             .map(|index| (index, reason.to_owned()))
             .collect(),

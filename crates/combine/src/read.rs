@@ -9,7 +9,7 @@ use hc_dequeue::keyspace::{
 };
 use hc_dequeue::microqueue::Item;
 
-use crate::crew::Pending;
+use crate::bucket_worker::Pending;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::queue::CombineQueue;
@@ -227,7 +227,7 @@ where
                 // There is a row without a value for a key whose first value is not reported yet.
                 let value = Value::decode(row.key(), Some(row.to_value()))?;
                 if let Some(value) = self.decode(row.key(), value.bytes)? {
-                    let key = self.keys.valued(row.key())?;
+                    let key = self.keys.parse_value(row.key())?;
                     let key = <C as Codec<K>>::decode(&self.codec, key.into());
                     found.push((key.map_err(|error| error.at(row.to_key()))?, value));
                 }

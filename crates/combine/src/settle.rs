@@ -8,7 +8,7 @@ use hc_dequeue::keyspace::{
 };
 use hc_dequeue::microqueue::{Item, ItemId};
 
-use crate::crew::wait_until_none;
+use crate::bucket_worker::wait_until_none;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::queue::CombineQueue;
@@ -155,7 +155,7 @@ where
         let (begin, end) = self.keys.notifications();
         let notified = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
         for row in &notified {
-            let bucket = self.keys.notified(row.key())?;
+            let bucket = self.keys.parse_notification(row.key())?;
             let Some(up_to) = up_to else {
                 return Ok(Some(bucket));
             };

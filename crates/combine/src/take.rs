@@ -17,7 +17,7 @@ const OVERHEAD_PER_KEY: usize = 150;
 
 /// Updates of one key, in the order of their commits.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenUpdates {
     /// The codec's bytes.
     pub(crate) key: Bytes,
     /// Where they lie.
@@ -32,14 +32,14 @@ pub(crate) struct Taken {
 /// What a pass takes from a bucket.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) taken: Vec<Taken>,
+    pub(crate) taken: Vec<TakenUpdates>,
     /// The key at which the next pass goes on. `None`: the bucket has no more.
     pub(crate) next: Option<Bytes>,
     /// What it cost of the budget.
     pub(crate) bytes: usize,
 }
 
-impl Taken {
+impl TakenUpdates {
     /// Returns how many updates these are.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
@@ -86,7 +86,7 @@ impl Taken {
 ///
 /// # Conflicts
 /// Reads by snapshot, so that no writer makes the pass fail. What is taken is protected by
-/// [`Taken::remove`]; what is added meanwhile, by the notification.
+/// [`TakenUpdates::remove`]; what is added meanwhile, by the notification.
 pub(crate) async fn take(
     tr: &impl Transaction,
     keys: &Keys,
@@ -120,7 +120,7 @@ impl Batch {
 
     /// Takes a row. False: that is over the budget.
     fn put(&mut self, keys: &Keys, bucket: Bucket, row: KeyValue, budget: usize) -> Result<bool> {
-        let is_same = |last: &&mut Taken| is_update_of(row.key(), last.updates.bytes());
+        let is_same = |last: &&mut TakenUpdates| is_update_of(row.key(), last.updates.bytes());
         let mut cost = row.key().len() + row.value().len();
         if let Some(last) = self.taken.last_mut().filter(is_same) {
             if self.bytes + cost > budget {
@@ -133,7 +133,7 @@ impl Batch {
             self.bytes += cost;
             return Ok(true);
         }
-        let (updates, key) = keys.updated(bucket, row.key())?;
+        let (updates, key) = keys.parse_update(bucket, row.key())?;
         // Two conflict ranges and the range to be cleared, each of two keys; the value's own.
         cost += 6 * row.key().len() + 6 * key.len() + OVERHEAD_PER_KEY;
         if !self.taken.is_empty() && self.bytes + cost > budget {
@@ -141,7 +141,7 @@ impl Batch {
             return Ok(false);
         }
         self.bytes += cost;
-        self.taken.push(Taken {
+        self.taken.push(TakenUpdates {
             key: key.into(),
             updates,
             rows: vec![row],

@@ -60,7 +60,7 @@ async fn passes_updates_changes_and_what_waits_are_counted() {
     assert_eq!(first["combine_pass_updates"], 3.0);
     assert!(first["combine_pass_bytes"] > 0.0);
     assert!(first["combine_pass_seconds"] > 0.0);
-    for none in ["set_aside", "conflicts", "failures", "stood_in"] {
+    for none in ["set_aside", "conflicts", "failures", "takeovers"] {
         assert_eq!(first[&format!("combine_{none}")], 0.0, "{none}");
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use combine::crew::{Job, Next, Place, panic_message};
+use combine::bucket_worker::{Assignment, Job, Next, panic_message};
 use combine::keyspace::codec::Codec;
 use combine::keyspace::error::code_of;
 use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction};
@@ -17,17 +17,17 @@ use crate::batch::{Batch, Claim, Portion, Settled, Taken};
 use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport};
 use crate::metrics::Metrics;
+use crate::options::WorkerOptions;
 use crate::record::{Entry, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
-use crate::worker::WorkerOptions;
 
 /// After how many failures in a row a batch is made smaller.
 const FAILURES_BEFORE_BISECTION: u32 = 2;
 
 /// How a bucket has been going.
 #[derive(Debug, Default)]
-pub(crate) struct Effort {
+pub(crate) struct RetryState {
     /// How many batches have failed in a row.
     failures: u32,
     /// How many entries to take at most, while one that fails is looked for.
@@ -58,7 +58,7 @@ where
     E: Exporter<K, V>,
 {
     type Error = Error;
-    type State = Effort;
+    type State = RetryState;
 
     async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
         let subscription = &self.subscription;
@@ -83,12 +83,12 @@ where
         try_join_all(marks).await
     }
 
-    async fn step(&self, place: Place, mut effort: Effort) -> (Effort, Next) {
-        let next = match self.next_batch(place, &mut effort).await {
+    async fn step(&self, assignment: Assignment, mut retry: RetryState) -> (RetryState, Next) {
+        let next = match self.next_batch(assignment, &mut retry).await {
             Ok(next) => next,
-            Err(problem) => self.later(place.bucket, &mut effort, &problem),
+            Err(problem) => self.later(assignment.bucket, &mut retry, &problem),
         };
-        (effort, next)
+        (retry, next)
     }
 
     async fn report(&self, buckets: Vec<Bucket>, _oldest: Duration) -> Result<()> {
@@ -135,21 +135,25 @@ where
     }
 
     /// Takes a batch, exports it and sets the position. What went wrong is to be tried again later.
-    async fn next_batch(&self, place: Place, effort: &mut Effort) -> Result<Next, String> {
+    async fn next_batch(
+        &self,
+        assignment: Assignment,
+        retry: &mut RetryState,
+    ) -> Result<Next, String> {
         let (
             subscription,
-            Place {
+            Assignment {
                 session, bucket, ..
             },
-        ) = (&self.subscription, place);
+        ) = (&self.subscription, assignment);
         let portion = Portion {
-            entries: effort.limit.unwrap_or(usize::MAX),
+            entries: retry.limit.unwrap_or(usize::MAX),
             bytes: self.options.bytes_per_batch,
         };
         let now = self.runner.environment().now();
         let is_over =
             |(_, since): &(_, Duration)| now.saturating_sub(*since) >= self.options.patience;
-        let stalled = effort.claimed.filter(is_over).map(|(claim, _)| claim);
+        let stalled = retry.claimed.filter(is_over).map(|(claim, _)| claim);
         let take = |tr| async move {
             subscription
                 .take(&tr, session, bucket, portion, stalled)
@@ -163,37 +167,37 @@ where
         {
             Taken::Batch(batch) => batch,
             Taken::Nothing | Taken::SessionLost => {
-                *effort = Effort::default();
+                *retry = RetryState::default();
                 return Ok(Next::Done);
             }
             Taken::Claimed(claim) => {
-                let before = effort.claimed.filter(|(before, _)| *before == claim);
-                effort.claimed = before.or(Some((claim, now)));
+                let before = retry.claimed.filter(|(before, _)| *before == claim);
+                retry.claimed = before.or(Some((claim, now)));
                 // Its session may be found dead before the patience is over.
                 let wait = self.options.patience.min(self.options.poll_interval);
                 return Ok(Next::After(wait));
             }
         };
-        let settled = &self.export(place, effort, &batch).await?;
+        let settled = &self.export(assignment, retry, &batch).await?;
         let settle = |tr| async move { subscription.settle(&tr, session, bucket, settled).await };
         let settling = self.runner.run(settle).await.map_err(|error| {
             if code_of(&error) == Some(Code::TRANSACTION_TOO_LARGE) {
                 // So many dead letters do not fit. Fewer entries have fewer.
-                effort.limit = Some((batch.entries.len() / 2).max(1));
+                retry.limit = Some((batch.entries.len() / 2).max(1));
             }
             describe(&error)
         });
         if !settling? {
             self.metrics.lost.increment(1);
             tracing::warn!(%bucket, "a batch was exported under a claim that is lost");
-            *effort = Effort::default();
+            *retry = RetryState::default();
             return Ok(Next::Done);
         }
         // Once the entry that failed is behind, more at once.
-        let limit = effort.limit.filter(|_| batch.has_more);
-        *effort = Effort {
+        let limit = retry.limit.filter(|_| batch.has_more);
+        *retry = RetryState {
             limit: limit.and_then(|limit| limit.checked_mul(2)),
-            ..Effort::default()
+            ..RetryState::default()
         };
         Ok(if batch.has_more {
             Next::Again
@@ -205,21 +209,21 @@ where
     /// Exports a batch.
     async fn export(
         &self,
-        place: Place,
-        effort: &mut Effort,
+        assignment: Assignment,
+        retry: &mut RetryState,
         batch: &Batch,
     ) -> Result<Settled, String> {
         let sequence = |entry: &Item<Entry>| Sequence::of(&entry.id);
         let position = batch.entries.iter().map(sequence).max();
         let position = position.expect("a batch has an entry at least");
-        let repeats = (batch.entries.iter()).filter(|entry| Some(sequence(entry)) <= effort.given);
+        let repeats = (batch.entries.iter()).filter(|entry| Some(sequence(entry)) <= retry.given);
         self.metrics.repeats.increment(repeats.count() as u64);
-        effort.given = effort.given.max(Some(position));
+        retry.given = retry.given.max(Some(position));
         let mut dead = Vec::new();
         let exports = self.decode(&batch.entries, &mut dead);
         let began = self.runner.environment().now();
         if let Err(reason) = self.call(exports).await {
-            dead.push(self.refuse(effort, &batch.entries, reason)?);
+            dead.push(self.refuse(retry, &batch.entries, reason)?);
         }
         let took = self.runner.environment().now().saturating_sub(began);
         self.metrics
@@ -228,7 +232,7 @@ where
         Ok(Settled {
             position,
             dead,
-            gives_up: !batch.has_more || !place.is_owner,
+            gives_up: !batch.has_more || !assignment.is_owner,
         })
     }
 
@@ -302,28 +306,28 @@ where
     /// often, it is a dead letter.
     fn refuse(
         &self,
-        effort: &mut Effort,
+        retry: &mut RetryState,
         entries: &[Item<Entry>],
         reason: String,
     ) -> Result<(Sequence, Letter), String> {
         if let [entry] = entries {
             let sequence = Sequence::of(&entry.id);
-            let before = effort.failing.filter(|(failing, _)| *failing == sequence);
+            let before = retry.failing.filter(|(failing, _)| *failing == sequence);
             let failures = before.map_or(0, |(_, failures)| failures) + 1;
             if self.options.dead_after.is_some_and(|most| failures >= most) {
                 return Ok(self.bury(sequence, failures, reason, &entry.value));
             }
-            effort.failing = Some((sequence, failures));
-        } else if effort.failures + 1 >= FAILURES_BEFORE_BISECTION {
-            effort.limit = Some(entries.len() / 2);
+            retry.failing = Some((sequence, failures));
+        } else if retry.failures + 1 >= FAILURES_BEFORE_BISECTION {
+            retry.limit = Some(entries.len() / 2);
         }
         Err(reason)
     }
 
     /// Says when to try again.
-    fn later(&self, bucket: Bucket, effort: &mut Effort, problem: &str) -> Next {
-        effort.failures = effort.failures.saturating_add(1);
-        let wait = (self.options.backoff).after(effort.failures, self.runner.environment());
+    fn later(&self, bucket: Bucket, retry: &mut RetryState, problem: &str) -> Next {
+        retry.failures = retry.failures.saturating_add(1);
+        let wait = (self.options.backoff).after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let subscription = self.subscription.name();
         tracing::warn!(subscription, %bucket, problem, ?wait, "a batch failed");

@@ -116,7 +116,7 @@ impl Keys {
     }
 
     /// Returns the sequence of the dead letter under a key.
-    pub(crate) fn lettered(&self, subscription: &str, row: &[u8]) -> Option<Sequence> {
+    pub(crate) fn parse_letter(&self, subscription: &str, row: &[u8]) -> Option<Sequence> {
         let id = ItemId::of_commit(&self.letters(subscription), row)?;
         Some(Sequence::of(&id))
     }
@@ -173,8 +173,8 @@ mod tests {
         for (key, expected) in table {
             assert_eq!(key, expected);
         }
-        assert_eq!(keys.lettered("reader", &letter), Some(sequence));
-        assert_eq!(keys.lettered("other", &letter), None);
+        assert_eq!(keys.parse_letter("reader", &letter), Some(sequence));
+        assert_eq!(keys.parse_letter("other", &letter), None);
         for part in keys.of_subscription("reader") {
             assert!(!part.is_start_of(&keys.settings()));
             assert!(part.bytes().ends_with(b"\x02reader\0"));

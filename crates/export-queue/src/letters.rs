@@ -56,7 +56,7 @@ where
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Snapshot).await?;
         let letters = rows.iter().map(|row| {
-            let sequence = keys.lettered(&self.name, row.key());
+            let sequence = keys.parse_letter(&self.name, row.key());
             let sequence =
                 sequence.ok_or_else(|| corrupt(row.key(), "expected the key of a dead letter"))?;
             let letter = Letter::decode(row.key(), &row.to_value())?;

@@ -156,21 +156,25 @@ mod exporting;
 mod keys;
 mod letters;
 mod metrics;
+mod options;
 #[cfg(test)]
 mod pairs;
 mod queue;
 mod record;
 mod sequence;
+mod subscribe;
 mod subscription;
 mod worker;
 
 pub use crate::error::{Error, Result};
 pub use crate::exporter::{Exporter, SequencedExport};
 pub use crate::letters::DeadLetter;
-pub use crate::queue::{ExportQueue, Start};
+pub use crate::options::WorkerOptions;
+pub use crate::queue::ExportQueue;
 pub use crate::record::MAX_ENTRY_BYTES;
 pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
+pub use crate::subscribe::Start;
 pub use crate::subscription::Subscription;
-pub use crate::worker::{Worker, WorkerOptions};
+pub use crate::worker::Worker;
 pub use async_trait::async_trait;
 pub use combine::{self, BoxError, Pending, Settings, hc_dequeue, keyspace, microqueue};

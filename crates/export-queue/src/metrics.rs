@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use combine::crew::PendingGauges;
+use combine::bucket_worker::PendingGauges;
 use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
 use parking_lot::Mutex;
 

@@ -12,8 +12,9 @@ use conformance::plant::{Plant, Planted};
 
 use crate::batch::{Portion, Settled, Taken};
 use crate::error::Result;
-use crate::queue::{ExportQueue, Start};
+use crate::queue::ExportQueue;
 use crate::sequence::Sequence;
+use crate::subscribe::Start;
 use crate::subscription::Subscription;
 
 /// Two workers of one subscription. A has the bucket.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use combine::crew::wait_until_none;
+use combine::bucket_worker::wait_until_none;
 use combine::hc_dequeue::session::Sessions;
 use combine::keyspace::codec::{Codec, MessagePack};
 use combine::keyspace::{Database, Isolation, Runner, Transaction, limits};

@@ -1,4 +1,4 @@
-//! Who combines which bucket.
+//! Which session works on which bucket.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    /// Takes note of who lives.
+    /// Takes note of the sessions that live.
     pub(super) fn update(&mut self, living: Vec<SessionId>) {
         self.living = living;
     }
 
-    /// Returns the place of a session in the order of a bucket: 0 combines it, the next one stands in.
+    /// Returns the place of a session in the order of a bucket: 0 owns it, the next one takes it over.
     pub(super) fn rank(&self, own: SessionId, bucket: Bucket) -> usize {
         let own = (bond(own, bucket), own);
         let before = self
@@ -37,9 +37,9 @@ impl Roster {
         before.count()
     }
 
-    /// Takes note, once in a patience, of the buckets in which there is something to do, and returns
-    /// those where it is the turn of a session to stand in: their mark has not changed for as many
-    /// rounds as its place in their order says.
+    /// Takes note, round by round, of the buckets in which there is something to do, and returns those
+    /// that a session is to take over: their mark has not changed for as many rounds as its place in
+    /// their order says.
     pub(super) fn stalled(
         &mut self,
         own: SessionId,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_leaves_the_buckets_of_others_where_they_were() {
+    fn a_session_that_goes_leaves_the_buckets_of_others_where_they_were() {
         let mut roster = Roster::default();
         roster.update(sessions(5));
         let before = owners(&roster);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_stands_in_after_as_many_rounds_as_its_rank() {
+    fn a_session_takes_over_after_as_many_rounds_as_its_rank() {
         let mut roster = Roster::default();
         roster.update(sessions(4));
         let bucket = Bucket(7);
@@ -119,7 +119,7 @@ mod tests {
             let rank = roster.rank(session, bucket);
             let mut fresh = Roster::default();
             fresh.update(sessions(4));
-            // What moves is not stood in for.
+            // What moves is not taken over.
             for mark in [&b"1"[..], b"2", b"3"] {
                 assert_eq!(fresh.stalled(session, [standing(mark)].into_iter()), []);
             }

@@ -1,132 +1,26 @@
-//! The task of a worker: which buckets it works on, and when. For this layer and those above it.
-//!
-//! It looks which buckets have something to do and which sessions live, works on those that it is the
-//! first for, and sleeps on a watch of a wake stamp. Whatever comes while it works changes the stamp,
-//! so that it looks again when it is done.
-//!
-//! What there is to do is a [`Job`], which must be right whoever works on a bucket: sessions may
-//! disagree about who lives, so that two work on the same one.
-
-mod pending;
-mod roster;
-mod wait;
+//! What a session does: it keeps time, reads what there is to do, and runs the steps that are due.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, TryFutureExt, try_join};
 use hc_dequeue::keyspace::env::BoxFuture;
-use hc_dequeue::keyspace::{self, Bytes, Database, Runner, Transaction, Tx};
-use hc_dequeue::session::{Life, Member, SessionId, Sessions, Tick};
+use hc_dequeue::keyspace::{self, Database, Runner, Transaction, Tx};
+use hc_dequeue::session::{Life, Member, SessionId, Tick};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-pub use self::pending::{Pending, PendingGauges};
-use self::roster::Roster;
-pub use self::wait::{panic_message, wait_until_none};
+use super::job::{Assignment, Job, Next};
+use super::options::BucketWorkerOptions;
+use super::roster::Roster;
 use crate::keys::Bucket;
 
-/// How long to wait after a look that failed, or a step that panicked.
+/// How long to wait after a read that failed, or a step that panicked.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
-
-/// Something to be done bucket by bucket, by sessions that divide the buckets between them.
-pub trait Job: Send + Sync + 'static {
-    /// What can go wrong.
-    type Error: std::error::Error
-        + From<keyspace::Error>
-        + From<hc_dequeue::Error>
-        + Send
-        + Sync
-        + 'static;
-
-    /// What is to be remembered of a bucket from one step to the next, while there is something to do.
-    type State: Default + Send + 'static;
-
-    /// Returns the buckets in which there is something to do.
-    ///
-    /// # Errors
-    /// Those of the store.
-    fn pending(
-        &self,
-        tr: &impl Transaction,
-    ) -> impl Future<Output = Result<Vec<Bucket>, Self::Error>> + Send;
-
-    /// Returns for each of some buckets what every step changes, so that others see who stands still.
-    ///
-    /// # Errors
-    /// Those of the store.
-    fn marks(
-        &self,
-        tr: &impl Transaction,
-        buckets: &[Bucket],
-    ) -> impl Future<Output = Result<Vec<Bytes>, Self::Error>> + Send;
-
-    /// Does a step in a bucket, and says when the next one is due.
-    ///
-    /// # Cancel safety
-    /// The future is dropped when the worker is, or when a shut-down has waited for long enough.
-    fn step(
-        &self,
-        place: Place,
-        state: Self::State,
-    ) -> impl Future<Output = (Self::State, Next)> + Send;
-
-    /// Is called at each heartbeat, with the buckets that this session works on and for how long the
-    /// oldest of them has waited.
-    ///
-    /// # Errors
-    /// Those of the store.
-    fn report(
-        &self,
-        buckets: Vec<Bucket>,
-        oldest: Duration,
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
-}
-
-/// Where a step is done, and by whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// The session that does it.
-    pub session: SessionId,
-    /// The bucket.
-    pub bucket: Bucket,
-    /// Whether the session is the first for the bucket, as far as it knows. If not, it stands in for
-    /// one that stands still, or has become somebody else's since it began.
-    pub is_owner: bool,
-}
-
-/// When the next step in a bucket is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// When there is something to do again.
-    Done,
-    /// At once, as soon as others had their turn.
-    Again,
-    /// After a while.
-    After(Duration),
-}
-
-/// How a crew works.
-#[derive(Debug, Clone)]
-pub struct CrewOptions {
-    /// How many buckets it works on at the same time.
-    pub concurrency: usize,
-    /// How long a bucket of another session may stand still before the next one stands in.
-    pub patience: Duration,
-    /// How often it looks although nothing woke it.
-    pub poll_interval: Duration,
-    /// What the sessions of a job have in common.
-    pub sessions: Sessions,
-    /// How long a session lives without a sign of life.
-    pub lease: Duration,
-    /// The key that changes whenever there is something to do.
-    pub wake: Vec<u8>,
-}
 
 /// A bucket that this session works on.
 struct Work<S> {
@@ -136,37 +30,37 @@ struct Work<S> {
     again: bool,
     /// When the next step is due, if it is to wait.
     not_before: Option<Duration>,
-    /// Whether this session stands in for another one.
-    stands_in: bool,
+    /// Whether this session has taken the bucket over from one that stands still.
+    is_takeover: bool,
     since: Duration,
 }
 
-/// A watch that is armed. The lock is never contended, nor taken: it makes the crew `Sync`, so that its
-/// futures are `Send`.
+/// A watch that is armed. The lock is never contended, nor taken: it makes the worker `Sync`, so that
+/// its futures are `Send`.
 type Watch = Mutex<BoxFuture<keyspace::Result<()>>>;
 
 /// A session that works on a job.
-pub struct Crew<J: Job, D: Database> {
+pub struct BucketWorker<J: Job, D: Database> {
     job: Arc<J>,
     runner: Runner<D>,
-    options: CrewOptions,
+    options: BucketWorkerOptions,
     member: Member<D>,
     roster: Roster,
     work: BTreeMap<Bucket, Work<J::State>>,
     /// The buckets whose next step is due, first come, first served.
     ready: VecDeque<Bucket>,
     steps: JoinSet<(Bucket, J::State, Next)>,
-    /// Fires when there is something to do, or a session came or went, after the last look.
+    /// Fires when there is something to do, or a session came or went, after the last read.
     woken: Option<Watch>,
     /// Whether it has fired.
     is_stale: bool,
-    /// When to look, whatever the watch says.
-    look_at: Duration,
-    /// When to look who stands still.
+    /// When to read what there is to do, whatever the watch says.
+    refresh_at: Duration,
+    /// When to read which buckets of others stand still.
     round_at: Duration,
 }
 
-impl<J: Job, D: Database> Crew<J, D> {
+impl<J: Job, D: Database> BucketWorker<J, D> {
     /// Opens a session.
     ///
     /// # Errors
@@ -177,11 +71,11 @@ impl<J: Job, D: Database> Crew<J, D> {
     pub async fn open(
         job: Arc<J>,
         runner: Runner<D>,
-        options: CrewOptions,
+        options: BucketWorkerOptions,
     ) -> Result<Self, J::Error> {
         let sessions = options.sessions.clone();
         let now = runner.environment().now();
-        let mut crew = Self {
+        let mut worker = Self {
             member: Member::new(sessions, runner.clone(), options.lease),
             roster: Roster::default(),
             work: BTreeMap::new(),
@@ -189,15 +83,15 @@ impl<J: Job, D: Database> Crew<J, D> {
             steps: JoinSet::new(),
             woken: None,
             is_stale: false,
-            look_at: now,
-            round_at: now + options.patience,
+            refresh_at: now,
+            round_at: now + options.takeover_after,
             job,
             runner,
             options,
         };
-        crew.begin_session().await?;
-        crew.bury_the_dead().await?;
-        Ok(crew)
+        worker.begin_session().await?;
+        worker.remove_dead().await?;
+        Ok(worker)
     }
 
     /// Returns its session.
@@ -206,7 +100,7 @@ impl<J: Job, D: Database> Crew<J, D> {
         self.member.id()
     }
 
-    /// Works until it is told to stop, and how long it may take to.
+    /// Works until `stop` receives how long the steps under way may take.
     ///
     /// # Errors
     /// Those of [`Runner::run`] if the session cannot be ended.
@@ -228,7 +122,7 @@ impl<J: Job, D: Database> Crew<J, D> {
                 Some(ended) = self.steps.join_next() => self.note(ended.ok()),
                 woken = wait(&mut self.woken) => {
                     self.woken = None;
-                    // One that fails is no reason to look: it might fail again at once.
+                    // One that fails is no reason to read: it might fail again at once.
                     self.is_stale = woken.is_ok();
                 }
                 () = timer => {}
@@ -250,25 +144,28 @@ impl<J: Job, D: Database> Crew<J, D> {
             }
         }
         if now >= self.round_at {
-            self.round_at = now + self.options.patience;
-            let stood_in = self.stand_in().await;
-            self.warn(stood_in, "the look at others' buckets failed");
+            self.round_at = now + self.options.takeover_after;
+            let taken_over = self.take_over().await;
+            self.warn(
+                taken_over,
+                "reading which buckets of others stand still failed",
+            );
         }
         // From time to time also while it has work: there may be other buckets, and sessions.
-        if now >= self.look_at || self.is_stale && self.has_room() {
+        if now >= self.refresh_at || self.is_stale && self.has_room() {
             self.is_stale = false;
-            self.look_at = now + self.options.poll_interval;
-            let looked = self.look().await;
-            if looked.is_err() {
-                self.look_at = now + PAUSE_AFTER_FAILURE;
+            self.refresh_at = now + self.options.poll_interval;
+            let refreshed = self.refresh().await;
+            if refreshed.is_err() {
+                self.refresh_at = now + PAUSE_AFTER_FAILURE;
             }
-            self.warn(looked, "the look for something to do failed");
+            self.warn(refreshed, "reading what there is to do failed");
         }
     }
 
     fn next_timer(&self) -> Duration {
         let retries = self.work.values().filter_map(|work| work.not_before);
-        let times = retries.chain([self.look_at, self.round_at]);
+        let times = retries.chain([self.refresh_at, self.round_at]);
         times.fold(self.member.next_tick(), Duration::min)
     }
 
@@ -278,15 +175,15 @@ impl<J: Job, D: Database> Crew<J, D> {
     }
 
     /// Reads which buckets have something to do and which sessions live, and watches for more.
-    async fn look(&mut self) -> Result<(), J::Error> {
+    async fn refresh(&mut self) -> Result<(), J::Error> {
         let (job, options) = (&*self.job, &self.options);
-        let look = |tr: Tx<_>| async move {
+        let read = |tr: Tx<_>| async move {
             let woken = tr.watch(&options.wake);
             let sessions = options.sessions.all(&tr).map_err(J::Error::from);
             let (pending, sessions) = try_join!(job.pending(&tr), sessions)?;
             Ok::<_, J::Error>((woken, pending, sessions))
         };
-        let (woken, pending, sessions) = self.runner.run(look).await?;
+        let (woken, pending, sessions) = self.runner.run(read).await?;
         self.woken = Some(Watch::new(Box::pin(woken)));
         let living = sessions
             .into_iter()
@@ -305,21 +202,21 @@ impl<J: Job, D: Database> Crew<J, D> {
         self.roster.rank(self.session(), bucket) == 0
     }
 
-    /// Looks which buckets of others stand still, and stands in where it is this session's turn.
-    async fn stand_in(&mut self) -> Result<(), J::Error> {
+    /// Reads which buckets of others stand still, and takes over those where it is this session's turn.
+    async fn take_over(&mut self) -> Result<(), J::Error> {
         let (job, roster, own) = (&*self.job, &self.roster, self.member.id());
-        let look = |tr| async move {
+        let read = |tr| async move {
             let mut pending = job.pending(&tr).await?;
             pending.retain(|bucket| roster.rank(own, *bucket) > 0);
             let marks = job.marks(&tr, &pending).await?;
             Ok::<_, J::Error>((pending, marks))
         };
-        let (pending, marks) = self.runner.run(look).await?;
+        let (pending, marks) = self.runner.run(read).await?;
         let standing = pending.into_iter().zip(marks);
         for bucket in self.roster.stalled(own, standing) {
             if !self.work.contains_key(&bucket) {
                 let recipe = self.options.sessions.subspace();
-                tracing::info!(%recipe, %bucket, "stands in for another worker");
+                tracing::info!(%recipe, %bucket, "takes over a bucket that stands still");
                 self.put(bucket, true);
             }
         }
@@ -327,7 +224,7 @@ impl<J: Job, D: Database> Crew<J, D> {
     }
 
     /// Notes that there is something to do in a bucket.
-    fn put(&mut self, bucket: Bucket, stands_in: bool) {
+    fn put(&mut self, bucket: Bucket, is_takeover: bool) {
         let since = self.now();
         if let Some(work) = self.work.get_mut(&bucket) {
             work.again |= work.state.is_none();
@@ -337,7 +234,7 @@ impl<J: Job, D: Database> Crew<J, D> {
             state: Some(J::State::default()),
             again: false,
             not_before: None,
-            stands_in,
+            is_takeover,
             since,
         };
         self.work.insert(bucket, work);
@@ -349,11 +246,8 @@ impl<J: Job, D: Database> Crew<J, D> {
             let Some(bucket) = self.ready.pop_front() else {
                 return;
             };
-            let place = Place {
-                session: self.session(),
-                bucket,
-                is_owner: self.is_owner(bucket),
-            };
+            let is_owner = self.is_owner(bucket);
+            let assignment = Assignment::new(self.session(), bucket, is_owner);
             let state = self
                 .work
                 .get_mut(&bucket)
@@ -361,7 +255,7 @@ impl<J: Job, D: Database> Crew<J, D> {
             if let Some(state) = state {
                 let job = self.job.clone();
                 let step = async move {
-                    let step = AssertUnwindSafe(job.step(place, state)).catch_unwind();
+                    let step = AssertUnwindSafe(job.step(assignment, state)).catch_unwind();
                     let (state, next) = step.await.unwrap_or_else(|_| {
                         tracing::error!(%bucket, "a step panicked");
                         (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
@@ -387,17 +281,17 @@ impl<J: Job, D: Database> Crew<J, D> {
         work.state = Some(state);
         match next {
             Next::After(wait) => work.not_before = Some(now + wait),
-            _ if !is_owner && !work.stands_in => drop(self.work.remove(&bucket)),
+            _ if !is_owner && !work.is_takeover => drop(self.work.remove(&bucket)),
             Next::Done if !again => drop(self.work.remove(&bucket)),
             Next::Done | Next::Again => self.ready.push_back(bucket),
         }
     }
 
-    /// Shows that the session lives, and looks who does not.
+    /// Shows that the session lives, and removes those that do not.
     async fn tick(&mut self) -> Result<(), J::Error> {
         match self.member.tick().await? {
             Tick::Observed => return Ok(()),
-            // Whoever has declared it dead works on its buckets.
+            // The session that has declared it dead works on its buckets.
             Tick::Dead => return self.begin_session().await,
             Tick::Beaten => {}
         }
@@ -408,8 +302,8 @@ impl<J: Job, D: Database> Crew<J, D> {
             .map(|work| now.saturating_sub(work.since));
         let oldest = waits.max().unwrap_or_default();
         let buckets = self.work.keys().copied().collect();
-        // First, so that a report that fails keeps nobody from the buckets of the dead.
-        self.bury_the_dead().await?;
+        // First, so that a report that fails keeps no session from the buckets of the dead.
+        self.remove_dead().await?;
         self.job.report(buckets, oldest).await
     }
 
@@ -425,7 +319,7 @@ impl<J: Job, D: Database> Crew<J, D> {
     }
 
     /// Removes sessions that are dead.
-    async fn bury_the_dead(&mut self) -> Result<(), J::Error> {
+    async fn remove_dead(&mut self) -> Result<(), J::Error> {
         let dead = self.member.look_for_dead().await?;
         if dead.is_empty() {
             return Ok(());
@@ -476,46 +370,7 @@ impl<J: Job, D: Database> Crew<J, D> {
     }
 }
 
-/// A crew at work in a task of its own. Dropping it stops the crew wherever it is.
-#[must_use = "a crew whose hands are dropped stops"]
-pub struct Hands<E> {
-    crew: JoinSet<Result<(), E>>,
-    stop: oneshot::Sender<Duration>,
-}
-
-impl<E: Send + 'static> Hands<E> {
-    /// Has a crew work, in a span.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    pub fn begin<J: Job<Error = E>, D: Database>(crew: Crew<J, D>, span: tracing::Span) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(crew.run(stopped).instrument(span));
-        Self { crew: tasks, stop }
-    }
-
-    /// Begins no more steps, waits up to `grace` for those under way, and ends the session.
-    ///
-    /// # Errors
-    /// Those of [`Runner::run`]: the session ends after a lease then.
-    ///
-    /// # Cancel safety
-    /// Dropping the future stops the crew wherever it is.
-    pub async fn shut_down(mut self, grace: Duration) -> Result<(), E> {
-        // It has ended by itself only if it panicked, which is told next.
-        let _ = self.stop.send(grace);
-        match self.crew.join_next().await {
-            Some(Ok(ended)) => ended,
-            Some(Err(error)) if error.is_panic() => {
-                std::panic::resume_unwind(error.into_panic());
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Waits for a watch, for ever if there is none.
+/// Waits for a watch, without end if there is none.
 async fn wait(watch: &mut Option<Watch>) -> keyspace::Result<()> {
     match watch {
         Some(watch) => watch.get_mut().await,

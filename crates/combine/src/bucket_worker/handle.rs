@@ -1,0 +1,54 @@
+//! A bucket worker in a task of its own.
+
+use std::time::Duration;
+
+use hc_dequeue::keyspace::Database;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+use super::job::Job;
+use super::worker::BucketWorker;
+
+/// A bucket worker in a task of its own. Dropping the handle stops the worker wherever it is.
+#[must_use = "a worker whose handle is dropped stops"]
+pub struct WorkerHandle<E> {
+    task: JoinSet<Result<(), E>>,
+    stop: oneshot::Sender<Duration>,
+}
+
+impl<E: Send + 'static> WorkerHandle<E> {
+    /// Spawns the task of a worker, in a span.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn<J: Job<Error = E>, D: Database>(
+        worker: BucketWorker<J, D>,
+        span: tracing::Span,
+    ) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let mut task = JoinSet::new();
+        task.spawn(worker.run(stopped).instrument(span));
+        Self { task, stop }
+    }
+
+    /// Begins no more steps, waits up to `grace` for those under way, and ends the session.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`](hc_dequeue::keyspace::Runner::run): the session ends after a lease
+    /// then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the worker wherever it is.
+    pub async fn shut_down(mut self, grace: Duration) -> Result<(), E> {
+        // A worker ends by itself only if it panicked, which the join reports.
+        let _ = self.stop.send(grace);
+        match self.task.join_next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(error)) if error.is_panic() => {
+                std::panic::resume_unwind(error.into_panic());
+            }
+            _ => Ok(()),
+        }
+    }
+}
