@@ -11,7 +11,7 @@ use benches::run_tasks;
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
-use export_queue::WorkerOptions;
+use export_queue::{ExportOptions, WorkerOptions};
 use keyspace::codec::{Bincode, Codec, Raw};
 use keyspace::transaction::key_after;
 use keyspace::{Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction};
@@ -35,9 +35,9 @@ pub(crate) fn measure(stage: &Stage) -> String {
                 let log = Log::fill(stage, place, entries / ENTRIES_PER_COMMIT).await;
                 let rate = |took: Duration| Figures::of_rate(entries as f64 / took.as_secs_f64());
                 read.push(rate(read_all(&log).await));
-                let options = WorkerOptions::default()
-                    .bytes_per_batch(BYTES_PER_BATCH)
-                    .concurrency(BUCKETS_AT_ONCE);
+                let options = ExportOptions::new()
+                    .worker(WorkerOptions::new().concurrency(BUCKETS_AT_ONCE))
+                    .bytes_per_batch(BYTES_PER_BATCH);
                 exported.push(rate(log.export(options, Duration::ZERO).await.took));
             });
         });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use combine::{CombineQueue, Settings, Unobserved, WorkerOptions};
+use combine::{CombineOptions, CombineQueue, Settings, Unobserved};
 use keyspace::{Database, Isolation, OwnedTransaction, RunOptions, Runner, Store, Transaction};
 
 use super::{Adder, Count, Key, ONE, sum};
@@ -88,7 +88,7 @@ impl Added {
     /// # Panics
     /// If the store fails.
     pub async fn work(&self, bytes_per_pass: usize) -> Worker {
-        let options = WorkerOptions::default().bytes_per_pass(bytes_per_pass);
+        let options = CombineOptions::new().bytes_per_pass(bytes_per_pass);
         let worker = self.queue.work(&self.runner, options, Unobserved).await;
         Worker(worker.expect("nothing conflicts"))
     }

@@ -12,7 +12,7 @@ use std::slice;
 use std::time::Duration;
 
 use combine::keyspace::{self, Isolation, Runner, Store, Subspace};
-use combine::{CombineQueue, Result, Settings, Unobserved, WorkerOptions};
+use combine::{CombineOptions, CombineQueue, Result, Settings, Unobserved};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let texts = root.subspace(&"texts");
     let texts: CombineQueue<String, Edit, String> =
         CombineQueue::open(runner, texts, Settings::default(), edit).await?;
-    let options = WorkerOptions::default();
+    let options = CombineOptions::default();
     let worker = texts.work(runner, options, Unobserved).await?;
     let (texts, name) = (&texts, &"letter".to_owned());
 

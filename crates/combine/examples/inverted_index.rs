@@ -13,8 +13,8 @@ use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
 use combine::{
-    BoxError, Change, ChangeObserver, CombineQueue, Error, LastWriter, Result, Settings,
-    WorkerOptions,
+    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Error, LastWriter, Result,
+    Settings,
 };
 use futures::future::try_join_all;
 
@@ -69,7 +69,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let places: Places =
         CombineQueue::open(runner, places, Settings::default(), LastWriter).await?;
     let index = Index(root.subspace(&"index"));
-    let options = WorkerOptions::default();
+    let options = CombineOptions::default();
     let worker = places.work(runner, options, index.clone()).await?;
 
     // In the last wave everybody leaves.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
-use combine::{CombineQueue, Result, Settings, Sum, Unobserved, WorkerOptions};
+use combine::{CombineOptions, CombineQueue, Result, Settings, Sum, Unobserved};
 use futures::future::try_join_all;
 
 /// What becomes of which document.
@@ -46,7 +46,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
         documents: root.subspace(&"documents"),
         counts: CombineQueue::open(runner, counts, Settings::default(), Sum).await?,
     };
-    let options = WorkerOptions::default();
+    let options = CombineOptions::default();
     let worker = library.counts.work(runner, options, Unobserved).await?;
     for changes in [&ADDED[..], &CHANGED, &REMOVED] {
         // Each in a transaction of its own, all at once.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
-use crate::options::WorkerOptions;
+use crate::options::CombineOptions;
 use crate::pass::{Pass, Plan};
 use crate::queue::CombineQueue;
 
@@ -59,7 +59,7 @@ impl First {
 pub(crate) struct Combining<K, U, V, C, D: Database, O> {
     pub(crate) queue: CombineQueue<K, U, V, C>,
     pub(crate) runner: Runner<D>,
-    pub(crate) options: WorkerOptions,
+    pub(crate) options: CombineOptions,
     pub(crate) observer: O,
     pub(crate) metrics: Metrics,
 }
@@ -102,7 +102,7 @@ where
         let budget = (self.options.bytes_per_pass).checked_shr(retry.shrunk_bits);
         let plan = Plan {
             budget: budget.unwrap_or(0).max(1),
-            observer_time_limit: self.options.observer_time_limit,
+            observer_time_limit: self.options.observer_time_limit(),
             set_aside: None,
         };
         let began = self.runner.environment().now();
@@ -206,7 +206,10 @@ where
             return (retry, Next::Again);
         }
         retry.failures = retry.failures.saturating_add(1);
-        let wait = (self.options.backoff).after(retry.failures, self.runner.environment());
+        let wait = self
+            .options
+            .backoff()
+            .after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let error: &dyn std::error::Error = error;
         tracing::warn!(queue = %self.queue.subspace(), %bucket, error, ?wait, "a pass failed");

@@ -24,7 +24,7 @@
 //! use std::time::Duration;
 //!
 //! use combine::keyspace::{self, Isolation, Runner, Subspace};
-//! use combine::{CombineQueue, Error, Settings, Sum, Unobserved, WorkerOptions};
+//! use combine::{CombineOptions, CombineQueue, Error, Settings, Sum, Unobserved};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let runner = Runner::new(keyspace::open("memory:")?);
@@ -38,7 +38,7 @@
 //! }
 //!
 //! // One worker or many, in any process.
-//! let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
+//! let worker = words.work(&runner, CombineOptions::default(), Unobserved).await?;
 //! words.wait_idle(&runner).await?;
 //! let count = runner
 //!     .run(|tr| async move { queue.settled(&tr, word, Isolation::Snapshot).await })
@@ -61,7 +61,7 @@
 //!   portions.
 //! - Commit additions exactly once, as [`Runner::run`] does: a repeated addition counts twice.
 //! - Let an observer do what it does through its transaction alone, since it may run several times for
-//!   one commit, and in less than [its time](WorkerOptions::observer_time_limit).
+//!   one commit, and in less than [its time](WorkerOptions::time_limit).
 //! - Run workers as fast as writers write: updates that nobody combines pile up, and a key that gets
 //!   more of them than a pass takes, pass after pass, is reported when that ends.
 //! - Look at what was [set aside](CombineQueue::set_aside).
@@ -91,7 +91,7 @@
 //!
 //! - An update takes up to [`MAX_UPDATE_BYTES`] and a value up to [`MAX_VALUE_BYTES`], as encoded. A
 //!   combiner that goes beyond sets the updates aside.
-//! - A pass stays within its [budget](WorkerOptions::bytes_per_pass) and a transaction's limits,
+//! - A pass stays within its [budget](CombineOptions::bytes_per_pass) and a transaction's limits,
 //!   whatever the observer adds: when it was too large or took too long, it is tried with less. A change
 //!   that alone does not fit is not reported, and its last update set aside.
 //! - One key, the wake stamp, is written by every addition, and one per bucket: on a large cluster the
@@ -141,9 +141,9 @@ pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{BoxError, Error, Result, Stored};
 pub use crate::keys::Bucket;
 pub use crate::observer::{Change, ChangeObserver, Unobserved};
-pub use crate::options::WorkerOptions;
+pub use crate::options::CombineOptions;
 pub use crate::queue::CombineQueue;
 pub use crate::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Settings};
 pub use crate::worker::Worker;
-pub use hc_dequeue::{self, keyspace, microqueue};
+pub use hc_dequeue::{self, Backoff, WorkerOptions, keyspace, microqueue};

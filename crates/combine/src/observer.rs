@@ -58,7 +58,7 @@ pub trait ChangeObserver<K, V>: Send + Sync + 'static {
     /// # Errors
     /// An error with a code that FoundationDB calls retryable among its sources makes the pass run
     /// again at once. After any other one, a panic, or more time than
-    /// [the worker grants](crate::WorkerOptions::observer_time_limit), the bucket is tried again
+    /// [the worker grants](crate::WorkerOptions::time_limit), the bucket is tried again
     /// later. Nothing of the pass is committed, and nothing is lost.
     ///
     /// # Cancel safety

@@ -2,42 +2,60 @@
 
 use std::time::Duration;
 
-use hc_dequeue::Backoff;
+use hc_dequeue::{Backoff, WorkerOptions};
 
-/// The shortest time limit, patience and poll interval: with none a worker would do nothing else.
+/// The shortest time until a takeover: with none a worker would do nothing else.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// How a [`Worker`](crate::Worker) works.
+///
+/// Unless set otherwise in [`worker`](Self::worker), it combines four buckets at once; the observer has
+/// three seconds; the worker looks every second at what a watch should have told; a bucket waits from
+/// 100 milliseconds to 30 seconds after a failure.
+///
+/// ```
+/// use combine::{CombineOptions, WorkerOptions};
+///
+/// let options = CombineOptions::new()
+///     .worker(WorkerOptions::new().concurrency(8))
+///     .bytes_per_pass(1 << 18);
+/// # drop(options);
+/// ```
 #[derive(Debug, Clone)]
-pub struct WorkerOptions {
+#[non_exhaustive]
+pub struct CombineOptions {
+    worker: WorkerOptions,
     pub(crate) bytes_per_pass: usize,
-    pub(crate) concurrency: usize,
-    pub(crate) observer_time_limit: Duration,
-    pub(crate) patience: Duration,
-    pub(crate) poll_interval: Duration,
-    pub(crate) backoff: Backoff,
+    pub(crate) takeover_after: Duration,
 }
 
-impl Default for WorkerOptions {
-    /// Passes of a mebibyte, four at once; an observer has three seconds, and another worker five; a
-    /// look every second at what a watch should have told; waits from 100 milliseconds to 30 seconds
-    /// after failures.
+impl Default for CombineOptions {
+    /// Passes of a mebibyte, and a takeover after five seconds.
     fn default() -> Self {
         Self {
+            worker: WorkerOptions::default(),
             bytes_per_pass: 1 << 20,
-            concurrency: 4,
-            observer_time_limit: Duration::from_secs(3),
-            patience: Duration::from_secs(5),
-            poll_interval: Duration::from_secs(1),
-            backoff: Backoff {
-                first: Duration::from_millis(100),
-                longest: Duration::from_secs(30),
-            },
+            takeover_after: Duration::from_secs(5),
         }
     }
 }
 
-impl WorkerOptions {
+impl CombineOptions {
+    /// Begins with the defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets what the workers of all recipes have in common. A call is one of the observer: it takes
+    /// place in a transaction, which lives for five seconds and needs some of them for its reads and
+    /// its commit.
+    #[must_use]
+    pub fn worker(mut self, options: WorkerOptions) -> Self {
+        self.worker = options;
+        self
+    }
+
     /// Sets how many bytes of updates and values a pass reads and how many bytes of its transaction it
     /// takes for itself, both together, and so how much memory. At least one update is combined,
     /// however large. What the observer stages comes on top: if that makes the transaction too large
@@ -48,42 +66,29 @@ impl WorkerOptions {
         self
     }
 
-    /// Sets how many buckets are combined at the same time, at least one.
+    /// Sets how long a bucket of a worker that lives may stand still before the next worker in the
+    /// order of that bucket takes it over; the one after that waits for twice as long, and so on. They
+    /// look that often, so a takeover may come as much later.
     #[must_use]
-    pub fn concurrency(mut self, buckets: usize) -> Self {
-        self.concurrency = buckets.max(1);
+    pub fn takeover_after(mut self, time: Duration) -> Self {
+        self.takeover_after = time.max(SHORTEST);
         self
     }
 
-    /// Sets how long a call of the observer may take. A transaction lives for five seconds, and needs
-    /// some of them for its reads and its commit.
-    #[must_use]
-    pub fn observer_time_limit(mut self, limit: Duration) -> Self {
-        self.observer_time_limit = limit.max(SHORTEST);
-        self
+    pub(crate) fn concurrency(&self) -> usize {
+        self.worker.concurrency_or(4)
     }
 
-    /// Sets how long a bucket of a worker that lives may stand still before the next one in the order
-    /// of that bucket combines it; the one after that waits for twice as long, and so on. They look
-    /// that often, so it may take one patience more.
-    #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience.max(SHORTEST);
-        self
+    pub(crate) fn observer_time_limit(&self) -> Duration {
+        self.worker.time_limit_or(Duration::from_secs(3))
     }
 
-    /// Sets how often a worker looks although nothing woke it. A watch wakes it as soon as there is
-    /// an update; this is for those that get lost.
-    #[must_use]
-    pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval.max(SHORTEST);
-        self
+    pub(crate) fn poll_interval(&self) -> Duration {
+        self.worker.poll_interval_or(Duration::from_secs(1))
     }
 
-    /// Sets when a bucket is tried again whose observer, or whose pass, has failed.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
+    pub(crate) fn backoff(&self) -> Backoff {
+        let default = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
+        self.worker.backoff_or(default)
     }
 }

@@ -11,7 +11,7 @@ use crate::combining::Combining;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
-use crate::options::WorkerOptions;
+use crate::options::CombineOptions;
 use crate::queue::CombineQueue;
 
 /// Combines the updates of a queue until it is shut down.
@@ -21,7 +21,7 @@ use crate::queue::CombineQueue;
 /// a bucket, and the first one combines it. While they disagree about who lives, two may try the same
 /// bucket, and one of their passes fails with a conflict. When a worker dies, the others combine its
 /// buckets as soon as its session is found dead, after a lease; when a pass hangs, after the
-/// [patience](WorkerOptions::patience).
+/// [time for a takeover](CombineOptions::takeover_after).
 ///
 /// # Conflicts
 /// A pass conflicts with another pass over the same bucket, with an
@@ -57,7 +57,7 @@ where
     pub async fn work<D: Database>(
         &self,
         runner: &Runner<D>,
-        options: WorkerOptions,
+        options: CombineOptions,
         observer: impl ChangeObserver<K, V>,
     ) -> Result<Worker> {
         let own = BucketWorkerOptions::new(
@@ -66,9 +66,9 @@ where
             self.keys.wake(),
         );
         let own = own
-            .concurrency(options.concurrency)
-            .takeover_after(options.patience)
-            .poll_interval(options.poll_interval);
+            .concurrency(options.concurrency())
+            .takeover_after(options.takeover_after)
+            .poll_interval(options.poll_interval());
         let job = Combining {
             queue: self.clone(),
             runner: runner.clone(),

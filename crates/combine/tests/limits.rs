@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use combine::{
-    BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact, MAX_UPDATE_BYTES,
-    MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved, WorkerOptions,
+    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error, Exact,
+    MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved,
 };
 use common::{LONG, Log, World, settings};
 use conformance::scale;
@@ -76,13 +76,13 @@ impl Bytewise {
         self.runner.run(initialize).await
     }
 
-    async fn combine(&self, options: WorkerOptions) {
+    async fn combine(&self, options: CombineOptions) {
         self.combine_and_tell(options, Unobserved).await;
     }
 
     async fn combine_and_tell(
         &self,
-        options: WorkerOptions,
+        options: CombineOptions,
         observer: impl ChangeObserver<Bytes, Bytes>,
     ) {
         let worker = self.queue.work(&self.runner, options, observer);
@@ -152,7 +152,7 @@ async fn a_pass_takes_80_000_updates(store: TestStore) {
             world.runner.run(add).await.unwrap();
         }
         world
-            .combine(WorkerOptions::default().bytes_per_pass(usize::MAX))
+            .combine(CombineOptions::new().bytes_per_pass(usize::MAX))
             .await;
         // Each key with all of its updates at once, so that one pass took them.
         let per_key = UPDATES / keys;
@@ -177,7 +177,7 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
         world.add_all(ones.clone()).await;
     }
     let log = Log::new(&world.root);
-    let options = WorkerOptions::default().bytes_per_pass(1 << 16);
+    let options = CombineOptions::new().bytes_per_pass(1 << 16);
     let worker = world.work_with(options, log.clone()).await;
     // However long that takes.
     world.queue.wait_idle(&world.runner).await.unwrap();
@@ -212,9 +212,7 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     let value = Bytes::from([largest, rest].concat());
     assert_eq!(world.exact(&key).await.as_ref(), Some(&value));
     // One at a time, so that the value is also stored before it is reported.
-    world
-        .combine(WorkerOptions::default().bytes_per_pass(1))
-        .await;
+    world.combine(CombineOptions::new().bytes_per_pass(1)).await;
     assert_eq!(world.settled(&key).await.as_ref(), Some(&value));
 
     let too_large = Bytes::from(vec![7; MAX_VALUE_BYTES + 1]);
@@ -239,7 +237,7 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     for key in [&key, &other] {
         world.add(key, &more).await.unwrap();
     }
-    world.combine(WorkerOptions::default()).await;
+    world.combine(CombineOptions::default()).await;
     // The key is as it was, and the other one goes on.
     assert_eq!(world.settled(&key).await, Some(value.clone()));
     assert_eq!(world.exact(&key).await, Some(value));
@@ -253,13 +251,13 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     // As long as there is no room, it is set aside again; then it fits.
     assert!(world.redrive(&aside[0]).await);
     assert!(!world.redrive(&aside[0]).await);
-    world.combine(WorkerOptions::default()).await;
+    world.combine(CombineOptions::default()).await;
     assert_eq!(world.set_aside().await, aside);
     world.add(&key, &nothing).await.unwrap();
-    world.combine(WorkerOptions::default()).await;
+    world.combine(CombineOptions::default()).await;
     assert_eq!(world.settled(&key).await, None);
     assert!(world.redrive(&aside[0]).await);
-    world.combine(WorkerOptions::default()).await;
+    world.combine(CombineOptions::default()).await;
     assert_eq!(world.settled(&key).await, Some(more));
     assert_eq!(world.set_aside().await, []);
 }
@@ -292,7 +290,7 @@ async fn values_count_as_bytes_of_a_pass(store: TestStore) {
     }
     // Room for the updates of all of them, and for two values as they were and as they are.
     let (most, room) = (Most::default(), 5 * half.len());
-    let options = WorkerOptions::default().bytes_per_pass(room);
+    let options = CombineOptions::new().bytes_per_pass(room);
     world.combine_and_tell(options, most.clone()).await;
     assert_eq!(most.0.load(Ordering::Relaxed), 2);
     let value = Bytes::from([half, more].concat());
@@ -319,7 +317,7 @@ async fn keys_may_hold_any_bytes_and_begin_with_each_other(store: TestStore) {
             expected.insert(key, Bytes::from(value));
         }
         world
-            .combine(WorkerOptions::default().bytes_per_pass(bytes_per_pass))
+            .combine(CombineOptions::new().bytes_per_pass(bytes_per_pass))
             .await;
         assert_eq!(world.values().await, expected);
         for (key, value) in expected {
@@ -350,7 +348,7 @@ async fn the_largest_key_goes_everywhere(store: TestStore) {
     }
     world.add(&key, &update).await.unwrap();
     assert_eq!(world.exact(&key).await.as_ref(), Some(&update));
-    world.combine(WorkerOptions::default()).await;
+    world.combine(CombineOptions::default()).await;
     assert_eq!(world.settled(&key).await.as_ref(), Some(&update));
     assert_eq!(world.values().await, [(key, update)].into());
 }
@@ -372,7 +370,7 @@ async fn any_number_of_buckets_does_the_same(store: TestStore) {
                 .zip(1..)
                 .map(|(key, update)| (key.clone(), update));
             world.add_all(updates.clone().collect()).await;
-            world.combine(WorkerOptions::default(), &log).await;
+            world.combine(CombineOptions::default(), &log).await;
             let expected = updates.map(|(key, update)| (key, update * (round + 1)));
             assert_eq!(world.values().await, expected.collect());
             log.check(&world).await;

@@ -7,7 +7,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use combine::{
-    BoxError, Bucket, Change, ChangeObserver, Error, Exact, LastWriter, Unobserved, WorkerOptions,
+    BoxError, Bucket, Change, ChangeObserver, CombineOptions, Error, Exact, LastWriter, Unobserved,
 };
 use common::{LONG, Log, World};
 use conformance::stores::TestStore;
@@ -33,7 +33,7 @@ async fn updates_become_values_and_reports(store: TestStore) {
     let updates = [("a", 1), ("b", 2), ("a", 3)].map(|(key, update)| (key.to_owned(), update));
     world.add_all(updates.to_vec()).await;
     assert_eq!(world.values().await, BTreeMap::new());
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
     let expected = [("a".to_owned(), 4), ("b".to_owned(), 2)];
     assert_eq!(world.values().await, expected.into());
     assert_eq!(world.settled("a").await, Some(4));
@@ -48,12 +48,12 @@ async fn a_key_that_ends_where_it_was_is_not_reported(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let log = Log::new(&world.root);
     world.add("a", 1).await;
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
     world.add("a", 5).await;
     world.add("a", -5).await;
     world.add("b", 7).await;
     world.add("b", -7).await;
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
     let reports = log.reports(&world.runner).await;
     assert_eq!(reports, [("a".to_owned(), (1, Some(1)))].into());
     log.check(&world).await;
@@ -88,7 +88,7 @@ async fn one_update_per_pass_does_the_same(store: TestStore) {
         let updates = ["a", "b", "c"].map(|key| (key.to_owned(), update));
         world.add_all(updates.to_vec()).await;
     }
-    let options = WorkerOptions::default().bytes_per_pass(1);
+    let options = CombineOptions::new().bytes_per_pass(1);
     world.combine(options, &log).await;
     let expected = ["a", "b", "c"].map(|key| (key.to_owned(), (1, Some(10))));
     // Folded one by one, and each key reported once.
@@ -126,7 +126,7 @@ async fn a_pass_goes_as_far_as_its_budget(store: TestStore) {
     let updates = (0..KEYS).map(|key| (format!("key {key}"), Some(value.clone())));
     world.add_all(updates.collect()).await;
     let count = world.root.subspace(&"count");
-    let options = WorkerOptions::default().bytes_per_pass(BYTES_PER_PASS);
+    let options = CombineOptions::new().bytes_per_pass(BYTES_PER_PASS);
     let worker = world.work_with(options, Passes(count.clone())).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -145,7 +145,7 @@ async fn a_key_at_zero_has_no_value(store: TestStore) {
     let log = Log::new(&world.root);
     for update in [3, -3, 2] {
         world.add("a", update).await;
-        world.combine(WorkerOptions::default(), &log).await;
+        world.combine(CombineOptions::default(), &log).await;
         let expected = (update != -3).then_some(update);
         assert_eq!(world.settled("a").await, expected);
         log.check(&world).await;
@@ -161,7 +161,7 @@ async fn exact_values_count_what_is_pending(store: TestStore) {
     assert_eq!(world.exact("a").await, Some(7));
     assert_eq!(world.exact("b").await, None);
     world
-        .combine(WorkerOptions::default(), &Log::new(&world.root))
+        .combine(CombineOptions::default(), &Log::new(&world.root))
         .await;
     world.add("a", -7).await;
     assert_eq!(world.settled("a").await, Some(7));
@@ -208,7 +208,7 @@ async fn initialized_values_are_old_values(store: TestStore) {
     let again = world.runner.run(load).await.unwrap_err();
     assert!(matches!(again, Error::AlreadyPresent { .. }), "{again}");
     let log = Log::new(&world.root);
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
     assert_eq!(world.settled("a").await, Some(41));
     // The report began at the value that the log does not know of.
     let broken = std::mem::take(&mut *log.broken.lock().unwrap());
@@ -222,7 +222,7 @@ async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
         .collect();
     world.add_all(updates).await;
     world
-        .combine(WorkerOptions::default(), &Log::new(&world.root))
+        .combine(CombineOptions::default(), &Log::new(&world.root))
         .await;
     let queue = &world.queue;
     let mut all = Vec::new();
@@ -256,7 +256,7 @@ async fn splits_part_the_buckets_of_updates_and_values(store: TestStore) {
     world.add_all(updates.collect()).await;
     let pending = world.rows("u").await;
     world
-        .combine(WorkerOptions::default(), &Log::new(&world.root))
+        .combine(CombineOptions::default(), &Log::new(&world.root))
         .await;
     let values = world.rows("v").await;
     for (buckets_per_shard, shards) in [(0, 7), (1, 7), (3, 3), (7, 1), (100, 1)] {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
-use combine::{CombineQueue, Settings, Sum, WorkerOptions};
+use combine::{CombineOptions, CombineQueue, Settings, Sum, WorkerOptions};
 use common::{LONG, Log, World, settings};
 use conformance::process::{Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
@@ -58,13 +58,13 @@ async fn work(role: &str) {
     let (process, url) = role.split_once(' ').unwrap();
     let world = Arc::new(open(url).await);
     let log = Log::new(&world.root);
-    let options = WorkerOptions::default()
+    let options = CombineOptions::new()
+        .worker(WorkerOptions::new().backoff(Backoff::new(
+            Duration::from_millis(10),
+            Duration::from_millis(100),
+        )))
         .bytes_per_pass(10_000)
-        .patience(Duration::from_millis(500))
-        .backoff(Backoff {
-            first: Duration::from_millis(10),
-            longest: Duration::from_millis(100),
-        });
+        .takeover_after(Duration::from_millis(500));
     let _worker = world.work_with(options, log.clone()).await;
     let writers = (0..WRITERS).map(|writer| {
         let (world, log) = (world.clone(), log.clone());

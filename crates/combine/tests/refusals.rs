@@ -9,7 +9,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use combine::microqueue::{self, ItemId};
-use combine::{Bucket, CombineQueue, Error, Exact, SetAside, Settings, Sum, WorkerOptions};
+use combine::{Bucket, CombineOptions, CombineQueue, Error, Exact, SetAside, Settings, Sum};
 use common::{LONG, Log, Queue, World, settings};
 use conformance::stores::TestStore;
 use keyspace::codec::{Bincode, Codec, Json};
@@ -183,7 +183,7 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         }
         world.add("a", 2).await;
         world.add("b", 4).await;
-        let options = WorkerOptions::default().bytes_per_pass(bytes_per_pass);
+        let options = CombineOptions::new().bytes_per_pass(bytes_per_pass);
         world.combine(options.clone(), &log).await;
         let expected = [("a", 3), ("b", 4)].map(|(key, sum)| (key.to_owned(), sum));
         assert_eq!(world.values().await, expected.clone().into());
@@ -230,7 +230,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     let world = World::new(&store, 1, sums).await;
     let log = Log::new(&world.root);
     world.add("bad", 1).await;
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
     let updates = [("a", 2), ("bad", 4), ("bad", -1), ("z", 8)];
     world
         .add_all(updates.map(|(key, update)| (key.to_owned(), update)).into())
@@ -243,7 +243,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
         "{refused}"
     );
 
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
     let expected = [("a", 2), ("bad", 1), ("z", 8)].map(|(key, sum)| (key.to_owned(), sum));
     assert_eq!(world.values().await, expected.into());
     assert_eq!(world.exact("bad").await, Some(1));
@@ -259,7 +259,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     }
     // What it takes alone counts after all.
     assert!(redrive(&world, &found[0]).await);
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
     assert_eq!(world.settled("bad").await, Some(1 + 4));
     assert_eq!(set_aside(&world).await, found[1..]);
     log.check(&world).await;
@@ -301,7 +301,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
     let add_all = || world.add_all(keys.iter().map(|key| (key.clone(), 1)).collect());
     add_all().await;
-    world.combine(WorkerOptions::default(), &log).await;
+    world.combine(CombineOptions::default(), &log).await;
 
     let bucket = bucket_of(&world, &keys[0]);
     let row = world.queue.subspace();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
-use combine::{BoxError, Change, ChangeObserver, SetAside, WorkerOptions};
+use combine::{BoxError, Change, ChangeObserver, CombineOptions, SetAside, WorkerOptions};
 use common::{LONG, Log, World};
 use conformance::stores::TestStore;
 use keyspace::{Subspace, Transaction, limits};
@@ -151,7 +151,7 @@ async fn what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside(st
     };
     world.add("heavy", 1).await;
     // The first pass is the one that shows that it does not fit, and what it began is undone.
-    let options = WorkerOptions::default().bytes_per_pass(1);
+    let options = CombineOptions::new().bytes_per_pass(1);
     let worker = world.work_with(options, interrupts).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -192,13 +192,16 @@ async fn an_observer_that_is_slow_for_many_changes_gets_fewer(store: TestStore) 
     };
     let updates = (0..12).map(|key| (format!("key {key}"), 1));
     world.add_all(updates.clone().collect()).await;
-    let options = WorkerOptions::default()
-        .bytes_per_pass(1 << 14)
-        .observer_time_limit(Duration::from_millis(100))
-        .backoff(Backoff {
-            first: Duration::from_millis(1),
-            longest: Duration::from_millis(1),
-        });
+    let options = CombineOptions::new()
+        .worker(
+            WorkerOptions::new()
+                .time_limit(Duration::from_millis(100))
+                .backoff(Backoff::new(
+                    Duration::from_millis(1),
+                    Duration::from_millis(1),
+                )),
+        )
+        .bytes_per_pass(1 << 14);
     let worker = world.work_with(options, takes_few.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

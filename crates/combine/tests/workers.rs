@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
 use combine::{
-    BoxError, Change, ChangeObserver, CombineQueue, Settings, Sum, Unobserved, WorkerOptions,
+    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Settings, Sum, Unobserved,
+    WorkerOptions,
 };
 use common::{LONG, Log, World, settings};
 use conformance::plant::{Plant, Planted};
@@ -37,17 +38,14 @@ conformance::on_every_store!(threads:
 );
 
 /// Nothing but a wake-up, or time that a test does not have, makes it look.
-fn deaf_to_time() -> WorkerOptions {
-    WorkerOptions::default()
-        .poll_interval(LONG * 60)
-        .patience(LONG * 60)
+fn deaf_to_time() -> CombineOptions {
+    CombineOptions::new()
+        .worker(WorkerOptions::new().poll_interval(LONG * 60))
+        .takeover_after(LONG * 60)
 }
 
 fn no_backoff() -> Backoff {
-    Backoff {
-        first: Duration::from_millis(1),
-        longest: Duration::from_millis(1),
-    }
+    Backoff::new(Duration::from_millis(1), Duration::from_millis(1))
 }
 
 /// Writes down which keys it was told of, whether that committed or not.
@@ -94,7 +92,8 @@ async fn without_watches_the_poll_finds_updates(store: TestStore) {
     let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
     let runner = Runner::with_options(deaf, options);
     let world = World::on(runner, &store, 4, Sum).await;
-    let often = WorkerOptions::default().poll_interval(Duration::from_millis(10));
+    let often =
+        CombineOptions::new().worker(WorkerOptions::new().poll_interval(Duration::from_millis(10)));
     let worker = world.work_with(often, Unobserved).await;
     world.add("a", 1).await;
     world.wait_idle().await;
@@ -146,7 +145,7 @@ async fn short_lived(store: &TestStore) -> (TestStore, World) {
 
 async fn the_buckets_of_the_dead_go_on_after_a_lease(store: TestStore) {
     let (_, world) = short_lived(&store).await;
-    let options = WorkerOptions::default().patience(LONG * 60);
+    let options = CombineOptions::new().takeover_after(LONG * 60);
     let dead = world.work_with(options.clone(), Unobserved).await;
     let worker = world.work_with(options, Unobserved).await;
     assert_eq!(world.rows("s").await.len(), 2);
@@ -179,10 +178,10 @@ impl ChangeObserver<String, i64> for Hangs {
 async fn the_buckets_of_who_hangs_go_on_after_its_patience(store: TestStore) {
     let world = World::sums(&store, 32).await;
     // For as long as anybody waits, it hangs, and its heart beats.
-    let hangs = WorkerOptions::default().observer_time_limit(LONG * 60);
+    let hangs = CombineOptions::new().worker(WorkerOptions::new().time_limit(LONG * 60));
     let hung = world.work_with(hangs, Hangs::default()).await;
     let log = Log::new(&world.root);
-    let impatient = WorkerOptions::default().patience(Duration::from_millis(100));
+    let impatient = CombineOptions::new().takeover_after(Duration::from_millis(100));
     let worker = world.work_with(impatient, log.clone()).await;
     world.add_all(updates()).await;
     world.wait_idle().await;
@@ -196,9 +195,11 @@ async fn the_buckets_of_who_hangs_go_on_after_its_patience(store: TestStore) {
 async fn an_observer_that_hangs_is_stopped_and_its_bucket_goes_on(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let hangs = Hangs::default();
-    let options = WorkerOptions::default()
-        .observer_time_limit(Duration::from_millis(20))
-        .backoff(no_backoff());
+    let options = CombineOptions::new().worker(
+        WorkerOptions::new()
+            .time_limit(Duration::from_millis(20))
+            .backoff(no_backoff()),
+    );
     let worker = world.work_with(options, hangs.clone()).await;
     world.add("a", 1).await;
     let idle = world.queue.wait_idle(&world.runner);
@@ -245,7 +246,7 @@ async fn recovers(store: TestStore, fail: fn() -> Result<(), BoxError>) {
         log: log.clone(),
         fail,
     };
-    let options = WorkerOptions::default().backoff(no_backoff());
+    let options = CombineOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work_with(options, fails).await;
     world.add_all(updates()).await;
     world.wait_idle().await;
@@ -330,7 +331,7 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
     let worker = world.work(Unobserved).await;
     let lost = world
         .queue
-        .work(&cut_off, WorkerOptions::default(), Unobserved)
+        .work(&cut_off, CombineOptions::default(), Unobserved)
         .await
         .unwrap();
     let before: BTreeSet<_> = world
@@ -365,9 +366,9 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
 async fn after_a_restart_everything_goes_on(store: TestStore) {
     let (_, world) = short_lived(&store).await;
     let log = Log::new(&world.root);
-    let options = WorkerOptions::default()
+    let options = CombineOptions::new()
         .bytes_per_pass(1)
-        .patience(LONG * 60);
+        .takeover_after(LONG * 60);
     for _ in 0..5 {
         // Dropped wherever it is, in the middle of a sweep as a rule.
         let worker = world.work_with(options.clone(), log.clone()).await;
@@ -406,7 +407,7 @@ async fn what_is_pending_can_be_counted(store: TestStore) {
         assert_eq!((pending.count, pending.has_more), (10_000, has_more));
     }
     world
-        .combine(WorkerOptions::default(), &Log::new(&world.root))
+        .combine(CombineOptions::default(), &Log::new(&world.root))
         .await;
     assert_eq!(
         world.runner.run(count).await.unwrap(),

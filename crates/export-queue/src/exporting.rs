@@ -17,7 +17,7 @@ use crate::batch::{Batch, Claim, Portion, Settled, Taken};
 use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport};
 use crate::metrics::Metrics;
-use crate::options::WorkerOptions;
+use crate::options::ExportOptions;
 use crate::record::{Entry, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
@@ -44,7 +44,7 @@ pub(crate) struct RetryState {
 pub(crate) struct Exporting<K, V, C, D: Database, E> {
     pub(crate) subscription: Subscription<K, V, C>,
     pub(crate) runner: Runner<D>,
-    pub(crate) options: WorkerOptions,
+    pub(crate) options: ExportOptions,
     pub(crate) exporter: E,
     pub(crate) metrics: Metrics,
 }
@@ -152,7 +152,7 @@ where
         };
         let now = self.runner.environment().now();
         let is_over =
-            |(_, since): &(_, Duration)| now.saturating_sub(*since) >= self.options.patience;
+            |(_, since): &(_, Duration)| now.saturating_sub(*since) >= self.options.takeover_after;
         let stalled = retry.claimed.filter(is_over).map(|(claim, _)| claim);
         let take = |tr| async move {
             subscription
@@ -173,8 +173,11 @@ where
             Taken::Claimed(claim) => {
                 let before = retry.claimed.filter(|(before, _)| *before == claim);
                 retry.claimed = before.or(Some((claim, now)));
-                // Its session may be found dead before the patience is over.
-                let wait = self.options.patience.min(self.options.poll_interval);
+                // Its session may be found dead before the time for a takeover.
+                let wait = self
+                    .options
+                    .takeover_after
+                    .min(self.options.poll_interval());
                 return Ok(Next::After(wait));
             }
         };
@@ -247,7 +250,7 @@ where
         by_key.sort_by(|one, other| one.value.key.cmp(&other.value.key));
         let mut batch = Vec::with_capacity(entries.len());
         for of_key in by_key.chunk_by(|one, other| one.value.key == other.value.key) {
-            let skipped = match self.options.coalesces {
+            let skipped = match self.options.coalesce {
                 true => of_key.len() - 1,
                 false => 0,
             };
@@ -290,7 +293,7 @@ where
         if batch.is_empty() {
             return Ok(());
         }
-        let limit = self.options.export_time_limit;
+        let limit = self.options.export_time_limit();
         // The call itself may panic as well as its future.
         let export = async { self.exporter.export(&batch).await };
         let export = AssertUnwindSafe(export).catch_unwind();
@@ -314,7 +317,11 @@ where
             let sequence = Sequence::of(&entry.id);
             let before = retry.failing.filter(|(failing, _)| *failing == sequence);
             let failures = before.map_or(0, |(_, failures)| failures) + 1;
-            if self.options.dead_after.is_some_and(|most| failures >= most) {
+            if self
+                .options
+                .dead_letter_after
+                .is_some_and(|most| failures >= most)
+            {
                 return Ok(self.bury(sequence, failures, reason, &entry.value));
             }
             retry.failing = Some((sequence, failures));
@@ -327,7 +334,10 @@ where
     /// Says when to try again.
     fn later(&self, bucket: Bucket, retry: &mut RetryState, problem: &str) -> Next {
         retry.failures = retry.failures.saturating_add(1);
-        let wait = (self.options.backoff).after(retry.failures, self.runner.environment());
+        let wait = self
+            .options
+            .backoff()
+            .after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let subscription = self.subscription.name();
         tracing::warn!(subscription, %bucket, problem, ?wait, "a batch failed");

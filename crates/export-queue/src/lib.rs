@@ -25,7 +25,7 @@
 //!
 //! use export_queue::keyspace::{self, Runner, Subspace};
 //! use export_queue::{
-//!     BoxError, ExportQueue, Exporter, SequencedExport, Sequence, Settings, Start, WorkerOptions,
+//!     BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Sequence, Settings, Start,
 //!     async_trait,
 //! };
 //!
@@ -60,7 +60,7 @@
 //! runner.run(|tr| async move { changes.add(&tr, key, &Some(3)).await }).await?;
 //!
 //! let receiver = Table::default();
-//! let worker = table.work(&runner, WorkerOptions::default(), receiver.clone()).await?;
+//! let worker = table.work(&runner, ExportOptions::default(), receiver.clone()).await?;
 //! table.wait_idle(&runner).await?;
 //! worker.shut_down(Duration::from_secs(5)).await?;
 //! assert_eq!(receiver.0.lock().unwrap()["fish"].1, Some(3));
@@ -169,7 +169,7 @@ mod worker;
 pub use crate::error::{Error, Result};
 pub use crate::exporter::{Exporter, SequencedExport};
 pub use crate::letters::DeadLetter;
-pub use crate::options::WorkerOptions;
+pub use crate::options::ExportOptions;
 pub use crate::queue::ExportQueue;
 pub use crate::record::MAX_ENTRY_BYTES;
 pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
@@ -177,4 +177,6 @@ pub use crate::subscribe::Start;
 pub use crate::subscription::Subscription;
 pub use crate::worker::Worker;
 pub use async_trait::async_trait;
-pub use combine::{self, BoxError, Pending, Settings, hc_dequeue, keyspace, microqueue};
+pub use combine::{
+    self, Backoff, BoxError, Pending, Settings, WorkerOptions, hc_dequeue, keyspace, microqueue,
+};

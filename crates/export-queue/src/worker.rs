@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::exporter::Exporter;
 use crate::exporting::Exporting;
 use crate::metrics::Metrics;
-use crate::options::WorkerOptions;
+use crate::options::ExportOptions;
 use crate::subscription::Subscription;
 
 /// Exports the entries of a subscription until it is shut down.
@@ -21,7 +21,7 @@ use crate::subscription::Subscription;
 /// that of two who believe to own a bucket one sets the position.
 ///
 /// # Retries
-/// Transactions are retried by the runner, and batches after a [backoff](WorkerOptions::backoff).
+/// Transactions are retried by the runner, and batches after a [backoff](combine::WorkerOptions::backoff).
 ///
 /// # Cancel safety
 /// Dropping a worker stops it wherever it is. A batch that was under way comes again, once the session
@@ -48,14 +48,14 @@ where
     pub async fn work<D: Database>(
         &self,
         runner: &Runner<D>,
-        options: WorkerOptions,
+        options: ExportOptions,
         exporter: impl Exporter<K, V>,
     ) -> Result<Worker> {
         let lease = self.queue.settings.lease;
         let own = BucketWorkerOptions::new(self.sessions(), lease, self.queue.keys.wake())
-            .concurrency(options.concurrency)
-            .takeover_after(options.patience)
-            .poll_interval(options.poll_interval);
+            .concurrency(options.concurrency())
+            .takeover_after(options.takeover_after)
+            .poll_interval(options.poll_interval());
         let queue = self.queue.subspace().to_string();
         let job = Exporting {
             subscription: self.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
 use export_queue::{
-    BoxError, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
+    BoxError, ExportOptions, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
@@ -61,7 +61,7 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
         world.add("key", value).await;
     }
     let worker = world
-        .work(WorkerOptions::default(), Receiver::default())
+        .work(ExportOptions::default(), Receiver::default())
         .await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -76,7 +76,7 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
     }
 
     // Entries that nobody takes, and a subscription that nobody works for.
-    let options = WorkerOptions::default().backoff(no_backoff());
+    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work(options, Refuses).await;
     world.add("key", 3).await;
     let expected = [

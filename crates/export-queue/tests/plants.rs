@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use common::{LONG, Receiver, World};
 use conformance::stores::TestStore;
-use export_queue::{BoxError, Error, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
+use export_queue::{BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, async_trait};
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{
     Database, Environment, OwnedTransaction, RunOptions, Runner, Transaction, Versionstamp,
@@ -51,7 +51,7 @@ async fn export(
         alter,
         receiver: receiver.clone(),
     };
-    let worker = world.work(WorkerOptions::default(), altering).await;
+    let worker = world.work(ExportOptions::default(), altering).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     receiver.values()
@@ -118,7 +118,7 @@ async fn what_is_exported_before_the_commit_may_never_be_committed(store: TestSt
         let added = world.runner.run(add).await;
         assert_eq!(added.is_ok(), value % 2 == 0);
     }
-    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
+    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let committed = [0, 2].map(|value| (format!("key {value}"), value));
@@ -148,7 +148,7 @@ async fn coalescing_must_keep_the_newest(store: TestStore) {
         world.add("key", value).await;
     }
     let receiver = Receiver::default();
-    let options = WorkerOptions::default().coalesce(true);
+    let options = ExportOptions::new().coalesce(true);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

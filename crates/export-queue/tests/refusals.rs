@@ -10,7 +10,10 @@ use common::{LONG, Queue, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
-use export_queue::{Error, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions};
+use export_queue::{
+    Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions,
+};
+use conformance::stores::TestStore;
 use keyspace::{Bytes, OpenOptions, Transaction, Tx};
 
 conformance::on_every_store!(threads:
@@ -143,7 +146,7 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
         .subscribe(&runner, "reader", Start::Oldest)
         .await
         .unwrap();
-    let options = WorkerOptions::default().dead_letter_after(1);
+    let options = ExportOptions::new().dead_letter_after(1);
     let worker = reader.work(&runner, options, Refuses).await.unwrap();
     let idle = reader.wait_idle(&runner);
     tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
@@ -168,7 +171,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     };
     world.runner.run(damage).await.unwrap();
     let receiver = Receiver::default();
-    let options = WorkerOptions::default().backoff(no_backoff());
+    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -216,9 +219,9 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
     let queue = queue.await.unwrap();
     let reader = queue.subscribe(runner, "reader", Start::Oldest);
     let reader = reader.await.unwrap();
-    let options = WorkerOptions::default()
-        .bytes_per_batch(100_000_000)
-        .backoff(no_backoff());
+    let options = ExportOptions::new()
+        .worker(WorkerOptions::new().backoff(no_backoff()))
+        .bytes_per_batch(100_000_000);
     let worker = reader.work(runner, options, Unreached).await.unwrap();
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

@@ -15,7 +15,8 @@ use common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
 use export_queue::combine::Bucket;
 use export_queue::{
-    BoxError, Error, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
+    BoxError, Error, ExportOptions, Exporter, SequencedExport, Settings, Start, WorkerOptions,
+    async_trait,
 };
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, RunOptions, Runner, Transaction, Tx};
@@ -36,10 +37,10 @@ conformance::on_every_store!(threads:
 type Batch = [SequencedExport<String, Option<i64>>];
 
 /// Nothing but a wake-up, or time that a test does not have, makes it look.
-fn deaf_to_time() -> WorkerOptions {
-    WorkerOptions::default()
-        .poll_interval(LONG * 60)
-        .patience(LONG * 60)
+fn deaf_to_time() -> ExportOptions {
+    ExportOptions::new()
+        .worker(WorkerOptions::new().poll_interval(LONG * 60))
+        .takeover_after(LONG * 60)
 }
 
 /// An entry for each of some keys, enough for each bucket of a few to have some.
@@ -153,7 +154,7 @@ async fn who_dies_before_during_or_after_the_write_loses_nothing(store: TestStor
             receiver: receiver.clone(),
             dying: Arc::default(),
         };
-        let options = WorkerOptions::default().patience(LONG * 60);
+        let options = ExportOptions::new().takeover_after(LONG * 60);
         let worker = world.work(options.clone(), dies.clone()).await;
         dies.dying.notified().await;
         drop(worker);
@@ -213,7 +214,9 @@ async fn who_hangs_past_its_session_cannot_set_the_position(store: TestStore) {
     let receiver = Receiver::default();
     world.add_all(entries(1)).await;
     let late = Late::new(&receiver);
-    let once = WorkerOptions::default().concurrency(64).patience(LONG * 60);
+    let once = ExportOptions::new()
+        .worker(WorkerOptions::new().concurrency(64))
+        .takeover_after(LONG * 60);
     let hung = world.reader.work(&cut_off, once.clone(), late.clone());
     let hung = hung.await.unwrap();
     late.begun().await;
@@ -238,13 +241,12 @@ async fn a_claim_that_stands_still_is_taken_over(store: TestStore) {
     let receiver = Receiver::default();
     let late = Late::new(&receiver);
     // Its heart beats, and its exporter may take for ever.
-    let forever = WorkerOptions::default()
-        .concurrency(64)
-        .export_time_limit(LONG * 60);
+    let forever =
+        ExportOptions::new().worker(WorkerOptions::new().concurrency(64).time_limit(LONG * 60));
     let hung = world.work(forever, late.clone()).await;
     world.add_all(entries(1)).await;
     late.begun().await;
-    let impatient = WorkerOptions::default().patience(Duration::from_millis(50));
+    let impatient = ExportOptions::new().takeover_after(Duration::from_millis(50));
     let worker = world.work(impatient, receiver.clone()).await;
     world.wait_idle().await;
     assert_eq!(receiver.values(), values(1));
@@ -289,9 +291,11 @@ async fn an_exporter_that_fails_hangs_or_panics_holds_up_its_own_bucket_only(sto
         receiver: receiver.clone(),
         calls: AtomicU32::new(0),
     };
-    let options = WorkerOptions::default()
-        .backoff(no_backoff())
-        .export_time_limit(Duration::from_millis(20));
+    let options = ExportOptions::new().worker(
+        WorkerOptions::new()
+            .backoff(no_backoff())
+            .time_limit(Duration::from_millis(20)),
+    );
     let worker = world.work(options, misbehaves).await;
     world.add_all(entries(1)).await;
     world.wait_idle().await;
@@ -303,7 +307,7 @@ async fn an_exporter_that_fails_hangs_or_panics_holds_up_its_own_bucket_only(sto
 async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     let world = World::new(&store, 2).await;
     let receiver = Receiver::default();
-    let options = WorkerOptions::default().backoff(no_backoff());
+    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work(options.clone(), receiver.clone()).await;
     let queue = &world.queue;
     let removed = world.reader.wait_removed(&world.runner);
@@ -381,7 +385,7 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
             }
         });
     }
-    let options = WorkerOptions::default().bytes_per_batch(300);
+    let options = ExportOptions::new().bytes_per_batch(300);
     while !writers.is_empty() {
         let worker = world.work(options.clone(), receiver.clone()).await;
         // Dropped wherever it is.

@@ -126,6 +126,7 @@ mod error;
 mod keys;
 mod letters;
 mod metrics;
+mod options;
 #[cfg(test)]
 mod pairs;
 mod queue;
@@ -141,8 +142,9 @@ pub use crate::consumer::{Consumer, ConsumerOptions};
 pub use crate::delivery::{Delivery, ack_all};
 pub use crate::enqueue::{Enqueue, Enqueued};
 pub use crate::error::{Error, Result};
+pub use crate::options::{Backoff, WorkerOptions};
 pub use crate::queue::HighContentionQueue;
 pub use crate::read::Stats;
 pub use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Settings};
-pub use crate::worker::{Backoff, Worker, WorkerOptions};
+pub use crate::worker::Worker;
 pub use microqueue::{self, keyspace};

@@ -16,82 +16,11 @@ use tracing::Instrument;
 use crate::consumer::{Consumer, ConsumerOptions};
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
+use crate::options::{Backoff, WorkerOptions};
 use crate::queue::HighContentionQueue;
 
-/// When an item is tried again whose handler failed.
-///
-/// After the n-th attempt it waits for `first * 2^(n - 1)`, `longest` at most, of which a random part
-/// of up to a half is taken off, so that what failed together is not tried together. After
-/// [`Settings::max_attempts`](crate::Settings::max_attempts) attempts it is a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff {
-    /// The wait after the first attempt.
-    pub first: Duration,
-    /// The longest wait.
-    pub longest: Duration,
-}
-
-impl Default for Backoff {
-    /// From one second to five minutes.
-    fn default() -> Self {
-        Self {
-            first: Duration::from_secs(1),
-            longest: Duration::from_secs(5 * 60),
-        }
-    }
-}
-
-impl Backoff {
-    /// Returns how long to wait after so many attempts.
-    #[must_use]
-    pub fn after(self, attempts: u32, env: &Environment) -> Duration {
-        let doublings = attempts.saturating_sub(1).min(30);
-        let wait = self.first.saturating_mul(1 << doublings).min(self.longest);
-        wait.mul_f64(1.0 - env.random_unit() / 2.0)
-    }
-}
-
-/// How a [`Worker`] works.
-#[derive(Debug, Clone)]
-pub struct WorkerOptions {
-    concurrency: usize,
-    backoff: Backoff,
-    consumer: ConsumerOptions,
-}
-
-impl Default for WorkerOptions {
-    /// Sixteen handlers at once.
-    fn default() -> Self {
-        Self {
-            concurrency: 16,
-            backoff: Backoff::default(),
-            consumer: ConsumerOptions::default(),
-        }
-    }
-}
-
-impl WorkerOptions {
-    /// Sets how many items are handled at the same time, at least one.
-    #[must_use]
-    pub fn concurrency(mut self, handlers: usize) -> Self {
-        self.concurrency = handlers.max(1);
-        self
-    }
-
-    /// Sets when an item is tried again whose handler failed.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets how items are taken, above all for how long a handler may work on one.
-    #[must_use]
-    pub fn consumer(mut self, options: ConsumerOptions) -> Self {
-        self.consumer = options;
-        self
-    }
-}
+/// How many handlers work at the same time, unless told otherwise.
+const CONCURRENCY: usize = 16;
 
 /// Handles the items of a queue until it is shut down.
 ///
@@ -99,10 +28,11 @@ impl WorkerOptions {
 ///
 /// - `Ok`: it is completed, unless the handler has acknowledged it in a transaction of its own. The
 ///   worker's acknowledgement goes into the transaction that takes the next items.
-/// - `Err`, or a panic: it is tried again later, see [`Backoff`].
+/// - `Err`, or a panic: it is tried again later, see [`Backoff`]. After
+///   [`Settings::max_attempts`](crate::Settings::max_attempts) attempts it is a dead letter.
 /// - If the delivery is [lost](Delivery::lost), because its time is over or the session died, the
-///   handler's future is dropped and the item is somebody else's. So a handler that hangs costs its
-///   place for as long as the time limit. One that blocks its thread cannot be stopped, but what it
+///   handler's future is dropped and another session gets the item. So a handler that hangs
+///   costs its slot for as long as the time limit. One that blocks its thread cannot be stopped, but what it
 ///   acknowledges afterwards is refused.
 ///
 /// Dropping a worker drops its handlers wherever they are, and returns what they held, as if it had not
@@ -149,19 +79,24 @@ where
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let consumer = self.consumer(runner, options.consumer).await?;
+        let default = ConsumerOptions::default();
+        let consumer = ConsumerOptions {
+            time_limit: options.time_limit_or(default.time_limit),
+            poll_interval: options.poll_interval_or(default.poll_interval),
+        };
+        let consumer = self.consumer(runner, consumer).await?;
         let handler = Arc::new(handler);
         let (stop, _) = watch::channel(false);
         let mut handlers = JoinSet::new();
-        for _ in 0..options.concurrency {
-            let place = Place {
+        for _ in 0..options.concurrency_or(CONCURRENCY) {
+            let slot = HandlerSlot {
                 consumer: consumer.clone(),
                 handler: handler.clone(),
-                backoff: options.backoff,
+                backoff: options.backoff_or(Backoff::default()),
                 env: runner.environment().clone(),
                 stopped: stop.subscribe(),
             };
-            handlers.spawn(place.work());
+            handlers.spawn(slot.work());
         }
         Ok(Worker {
             consumer,
@@ -200,8 +135,8 @@ impl<T: Send + Sync + 'static> Worker<T> {
     }
 }
 
-/// One of the handlers that work at the same time.
-struct Place<T, F> {
+/// Where one of the handlers works that work at the same time.
+struct HandlerSlot<T, F> {
     consumer: Consumer<T>,
     handler: Arc<F>,
     backoff: Backoff,
@@ -209,7 +144,7 @@ struct Place<T, F> {
     stopped: watch::Receiver<bool>,
 }
 
-impl<T, F, Fut, E> Place<T, F>
+impl<T, F, Fut, E> HandlerSlot<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(Arc<Delivery<T>>) -> Fut,

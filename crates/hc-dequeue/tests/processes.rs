@@ -59,10 +59,7 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
             acknowledge.await
         }
     };
-    let backoff = Backoff {
-        first: Duration::from_millis(10),
-        longest: Duration::from_millis(100),
-    };
+    let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
     let options = WorkerOptions::default()
         .concurrency(CONSUMERS)
         .backoff(backoff);

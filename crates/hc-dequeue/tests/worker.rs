@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{LONG, World};
+use hc_dequeue::{Backoff, Delivery, Settings, WorkerOptions};
 use conformance::stores::TestStore;
-use hc_dequeue::{Backoff, ConsumerOptions, Delivery, Settings, WorkerOptions};
 use tokio::sync::{Notify, mpsc};
 
 conformance::on_every_store!(
@@ -25,10 +25,7 @@ conformance::on_every_store!(
 type Handled = Result<(), String>;
 
 fn quick() -> WorkerOptions {
-    let backoff = Backoff {
-        first: Duration::from_millis(1),
-        longest: Duration::from_millis(4),
-    };
+    let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(4));
     WorkerOptions::default().backoff(backoff)
 }
 
@@ -137,8 +134,9 @@ async fn a_handler_that_hangs_is_dropped_and_its_item_goes_to_another(store: Tes
             Handled::Ok(())
         }
     };
-    let limit = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(500));
-    let options = quick().concurrency(1).consumer(limit);
+    let options = quick()
+        .concurrency(1)
+        .time_limit(Duration::from_millis(500));
     let worker = world.queue.work(&world.runner, options, handler).await;
     done.notified().await;
     worker.unwrap().shut_down(LONG).await.unwrap();

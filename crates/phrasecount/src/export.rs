@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use export_queue::{
-    BoxError, Exporter, Sequence, SequencedExport, Start, Subscription, Worker, WorkerOptions,
+    BoxError, ExportOptions, Exporter, SequencedExport, Start, Subscription, Worker, WorkerOptions,
     async_trait,
 };
 use tokio::sync::{Mutex, mpsc};
@@ -113,8 +113,8 @@ impl Export {
         if !is_known || !origin.is_filled {
             fill(store, &table).await?;
         }
-        let options = WorkerOptions::default()
-            .concurrency(BUCKETS_AT_ONCE)
+        let options = ExportOptions::new()
+            .worker(WorkerOptions::new().concurrency(BUCKETS_AT_ONCE))
             .bytes_per_batch(BYTES_PER_BATCH)
             .coalesce(true);
         let (failed, failures) = mpsc::unbounded_channel();

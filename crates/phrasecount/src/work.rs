@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use export_queue::ExportQueue;
 use export_queue::combine::{self, BoxError, Change, ChangeObserver};
-use export_queue::hc_dequeue::{self, ConsumerOptions, Delivery};
+use export_queue::hc_dequeue::{self, Delivery, WorkerOptions};
 
 use crate::count::Counter;
 use crate::error::{Error, Result};
@@ -59,10 +59,9 @@ impl Workers {
         progress: &Progress,
     ) -> Result<Self> {
         let counter = Counter::new(store, tally, progress);
-        let consumer = ConsumerOptions::default().delivery_time_limit(STEP_TIME_LIMIT);
-        let options = hc_dequeue::WorkerOptions::default()
+        let options = WorkerOptions::new()
             .concurrency(contents)
-            .consumer(consumer);
+            .time_limit(STEP_TIME_LIMIT);
         let telling = progress.clone();
         let count = move |delivery: Arc<Delivery<ContentId>>| {
             let (counter, telling) = (counter.clone(), telling.clone());
@@ -76,7 +75,7 @@ impl Workers {
         };
         let counting = store.work.work(&store.runner, options, count).await?;
         let observer = ExportChanges(store.exports.clone());
-        let options = combine::WorkerOptions::default();
+        let options = combine::CombineOptions::default();
         let combining = store.counts.work(&store.runner, options, observer).await?;
         Ok(Self {
             counting,

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use combine::{
-    BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact, Settings, Sum, Worker,
-    WorkerOptions,
+    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error, Exact,
+    Settings, Sum, Worker,
 };
 use conformance::stores::TestStore;
 use keyspace::{
@@ -122,12 +122,12 @@ where
 
     /// A worker that is patient and polls seldom: what it does, it does because it was told.
     pub(crate) async fn work(&self, observer: impl ChangeObserver<String, V>) -> Worker {
-        self.work_with(WorkerOptions::default(), observer).await
+        self.work_with(CombineOptions::default(), observer).await
     }
 
     pub(crate) async fn work_with(
         &self,
-        options: WorkerOptions,
+        options: CombineOptions,
         observer: impl ChangeObserver<String, V>,
     ) -> Worker {
         let worker = self.queue.work(&self.runner, options, observer);
@@ -140,7 +140,7 @@ where
     }
 
     /// Combines everything with a worker of its own.
-    pub(crate) async fn combine(&self, options: WorkerOptions, log: &Log<V>)
+    pub(crate) async fn combine(&self, options: CombineOptions, log: &Log<V>)
     where
         V: Clone + PartialEq + std::fmt::Debug,
     {

@@ -9,8 +9,8 @@ use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use combine::{CombineQueue, Error, Exact, Settings, WorkerOptions};
 use conformance::stores::TestStore;
+use combine::{CombineOptions, CombineQueue, Error, Exact, Settings, WorkerOptions};
 use futures::future::try_join_all;
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{
@@ -315,9 +315,9 @@ where
             while runner.run(|_| async { Ok::<_, Error>(()) }).await.is_err() {}
         }
         // It knows of nothing but what it is told.
-        let deaf = WorkerOptions::default()
-            .poll_interval(LONG * 60)
-            .patience(LONG * 60);
+        let deaf = CombineOptions::new()
+            .worker(WorkerOptions::new().poll_interval(LONG * 60))
+            .takeover_after(LONG * 60);
         let last = self.world.work_with(deaf, self.log.clone()).await;
         let finished = timeout(LONG, async {
             self.world.wait_idle().await;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
-use combine::{BoxError, Change, ChangeObserver, Worker, WorkerOptions};
 use conformance::stores::TestStore;
+use combine::{BoxError, Change, ChangeObserver, CombineOptions, Worker, WorkerOptions};
 use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::{Environment, RunOptions, Runner, Store, Transaction};
 use rand::Rng;
@@ -39,17 +39,17 @@ impl Mortal {
         V: Stored + Clone + PartialEq + Debug,
     {
         let chaos = Chaos::new(store.db.clone(), Environment::system(), faults.clone());
-        let backoff = Backoff {
-            first: Duration::from_millis(1),
-            longest: Duration::from_millis(20),
-        };
-        let options = WorkerOptions::default()
+        let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(20));
+        let options = CombineOptions::new()
+            .worker(
+                WorkerOptions::new()
+                    .concurrency(rng.random_range(1..=4))
+                    .time_limit(Duration::from_millis(50))
+                    .poll_interval(Duration::from_millis(rng.random_range(20..1_000)))
+                    .backoff(backoff),
+            )
             .bytes_per_pass(*[1, 300, 3_000, 1 << 20].choose(rng).unwrap())
-            .concurrency(rng.random_range(1..=4))
-            .observer_time_limit(Duration::from_millis(50))
-            .patience(Duration::from_millis(rng.random_range(50..500)))
-            .poll_interval(Duration::from_millis(rng.random_range(20..1_000)))
-            .backoff(backoff);
+            .takeover_after(Duration::from_millis(rng.random_range(50..500)));
         let runner = runner(store, chaos.clone(), RunOptions::default());
         let worker = queue.work(&runner, options, observer).await.unwrap();
         Self { worker, chaos }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use conformance::stores::TestStore;
 use export_queue::hc_dequeue::Backoff;
 use export_queue::{
-    BoxError, ExportQueue, Exporter, Sequence, SequencedExport, Settings, Start, Subscription,
-    Worker, WorkerOptions, async_trait,
+    BoxError, ExportOptions, ExportQueue, Exporter, Sequence, SequencedExport, Settings, Start,
+    Subscription, Worker, async_trait,
 };
 use keyspace::{
     Database, Isolation, KeyValue, RangeQuery, Runner, Store, Subspace, Versionstamp, read_all,
@@ -77,7 +77,7 @@ impl<D: Database> World<D> {
 
     pub(crate) async fn work(
         &self,
-        options: WorkerOptions,
+        options: ExportOptions,
         exporter: impl Exporter<String, Option<i64>>,
     ) -> Worker {
         self.reader
@@ -97,7 +97,7 @@ impl<D: Database> World<D> {
 
     /// Exports everything with a worker of its own.
     pub(crate) async fn export(&self, reader: &Reader, receiver: &Receiver) {
-        let options = WorkerOptions::default();
+        let options = ExportOptions::default();
         let worker = reader
             .work(&self.runner, options, receiver.clone())
             .await
@@ -130,10 +130,7 @@ pub(crate) fn settings(bucket_count: u32) -> Settings {
 }
 
 pub(crate) fn no_backoff() -> Backoff {
-    Backoff {
-        first: Duration::from_millis(1),
-        longest: Duration::from_millis(1),
-    }
+    Backoff::new(Duration::from_millis(1), Duration::from_millis(1))
 }
 
 /// What a receiver has of a key.
