@@ -8,8 +8,8 @@ use benches::figures::{Figures, Rounds, turns};
 use benches::plot::{self, Curve, Hue, Panel};
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
-use export_queue::{ExportOptions, Settings, WorkerOptions};
 use conformance::scale;
+use export_queue::{ExportOptions, Settings, WorkerOptions};
 
 use crate::log::{ENTRIES_PER_COMMIT, Log};
 

@@ -7,10 +7,10 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{LONG, Receiver, World, no_backoff};
+use conformance::stores::TestStore;
 use export_queue::{
     BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
-use conformance::stores::TestStore;
 
 conformance::on_every_store!(threads:
     entries_leave_in_commit_order_key_by_key,

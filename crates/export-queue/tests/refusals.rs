@@ -13,7 +13,6 @@ use export_queue::keyspace::ids::Ids;
 use export_queue::{
     Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions,
 };
-use conformance::stores::TestStore;
 use keyspace::{Bytes, OpenOptions, Transaction, Tx};
 
 conformance::on_every_store!(threads:

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{LONG, World};
-use hc_dequeue::{Backoff, Delivery, Settings, WorkerOptions};
 use conformance::stores::TestStore;
+use hc_dequeue::{Backoff, Delivery, Settings, WorkerOptions};
 use tokio::sync::{Notify, mpsc};
 
 conformance::on_every_store!(

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use export_queue::{
-    BoxError, ExportOptions, Exporter, SequencedExport, Start, Subscription, Worker, WorkerOptions,
-    async_trait,
+    BoxError, ExportOptions, Exporter, Sequence, SequencedExport, Start, Subscription, Worker,
+    WorkerOptions, async_trait,
 };
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::spawn_blocking;

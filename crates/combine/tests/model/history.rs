@@ -9,8 +9,8 @@ use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use conformance::stores::TestStore;
 use combine::{CombineOptions, CombineQueue, Error, Exact, Settings, WorkerOptions};
+use conformance::stores::TestStore;
 use futures::future::try_join_all;
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{
