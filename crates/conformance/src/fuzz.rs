@@ -84,14 +84,14 @@ pub fn trace(input: &[u8]) {
 /// # Panics
 /// If that does not hold.
 pub fn codec(input: &[u8]) {
-    settles::<Everything, Bincode>(input);
-    settles::<Everything, MessagePack>(input);
-    settles::<Everything, Json>(input);
-    settles::<Elements, Tuple>(input);
-    settles::<Vec<u8>, Raw>(input);
+    reads_what_it_writes::<Everything, Bincode>(input);
+    reads_what_it_writes::<Everything, MessagePack>(input);
+    reads_what_it_writes::<Everything, Json>(input);
+    reads_what_it_writes::<Elements, Tuple>(input);
+    reads_what_it_writes::<Vec<u8>, Raw>(input);
 }
 
-fn settles<T, C: Codec<T> + Default>(input: &[u8]) {
+fn reads_what_it_writes<T, C: Codec<T> + Default>(input: &[u8]) {
     let codec = C::default();
     let Ok(value) = codec.decode(Bytes::copy_from_slice(input)) else {
         return;

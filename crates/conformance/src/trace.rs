@@ -41,7 +41,7 @@ const ATOMIC_NAMES: [(&str, MutationOp); 10] = [
 ];
 
 /// The names of the options that take no value. They are operations of their own.
-const PLAIN_OPTIONS: [(&str, TransactionOption); 7] = [
+const PLAIN_OPTIONS: [(&str, TransactionOption); 5] = [
     ("snapshot_ryw_enable", TransactionOption::SnapshotRywEnable),
     (
         "snapshot_ryw_disable",
@@ -53,14 +53,6 @@ const PLAIN_OPTIONS: [(&str, TransactionOption); 7] = [
     ),
     ("bypass_unreadable", TransactionOption::BypassUnreadable),
     ("causal_write_risky", TransactionOption::CausalWriteRisky),
-    (
-        "read_your_writes_disable",
-        TransactionOption::ReadYourWritesDisable,
-    ),
-    (
-        "automatic_idempotency",
-        TransactionOption::AutomaticIdempotency,
-    ),
 ];
 
 /// A program and the answers it must get.

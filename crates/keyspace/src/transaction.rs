@@ -45,6 +45,10 @@ pub enum ConflictKind {
 
 /// A transaction option, with FoundationDB's name and meaning.
 ///
+/// FoundationDB has more. `read_your_writes_disable` would break what recipes rely on, and a
+/// [`Runner`](crate::Runner) does what `automatic_idempotency` is for, also for the outcomes that it does
+/// not cover.
+///
 /// `Timeout`, `RetryLimit` and `MaxRetryDelay` survive [`OwnedTransaction::on_error`]; everything
 /// else is forgotten at each retry and must be set again by the attempt that needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,22 +76,6 @@ pub enum TransactionOption {
     /// Lets a cluster commit without the check that makes sure of the order of commits during a
     /// recovery. The embedded store takes it and always makes sure.
     CausalWriteRisky,
-    /// Not supported by this library's guarantees: answered with `unsupported_operation`.
-    ReadYourWritesDisable,
-    /// Not supported: answered with `unsupported_operation`. A [`Runner`](crate::Runner) does what
-    /// it is for, also for the outcomes that it does not cover.
-    AutomaticIdempotency,
-}
-
-impl TransactionOption {
-    /// Returns whether the option is one that no store of this library supports.
-    #[must_use]
-    pub const fn is_unsupported(self) -> bool {
-        matches!(
-            self,
-            Self::ReadYourWritesDisable | Self::AutomaticIdempotency
-        )
-    }
 }
 
 /// A default for the transactions of a database handle.
@@ -210,7 +198,7 @@ pub trait Transaction: Send + Sync + 'static {
     /// Sets an option. An invalid value is reported by the next read or the commit.
     ///
     /// # Errors
-    /// `unsupported_operation` for what this library does not support.
+    /// Those of FoundationDB's client, for a value that it cannot take.
     fn set_option(&self, option: TransactionOption) -> Result<()>;
 
     /// Watches a key: the future resolves when its value changes from what this transaction sees.

@@ -14,7 +14,7 @@ use keyspace::{Code, Database, OwnedTransaction, Transaction, TransactionOption}
 
 conformance::on_every_store!(
     an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps,
-    an_option_that_is_not_supported_is_refused_and_changes_nothing,
+    a_commit_that_may_skip_the_check_of_its_order_commits,
 );
 
 async fn an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps(store: TestStore) {
@@ -70,15 +70,8 @@ fn the_last_handle_may_be_dropped_by_who_is_woken_by_a_commit() {
     assert!(when_dropped.recv().unwrap().is_ok());
 }
 
-async fn an_option_that_is_not_supported_is_refused_and_changes_nothing(store: TestStore) {
+async fn a_commit_that_may_skip_the_check_of_its_order_commits(store: TestStore) {
     let mut tr = store.db.begin().unwrap();
-    for option in [
-        TransactionOption::ReadYourWritesDisable,
-        TransactionOption::AutomaticIdempotency,
-    ] {
-        let refusal = tr.set_option(option).unwrap_err();
-        assert_eq!(refusal.code(), Some(Code::UNSUPPORTED_OPERATION));
-    }
     tr.set_option(TransactionOption::CausalWriteRisky).unwrap();
     tr.set(&store.root.pack(&"key"), b"value");
     tr.commit().await.unwrap();

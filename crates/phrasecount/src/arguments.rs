@@ -33,7 +33,7 @@ pub(crate) struct Options {
 
     /// How long to wait for the store until it counts as gone, in seconds.
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) patience: u16,
+    pub(crate) time_limit: u16,
 
     /// Tell nothing while the work goes on.
     #[arg(long, global = true)]

@@ -20,10 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::block_in_place;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::corpus::{Content, Corpus, Update};
 use crate::error::{Error, Result};
 use crate::keyspace::Transaction;
 use crate::progress::{Progress, Tally};
-use crate::store::{Content, Store, Update};
 use crate::text::{ContentId, Phrases};
 
 /// How many partitions all who count hold in memory, some megabytes each.
@@ -38,7 +38,7 @@ const CHUNKS_AT_ONCE: usize = 20;
 /// Counts the contents that come out of the queue.
 #[derive(Clone)]
 pub(crate) struct Counter {
-    store: Store,
+    store: Corpus,
     memory: Arc<Semaphore>,
     tally: Arc<Tally>,
     progress: Progress,
@@ -71,7 +71,7 @@ enum Step {
 }
 
 impl Counter {
-    pub(crate) fn new(store: &Store, tally: &Arc<Tally>, progress: &Progress) -> Self {
+    pub(crate) fn new(store: &Corpus, tally: &Arc<Tally>, progress: &Progress) -> Self {
         Self {
             store: store.clone(),
             memory: Arc::new(Semaphore::new(PARTITIONS_IN_MEMORY as usize)),
@@ -249,7 +249,7 @@ mod tests {
 
     /// A store with a document that takes several steps to count, and its delivery.
     struct World {
-        store: Store,
+        store: Corpus,
         empty: TempDir,
         _consumer: Consumer<ContentId>,
         delivery: Delivery<ContentId>,
@@ -258,8 +258,8 @@ mod tests {
 
     impl World {
         async fn new() -> Self {
-            let patience = Duration::from_secs(60);
-            let store = Store::open("memory:", patience).await.unwrap();
+            let time_limit = Duration::from_secs(60);
+            let store = Corpus::open("memory:", time_limit).await.unwrap();
             let [full, empty] = [(); 2].map(|()| TempDir::new().unwrap());
             let words: Vec<_> = (0..40_000).map(|word| word.to_string()).collect();
             fs::write(full.path().join("long"), words.join(" ")).unwrap();

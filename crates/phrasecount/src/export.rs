@@ -15,11 +15,11 @@ use export_queue::{
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::spawn_blocking;
 
+use crate::corpus::{Corpus, Count, random_id};
 use crate::error::{Error, Result};
 use crate::keyspace::{Isolation, Transaction};
 use crate::progress::{Progress, Tally};
 use crate::sqlite::{Row, SequenceBytes, Table};
-use crate::store::{Count, Store, random_id};
 use crate::work::{GRACE, describe};
 
 /// How many counts one look at the store returns.
@@ -88,7 +88,7 @@ pub(crate) struct Export {
 impl Export {
     /// Opens the file and begins to export to it.
     pub(crate) async fn start(
-        store: &Store,
+        store: &Corpus,
         path: &Path,
         tally: &Arc<Tally>,
         progress: &Progress,
@@ -137,7 +137,7 @@ impl Export {
     /// Waits until everything that was queued is in the file.
     pub(crate) async fn wait_idle(
         &self,
-        store: &Store,
+        store: &Corpus,
         tally: &Tally,
         progress: &Progress,
     ) -> Result<()> {
@@ -153,7 +153,7 @@ impl Export {
     /// Does something until it is done, the file cannot be written, or another one takes its place.
     pub(crate) async fn unless_it_fails<T>(
         &self,
-        store: &Store,
+        store: &Corpus,
         job: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let mut failures = self.failures.lock().await;
@@ -180,7 +180,7 @@ impl Export {
 
 /// Writes into the file what is in the counts. A count gets the sequence after the version that it was
 /// read at: it is newer than every export from before, and older than every one that is to come.
-async fn fill(store: &Store, table: &Table) -> Result<()> {
+async fn fill(store: &Corpus, table: &Table) -> Result<()> {
     let mut after: Option<String> = None;
     let mut begin = None;
     loop {
@@ -213,7 +213,7 @@ async fn fill(store: &Store, table: &Table) -> Result<()> {
 
 /// Reads the counts after a phrase, with the sequence after the version that they are read at.
 async fn read_counts(
-    store: &Store,
+    store: &Corpus,
     tr: &impl Transaction,
     after: Option<&String>,
 ) -> Result<(SequenceBytes, Vec<(String, Count)>)> {
@@ -235,7 +235,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn who_exports_to_a_file_that_was_displaced_ends() {
-        let store = Store::open("memory:", Duration::from_secs(60))
+        let store = Corpus::open("memory:", Duration::from_secs(60))
             .await
             .unwrap();
         let place = tempfile::tempdir().unwrap();

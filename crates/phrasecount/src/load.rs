@@ -21,11 +21,11 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::choice::Choice;
+use crate::corpus::{Content, Corpus};
 use crate::error::{Error, Result};
 use crate::keyspace::Transaction;
 use crate::progress::{Phase, Progress};
 use crate::source::{CHUNK_BYTES, Reading, Skipped, Source, Text, find};
-use crate::store::{Content, Store};
 use crate::text::ContentId;
 
 /// How many files are read and stored at the same time.
@@ -68,7 +68,7 @@ enum Outcome {
 
 /// Makes the documents of the store those of a directory.
 pub(crate) async fn load(
-    store: &Store,
+    store: &Corpus,
     directory: &Path,
     choice: Choice,
     progress: &Progress,
@@ -106,7 +106,7 @@ pub(crate) async fn load(
 }
 
 struct Loading<'a> {
-    store: &'a Store,
+    store: &'a Corpus,
     progress: &'a Progress,
     phase: &'a Phase,
     loaded: Mutex<Loaded>,
@@ -242,7 +242,7 @@ impl Loading<'_> {
 
 /// Stages which text a document has; `None`: there is no such document any more.
 async fn set_document(
-    store: &Store,
+    store: &Corpus,
     tr: &impl Transaction,
     uri: &str,
     text: Option<&Arc<Text>>,
@@ -292,7 +292,7 @@ async fn set_document(
 }
 
 /// Stages that somebody has to look at a content.
-async fn enqueue(store: &Store, tr: &impl Transaction, id: ContentId) -> Result<()> {
+async fn enqueue(store: &Corpus, tr: &impl Transaction, id: ContentId) -> Result<()> {
     let once = Enqueue::new().dedupe(id.bytes().to_vec());
     // If there is an item already, whoever has it will see what this transaction writes, or fail.
     let _ = store.work.enqueue_with(tr, &id, &once).await?;
@@ -301,7 +301,7 @@ async fn enqueue(store: &Store, tr: &impl Transaction, id: ContentId) -> Result<
 
 /// Stages a run of chunks. False: the one before it is not there.
 async fn store_chunks(
-    store: &Store,
+    store: &Corpus,
     tr: &impl Transaction,
     text: &Text,
     first: u64,
@@ -349,16 +349,16 @@ mod tests {
 
     /// A store, a directory with a text that takes several transactions, and an empty one.
     struct World {
-        store: Store,
+        store: Corpus,
         full: TempDir,
         empty: TempDir,
     }
 
     impl World {
         async fn new() -> Self {
-            let patience = Duration::from_secs(60);
+            let time_limit = Duration::from_secs(60);
             let world = Self {
-                store: Store::open("memory:", patience).await.unwrap(),
+                store: Corpus::open("memory:", time_limit).await.unwrap(),
                 full: TempDir::new().unwrap(),
                 empty: TempDir::new().unwrap(),
             };

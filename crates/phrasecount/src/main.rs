@@ -23,6 +23,7 @@
 
 mod arguments;
 mod choice;
+mod corpus;
 mod count;
 mod error;
 mod export;
@@ -33,7 +34,6 @@ mod session;
 mod source;
 mod sqlite;
 mod stats;
-mod store;
 mod text;
 mod top;
 mod work;
@@ -48,10 +48,10 @@ use export_queue::combine::hc_dequeue::microqueue::keyspace;
 use tokio::runtime;
 
 use crate::arguments::{Arguments, Command, Options};
+use crate::corpus::Corpus;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::store::Store;
 
 /// How many threads at most do what blocks them, reading files and writing SQLite: each of them keeps
 /// memory of its own.
@@ -70,10 +70,10 @@ fn main() -> ExitCode {
             // Without anybody who listens there is the exit status.
             let _ = writeln!(io::stderr(), "error: {}", work::describe(&error));
             if error.is_no_answer() {
-                let patience = options.patience;
+                let time_limit = options.time_limit;
                 let _ = writeln!(
                     io::stderr(),
-                    "the store gave no answer for {patience} seconds: check that it runs, and start again"
+                    "the store gave no answer for {time_limit} seconds: check that it runs, and start again"
                 );
             }
             ExitCode::from(error.exit_status())
@@ -86,10 +86,10 @@ async fn execute(command: Command, options: &Options) -> Result<()> {
         // Before a store is made for nothing.
         source::check(&files.directory)?;
     }
-    let patience = Duration::from_secs(options.patience.into());
+    let time_limit = Duration::from_secs(options.time_limit.into());
     let store = match command.only_looks() {
-        true => Store::open_existing(&options.db, patience).await?,
-        false => Store::open(&options.db, patience).await?,
+        true => Corpus::open_existing(&options.db, time_limit).await?,
+        false => Corpus::open(&options.db, time_limit).await?,
     };
     let session = Session {
         store: &store,

@@ -6,11 +6,11 @@ use std::io::{self, Write as _};
 use export_queue::Pending;
 use serde_json::{Value, json};
 
+use crate::corpus::Count;
 use crate::error::{Error, Result};
 use crate::load::Loaded;
 use crate::source::Skipped;
 use crate::stats::GivenUp;
-use crate::store::Count;
 
 /// How many entries of a list are printed.
 const SHOWN: usize = 10;

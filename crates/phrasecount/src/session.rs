@@ -5,19 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::arguments::{Command, Files, TOP};
+use crate::corpus::Corpus;
 use crate::error::{Error, Result};
 use crate::export::Export;
 use crate::load::load;
 use crate::progress::{Progress, Tally};
 use crate::report::Report;
 use crate::stats::stats;
-use crate::store::Store;
 use crate::top;
 use crate::work::{self, Workers};
 
 /// A run of the program on a store.
 pub(crate) struct Session<'a> {
-    pub(crate) store: &'a Store,
+    pub(crate) store: &'a Corpus,
     pub(crate) tally: Arc<Tally>,
     pub(crate) progress: Progress,
 }

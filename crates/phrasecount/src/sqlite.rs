@@ -11,8 +11,8 @@ use export_queue::SEQUENCE_BYTES;
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
+use crate::corpus::Count;
 use crate::error::{Error, Result};
-use crate::store::Count;
 
 /// Marks a SQLite file as one of phrasecount: `phrs`.
 const APPLICATION_ID: i32 = 0x7068_7273;

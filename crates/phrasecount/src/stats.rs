@@ -3,10 +3,10 @@
 use export_queue::combine::Bucket;
 use export_queue::{Pending, Subscription};
 
+use crate::corpus::{Corpus, Count};
 use crate::error::Result;
 use crate::keyspace::Tx;
 use crate::report::Report;
-use crate::store::{Count, Store};
 use crate::top::each_count;
 
 type Exports = Subscription<String, Option<Count>>;
@@ -29,7 +29,7 @@ impl GivenUp {
 }
 
 /// Reports how much there is, what is left to be done, and what was given up.
-pub(crate) async fn stats(store: &Store, report: &mut Report) -> Result<()> {
+pub(crate) async fn stats(store: &Corpus, report: &mut Report) -> Result<()> {
     let documents = documents(store).await?;
     report.add("documents", documents, &format!("{documents} documents"));
     let (mut phrases, mut occurrences) = (0_u64, 0_u64);
@@ -69,7 +69,7 @@ pub(crate) async fn stats(store: &Store, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-async fn documents(store: &Store) -> Result<u64> {
+async fn documents(store: &Corpus) -> Result<u64> {
     let mut count = 0_u64;
     let mut after: Option<String> = None;
     loop {
@@ -84,7 +84,7 @@ async fn documents(store: &Store) -> Result<u64> {
     }
 }
 
-fn buckets(store: &Store) -> impl Iterator<Item = Bucket> + use<> {
+fn buckets(store: &Corpus) -> impl Iterator<Item = Bucket> + use<> {
     (0..store.counts.settings().bucket_count).map(Bucket)
 }
 
@@ -95,7 +95,7 @@ fn add(sum: &mut Pending, pending: Pending) {
     sum.has_more |= pending.has_more;
 }
 
-async fn updates(store: &Store) -> Result<Pending> {
+async fn updates(store: &Corpus) -> Result<Pending> {
     let mut sum = Pending::default();
     for bucket in buckets(store) {
         let look = |tr| async move { store.counts.pending(&tr, bucket).await };
@@ -104,7 +104,7 @@ async fn updates(store: &Store) -> Result<Pending> {
     Ok(sum)
 }
 
-async fn set_aside(store: &Store) -> Result<GivenUp> {
+async fn set_aside(store: &Corpus) -> Result<GivenUp> {
     let (mut found, mut after) = (GivenUp::default(), None);
     loop {
         let last = after.as_ref();
@@ -118,7 +118,7 @@ async fn set_aside(store: &Store) -> Result<GivenUp> {
     }
 }
 
-async fn subscriptions(store: &Store) -> Result<Vec<Exports>> {
+async fn subscriptions(store: &Corpus) -> Result<Vec<Exports>> {
     let all = |tr: Tx<_>| async move {
         let mut found = Vec::new();
         for name in store.exports.subscriptions(&tr).await? {
@@ -129,7 +129,7 @@ async fn subscriptions(store: &Store) -> Result<Vec<Exports>> {
     Ok(store.runner.run(all).await?)
 }
 
-async fn exports(store: &Store, subscriptions: &[Exports]) -> Result<Pending> {
+async fn exports(store: &Corpus, subscriptions: &[Exports]) -> Result<Pending> {
     let mut sum = Pending::default();
     for subscription in subscriptions {
         for bucket in buckets(store) {
@@ -140,7 +140,7 @@ async fn exports(store: &Store, subscriptions: &[Exports]) -> Result<Pending> {
     Ok(sum)
 }
 
-async fn dead_letters(store: &Store, subscriptions: &[Exports]) -> Result<GivenUp> {
+async fn dead_letters(store: &Corpus, subscriptions: &[Exports]) -> Result<GivenUp> {
     let mut found = GivenUp::default();
     for subscription in subscriptions {
         let mut after = None;
@@ -164,11 +164,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::corpus::Update;
     use crate::progress::Progress;
-    use crate::store::Update;
     use crate::work::Workers;
 
-    async fn told(store: &Store) -> String {
+    async fn told(store: &Corpus) -> String {
         let mut report = Report::default();
         stats(store, &mut report).await.unwrap();
         report.into_text()
@@ -176,8 +176,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_waits_and_what_was_given_up_is_told() {
-        let patience = Duration::from_secs(60);
-        let store = &Store::open("memory:", patience).await.unwrap();
+        let time_limit = Duration::from_secs(60);
+        let store = &Corpus::open("memory:", time_limit).await.unwrap();
         let phrase = &"nobody has added this".to_owned();
         let subtract = |tr| async move {
             let update = Update::subtract(1);

@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::corpus::{Corpus, Count};
 use crate::error::Result;
 use crate::keyspace::Isolation;
-use crate::store::{Count, Store};
 use crate::text::{PHRASE_TOKENS, Tokenizer};
 
 /// How many counts one look at the store returns.
@@ -23,13 +23,13 @@ pub(crate) fn phrase(argument: &str) -> Result<String, String> {
 }
 
 /// Returns the counts of a phrase, as they were last reported.
-pub(crate) async fn get(store: &Store, phrase: &String) -> Result<Count> {
+pub(crate) async fn get(store: &Corpus, phrase: &String) -> Result<Count> {
     let read = |tr| async move { store.counts.settled(&tr, phrase, Isolation::Snapshot).await };
     Ok(store.runner.run(read).await?.unwrap_or_default())
 }
 
 /// Returns the phrases that occur most often.
-pub(crate) async fn top(store: &Store, limit: usize) -> Result<Vec<(String, Count)>> {
+pub(crate) async fn top(store: &Corpus, limit: usize) -> Result<Vec<(String, Count)>> {
     // The least of them on top.
     let mut top = BinaryHeap::new();
     let add = |phrase: String, count: Count| {
@@ -53,7 +53,7 @@ pub(crate) async fn top(store: &Store, limit: usize) -> Result<Vec<(String, Coun
 }
 
 /// Gives each phrase with its count, as they were last reported, one after the other.
-pub(crate) async fn each_count(store: &Store, mut each: impl FnMut(String, Count)) -> Result<()> {
+pub(crate) async fn each_count(store: &Corpus, mut each: impl FnMut(String, Count)) -> Result<()> {
     let mut after: Option<String> = None;
     loop {
         let last = after.as_ref();

@@ -8,11 +8,11 @@ use export_queue::ExportQueue;
 use export_queue::combine::{self, BoxError, Change, ChangeObserver};
 use export_queue::hc_dequeue::{self, Delivery, WorkerOptions};
 
+use crate::corpus::{Corpus, Count};
 use crate::count::Counter;
 use crate::error::{Error, Result};
 use crate::keyspace::Transaction;
 use crate::progress::{Progress, Tally};
-use crate::store::{Count, Store};
 use crate::text::ContentId;
 
 /// How long workers may go on with what they have begun when they are stopped.
@@ -53,7 +53,7 @@ pub(crate) struct Workers {
 impl Workers {
     /// Begins to count `contents` contents at the same time, and to combine.
     pub(crate) async fn start(
-        store: &Store,
+        store: &Corpus,
         contents: usize,
         tally: &Arc<Tally>,
         progress: &Progress,
@@ -93,7 +93,7 @@ impl Workers {
 }
 
 /// Waits until everything that was loaded is counted, combined and queued for export, by whomever.
-pub(crate) async fn wait_idle(store: &Store, tally: &Tally, progress: &Progress) -> Result<()> {
+pub(crate) async fn wait_idle(store: &Corpus, tally: &Tally, progress: &Progress) -> Result<()> {
     let phase = progress.phase("counting", 0);
     loop {
         let look = |tr| async move { store.work.stats(&tr).await };

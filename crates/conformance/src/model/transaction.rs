@@ -309,9 +309,6 @@ impl Transaction for ModelTransaction {
     }
 
     fn set_option(&self, option: TransactionOption) -> Result<()> {
-        if option.is_unsupported() {
-            return Err(Code::UNSUPPORTED_OPERATION.into());
-        }
         self.write(|life| life.set_option(option));
         Ok(())
     }

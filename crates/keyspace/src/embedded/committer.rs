@@ -62,7 +62,7 @@ impl Committer {
     /// Waits for a batch and commits it, or flushes what may not wait longer. Returns false once
     /// the queue is closed and empty.
     pub(super) fn step(&mut self) -> Result<bool> {
-        match self.shared.queue().take_batch(self.patience()) {
+        match self.shared.queue().take_batch(self.idle_limit()) {
             Some(batch) if batch.is_empty() => self.flush()?,
             Some(batch) => self.commit(batch)?,
             None => return Ok(false),
@@ -186,7 +186,7 @@ impl Committer {
     }
 
     /// Returns how long the batches that are not flushed may wait for another one.
-    fn patience(&self) -> Option<Duration> {
+    fn idle_limit(&self) -> Option<Duration> {
         match self.durability {
             Durability::Relaxed { interval } if self.unflushed.batches > 0 => {
                 let now = self.shared.timeline().environment().now();

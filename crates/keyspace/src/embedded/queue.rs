@@ -102,19 +102,19 @@ impl Queue {
     }
 
     /// Waits for commits and takes as many as one batch may hold. Returns an empty batch after
-    /// `patience` without any, and `None` once the queue is closed and empty.
-    pub(super) fn take_batch(&self, patience: Option<Duration>) -> Option<Vec<PendingCommit>> {
+    /// `idle_limit` without any, and `None` once the queue is closed and empty.
+    pub(super) fn take_batch(&self, idle_limit: Option<Duration>) -> Option<Vec<PendingCommit>> {
         let mut waiting = self.waiting();
         while waiting.commits.is_empty() {
             if waiting.is_closed {
                 return None;
             }
             waiting.committer_is_idle = true;
-            let Some(patience) = patience else {
+            let Some(idle_limit) = idle_limit else {
                 self.wake.wait(&mut waiting);
                 continue;
             };
-            if self.wake.wait_for(&mut waiting, patience).timed_out() {
+            if self.wake.wait_for(&mut waiting, idle_limit).timed_out() {
                 break;
             }
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_in_an_empty_batch() {
+    fn an_idle_limit_ends_in_an_empty_batch() {
         let queue = Queue::new(1000);
         assert!(queue.take_batch(Some(Duration::ZERO)).unwrap().is_empty());
     }

@@ -336,9 +336,6 @@ impl State {
             TransactionOption::BypassUnreadable => self.bypass_unreadable = true,
             // Every commit here is in order for certain.
             TransactionOption::CausalWriteRisky => {}
-            TransactionOption::ReadYourWritesDisable | TransactionOption::AutomaticIdempotency => {
-                return Err(Code::UNSUPPORTED_OPERATION.into());
-            }
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ impl Fdb {
             let reason = format!("the client library refused it: {}", error.message());
             cluster_file::refused(&file, reason)
         })?;
-        network::settle(&database)?;
+        network::finish_startup(&database)?;
         let handle = Self {
             cluster: Arc::new(Cluster {
                 database: Arc::new(database),

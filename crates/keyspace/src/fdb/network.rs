@@ -74,9 +74,9 @@ fn boot() -> Result<(), OpenError> {
 /// static variable when it is first used. The network uses some at its end that it first uses in its
 /// loop. Measured without this: a process that opens a cluster and ends at once crashes in one run
 /// of three.
-pub(super) fn settle(database: &Database) -> Result<(), OpenError> {
-    static SETTLED: OnceLock<Result<(), OpenError>> = OnceLock::new();
-    SETTLED.get_or_init(|| turn(database)).clone()
+pub(super) fn finish_startup(database: &Database) -> Result<(), OpenError> {
+    static FINISHED: OnceLock<Result<(), OpenError>> = OnceLock::new();
+    FINISHED.get_or_init(|| turn(database)).clone()
 }
 
 fn turn(database: &Database) -> Result<(), OpenError> {

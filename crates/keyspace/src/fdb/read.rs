@@ -170,9 +170,6 @@ fn option_of(option: TransactionOption) -> Result<options::TransactionOption> {
         TransactionOption::NextWriteNoWriteConflictRange => Native::NextWriteNoWriteConflictRange,
         TransactionOption::BypassUnreadable => Native::BypassUnreadable,
         TransactionOption::CausalWriteRisky => Native::CausalWriteRisky,
-        TransactionOption::ReadYourWritesDisable | TransactionOption::AutomaticIdempotency => {
-            return Err(Code::UNSUPPORTED_OPERATION.into());
-        }
     })
 }
 

@@ -34,7 +34,7 @@ fn on_fdb_a_cluster_that_goes_away_ends_the_run_and_a_later_one_completes_the_jo
     for file in 0..400 {
         world.write(&file.to_string(), format!("one two three four {file}"));
     }
-    let mut running = Running::start(world.run_command().args(["--patience", "2"]));
+    let mut running = Running::start(world.run_command().args(["--time-limit", "2"]));
     running.wait_for(5);
     server.pause();
     let ended = running.finish();

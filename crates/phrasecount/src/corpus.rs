@@ -107,7 +107,7 @@ impl Content {
 
 /// The recipes and rows of phrasecount in one store.
 #[derive(Clone)]
-pub(crate) struct Store {
+pub(crate) struct Corpus {
     pub(crate) runner: Runner,
     /// Tells this store from all others.
     pub(crate) id: String,
@@ -117,24 +117,24 @@ pub(crate) struct Store {
     root: Subspace,
 }
 
-impl Store {
+impl Corpus {
     /// Opens the store of a URL, and creates what is not there. A transaction that has not ended after
-    /// so much patience has failed.
-    pub(crate) async fn open(url: &str, patience: Duration) -> Result<Self> {
+    /// its time limit has failed.
+    pub(crate) async fn open(url: &str, time_limit: Duration) -> Result<Self> {
         let db = keyspace::open(url).map_err(Error::Open)?;
-        Self::open_on(runner(db, patience)).await
+        Self::open_on(runner(db, time_limit)).await
     }
 
     /// Opens the store of a URL that something was counted in, as [`open`](Self::open) does.
     ///
     /// # Errors
     /// [`Error::NoStore`], [`Error::NothingCounted`]: nothing was created, and the store is as it was.
-    pub(crate) async fn open_existing(url: &str, patience: Duration) -> Result<Self> {
+    pub(crate) async fn open_existing(url: &str, time_limit: Duration) -> Result<Self> {
         let db = match keyspace::open_existing(url) {
             Err(keyspace::OpenError::NoStore { path }) => return Err(Error::NoStore { path }),
             opened => opened.map_err(Error::Open)?,
         };
-        let runner = runner(db, patience);
+        let runner = runner(db, time_limit);
         let id_key = &root().pack(&"store");
         let id = runner.run(|tr| async move {
             typed::get::<String>(&tr, &MessagePack, id_key, Isolation::Serializable).await
@@ -383,8 +383,8 @@ fn root() -> Subspace {
     Subspace::from("phrasecount")
 }
 
-fn runner(db: keyspace::Store, patience: Duration) -> Runner {
-    let options = keyspace::RunOptions::default().time_limit(patience);
+fn runner(db: keyspace::Store, time_limit: Duration) -> Runner {
+    let options = keyspace::RunOptions::default().time_limit(time_limit);
     Runner::with_options(db, options)
 }
 
