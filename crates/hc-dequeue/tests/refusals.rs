@@ -6,14 +6,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Queue, World, open};
+use common::{LONG, World, open};
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::ItemId;
 use hc_dequeue::{
     ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
     MAX_PAYLOAD_BYTES, Settings,
 };
-use keyspace::codec::Raw;
+use keyspace::codec::{Bincode, Raw};
 use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction, read_all};
 
 conformance::on_every_store!(
@@ -275,7 +275,9 @@ async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
 async fn what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped(store: TestStore) {
     let subspace = store.root.subspace(&"queue");
     let runner = store.runner();
-    type Names = HighContentionQueue<String>;
+    // A codec that does not tell of what type its bytes are.
+    type Names = HighContentionQueue<String, Bincode>;
+    type Numbers = HighContentionQueue<u64, Bincode>;
     let settings = Settings::default();
     let names = &Names::open(&runner, subspace.clone(), settings.clone())
         .await
@@ -288,7 +290,7 @@ async fn what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped(store: 
     };
     runner.run(enqueue).await.unwrap();
     // The same codec and another type: of the names, a number is what is in an empty one alone.
-    let numbers = Queue::open(&runner, subspace, settings).await.unwrap();
+    let numbers = Numbers::open(&runner, subspace, settings).await.unwrap();
     let options = ConsumerOptions::default();
     let consumer = numbers.consumer(&runner, options).await.unwrap();
     let popped = consumer.pop_within(LONG).await.unwrap().unwrap();
