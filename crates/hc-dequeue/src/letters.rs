@@ -8,7 +8,6 @@ use crate::enqueue::retire_dedupe;
 use crate::error::Result;
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
-use crate::read::value_of;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Returns a page of the dead letters: up to `limit` behind the item `after`, or from the first on.
@@ -30,7 +29,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let letters = self.keys.dead.items(tr, after, limit).await?;
         letters
             .into_iter()
-            .map(|item| value_of(&self.codec, item))
+            .map(|item| self.value_of(&self.keys.dead, item))
             .collect()
     }
 

@@ -8,7 +8,7 @@ use microqueue::{Item, ItemId};
 
 use crate::enqueue::{read_counter, wall_millis};
 use crate::error::Result;
-use crate::keys::Counter;
+use crate::keys::{Counter, Records};
 use crate::queue::HighContentionQueue;
 use crate::record::Record;
 
@@ -80,7 +80,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads only.
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
         let first = self.keys.items.peek(tr).await?;
-        first.map(|item| value_of(&self.codec, item)).transpose()
+        first
+            .map(|item| self.value_of(&self.keys.items, item))
+            .transpose()
     }
 
     /// Returns a page of the items that wait: up to `limit` behind the item `after`, or from the
@@ -103,7 +105,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let items = self.keys.items.items(tr, after, limit).await?;
         items
             .into_iter()
-            .map(|item| value_of(&self.codec, item))
+            .map(|item| self.value_of(&self.keys.items, item))
             .collect()
     }
 
@@ -125,13 +127,12 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             Duration::from_millis(millis)
         }))
     }
-}
 
-/// Decodes the payload of a record.
-pub(crate) fn value_of<T>(codec: &impl Codec<T>, item: Item<Record>) -> Result<Item<T>> {
-    let value = codec.decode(item.value.payload).map_err(|error| {
-        let key = format!("{:?}", item.id).into_bytes();
-        error.at(key)
-    })?;
-    Ok(Item { id: item.id, value })
+    /// Decodes the payload of a record that lies in a part of the queue.
+    pub(crate) fn value_of(&self, part: &Records, item: Item<Record>) -> Result<Item<T>> {
+        let Item { id, value } = item;
+        let value = self.codec.decode(value.payload);
+        let value = value.map_err(|error| error.at(id.key_in(part.subspace())))?;
+        Ok(Item { id, value })
+    }
 }
