@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use common::{LONG, Queue, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
-use conformance::stores::TestStore;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
 use export_queue::{
