@@ -56,7 +56,7 @@ pub(crate) fn measure(stage: &Stage) -> String {
 /// Returns how long it takes to read and decode all entries.
 async fn read_all(log: &Log) -> Duration {
     let (buckets, env) = (
-        log.queue.settings().bucket_count,
+        log.queue.settings().get_bucket_count(),
         log.runner.environment().clone(),
     );
     let entries = Arc::new(AtomicU64::new(0));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hc_dequeue::keyspace::{self, Bytes, Subspace};
 use hc_dequeue::microqueue;
 
-use crate::record::Settings;
+use crate::settings::{InvalidSettings, Stored};
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -45,23 +45,9 @@ pub enum Error {
         given: Box<Stored>,
     },
 
-    /// A queue needs from 1 to 65,536 buckets.
-    #[error("{given} buckets: a queue has from 1 to {limit}")]
-    BucketCount {
-        /// What was given.
-        given: u32,
-        /// The most.
-        limit: u32,
-    },
-
-    /// The lease leaves no time for three heartbeats.
-    #[error("lease of {given:?} is too short: at least {least:?}")]
-    LeaseTooShort {
-        /// What was given.
-        given: Duration,
-        /// The shortest.
-        least: Duration,
-    },
+    /// The settings cannot work.
+    #[error(transparent)]
+    InvalidSettings(#[from] InvalidSettings),
 
     /// The key, with the prefix of the queue's subspace, is longer than a key of the store can be.
     /// Nothing was staged.
@@ -141,35 +127,4 @@ pub enum Error {
         /// How long it may take.
         limit: Duration,
     },
-}
-
-/// What a queue was created with, or opened with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
-    /// The settings.
-    pub settings: Settings,
-    /// The names of the codecs of key, update and value.
-    pub codecs: [String; 3],
-}
-
-impl std::fmt::Display for Stored {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [key, update, value] = &self.codecs;
-        let Settings {
-            bucket_count,
-            lease,
-        } = self.settings;
-        write!(
-            f,
-            "{bucket_count} buckets, a lease of {lease:?}, and the codecs {key} for keys, {update} \
-             for updates and {value} for values"
-        )
-    }
-}
-
-/// The error of a record that no handle of this version has written.
-pub(crate) fn corrupt(key: &[u8], reason: impl Into<String>) -> Error {
-    let key = Bytes::copy_from_slice(key);
-    let reason = reason.into();
-    keyspace::Error::Corrupt { key, reason }.into()
 }

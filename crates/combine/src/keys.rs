@@ -49,15 +49,13 @@
 use std::fmt;
 
 use hc_dequeue::keyspace::tuple::Versionstamp as TupleVersionstamp;
-use hc_dequeue::keyspace::{Subspace, Transaction};
+use hc_dequeue::keyspace::{self, Subspace, Transaction};
 use hc_dequeue::microqueue::{ItemId, MAX_PREFIX_BYTES};
 use hc_dequeue::session::{SessionId, Sessions};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::{Error, Result, corrupt};
-
-/// The generation of the buckets: a later one may have another count of them.
-pub(crate) const GENERATION: u32 = 0;
+use crate::error::{Error, Result};
+use crate::settings::GENERATION;
 
 /// The type code of a versionstamp in a packed tuple.
 const VERSIONSTAMP_CODE: u8 = 0x33;
@@ -184,7 +182,8 @@ impl Keys {
     /// Returns the key whose value lies under a key of the store.
     pub(crate) fn parse_value(&self, row: &[u8]) -> Result<Vec<u8>> {
         let unpacked: Result<(u32, Vec<u8>), _> = self.values.unpack(row);
-        let (_, key) = unpacked.map_err(|_| corrupt(row, "expected the key of a value"))?;
+        let (_, key) =
+            unpacked.map_err(|_| keyspace::Error::corrupt(row, "expected the key of a value"))?;
         Ok(key)
     }
 
@@ -211,7 +210,9 @@ impl Keys {
             let id = ItemId::of_commit(&self.aside_of(Bucket(bucket), &key), row)?;
             Some((key, id))
         });
-        named.ok_or_else(|| corrupt(row, "expected the key of an update set aside"))
+        named.ok_or_else(|| {
+            keyspace::Error::corrupt(row, "expected the key of an update set aside").into()
+        })
     }
 
     fn aside_of(&self, bucket: Bucket, key: &[u8]) -> Subspace {
@@ -226,7 +227,8 @@ impl Keys {
     pub(crate) fn parse_update(&self, bucket: Bucket, row: &[u8]) -> Result<(Subspace, Vec<u8>)> {
         let unpacked: Result<(Vec<u8>, TupleVersionstamp, u64), _> =
             self.updates(bucket).unpack(row);
-        let (key, ..) = unpacked.map_err(|_| corrupt(row, "expected the key of an update"))?;
+        let (key, ..) =
+            unpacked.map_err(|_| keyspace::Error::corrupt(row, "expected the key of an update"))?;
         Ok((self.updates_of(bucket, &key), key))
     }
 
@@ -260,7 +262,7 @@ fn bucket_of(part: &Subspace, key: &[u8]) -> Result<Bucket> {
     let bucket: Result<u32, _> = part.unpack(key);
     match bucket {
         Ok(bucket) => Ok(Bucket(bucket)),
-        Err(_) => Err(corrupt(key, "expected the number of a bucket")),
+        Err(_) => Err(keyspace::Error::corrupt(key, "expected the number of a bucket").into()),
     }
 }
 

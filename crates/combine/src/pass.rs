@@ -23,9 +23,9 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use futures::{FutureExt, TryStreamExt, try_join};
 use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::error::panic_message;
 use hc_dequeue::keyspace::{Bytes, Environment, Isolation, KeyValue, MutationOp, Transaction};
 
-use crate::bucket_worker::panic_message;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::observer::{Change, ChangeObserver};

@@ -17,7 +17,7 @@ use crate::observer::Unobserved;
 use crate::pass::{Pass, Plan};
 use crate::queue::CombineQueue;
 use crate::read::Exact;
-use crate::record::Settings;
+use crate::settings::Settings;
 
 /// Three keys of one bucket, in their order, and one of the other bucket.
 const A: usize = 0;
@@ -90,10 +90,7 @@ struct World<D> {
 impl<D: Database> World<D> {
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
-        let settings = Settings {
-            bucket_count: 2,
-            ..Settings::default()
-        };
+        let settings = Settings::new().bucket_count(2);
         let queue = CombineQueue::open(&runner, Subspace::from("queue"), settings, Sum);
         let queue: CombineQueue<String, i64> = queue.await.unwrap();
         let letters = ('a'..='z').map(String::from);
@@ -145,10 +142,7 @@ impl<D: Database> World<D> {
                 tr.set(b"elsewhere", b"");
             }
             Step::Exact(place) => {
-                let serializable = Exact {
-                    isolation: Isolation::Serializable,
-                    ..Exact::default()
-                };
+                let serializable = Exact::new().isolation(Isolation::Serializable);
                 queue.exact(tr, key(place), &serializable).await?;
                 tr.set(b"elsewhere", b"");
             }

@@ -10,9 +10,10 @@ use hc_dequeue::keyspace::{
 use hc_dequeue::microqueue::MicroQueue;
 
 use crate::combiner::Combiner;
-use crate::error::{Error, Result, Stored};
-use crate::keys::{Bucket, GENERATION, Keys};
-use crate::record::{MAX_UPDATE_BYTES, Settings};
+use crate::error::{Error, Result};
+use crate::keys::{Bucket, Keys};
+use crate::record::MAX_UPDATE_BYTES;
+use crate::settings::{Settings, Stored};
 
 /// Values of type `V` under keys of type `K`, changed by updates of type `U`, all in one subspace and
 /// stored as the codec `C` writes them.
@@ -45,8 +46,7 @@ where
     ///
     /// # Errors
     /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others,
-    /// [`BucketCount`](Error::BucketCount) for none or too many, [`LeaseTooShort`](Error::LeaseTooShort),
-    /// and those of [`Runner::run`].
+    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work, and those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves a queue or none.
@@ -114,12 +114,12 @@ where
             ]
             .map(str::to_owned),
         };
-        let Some(stored) = recipe::agree(tr, &key, &given.encode(GENERATION)).await? else {
+        let Some(stored) = recipe::agree(tr, &key, &given).await? else {
             return Ok(());
         };
         Err(Error::SettingsDiffer {
             queue: self.keys.queue.clone(),
-            stored: Box::new(Stored::decode(&key, &stored)?),
+            stored: Box::new(stored),
             given: Box::new(given),
         })
     }

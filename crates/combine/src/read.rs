@@ -16,21 +16,51 @@ use crate::queue::CombineQueue;
 use crate::record::Value;
 
 /// How [`CombineQueue::exact`] reads.
+///
+/// ```
+/// use combine::Exact;
+/// use combine::keyspace::Isolation;
+///
+/// let strict = Exact::new().isolation(Isolation::Serializable).most_pending(100);
+/// # drop(strict);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exact {
-    /// By snapshot unless told otherwise: a serializable read fails with a conflict whenever anybody
-    /// adds to the key or combines it.
-    pub isolation: Isolation,
-    /// How many pending updates the reader is ready to fold, 10,000 by default.
-    pub most_pending: usize,
+    isolation: Isolation,
+    most_pending: usize,
 }
 
 impl Default for Exact {
+    /// By snapshot, and up to 10,000 pending updates.
     fn default() -> Self {
         Self {
             isolation: Isolation::Snapshot,
             most_pending: 10_000,
         }
+    }
+}
+
+impl Exact {
+    /// Begins with the defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how it reads. A serializable read makes the transaction fail with a conflict whenever
+    /// another one adds to the key or combines it.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    /// Sets how many pending updates the reader is ready to fold.
+    #[must_use]
+    pub fn most_pending(mut self, updates: usize) -> Self {
+        self.most_pending = updates;
+        self
     }
 }
 

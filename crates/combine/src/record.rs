@@ -1,11 +1,7 @@
 //! The values of a combine queue. The module of the keys has their layout.
 
-use std::time::Duration;
-
-use hc_dequeue::keyspace::record::{Fields, SHORT_BYTES, push_text};
-use hc_dequeue::keyspace::{Bytes, Versionstamp, limits};
-
-use crate::error::{Error, Result, Stored, corrupt};
+use hc_dequeue::keyspace::record::{self, SHORT_BYTES, push_text};
+use hc_dequeue::keyspace::{Bytes, Error, Result, Versionstamp, limits};
 
 /// The largest update, in bytes as encoded: it fits a record with any reason to set it aside.
 pub const MAX_UPDATE_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
@@ -14,85 +10,6 @@ pub const MAX_UPDATE_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
 pub const MAX_VALUE_BYTES: usize = limits::VALUE_BYTES - 2;
 
 const FORMAT: u8 = 1;
-
-/// The most buckets.
-const MAX_BUCKETS: u32 = 1 << 16;
-
-/// The shortest lease: three heartbeats of ten milliseconds.
-const MIN_LEASE: Duration = Duration::from_millis(30);
-
-/// What all who use a queue must agree on. Stored when the queue is created.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Into how many buckets the keys are divided, 16 by default. A bucket is combined by one worker
-    /// at a time, and costs a transaction that adds to it one small write.
-    pub bucket_count: u32,
-    /// How long the session of a worker lives without a sign of life, in milliseconds as stored, 10
-    /// seconds by default. Its heartbeat comes three times as often.
-    pub lease: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            bucket_count: 16,
-            lease: Duration::from_secs(10),
-        }
-    }
-}
-
-impl Settings {
-    /// Refuses what cannot work.
-    ///
-    /// # Errors
-    /// [`BucketCount`](Error::BucketCount) for none or too many,
-    /// [`LeaseTooShort`](Error::LeaseTooShort) for a lease that leaves no time for three heartbeats.
-    pub fn check(&self) -> Result<()> {
-        if self.bucket_count == 0 || self.bucket_count > MAX_BUCKETS {
-            return Err(Error::BucketCount {
-                given: self.bucket_count,
-                limit: MAX_BUCKETS,
-            });
-        }
-        if self.lease < MIN_LEASE {
-            return Err(Error::LeaseTooShort {
-                given: self.lease,
-                least: MIN_LEASE,
-            });
-        }
-        Ok(())
-    }
-}
-
-impl Stored {
-    pub(crate) fn encode(&self, generation: u32) -> Vec<u8> {
-        let mut value = vec![FORMAT];
-        value.extend_from_slice(&generation.to_be_bytes());
-        value.extend_from_slice(&self.settings.bucket_count.to_be_bytes());
-        let lease_millis = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
-        value.extend_from_slice(&lease_millis.to_be_bytes());
-        for codec in &self.codecs {
-            push_text(&mut value, codec);
-        }
-        value
-    }
-
-    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
-        let mut fields = Fields::new(value);
-        let stored = (|| {
-            fields.format(FORMAT)?;
-            let _generation: [u8; 4] = fields.array()?;
-            let settings = Settings {
-                bucket_count: u32::from_be_bytes(fields.array()?),
-                lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
-            };
-            let codecs = [fields.text()?, fields.text()?, fields.text()?].map(str::to_owned);
-            fields.end()?;
-            Ok::<_, String>(Self { settings, codecs })
-        })();
-        stored.map_err(|reason| corrupt(key, reason))
-    }
-}
 
 /// A value as stored: what was last reported, or what is current.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -126,9 +43,7 @@ impl Value {
         let Some(stored) = stored else {
             return Ok(Self::default());
         };
-        let mut fields = Fields::new(&stored);
-        let value = (|| {
-            fields.format(FORMAT)?;
+        record::decode(key, &stored, FORMAT, |fields| {
             let [flags] = fields.array()?;
             let bytes = match flags & 1 {
                 0 => {
@@ -143,8 +58,7 @@ impl Value {
                 _ => return Err(format!("there are no flags {flags:#x}")),
             };
             Ok(Self { bytes, is_outdated })
-        })();
-        value.map_err(|reason| corrupt(key, reason))
+        })
     }
 }
 
@@ -191,9 +105,7 @@ impl Sweep {
         let Some(stored) = stored else {
             return Ok(Self::default());
         };
-        let mut fields = Fields::new(&stored);
-        let sweep = (|| {
-            fields.format(FORMAT)?;
+        record::decode(key, &stored, FORMAT, |fields| {
             let completed = i64::from_be_bytes(fields.array()?);
             let in_progress = match fields.rest().is_empty() {
                 true => None,
@@ -203,12 +115,11 @@ impl Sweep {
                     next: fields.rest().to_vec(),
                 }),
             };
-            Ok::<_, String>(Self {
+            Ok(Self {
                 completed,
                 in_progress,
             })
-        })();
-        sweep.map_err(|reason| corrupt(key, reason))
+        })
     }
 }
 
@@ -222,18 +133,15 @@ pub(crate) fn encode_aside(reason: &str, update: &[u8]) -> Vec<u8> {
 
 /// Returns why an update was set aside, and the update.
 pub(crate) fn decode_aside(key: &[u8], value: &Bytes) -> Result<(String, Bytes)> {
-    let mut fields = Fields::new(value);
-    let aside = (|| {
-        fields.format(FORMAT)?;
-        Ok::<_, String>((fields.text()?.to_owned(), value.slice_ref(fields.rest())))
-    })();
-    aside.map_err(|reason| corrupt(key, reason))
+    record::decode(key, value, FORMAT, |fields| {
+        Ok((fields.text()?.to_owned(), value.slice_ref(fields.rest())))
+    })
 }
 
 /// Returns the versionstamp that a key's value is.
 pub(crate) fn decode_stamp(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
     Versionstamp::try_from(value)
-        .map_err(|_| corrupt(key, "expected the ten bytes of a versionstamp"))
+        .map_err(|_| Error::corrupt(key, "expected the ten bytes of a versionstamp"))
 }
 
 #[cfg(test)]
@@ -293,21 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_and_updates_set_aside_have_these_bytes() {
-        let stored = Stored {
-            settings: Settings {
-                bucket_count: 7,
-                lease: Duration::from_millis(2),
-            },
-            codecs: ["K", "", "Val"].map(str::to_owned),
-        };
-        let bytes = b"\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\0\x03Val";
-        assert_eq!(stored.encode(0), bytes);
-        assert_eq!(Stored::decode(b"key", bytes).unwrap(), stored);
-        for length in 0..bytes.len() {
-            assert!(Stored::decode(b"key", &bytes[..length]).is_err());
-        }
-
+    fn updates_set_aside_have_these_bytes() {
         let aside = encode_aside("why", b"\x01u");
         assert_eq!(aside, b"\x01\x03why\x01u");
         let decoded = decode_aside(b"key", &aside.into()).unwrap();

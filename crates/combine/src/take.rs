@@ -1,12 +1,12 @@
 //! The first step of a pass: which updates it combines.
 
 use hc_dequeue::keyspace::{
-    Bytes, ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction,
-    key_after,
+    self, Bytes, ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace,
+    Transaction, key_after,
 };
 use hc_dequeue::microqueue::ItemId;
 
-use crate::error::{Result, corrupt};
+use crate::error::Result;
 use crate::keys::{Bucket, Keys, is_update_of};
 
 /// The format of an update, microqueue's.
@@ -57,7 +57,7 @@ impl TakenUpdates {
     pub(crate) fn record(&self, index: usize) -> Result<(ItemId, Bytes)> {
         let row = &self.rows[index];
         let id = ItemId::of_commit(&self.updates, row.key())
-            .ok_or_else(|| corrupt(row.key(), "expected the key of an update"))?;
+            .ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected the key of an update"))?;
         Ok((id, row.to_value()))
     }
 

@@ -382,7 +382,7 @@ async fn any_number_of_buckets_does_the_same(store: TestStore) {
 async fn adds_to_one_key_never_conflict(store: TestStore) {
     const WRITERS: usize = 64;
     let adds = scale(20_000, 100_000).div_ceil(WRITERS);
-    let world = Arc::new(World::sums(&store, Settings::default().bucket_count).await);
+    let world = Arc::new(World::sums(&store, Settings::default().get_bucket_count()).await);
     let conflicts = Arc::new(AtomicUsize::new(0));
     // Also with what is combined meanwhile.
     let log = Log::new(&world.root);

@@ -7,7 +7,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use combine::{CombineQueue, Settings, Sum, Unobserved};
+use combine::{CombineQueue, Sum, Unobserved};
 use common::{LONG, World, settings};
 use conformance::stores::TestStore;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
@@ -37,10 +37,7 @@ async fn passes_updates_changes_and_what_waits_are_counted() {
 
     let store = TestStore::memory();
     let runner = store.runner();
-    let settings = Settings {
-        lease: Duration::from_millis(60),
-        ..settings(2)
-    };
+    let settings = settings(2).lease(Duration::from_millis(60));
     let queue = CombineQueue::open(&runner, store.root.subspace(&"queue"), settings, Sum).await;
     let world = World {
         queue: queue.unwrap(),

@@ -168,10 +168,7 @@ async fn exact_values_count_what_is_pending(store: TestStore) {
     assert_eq!(world.exact("a").await, None);
 
     let (queue, key) = (&world.queue, &"a".to_owned());
-    let strict = Exact {
-        most_pending: 0,
-        ..Exact::default()
-    };
+    let strict = Exact::new().most_pending(0);
     let strict = &strict;
     let read = |tr| async move { queue.exact(&tr, key, strict).await };
     let refused = world.runner.run(read).await.unwrap_err();

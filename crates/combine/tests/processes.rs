@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
-use combine::{CombineOptions, CombineQueue, Settings, Sum, WorkerOptions};
+use combine::{CombineOptions, CombineQueue, Sum, WorkerOptions};
 use common::{LONG, Log, World, settings};
 use conformance::process::{Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
@@ -35,10 +35,7 @@ type Digits = World<u128, u128>;
 
 async fn open(url: &str) -> Digits {
     let runner = Runner::new(keyspace::open(url).unwrap());
-    let settings = Settings {
-        lease: Duration::from_secs(1),
-        ..settings(7)
-    };
+    let settings = settings(7).lease(Duration::from_secs(1));
     let root = Subspace::from("test");
     let queue = CombineQueue::open(&runner, root.subspace(&"queue"), settings, Sum);
     World {

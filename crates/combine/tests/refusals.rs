@@ -9,7 +9,9 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use combine::microqueue::{self, ItemId};
-use combine::{Bucket, CombineOptions, CombineQueue, Error, Exact, SetAside, Settings, Sum};
+use combine::{
+    Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside, Settings, Sum,
+};
 use common::{LONG, Log, Queue, World, settings};
 use conformance::stores::TestStore;
 use keyspace::codec::{Bincode, Codec, Json};
@@ -76,10 +78,7 @@ fn is_corrupt(error: &Error, row: &[u8]) -> bool {
 async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestStore) {
     let world = World::sums(&store, 4).await;
     let other_count = settings(5);
-    let other_lease = Settings {
-        lease: Duration::from_secs(7),
-        ..settings(4)
-    };
+    let other_lease = settings(4).lease(Duration::from_secs(7));
     for (other, names) in [
         (other_count, ["4 buckets", "5 buckets"]),
         (other_lease, ["lease of 10s", "lease of 7s"]),
@@ -119,19 +118,17 @@ async fn settings_that_cannot_work_are_refused(store: TestStore) {
     for bucket_count in [0, 65_537, u32::MAX] {
         let refused = open(settings(bucket_count)).await.unwrap_err();
         assert!(
-            matches!(refused, Error::BucketCount { given, limit: 65_536 } if given == bucket_count),
+            matches!(refused, Error::InvalidSettings(InvalidSettings::BucketCount { given, limit: 65_536 })
+                if given == bucket_count),
             "{refused}"
         );
     }
-    let lease_of = |lease| Settings {
-        lease,
-        ..Settings::default()
-    };
+    let lease_of = |lease| Settings::new().lease(lease);
     let least = Duration::from_millis(30);
     let too_short = least - Duration::from_nanos(1);
     let refused = open(lease_of(too_short)).await.unwrap_err();
     assert!(
-        matches!(refused, Error::LeaseTooShort { given, least: at_least }
+        matches!(refused, Error::InvalidSettings(InvalidSettings::LeaseTooShort { given, least: at_least })
             if given == too_short && at_least == least),
         "{refused}"
     );
@@ -270,10 +267,7 @@ async fn a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction(stor
     for is_there_before in [false, true] {
         for isolation in [Isolation::Snapshot, Isolation::Serializable] {
             let (queue, a, b) = (&world.queue, &"a".to_owned(), &"b".to_owned());
-            let options = &Exact {
-                isolation,
-                ..Exact::default()
-            };
+            let options = &Exact::new().isolation(isolation);
             let read = |tr| async move {
                 // Reading first is fine, and so is another key.
                 let before = queue.exact(&tr, a, options).await?;

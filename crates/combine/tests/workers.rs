@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Settings, Sum, Unobserved,
-    WorkerOptions,
+    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Sum, Unobserved, WorkerOptions,
 };
 use common::{LONG, Log, World, settings};
 use conformance::plant::{Plant, Planted};
@@ -130,10 +129,7 @@ async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
 async fn short_lived(store: &TestStore) -> (TestStore, World) {
     let store = store.fresh();
     let runner = store.runner();
-    let settings = Settings {
-        lease: Duration::from_millis(150),
-        ..settings(32)
-    };
+    let settings = settings(32).lease(Duration::from_millis(150));
     let queue = CombineQueue::open(&runner, store.root.subspace(&"queue"), settings, Sum).await;
     let world = World {
         queue: queue.unwrap(),

@@ -1,14 +1,13 @@
-//! The two transactions of a batch: what is taken, before the exporter is called, and what is settled,
-//! afterwards.
+//! The two transactions of a batch: one before the exporter is called, and one afterwards.
 //!
-//! 1. [`take`](Subscription::take) claims the bucket for a session that lives, and reads entries behind
-//!    the position.
+//! 1. [`claim_batch`](Subscription::claim_batch) claims the bucket for a session that lives, and reads
+//!    the entries after the position.
 //! 2. The exporter is called, outside of any transaction.
-//! 3. [`settle`](Subscription::settle) sets the position, if the claim still holds and the session still
-//!    lives, and clears what all subscriptions have passed.
+//! 3. [`advance`](Subscription::advance) sets the position, if the claim still holds and the session
+//!    still lives, and clears what all subscriptions have passed.
 //!
-//! Who dies between 2 and 3 leaves a batch that is exported again. Who hangs there until somebody else
-//! has the claim cannot set the position any more.
+//! A worker that dies between 2 and 3 leaves a batch that is exported again. One that hangs there until
+//! another one has the claim cannot set the position any more.
 
 use combine::Bucket;
 use combine::hc_dequeue::session::{Life, SessionId};
@@ -24,11 +23,11 @@ use crate::record::{Entry, Letter, decode_claim, decode_position, encode_claim, 
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
-/// How much to take.
+/// How much to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Portion {
     pub(crate) entries: usize,
-    /// Of keys and values in the store. At least one entry is taken.
+    /// Of keys and values in the store. At least one entry is read.
     pub(crate) bytes: usize,
 }
 
@@ -48,13 +47,13 @@ pub(crate) struct Claim {
     position: Option<Sequence>,
 }
 
-/// What taking came to.
+/// What claiming a batch came to.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum ClaimOutcome {
     Batch(Batch),
     /// There is nothing to export, or nothing is exported for now, or ever: the subscription is removed.
     Nothing,
-    /// Somebody else who lives has the claim.
+    /// Another session, which lives, has the claim.
     Claimed(Claim),
     /// The session is dead.
     SessionLost,
@@ -70,14 +69,14 @@ where
     /// # Conflicts
     /// Reads the claim, the position, the settings, and the states of the own session and of the one
     /// that has the claim. Writes the claim, unless it is the session's already.
-    pub(crate) async fn take(
+    pub(crate) async fn claim_batch(
         &self,
         tr: &impl Transaction,
         session: SessionId,
         bucket: Bucket,
         portion: Portion,
         stalled: Option<Claim>,
-    ) -> Result<Taken> {
+    ) -> Result<ClaimOutcome> {
         let (keys, sessions) = (&self.queue.keys, self.sessions());
         let claim_key = keys.claim(&self.name, bucket);
         let claim = tr.get(&claim_key, Isolation::Serializable);
@@ -90,29 +89,29 @@ where
             own_life,
         )?;
         if !is_there {
-            return Ok(Taken::Nothing);
+            return Ok(ClaimOutcome::Nothing);
         }
         if own_life != Some(Life::Alive) {
-            return Ok(Taken::SessionLost);
+            return Ok(ClaimOutcome::SessionLost);
         }
         let claim = decode_claim(&claim_key, claim.as_deref())?;
         if let Some(by) = claim.filter(|by| *by != session) {
             let claimed = Claim { by, position };
             if stalled != Some(claimed) && sessions.life(tr, by).await? == Some(Life::Alive) {
-                return Ok(Taken::Claimed(claimed));
+                return Ok(ClaimOutcome::Claimed(claimed));
             }
         }
         if is_paused {
-            return Ok(Taken::Nothing);
+            return Ok(ClaimOutcome::Nothing);
         }
         let batch = self.read(tr, bucket, position, portion).await?;
         if batch.entries.is_empty() {
-            return Ok(Taken::Nothing);
+            return Ok(ClaimOutcome::Nothing);
         }
         if claim != Some(session) {
             tr.set(&claim_key, &encode_claim(session));
         }
-        Ok(Taken::Batch(batch))
+        Ok(ClaimOutcome::Batch(batch))
     }
 
     /// Reads entries behind a position.
@@ -154,18 +153,18 @@ where
     }
 
     /// Sets the position to the last entry that was exported, keeps those that were not as dead
-    /// letters, gives up the claim if told to, and clears what all subscriptions have passed. False: the
-    /// claim is somebody else's, or the session is dead.
+    /// letters, gives up the claim if told to, and clears what all subscriptions have passed. False: another
+    /// session has the claim, or the session is dead.
     ///
     /// # Conflicts
     /// Reads the claim, the state of the own session, and the settings, so that no subscription is made
     /// meanwhile that needs what is cleared. The positions of others by snapshot: they only grow.
-    pub(crate) async fn settle(
+    pub(crate) async fn advance(
         &self,
         tr: &impl Transaction,
         session: SessionId,
         bucket: Bucket,
-        settled: &Settled,
+        advance: &Advance,
     ) -> Result<bool> {
         let (keys, sessions) = (&self.queue.keys, self.sessions());
         let claim_key = keys.claim(&self.name, bucket);
@@ -180,11 +179,11 @@ where
             return Ok(false);
         }
         let position_key = keys.position(&self.name, bucket);
-        tr.set(&position_key, &encode_position(&settled.position));
-        if settled.gives_up {
+        tr.set(&position_key, &encode_position(&advance.position));
+        if advance.gives_up {
             tr.clear(&claim_key);
         }
-        for (sequence, letter) in &settled.dead {
+        for (sequence, letter) in &advance.dead {
             tr.set(&keys.letter(&self.name, sequence), &letter.encode()?);
         }
         let others = stored
@@ -200,7 +199,7 @@ where
         });
         let others = try_join_all(others).await?;
         // One that has exported nothing yet has passed nothing.
-        let passed = (others.into_iter()).fold(Some(settled.position), Option::min);
+        let passed = (others.into_iter()).fold(Some(advance.position), Option::min);
         if let Some(passed) = passed {
             let log = keys.log(bucket);
             let end = key_after(&passed.id().key_in(log.subspace()));
@@ -241,17 +240,17 @@ where
     ) -> Result<Option<Sequence>> {
         let key = self.queue.keys.position(&self.name, bucket);
         let position = tr.get(&key, isolation).await?;
-        decode_position(&key, position.as_deref())
+        Ok(decode_position(&key, position.as_deref())?)
     }
 }
 
-/// What became of a batch.
+/// How far a batch moves the position, and what else becomes of it.
 #[derive(Debug)]
-pub(crate) struct Settled {
+pub(crate) struct Advance {
     /// The last entry of it.
     pub(crate) position: Sequence,
     /// Which of its entries were not exported, and are not tried again.
     pub(crate) dead: Vec<(Sequence, Letter)>,
-    /// Whether somebody else may have the bucket.
+    /// Whether another session may have the bucket.
     pub(crate) gives_up: bool,
 }

@@ -1,10 +1,10 @@
 //! What can go wrong with an export queue.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use combine::Settings;
-use combine::keyspace::{self, Bytes, Subspace};
-use combine::microqueue;
+use combine::keyspace::{self, Subspace};
+use combine::{InvalidSettings, Settings, microqueue};
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -26,7 +26,7 @@ pub enum Error {
 
     /// The settings cannot work.
     #[error(transparent)]
-    Settings(#[from] combine::Error),
+    InvalidSettings(#[from] InvalidSettings),
 
     /// A worker's session could not be opened, kept or ended.
     #[error("session of a worker failed")]
@@ -93,14 +93,21 @@ pub enum Error {
         limit: usize,
     },
 
-    /// The exporter refused a dead letter. It stays where it is.
+    /// The exporter failed. What it was given comes again; a dead letter stays where it is.
     #[error("the exporter failed")]
     Exporter(#[source] Arc<dyn std::error::Error + Send + Sync>),
-}
 
-/// The error of a record that no handle of this version has written.
-pub(crate) fn corrupt(key: &[u8], reason: impl Into<String>) -> Error {
-    let key = Bytes::copy_from_slice(key);
-    let reason = reason.into();
-    keyspace::Error::Corrupt { key, reason }.into()
+    /// The exporter panicked. What it was given comes again.
+    #[error("the exporter panicked: {message}")]
+    ExporterPanicked {
+        /// What the panic said.
+        message: String,
+    },
+
+    /// The exporter took longer than it may. What it was given comes again.
+    #[error("the exporter has not returned within {limit:?}")]
+    ExporterTimedOut {
+        /// How long it may take.
+        limit: Duration,
+    },
 }

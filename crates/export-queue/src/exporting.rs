@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use combine::bucket_worker::{Assignment, Job, Next, panic_message};
+use combine::bucket_worker::{Assignment, Job, Next};
 use combine::keyspace::codec::Codec;
-use combine::keyspace::error::code_of;
+use combine::keyspace::error::{chain, code_of, panic_message};
 use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction};
 use combine::microqueue::Item;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::{FutureExt, try_join};
 
-use crate::batch::{Batch, Claim, Portion, Settled, Taken};
+use crate::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
 use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport};
 use crate::metrics::Metrics;
@@ -36,7 +36,7 @@ pub(crate) struct RetryState {
     failing: Option<(Sequence, u32)>,
     /// Up to where entries have been given to the exporter.
     given: Option<Sequence>,
-    /// The claim of somebody else, and since when it has stood still.
+    /// The claim of another session, and since when it has stood still.
     claimed: Option<(Claim, Duration)>,
 }
 
@@ -86,7 +86,7 @@ where
     async fn step(&self, assignment: Assignment, mut retry: RetryState) -> (RetryState, Next) {
         let next = match self.next_batch(assignment, &mut retry).await {
             Ok(next) => next,
-            Err(problem) => self.later(assignment.bucket, &mut retry, &problem),
+            Err(error) => self.later(assignment.bucket, &mut retry, &error),
         };
         (retry, next)
     }
@@ -134,69 +134,41 @@ where
         self.runner.run(read).await
     }
 
-    /// Takes a batch, exports it and sets the position. What went wrong is to be tried again later.
-    async fn next_batch(
-        &self,
-        assignment: Assignment,
-        retry: &mut RetryState,
-    ) -> Result<Next, String> {
-        let (
-            subscription,
-            Assignment {
-                session, bucket, ..
-            },
-        ) = (&self.subscription, assignment);
-        let portion = Portion {
-            entries: retry.limit.unwrap_or(usize::MAX),
-            bytes: self.options.bytes_per_batch,
-        };
-        let now = self.runner.environment().now();
-        let is_over =
-            |(_, since): &(_, Duration)| now.saturating_sub(*since) >= self.options.takeover_after;
-        let stalled = retry.claimed.filter(is_over).map(|(claim, _)| claim);
-        let take = |tr| async move {
-            subscription
-                .take(&tr, session, bucket, portion, stalled)
-                .await
-        };
-        let batch = match self
-            .runner
-            .run(take)
-            .await
-            .map_err(|error| describe(&error))?
-        {
-            Taken::Batch(batch) => batch,
-            Taken::Nothing | Taken::SessionLost => {
+    /// Claims a batch, exports it and sets the position. After an error all of that is to be tried
+    /// again later.
+    async fn next_batch(&self, assignment: Assignment, retry: &mut RetryState) -> Result<Next> {
+        let (session, bucket) = (assignment.session, assignment.bucket);
+        let batch = match self.claim_batch(assignment, retry).await? {
+            ClaimOutcome::Batch(batch) => batch,
+            ClaimOutcome::Nothing | ClaimOutcome::SessionLost => {
                 *retry = RetryState::default();
                 return Ok(Next::Done);
             }
-            Taken::Claimed(claim) => {
+            ClaimOutcome::Claimed(claim) => {
                 let before = retry.claimed.filter(|(before, _)| *before == claim);
-                retry.claimed = before.or(Some((claim, now)));
+                retry.claimed = before.or(Some((claim, self.runner.environment().now())));
                 // Its session may be found dead before the time for a takeover.
-                let wait = self
-                    .options
-                    .takeover_after
-                    .min(self.options.poll_interval());
+                let options = &self.options;
+                let wait = options.takeover_after.min(options.poll_interval());
                 return Ok(Next::After(wait));
             }
         };
-        let settled = &self.export(assignment, retry, &batch).await?;
-        let settle = |tr| async move { subscription.settle(&tr, session, bucket, settled).await };
-        let settling = self.runner.run(settle).await.map_err(|error| {
-            if code_of(&error) == Some(Code::TRANSACTION_TOO_LARGE) {
+        let advance = &self.export(assignment, retry, &batch).await?;
+        let subscription = &self.subscription;
+        let set = |tr| async move { subscription.advance(&tr, session, bucket, advance).await };
+        let is_set = self.runner.run(set).await.inspect_err(|error| {
+            if code_of(error) == Some(Code::TRANSACTION_TOO_LARGE) {
                 // So many dead letters do not fit. Fewer entries have fewer.
                 retry.limit = Some((batch.entries.len() / 2).max(1));
             }
-            describe(&error)
         });
-        if !settling? {
+        if !is_set? {
             self.metrics.lost.increment(1);
             tracing::warn!(%bucket, "a batch was exported under a claim that is lost");
             *retry = RetryState::default();
             return Ok(Next::Done);
         }
-        // Once the entry that failed is behind, more at once.
+        // Once the position is past the entry that failed, more at once.
         let limit = retry.limit.filter(|_| batch.has_more);
         *retry = RetryState {
             limit: limit.and_then(|limit| limit.checked_mul(2)),
@@ -209,13 +181,35 @@ where
         })
     }
 
+    async fn claim_batch(
+        &self,
+        assignment: Assignment,
+        retry: &RetryState,
+    ) -> Result<ClaimOutcome> {
+        let (session, bucket) = (assignment.session, assignment.bucket);
+        let subscription = &self.subscription;
+        let portion = Portion {
+            entries: retry.limit.unwrap_or(usize::MAX),
+            bytes: self.options.bytes_per_batch,
+        };
+        let now = self.runner.environment().now();
+        let is_over =
+            |(_, since): &(_, Duration)| now.saturating_sub(*since) >= self.options.takeover_after;
+        let stalled = retry.claimed.filter(is_over).map(|(claim, _)| claim);
+        let claim = |tr| async move {
+            let claim = subscription.claim_batch(&tr, session, bucket, portion, stalled);
+            claim.await
+        };
+        self.runner.run(claim).await
+    }
+
     /// Exports a batch.
     async fn export(
         &self,
         assignment: Assignment,
         retry: &mut RetryState,
         batch: &Batch,
-    ) -> Result<Settled, String> {
+    ) -> Result<Advance> {
         let sequence = |entry: &Item<Entry>| Sequence::of(&entry.id);
         let position = batch.entries.iter().map(sequence).max();
         let position = position.expect("a batch has an entry at least");
@@ -225,14 +219,14 @@ where
         let mut dead = Vec::new();
         let exports = self.decode(&batch.entries, &mut dead);
         let began = self.runner.environment().now();
-        if let Err(reason) = self.call(exports).await {
-            dead.push(self.refuse(retry, &batch.entries, reason)?);
+        if let Err(error) = self.call(exports).await {
+            dead.push(self.refuse(retry, &batch.entries, error)?);
         }
         let took = self.runner.environment().now().saturating_sub(began);
         self.metrics
             .exported(batch.entries.len() - dead.len(), batch.bytes, took);
         self.metrics.dead.increment(dead.len() as u64);
-        Ok(Settled {
+        Ok(Advance {
             position,
             dead,
             gives_up: !batch.has_more || !assignment.is_owner,
@@ -289,7 +283,7 @@ where
     }
 
     /// Calls the exporter, for as long as it may take.
-    async fn call(&self, batch: Vec<SequencedExport<K, V>>) -> Result<(), String> {
+    async fn call(&self, batch: Vec<SequencedExport<K, V>>) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -299,9 +293,11 @@ where
         let export = AssertUnwindSafe(export).catch_unwind();
         match self.runner.environment().timeout(limit, export).await {
             Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(error))) => Err(error.to_string()),
-            Some(Err(panic)) => Err(format!("the exporter panicked: {}", panic_message(&*panic))),
-            None => Err(format!("the exporter has not returned within {limit:?}")),
+            Some(Ok(Err(error))) => Err(Error::Exporter(error.into())),
+            Some(Err(panic)) => Err(Error::ExporterPanicked {
+                message: panic_message(&*panic).to_owned(),
+            }),
+            None => Err(Error::ExporterTimedOut { limit }),
         }
     }
 
@@ -311,47 +307,39 @@ where
         &self,
         retry: &mut RetryState,
         entries: &[Item<Entry>],
-        reason: String,
-    ) -> Result<(Sequence, Letter), String> {
+        error: Error,
+    ) -> Result<(Sequence, Letter)> {
         if let [entry] = entries {
             let sequence = Sequence::of(&entry.id);
             let before = retry.failing.filter(|(failing, _)| *failing == sequence);
             let failures = before.map_or(0, |(_, failures)| failures) + 1;
-            if self
-                .options
-                .dead_letter_after
-                .is_some_and(|most| failures >= most)
-            {
-                return Ok(self.bury(sequence, failures, reason, &entry.value));
+            let limit = self.options.dead_letter_after;
+            if limit.is_some_and(|limit| failures >= limit) {
+                return Ok(self.bury(sequence, failures, reason_of(&error), &entry.value));
             }
             retry.failing = Some((sequence, failures));
         } else if retry.failures + 1 >= FAILURES_BEFORE_BISECTION {
             retry.limit = Some(entries.len() / 2);
         }
-        Err(reason)
+        Err(error)
     }
 
     /// Says when to try again.
-    fn later(&self, bucket: Bucket, retry: &mut RetryState, problem: &str) -> Next {
+    fn later(&self, bucket: Bucket, retry: &mut RetryState, error: &Error) -> Next {
         retry.failures = retry.failures.saturating_add(1);
-        let wait = self
-            .options
-            .backoff()
-            .after(retry.failures, self.runner.environment());
+        let wait = (self.options.backoff()).after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let subscription = self.subscription.name();
-        tracing::warn!(subscription, %bucket, problem, ?wait, "a batch failed");
+        let error: &dyn std::error::Error = error;
+        tracing::warn!(subscription, %bucket, error, ?wait, "a batch failed");
         Next::After(wait)
     }
 }
 
-/// Returns an error with all of its causes.
-fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
+/// Returns what a dead letter keeps of an error: of an exporter's, its own words and its causes.
+fn reason_of(error: &Error) -> String {
+    match error {
+        Error::Exporter(error) => chain(&**error).to_string(),
+        error => chain(error).to_string(),
     }
-    text
 }

@@ -2,10 +2,10 @@
 
 use combine::keyspace::codec::Codec;
 use combine::keyspace::{
-    Database, Isolation, RangeQuery, Runner, Transaction, key_after, read_all,
+    self, Database, Isolation, RangeQuery, Runner, Transaction, Tx, key_after, read_all,
 };
 
-use crate::error::{Error, Result, corrupt};
+use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport};
 use crate::record::Letter;
 use crate::sequence::Sequence;
@@ -57,8 +57,8 @@ where
         let rows = read_all(tr, query, Isolation::Snapshot).await?;
         let letters = rows.iter().map(|row| {
             let sequence = keys.parse_letter(&self.name, row.key());
-            let sequence =
-                sequence.ok_or_else(|| corrupt(row.key(), "expected the key of a dead letter"))?;
+            let expected = "expected the key of a dead letter";
+            let sequence = sequence.ok_or_else(|| keyspace::Error::corrupt(row.key(), expected))?;
             let letter = Letter::decode(row.key(), &row.to_value())?;
             Ok(DeadLetter {
                 sequence,
@@ -91,7 +91,7 @@ where
     ) -> Result<bool> {
         let row = self.queue.keys.letter(&self.name, &letter.sequence);
         let key = row.as_slice();
-        let look = |tr: combine::keyspace::Tx<_>| async move {
+        let look = |tr: Tx<_>| async move {
             Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?.is_some())
         };
         if !runner.run(look).await? {

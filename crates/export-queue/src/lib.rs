@@ -178,5 +178,6 @@ pub use crate::subscription::Subscription;
 pub use crate::worker::Worker;
 pub use async_trait::async_trait;
 pub use combine::{
-    self, Backoff, BoxError, Pending, Settings, WorkerOptions, hc_dequeue, keyspace, microqueue,
+    self, Backoff, BoxError, InvalidSettings, MIN_LEASE, Pending, Settings, WorkerOptions,
+    hc_dequeue, keyspace, microqueue,
 };

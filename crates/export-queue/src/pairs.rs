@@ -10,7 +10,7 @@ use combine::keyspace::{
 use combine::{Bucket, Settings};
 use conformance::plant::{Plant, Planted};
 
-use crate::batch::{Portion, Settled, Taken};
+use crate::batch::{Advance, ClaimOutcome, Portion};
 use crate::error::Result;
 use crate::queue::ExportQueue;
 use crate::sequence::Sequence;
@@ -52,10 +52,7 @@ impl<D: Database> World<D> {
     /// A queue with three entries, of which A has taken all.
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
-        let settings = Settings {
-            bucket_count: 1,
-            ..Settings::default()
-        };
+        let settings = Settings::new().bucket_count(1);
         let queue = ExportQueue::open(&runner, Subspace::from("queue"), settings)
             .await
             .unwrap();
@@ -80,10 +77,10 @@ impl<D: Database> World<D> {
         let tr = world.db.begin().unwrap();
         let taken = world
             .reader
-            .take(&tr, A, BUCKET, EVERYTHING, None)
+            .claim_batch(&tr, A, BUCKET, EVERYTHING, None)
             .await
             .unwrap();
-        let Taken::Batch(batch) = taken else {
+        let ClaimOutcome::Batch(batch) = taken else {
             panic!("{taken:?}");
         };
         world.first = Sequence::of(&batch.entries[0].id);
@@ -97,22 +94,25 @@ impl<D: Database> World<D> {
         match step {
             Step::Add => queue.add(tr, &"key".to_owned(), &9).await?,
             Step::Take(session) => {
-                let stalled = match reader.take(tr, session, BUCKET, EVERYTHING, None).await? {
-                    Taken::Claimed(claim) => Some(claim),
-                    taken => return Ok(matches!(taken, Taken::Batch(_))),
+                let stalled = match reader
+                    .claim_batch(tr, session, BUCKET, EVERYTHING, None)
+                    .await?
+                {
+                    ClaimOutcome::Claimed(claim) => Some(claim),
+                    taken => return Ok(matches!(taken, ClaimOutcome::Batch(_))),
                 };
                 let taken = reader
-                    .take(tr, session, BUCKET, EVERYTHING, stalled)
+                    .claim_batch(tr, session, BUCKET, EVERYTHING, stalled)
                     .await?;
-                return Ok(matches!(taken, Taken::Batch(_)));
+                return Ok(matches!(taken, ClaimOutcome::Batch(_)));
             }
             Step::Settle(session) => {
-                let settled = Settled {
+                let settled = Advance {
                     position: self.first,
                     dead: Vec::new(),
                     gives_up: false,
                 };
-                return reader.settle(tr, session, BUCKET, &settled).await;
+                return reader.advance(tr, session, BUCKET, &settled).await;
             }
             Step::Subscribe => queue.create(tr, "other", Start::Oldest).await?,
             Step::DeclareDead(session) => reader.sessions().retire(tr, session).await?,
@@ -197,10 +197,10 @@ async fn who_has_lost_the_claim_or_the_session_cannot_set_the_position() {
     let tr = world.db.begin().unwrap();
     let taken = world
         .reader
-        .take(&tr, A, BUCKET, EVERYTHING, None)
+        .claim_batch(&tr, A, BUCKET, EVERYTHING, None)
         .await
         .unwrap();
-    assert!(matches!(taken, Taken::Batch(_)));
+    assert!(matches!(taken, ClaimOutcome::Batch(_)));
 }
 
 /// What a position without the claim does: the bucket is B's, and it moves for A.

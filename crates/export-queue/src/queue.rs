@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
-use combine::keyspace::{Database, Isolation, OpenOptions, Runner, Subspace, Transaction, recipe};
+use combine::keyspace::recipe::{self, StoredSettings};
+use combine::keyspace::{Database, Isolation, OpenOptions, Runner, Subspace, Transaction};
 use combine::{Bucket, Settings};
 
 use crate::error::{Error, Result};
@@ -40,7 +41,7 @@ where
     ///
     /// # Errors
     /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others;
-    /// [`Settings`](Error::Settings) if these cannot work; those of [`Runner::run`].
+    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work; those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves a queue or none.
@@ -78,7 +79,7 @@ where
         settings.check()?;
         let env = runner.environment().clone();
         let queue = Self {
-            keys: Arc::new(Keys::new(subspace, settings.bucket_count, env)),
+            keys: Arc::new(Keys::new(subspace, settings.get_bucket_count(), env)),
             settings,
             codec: options.get_codec().clone(),
             types: PhantomData,
@@ -102,16 +103,9 @@ where
             subscriptions: Vec::new(),
         };
         let key = self.keys.settings();
-        let Some(stored) = recipe::agree(tr, &key, &given.encode()).await? else {
+        let Some(stored) = recipe::agree(tr, &key, &given).await? else {
             return Ok(());
         };
-        // They may differ in the subscriptions alone, which are stored with them.
-        let stored = Stored::decode(&key, &stored)?;
-        // As they are stored: in milliseconds.
-        let given = Stored::decode(&key, &given.encode())?;
-        if stored.settings == given.settings && stored.codecs == given.codecs {
-            return Ok(());
-        }
         Err(Error::SettingsDiffer {
             queue: self.keys.queue.clone(),
             stored: stored.settings,
@@ -208,7 +202,7 @@ where
     pub(crate) async fn stored(&self, tr: &impl Transaction) -> Result<Stored> {
         let key = self.keys.settings();
         match tr.get(&key, Isolation::Serializable).await? {
-            Some(value) => Stored::decode(&key, &value),
+            Some(value) => Ok(Stored::decode(&key, &value)?),
             None => Err(Error::NoQueue {
                 queue: self.keys.queue.clone(),
             }),

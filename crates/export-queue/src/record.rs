@@ -1,14 +1,12 @@
 //! The values of an export queue. The module of the keys has their layout.
 
-use std::time::Duration;
-
 use combine::Settings;
 use combine::hc_dequeue::session::SessionId;
 use combine::keyspace::codec::{Codec, DecodeError};
-use combine::keyspace::record::{Fields, SHORT_BYTES, push_text};
-use combine::keyspace::{self, Bytes, limits};
+use combine::keyspace::recipe::StoredSettings;
+use combine::keyspace::record::{self, Fields, SHORT_BYTES, push_text};
+use combine::keyspace::{self, Bytes, Result, limits};
 
-use crate::error::{Result, corrupt};
 use crate::sequence::{SEQUENCE_BYTES, Sequence};
 
 /// The largest entry, key and value together, in bytes as encoded: it fits a dead letter with any
@@ -45,8 +43,7 @@ impl Codec<Entry> for EntryCodec {
     fn decode(&self, bytes: Bytes) -> Result<Entry, DecodeError> {
         let mut fields = Fields::new(&bytes);
         let entry = (|| {
-            let length = u32::from_be_bytes(fields.array()?);
-            let length = usize::try_from(length).map_err(|error| error.to_string())?;
+            let length = usize::try_from(fields.u32()?).map_err(|error| error.to_string())?;
             let key = fields.take(length)?;
             Ok(Entry {
                 key: bytes.slice_ref(key),
@@ -70,38 +67,31 @@ pub(crate) struct Stored {
     pub(crate) subscriptions: Vec<String>,
 }
 
-impl Stored {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut value = vec![FORMAT];
-        value.extend_from_slice(&self.settings.bucket_count.to_be_bytes());
-        let lease_millis = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
-        value.extend_from_slice(&lease_millis.to_be_bytes());
+impl StoredSettings for Stored {
+    fn write(&self, record: &mut Vec<u8>) {
+        self.settings.write(record);
         for text in self.codecs.iter().chain(&self.subscriptions) {
-            push_text(&mut value, text);
+            push_text(record, text);
         }
-        value
     }
 
-    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
-        let mut fields = Fields::new(value);
-        let stored = (|| {
-            fields.format(FORMAT)?;
-            let settings = Settings {
-                bucket_count: u32::from_be_bytes(fields.array()?),
-                lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
-            };
-            let codecs = [fields.text()?, fields.text()?].map(str::to_owned);
-            let mut subscriptions = Vec::new();
-            while !fields.rest().is_empty() {
-                subscriptions.push(fields.text()?.to_owned());
-            }
-            Ok::<_, String>(Self {
-                settings,
-                codecs,
-                subscriptions,
-            })
-        })();
-        stored.map_err(|reason| corrupt(key, reason))
+    fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
+        let settings = Settings::read(fields)?;
+        let codecs = [fields.text()?, fields.text()?].map(str::to_owned);
+        let mut subscriptions = Vec::new();
+        while !fields.rest().is_empty() {
+            subscriptions.push(fields.text()?.to_owned());
+        }
+        Ok(Self {
+            settings,
+            codecs,
+            subscriptions,
+        })
+    }
+
+    /// Whatever the subscriptions: handles need not agree on them.
+    fn agrees_with(&self, stored: &Self) -> bool {
+        self.settings == stored.settings && self.codecs == stored.codecs
     }
 }
 
@@ -120,14 +110,12 @@ pub(crate) fn decode_position(key: &[u8], stored: Option<&[u8]>) -> Result<Optio
     let Some(stored) = stored else {
         return Ok(None);
     };
-    let mut fields = Fields::new(stored);
-    let position = (|| {
-        fields.format(FORMAT)?;
+    let position = record::decode(key, stored, FORMAT, |fields| {
         let bytes: [u8; SEQUENCE_BYTES] = fields.array()?;
         fields.end()?;
         Sequence::try_from(&bytes[..]).map_err(|error| error.to_string())
-    })();
-    position.map(Some).map_err(|reason| corrupt(key, reason))
+    });
+    position.map(Some)
 }
 
 /// Returns the record of a claim.
@@ -137,19 +125,17 @@ pub(crate) fn encode_claim(session: SessionId) -> Vec<u8> {
     value
 }
 
-/// Returns who has claimed what lies under a key. `None`: nobody.
+/// Returns the session that has the claim under a key. `None`: none has.
 pub(crate) fn decode_claim(key: &[u8], stored: Option<&[u8]>) -> Result<Option<SessionId>> {
     let Some(stored) = stored else {
         return Ok(None);
     };
-    let mut fields = Fields::new(stored);
-    let claim = (|| {
-        fields.format(FORMAT)?;
+    let claim = record::decode(key, stored, FORMAT, |fields| {
         let session = SessionId(fields.array()?);
         fields.end()?;
-        Ok::<_, String>(session)
-    })();
-    claim.map(Some).map_err(|reason| corrupt(key, reason))
+        Ok(session)
+    });
+    claim.map(Some)
 }
 
 /// What a dead letter holds beside its place.
@@ -170,24 +156,23 @@ impl Letter {
     }
 
     pub(crate) fn decode(key: &[u8], value: &Bytes) -> Result<Self> {
-        let mut fields = Fields::new(value);
-        let letter = (|| {
-            fields.format(FORMAT)?;
-            let failures = u32::from_be_bytes(fields.array()?);
+        record::decode(key, value, FORMAT, |fields| {
+            let failures = fields.u32()?;
             let reason = fields.text()?.to_owned();
             let entry = EntryCodec.decode(value.slice_ref(fields.rest()));
-            Ok::<_, String>(Self {
+            Ok(Self {
                 failures,
                 reason,
                 entry: entry.map_err(|error| error.to_string())?,
             })
-        })();
-        letter.map_err(|reason| corrupt(key, reason))
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use combine::keyspace::Versionstamp;
 
     use super::*;
@@ -258,10 +243,9 @@ mod tests {
     #[test]
     fn settings_have_these_bytes() {
         let stored = Stored {
-            settings: Settings {
-                bucket_count: 7,
-                lease: Duration::from_millis(2),
-            },
+            settings: Settings::new()
+                .bucket_count(7)
+                .lease(Duration::from_millis(2)),
             codecs: ["K", "Val"].map(str::to_owned),
             subscriptions: vec!["a".to_owned(), "bc".to_owned()],
         };

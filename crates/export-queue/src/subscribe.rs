@@ -1,6 +1,7 @@
 //! Subscriptions come and go.
 
 use combine::keyspace::codec::Codec;
+use combine::keyspace::recipe::StoredSettings;
 use combine::keyspace::record::SHORT_BYTES;
 use combine::keyspace::{Database, MutationOp, Runner, Transaction, Versionstamp, limits};
 

@@ -51,7 +51,7 @@ where
         options: ExportOptions,
         exporter: impl Exporter<K, V>,
     ) -> Result<Worker> {
-        let lease = self.queue.settings.lease;
+        let lease = self.queue.settings.get_lease();
         let own = BucketWorkerOptions::new(self.sessions(), lease, self.queue.keys.wake())
             .concurrency(options.concurrency())
             .takeover_after(options.takeover_after)

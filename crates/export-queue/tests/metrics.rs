@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
 use export_queue::{
-    BoxError, ExportOptions, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
+    BoxError, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
@@ -51,10 +51,7 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
     recorder.install().unwrap();
 
     let store = TestStore::memory();
-    let settings = Settings {
-        lease: Duration::from_millis(60),
-        ..settings(1)
-    };
+    let settings = settings(1).lease(Duration::from_millis(60));
     let world = World::on(store.runner(), &store, settings).await;
     world.subscribe("unused", Start::Oldest).await;
     for value in 0..3 {

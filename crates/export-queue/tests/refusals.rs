@@ -10,9 +10,7 @@ use common::{LONG, Queue, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
-use export_queue::{
-    Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Settings, Start, WorkerOptions,
-};
+use export_queue::{Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Start, WorkerOptions};
 use keyspace::{Bytes, OpenOptions, Transaction, Tx};
 
 conformance::on_every_store!(threads:
@@ -32,10 +30,7 @@ async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
     let reopened = Queue::open(&world.runner, subspace.clone(), settings(3)).await;
     reopened.unwrap();
     let other_count = Queue::open(&world.runner, subspace.clone(), settings(4)).await;
-    let other_lease = Settings {
-        lease: Duration::from_secs(1),
-        ..settings(3)
-    };
+    let other_lease = settings(3).lease(Duration::from_secs(1));
     let other_lease = Queue::open(&world.runner, subspace.clone(), other_lease).await;
     type OtherCodec = ExportQueue<String, Option<i64>, Json>;
     let other_codec = OtherCodec::open(&world.runner, subspace, settings(3)).await;
@@ -55,13 +50,13 @@ async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
 
 async fn settings_that_cannot_work_are_refused(store: TestStore) {
     let runner = store.runner();
-    let short = Settings {
-        lease: Duration::from_millis(1),
-        ..settings(1)
-    };
+    let short = settings(1).lease(Duration::from_millis(1));
     for settings in [settings(0), settings(u32::MAX), short] {
         let refused = Queue::open(&runner, store.root.clone(), settings).await;
-        assert!(matches!(refused, Err(Error::Settings(_))), "{settings:?}");
+        assert!(
+            matches!(refused, Err(Error::InvalidSettings(_))),
+            "{settings:?}"
+        );
     }
 }
 

@@ -15,8 +15,7 @@ use common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
 use export_queue::combine::Bucket;
 use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, SequencedExport, Settings, Start, WorkerOptions,
-    async_trait,
+    BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, RunOptions, Runner, Transaction, Tx};
@@ -60,10 +59,7 @@ fn values(value: i64) -> BTreeMap<String, i64> {
 /// A queue whose sessions die soon, and its store.
 async fn short_lived(store: &TestStore) -> (TestStore, World) {
     let store = store.fresh();
-    let settings = Settings {
-        lease: Duration::from_millis(150),
-        ..settings(8)
-    };
+    let settings = settings(8).lease(Duration::from_millis(150));
     let world = World::on(store.runner(), &store, settings).await;
     (store, world)
 }

@@ -19,9 +19,10 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{Progress, reclaim_some};
-use crate::record::{Part, Settings, is_turn};
+use crate::record::{Part, is_turn};
 use crate::registry::grant;
 use crate::session::{Life, SessionId};
+use crate::settings::Settings;
 
 /// How many items are looked for elsewhere at the same time.
 const LOOKS_AT_ONCE: usize = 100;

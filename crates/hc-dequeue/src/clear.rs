@@ -11,8 +11,8 @@ use crate::enqueue::retire_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
-use crate::record::Settings;
 use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
+use crate::settings::Settings;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Removes the items that wait and those that are delayed, and returns how many.

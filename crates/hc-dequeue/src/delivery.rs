@@ -9,16 +9,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microqueue::ItemId;
 use microqueue::keyspace::Transaction;
+use microqueue::keyspace::record::millis;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::dispatcher::{Command, answered};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, Settings, millis};
+use crate::record::Record;
 use crate::registry::fulfill::complete;
 use crate::registry::{BYTES_PER_FULFILMENT, Own};
 use crate::session::SessionId;
+use crate::settings::Settings;
 
 /// Where an item goes that was held and not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,15 +4,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microqueue::StagedId;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::record::millis;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Bytes, ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction,
+    self, Bytes, ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction,
 };
 
-use crate::error::{Error, Result, corrupt};
+use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
-use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record, Settings, millis};
+use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record};
+use crate::settings::Settings;
 
 /// How many dedupe ids one sweep looks at.
 const DEDUPE_IDS_PER_SWEEP: usize = 1_000;
@@ -271,7 +273,7 @@ pub(crate) async fn sweep_dedupe(
 /// Returns until when a dedupe id is kept; 0 while its item is there.
 fn until_of(key: &[u8], value: &[u8]) -> Result<u64> {
     let until = value.try_into().map(u64::from_be_bytes);
-    until.map_err(|_| corrupt(key, "expected a time of eight bytes"))
+    until.map_err(|_| keyspace::Error::corrupt(key, "expected a time of eight bytes").into())
 }
 
 /// Reads a counter by snapshot: it is exact at the read version.
@@ -285,7 +287,7 @@ pub(crate) async fn stored_count(
         return Ok(0);
     };
     let count = value[..].try_into().map(i64::from_le_bytes);
-    count.map_err(|_| corrupt(&key, "expected a count of eight bytes"))
+    count.map_err(|_| keyspace::Error::corrupt(&key, "expected a count of eight bytes").into())
 }
 
 /// Reads a counter that cannot be negative.
@@ -297,7 +299,7 @@ pub(crate) async fn read_counter(
     let count = stored_count(tr, keys, counter).await?;
     u64::try_from(count).map_err(|_| {
         let reason = format!("{count} items: `audit` finds what contradicts it");
-        corrupt(&keys.counter(counter), &reason)
+        keyspace::Error::corrupt(&keys.counter(counter), reason).into()
     })
 }
 

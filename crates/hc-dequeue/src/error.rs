@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use microqueue::ItemId;
-use microqueue::keyspace::{self, Bytes, Subspace};
+use microqueue::keyspace::{self, Subspace};
 
-use crate::record::Settings;
+use crate::settings::Settings;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -110,11 +110,4 @@ pub enum Error {
         /// The queue's subspace.
         queue: Subspace,
     },
-}
-
-/// The error of a record that no handle of this version has written.
-pub(crate) fn corrupt(key: &[u8], reason: &str) -> Error {
-    let key = Bytes::copy_from_slice(key);
-    let reason = reason.to_owned();
-    keyspace::Error::Corrupt { key, reason }.into()
 }

@@ -65,11 +65,11 @@
 
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
-    Environment, KeyValue, MutationOp, Subspace, Transaction, Versionstamp,
+    self, Environment, KeyValue, MutationOp, Subspace, Transaction, Versionstamp,
 };
 use microqueue::{ItemId, MicroQueue};
 
-use crate::error::{Result, corrupt};
+use crate::error::Result;
 use crate::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::session::{SessionId, Sessions};
 
@@ -191,7 +191,9 @@ impl Keys {
         let key: Result<(u64, TupleVersionstamp, u64), _> = delayed.unpack(row.key());
         match key {
             Ok((ready_millis, ..)) => Ok(ready_millis),
-            Err(_) => Err(corrupt(row.key(), "expected a key of a delayed item")),
+            Err(_) => {
+                Err(keyspace::Error::corrupt(row.key(), "expected a key of a delayed item").into())
+            }
         }
     }
 
@@ -237,9 +239,9 @@ impl Keys {
         let held = self.queue.subspace(&"h");
         let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = held.unpack(key).ok();
         let session = key_of.and_then(|(session, ..)| session.try_into().ok());
-        session
-            .map(SessionId)
-            .ok_or_else(|| corrupt(key, "expected a key of an item that is held"))
+        session.map(SessionId).ok_or_else(|| {
+            keyspace::Error::corrupt(key, "expected a key of an item that is held").into()
+        })
     }
 
     /// Returns the session of a part of a grant, and the key of the first part.
@@ -251,7 +253,7 @@ impl Keys {
             let first = grants.pack(&(session.as_slice(), stamp, call, 0));
             Some((SessionId(session.try_into().ok()?), first))
         });
-        of_grant.ok_or_else(|| corrupt(key, "expected a key of a grant"))
+        of_grant.ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of a grant").into())
     }
 
     /// Stages that a counter changes. Writes blindly: nobody conflicts.
@@ -273,8 +275,9 @@ impl Keys {
 
 /// Returns the versionstamp that a key's value is.
 pub(crate) fn stamp_of(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
-    Versionstamp::try_from(value)
-        .map_err(|_| corrupt(key, "expected the ten bytes of a versionstamp"))
+    Versionstamp::try_from(value).map_err(|_| {
+        keyspace::Error::corrupt(key, "expected the ten bytes of a versionstamp").into()
+    })
 }
 
 #[cfg(test)]

@@ -135,6 +135,7 @@ mod reclaim;
 mod record;
 pub mod registry;
 pub mod session;
+mod settings;
 mod worker;
 
 pub use crate::audit::{Audit, Finding};
@@ -145,6 +146,7 @@ pub use crate::error::{Error, Result};
 pub use crate::options::{Backoff, WorkerOptions};
 pub use crate::queue::HighContentionQueue;
 pub use crate::read::Stats;
-pub use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Settings};
+pub use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES};
+pub use crate::settings::{MIN_LEASE, Settings};
 pub use crate::worker::Worker;
 pub use microqueue::{self, keyspace};

@@ -12,11 +12,11 @@ use crate::delivery::{GiveBack, Return, give_back};
 use crate::error::Result;
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
-use crate::record::Settings;
 use crate::registry::fulfill::{Look, fulfill, look_for_items, take};
 use crate::registry::request::{collect, register, withdraw};
 use crate::registry::{Demand, ITEMS_PER_FULFILMENT, Own};
 use crate::session::SessionId;
+use crate::settings::Settings;
 
 /// Session A holds an item and has the one request; B and C are there; the dead one holds an item.
 const A: SessionId = SessionId([1; 16]);

@@ -3,17 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{Database, OpenOptions, Runner, Subspace, Transaction, recipe};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::record::Settings;
-
-/// The shortest lease: three heartbeats of ten milliseconds.
-const MIN_LEASE: Duration = Duration::from_millis(30);
+use crate::settings::{MIN_LEASE, Settings, Stored};
 
 /// A queue of `T` in a subspace that many consumers take from, stored as the codec `C` writes them.
 ///
@@ -105,16 +101,18 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Writes the settings, or makes sure that they are those of the queue.
     async fn agree(&self, tr: &impl Transaction) -> Result<()> {
         let key = self.keys.settings();
-        let given = self.settings.encode(C::NAME);
+        let given = Stored {
+            settings: self.settings.clone(),
+            codec: C::NAME.to_owned(),
+        };
         let Some(stored) = recipe::agree(tr, &key, &given).await? else {
             return Ok(());
         };
-        let (stored, stored_codec) = Settings::decode(&key, &stored)?;
         Err(Error::SettingsDiffer {
             queue: self.keys.queue.clone(),
-            stored: Box::new(stored),
-            stored_codec,
-            given: Box::new(self.settings.clone()),
+            stored: Box::new(stored.settings),
+            stored_codec: stored.codec,
+            given: Box::new(given.settings),
             given_codec: C::NAME,
         })
     }

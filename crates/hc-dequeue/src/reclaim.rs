@@ -18,9 +18,10 @@ use microqueue::keyspace::{
 use crate::delivery::{GiveBack, put};
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, Settings, is_turn};
+use crate::record::{Record, is_turn};
 use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT, grant};
 use crate::session::{Life, SessionId};
+use crate::settings::Settings;
 
 /// How many items a look for lost ones reads at most, and no more than one batch.
 const ITEMS_PER_LOOK: usize = 1_000;

@@ -1,13 +1,11 @@
 //! What the queue stores under its keys. The [schema](crate::keys) has the bytes.
 
-use std::time::Duration;
-
 use microqueue::keyspace::codec::{Codec, DecodeError};
-use microqueue::keyspace::record::{Fields, push_short};
+use microqueue::keyspace::record::{self, Fields, push_short};
 use microqueue::keyspace::{self, Bytes, Versionstamp, limits};
 use microqueue::{Item, ItemId};
 
-use crate::error::{Result, corrupt};
+use crate::error::{Error, Result};
 use crate::session::SessionId;
 
 /// The format number of all records.
@@ -167,76 +165,19 @@ impl Part {
     }
 
     pub(crate) fn decode(key: &[u8], value: Bytes) -> Result<Self> {
-        let mut fields = Fields::new(&value);
-        let part = (|| {
-            fields.format(FORMAT)?;
-            let parts = u32::from_be_bytes(fields.array()?);
+        let part = record::decode(key, &value, FORMAT, |fields| {
+            let parts = fields.u32()?;
             let id = ItemId::Commit {
                 versionstamp: Versionstamp::from_bytes(fields.array()?),
-                call: u64::from_be_bytes(fields.array()?),
+                call: fields.u64()?,
             };
             let record = RecordCodec.decode(value.slice_ref(fields.rest()));
             let value = record.map_err(|error| error.reason)?;
             let item = Item { id, value };
-            Ok::<_, String>(Self { parts, item })
-        })();
-        part.map_err(|reason| corrupt(key, &reason))
+            Ok(Self { parts, item })
+        });
+        part.map_err(Error::from)
     }
-}
-
-/// What all who use a queue must agree on. Stored when the queue is created, times in milliseconds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// How long a session lives without a sign of life, 10 seconds by default. Its heartbeat comes
-    /// three times as often.
-    pub lease: Duration,
-    /// How many [attempts](crate::Delivery) an item has before it becomes a dead letter, 10 by default.
-    /// Zero is as good as one.
-    pub max_attempts: u32,
-    /// How long a dedupe id goes on refusing repetitions after its item was completed; zero by
-    /// default.
-    pub dedupe_retention: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            lease: Duration::from_secs(10),
-            max_attempts: 10,
-            dedupe_retention: Duration::ZERO,
-        }
-    }
-}
-
-impl Settings {
-    pub(crate) fn encode(&self, codec: &str) -> Vec<u8> {
-        let mut value = vec![FORMAT];
-        value.extend_from_slice(&millis(self.lease).to_be_bytes());
-        value.extend_from_slice(&self.max_attempts.to_be_bytes());
-        value.extend_from_slice(&millis(self.dedupe_retention).to_be_bytes());
-        value.extend_from_slice(codec.as_bytes());
-        value
-    }
-
-    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<(Self, String)> {
-        let mut fields = Fields::new(value);
-        let settings = (|| {
-            fields.format(FORMAT)?;
-            let settings = Self {
-                lease: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
-                max_attempts: u32::from_be_bytes(fields.array()?),
-                dedupe_retention: Duration::from_millis(u64::from_be_bytes(fields.array()?)),
-            };
-            let codec = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
-            Ok::<_, String>((settings, codec.to_owned()))
-        })();
-        settings.map_err(|reason| corrupt(key, &reason))
-    }
-}
-
-/// Returns a time in milliseconds, the most that there can be if it is longer.
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn undecodable(codec: &'static str, reason: String) -> DecodeError {
@@ -246,10 +187,12 @@ fn undecodable(codec: &'static str, reason: String) -> DecodeError {
 #[cfg(test)]
 mod tests {
     use conformance::scale;
+    use microqueue::keyspace::recipe::StoredSettings;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
     use super::*;
+    use crate::settings::Stored;
 
     fn record() -> Record {
         Record {
@@ -314,21 +257,6 @@ mod tests {
     }
 
     #[test]
-    fn settings_have_the_bytes_of_the_schema() {
-        let settings = Settings {
-            lease: Duration::from_millis(2),
-            max_attempts: 3,
-            dedupe_retention: Duration::from_millis(4),
-        };
-        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
-        expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
-        expected.extend(b"codec");
-        assert_eq!(settings.encode("codec"), expected);
-        let decoded = Settings::decode(b"key", &expected).unwrap();
-        assert_eq!(decoded, (settings, "codec".to_owned()));
-    }
-
-    #[test]
     fn what_is_cut_off_or_of_another_format_is_refused() {
         let whole = encoded(&record());
         for length in 0..whole.len() - record().payload.len() {
@@ -384,9 +312,9 @@ mod tests {
                 Part::decode(b"key", bytes.clone())
                     .ok()
                     .map(|part| part.encode().unwrap()),
-                Settings::decode(b"key", &bytes)
+                Stored::decode(b"key", &bytes)
                     .ok()
-                    .map(|(settings, codec)| settings.encode(&codec)),
+                    .map(|stored| stored.encode()),
             ];
             for (encoding, decoded) in encodings.into_iter().zip(&mut decoded) {
                 if let Some(encoding) = encoding {

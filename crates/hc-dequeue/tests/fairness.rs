@@ -29,10 +29,7 @@ conformance::on_every_store!(threads:
 
 /// So patient that nothing but a lost wake-up makes it wait for the end of a patience.
 fn patient() -> Settings {
-    Settings {
-        lease: LONG * 60,
-        ..Settings::default()
-    }
+    Settings::new().lease(LONG * 60)
 }
 
 /// A consumer that is woken by watches alone.
@@ -181,10 +178,7 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
 }
 
 async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
-    let settings = Settings {
-        lease: Duration::from_millis(600),
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(Duration::from_millis(600));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
     let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
@@ -208,10 +202,7 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
 async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestStore) {
     const ABANDONED: usize = 1_000;
     const REQUESTS_PER_STEP: usize = 128;
-    let settings = Settings {
-        lease: Duration::from_millis(300),
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(Duration::from_millis(300));
     let world = World::recorded(&store, settings).await;
     // Format, session, wanted: as sessions that are gone may have left them.
     let record = |number: usize| {
@@ -235,11 +226,8 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
 }
 
 async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) {
-    let settings = Settings {
-        lease: Duration::from_millis(900),
-        ..Settings::default()
-    };
-    let lease = settings.lease;
+    let settings = Settings::new().lease(Duration::from_millis(900));
+    let lease = settings.get_lease();
     let world = World::new(&store, settings).await;
     let env = Environment::system();
     let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::default());

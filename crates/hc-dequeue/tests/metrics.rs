@@ -37,10 +37,7 @@ impl World {
 
 /// No session is found dead, and no patience ends.
 fn patient() -> Settings {
-    Settings {
-        lease: LONG * 60,
-        ..Settings::default()
-    }
+    Settings::new().lease(LONG * 60)
 }
 
 async fn gauges_say_how_things_stand(store: TestStore) {
@@ -107,10 +104,7 @@ async fn conflicts_and_what_a_fulfilment_grants_are_counted(store: TestStore) {
 
 async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
     // The leader is not found dead before a patience, a fifth of that, is over.
-    let settings = Settings {
-        lease: Duration::from_secs(3),
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(Duration::from_secs(3));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
     let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));

@@ -118,10 +118,7 @@ async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
 }
 
 async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStore) {
-    let settings = Settings {
-        lease: Duration::from_millis(60),
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(Duration::from_millis(60));
     let world = World::new(&store, settings).await;
     let options = ConsumerOptions::default().delivery_time_limit(Duration::from_secs(2));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
@@ -152,10 +149,7 @@ async fn keeping_a_delivery_alive_gives_it_more_time(store: TestStore) {
 }
 
 async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
-    let settings = Settings {
-        max_attempts: 2,
-        ..Settings::default()
-    };
+    let settings = Settings::new().max_attempts(2);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     world.enqueue([1, 2]).await;
@@ -240,10 +234,7 @@ async fn an_item_for_later_comes_later(store: TestStore) {
 }
 
 async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
-    let settings = Settings {
-        max_attempts: 2,
-        ..Settings::default()
-    };
+    let settings = Settings::new().max_attempts(2);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     let once = Enqueue::new().dedupe("once");
@@ -301,10 +292,7 @@ async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
 
 async fn a_dedupe_id_is_kept_after_completion_for_as_long_as_asked(store: TestStore) {
     for (retention, is_kept) in [(LONG, true), (Duration::ZERO, false)] {
-        let settings = Settings {
-            dedupe_retention: retention,
-            ..Settings::default()
-        };
+        let settings = Settings::new().dedupe_retention(retention);
         let world = World::new(&store, settings).await;
         let consumer = world.consumer().await;
         let once = Enqueue::new().dedupe(vec![0; 255]);
@@ -316,11 +304,9 @@ async fn a_dedupe_id_is_kept_after_completion_for_as_long_as_asked(store: TestSt
 }
 
 async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestStore) {
-    let settings = Settings {
-        lease: Duration::from_millis(60),
-        dedupe_retention: Duration::from_millis(1),
-        ..Settings::default()
-    };
+    let settings = Settings::new()
+        .lease(Duration::from_millis(60))
+        .dedupe_retention(Duration::from_millis(1));
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     // More than one look takes.
@@ -457,10 +443,7 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
 
 async fn a_shut_down_right_after_a_delivery_is_heard_at_once(store: TestStore) {
     // No heartbeat comes to its help.
-    let settings = Settings {
-        lease: LONG * 60,
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(LONG * 60);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     world.enqueue([1]).await;

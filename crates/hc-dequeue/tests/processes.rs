@@ -30,11 +30,9 @@ const BACKLOG: u64 = 300;
 type Queue = HighContentionQueue<String>;
 
 async fn open(runner: &Runner<Store>) -> Result<Queue> {
-    let settings = Settings {
-        lease: Duration::from_secs(1),
-        max_attempts: 1_000,
-        ..Settings::default()
-    };
+    let settings = Settings::new()
+        .lease(Duration::from_secs(1))
+        .max_attempts(1_000);
     Queue::open(runner, Subspace::from("jobs"), settings).await
 }
 

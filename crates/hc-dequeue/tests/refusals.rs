@@ -39,10 +39,7 @@ async fn nothing_and_too_much_are_refused(store: TestStore) {
 }
 
 async fn a_lease_shorter_than_three_heartbeats_is_refused(store: TestStore) {
-    let settings = Settings {
-        lease: Duration::from_millis(29),
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(Duration::from_millis(29));
     let refused = open(&store, &store.runner(), settings).await.unwrap_err();
     assert!(matches!(
         refused,
@@ -61,18 +58,9 @@ async fn a_lease_shorter_than_three_heartbeats_is_refused(store: TestStore) {
 async fn other_settings_than_the_queues_are_refused(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let others = [
-        Settings {
-            lease: LONG,
-            ..Settings::default()
-        },
-        Settings {
-            max_attempts: 1,
-            ..Settings::default()
-        },
-        Settings {
-            dedupe_retention: LONG,
-            ..Settings::default()
-        },
+        Settings::new().lease(LONG),
+        Settings::new().max_attempts(1),
+        Settings::new().dedupe_retention(LONG),
     ];
     for other in others {
         let refused = open(&world.store, &world.runner, other).await.unwrap_err();
@@ -137,10 +125,7 @@ async fn a_dedupe_id_has_a_length(store: TestStore) {
 
 async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     type Blobs = HighContentionQueue<Bytes, Raw>;
-    let settings = Settings {
-        max_attempts: 4,
-        ..Settings::default()
-    };
+    let settings = Settings::new().max_attempts(4);
     let runner = store.runner();
     let subspace = store.root.subspace(&"queue");
     let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();

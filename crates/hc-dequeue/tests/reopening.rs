@@ -15,10 +15,7 @@ async fn open(path: &Path) -> (Runner<Store>, Queue) {
     let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();
     let runner = Runner::new(store);
     // So long that only the new opening can tell that the old session is gone.
-    let settings = Settings {
-        lease: LONG * 60,
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(LONG * 60);
     let queue = Queue::open(&runner, Subspace::from("queue"), settings);
     let queue = queue.await.unwrap();
     (runner, queue)

@@ -4,6 +4,7 @@
 //! adds the states that only this library knows. Retry classification looks at codes alone:
 //! [`code_of`] finds the code at the bottom of any error by walking its sources.
 
+use std::any::Any;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -184,7 +185,7 @@ pub enum Error {
     /// transaction would have written before deciding to repeat it.
     #[error(
         "outcome of the transaction is unknown after {attempts} attempts{}",
-        because(cause)
+        cause.iter().map(|cause| format!(": {}", chain(cause))).collect::<String>()
     )]
     OutcomeUnknown {
         /// How many attempts were made.
@@ -255,6 +256,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the error of a record that does not decode, or of a key that no record can have.
+    #[must_use]
+    pub fn corrupt(key: &[u8], reason: impl Into<String>) -> Self {
+        Self::Corrupt {
+            key: Bytes::copy_from_slice(key),
+            reason: reason.into(),
+        }
+    }
+
     /// Returns FoundationDB's code for the error, if it has one.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
@@ -451,16 +461,41 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
     None
 }
 
-/// Renders why an outcome stayed unknown, down to the first cause: no `source()` leads there. The
-/// code of a store's error is in its own text.
-fn because(cause: &Option<Arc<Error>>) -> String {
-    let first = cause
-        .as_deref()
-        .map(|cause| cause as &dyn std::error::Error);
-    std::iter::successors(first, |error| error.source())
-        .filter(|error| !error.is::<Code>())
-        .map(|error| format!(": {error}"))
-        .collect()
+/// Renders an error and the errors below it, from the outermost to the first cause: `the store failed:
+/// disk i/o operation failed (io_error 1510)`.
+///
+/// ```
+/// use keyspace::error::chain;
+/// use keyspace::{Code, Error};
+///
+/// let error = Error::Store(Code::IO_ERROR);
+/// assert_eq!(chain(&error).to_string(), "disk i/o operation failed (io_error 1510)");
+/// ```
+#[must_use]
+pub fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl fmt::Display + 'a {
+    Chain(error)
+}
+
+struct Chain<'a>(&'a (dyn std::error::Error + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let causes = std::iter::successors(self.0.source(), |error| error.source());
+        // The code of a store's error is in the text of the error above it.
+        for cause in causes.filter(|cause| !cause.is::<Code>()) {
+            write!(f, ": {cause}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns what a panic said.
+#[must_use]
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
 }
 
 /// Renders a key the way FoundationDB's tools do: printable ASCII as it is, other bytes as `\xNN`.

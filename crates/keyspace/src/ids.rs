@@ -105,10 +105,8 @@ impl Ids {
     }
 
     fn decode(&self, row: &KeyValue) -> Result<(Subspace, String)> {
-        let corrupt = || Error::Corrupt {
-            key: row.to_key(),
-            reason: "expected the prefix of a subspace and the name of a recipe".to_owned(),
-        };
+        let expected = "expected the prefix of a subspace and the name of a recipe";
+        let corrupt = || Error::corrupt(row.key(), expected);
         let prefix: Vec<u8> = self.subspace.unpack(row.key()).map_err(|_| corrupt())?;
         let recipe = String::from_utf8(row.value().to_vec()).map_err(|_| corrupt())?;
         Ok((Subspace::from_bytes(prefix), recipe))

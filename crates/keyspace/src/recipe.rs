@@ -3,12 +3,12 @@
 //! A recipe that has settings stores them under a key of its subspace when it is first opened, and
 //! every later opening compares its own with them. All of that happens in one transaction.
 
-use bytes::Bytes;
 use foundationdb_tuple::Subspace;
 
 use crate::codec::MessagePack;
 use crate::error::Result;
 use crate::ids::Ids;
+use crate::record::{self, Fields};
 use crate::transaction::{Isolation, Transaction};
 
 /// How a recipe is opened, beside its settings: with which codec, and in which registry of ids.
@@ -83,21 +83,69 @@ impl<C> OpenOptions<C> {
     }
 }
 
-/// Stages settings under a key that has none, or returns those that are stored there if they are
-/// other ones: `None` means that the two agree.
+/// The format of stored settings.
+const FORMAT: u8 = 1;
+
+/// What a recipe stores of itself when it is first opened: its settings and the names of its codecs.
+///
+/// The record begins with its format number, 1.
+pub trait StoredSettings: Sized + Send + Sync {
+    /// Appends the fields that come after the format number.
+    fn write(&self, record: &mut Vec<u8>);
+
+    /// Takes the fields that [`write`](Self::write) appends, and makes sure that nothing is left.
+    ///
+    /// # Errors
+    /// A reason, if they do not decode.
+    fn read(fields: &mut Fields<'_>) -> Result<Self, String>;
+
+    /// Returns whether a handle with these settings may use a recipe whose stored record has other
+    /// bytes. Not, unless the record holds more than what handles must agree on.
+    fn agrees_with(&self, _stored: &Self) -> bool {
+        false
+    }
+
+    /// Returns the record.
+    fn encode(&self) -> Vec<u8> {
+        let mut record = vec![FORMAT];
+        self.write(&mut record);
+        record
+    }
+
+    /// Reads the record under a key.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::Error::Corrupt) if it does not decode.
+    fn decode(key: &[u8], record: &[u8]) -> Result<Self> {
+        record::decode(key, record, FORMAT, Self::read)
+    }
+}
+
+/// Stages settings under a key that has none, or returns those that are stored there if they do not
+/// agree with the given ones: `None` means that they do.
 ///
 /// # Conflicts
 /// Reads the key, and writes it if there are no settings.
 ///
 /// # Errors
-/// Those of the read.
+/// Those of the read; [`Error::Corrupt`](crate::Error::Corrupt) if what is there does not decode.
 ///
 /// # Cancel safety
 /// Dropping the future stages nothing.
-pub async fn agree(tr: &impl Transaction, key: &[u8], given: &[u8]) -> Result<Option<Bytes>> {
+pub async fn agree<S: StoredSettings>(
+    tr: &impl Transaction,
+    key: &[u8],
+    given: &S,
+) -> Result<Option<S>> {
+    let given = given.encode();
     let Some(stored) = tr.get(key, Isolation::Serializable).await? else {
-        tr.set(key, given);
+        tr.set(key, &given);
         return Ok(None);
     };
-    Ok((stored != given).then_some(stored))
+    if stored == given {
+        return Ok(None);
+    }
+    // Both as they are stored: a time loses what is below a millisecond.
+    let (given, stored) = (S::decode(key, &given)?, S::decode(key, &stored)?);
+    Ok(Some(stored).filter(|stored| !given.agrees_with(stored)))
 }

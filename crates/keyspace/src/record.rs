@@ -2,7 +2,11 @@
 //!
 //! A record begins with its format number. Decoding is strict: what is cut off, left over or of a
 //! format that this version does not know is a reason, which the reader turns into
-//! [`Error::Corrupt`](crate::Error::Corrupt) with the key at hand.
+//! [`Error::Corrupt`] with the key at hand, as [`decode`] does.
+
+use std::time::Duration;
+
+use crate::error::Error;
 
 /// The longest field that a byte can tell the length of, in bytes.
 pub const SHORT_BYTES: usize = u8::MAX as usize;
@@ -63,6 +67,30 @@ impl<'a> Fields<'a> {
         Ok(taken.try_into().expect("as many bytes as were taken"))
     }
 
+    /// Takes a number of four bytes, big-endian.
+    ///
+    /// # Errors
+    /// If there are fewer bytes.
+    pub fn u32(&mut self) -> Result<u32, String> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    /// Takes a number of eight bytes, big-endian.
+    ///
+    /// # Errors
+    /// If there are fewer bytes.
+    pub fn u64(&mut self) -> Result<u64, String> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    /// Takes a time in milliseconds, as [`push_millis`] writes it.
+    ///
+    /// # Errors
+    /// If there are fewer than eight bytes.
+    pub fn millis(&mut self) -> Result<Duration, String> {
+        Ok(Duration::from_millis(self.u64()?))
+    }
+
     /// Takes a field behind its length in a byte, as [`push_short`] writes it.
     ///
     /// # Errors
@@ -96,6 +124,44 @@ impl<'a> Fields<'a> {
             left => Err(format!("{left} bytes are left over")),
         }
     }
+}
+
+/// Reads a record of a format: the format number, then what `read` takes.
+///
+/// ```
+/// use keyspace::record::decode;
+///
+/// let number = decode(b"key", b"\x01\0\0\0\x07", 1, |fields| {
+///     let number = fields.u32()?;
+///     fields.end()?;
+///     Ok(number)
+/// });
+/// assert_eq!(number?, 7);
+/// # Ok::<(), keyspace::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Corrupt`] with the key, if the record is of another format or `read` has a reason.
+pub fn decode<'a, T>(
+    key: &[u8],
+    record: &'a [u8],
+    format: u8,
+    read: impl FnOnce(&mut Fields<'a>) -> Result<T, String>,
+) -> Result<T, Error> {
+    let mut fields = Fields::new(record);
+    let value = fields.format(format).and_then(|()| read(&mut fields));
+    value.map_err(|reason| Error::corrupt(key, reason))
+}
+
+/// Returns a time in milliseconds, the most that eight bytes can tell if it is longer.
+#[must_use]
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Appends a time in milliseconds: eight bytes, big-endian.
+pub fn push_millis(record: &mut Vec<u8>, time: Duration) {
+    record.extend_from_slice(&millis(time).to_be_bytes());
 }
 
 /// Appends a field behind its length in a byte.

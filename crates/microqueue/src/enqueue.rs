@@ -15,7 +15,6 @@ use keyspace::{Isolation, MutationOp, Transaction, Versionstamp};
 
 use crate::error::Result;
 use crate::item::{ItemId, SUFFIX_BYTES, StagedId};
-use crate::keys::corrupt;
 use crate::order::Order;
 use crate::queue::MicroQueue;
 use crate::read::last_row;
@@ -144,10 +143,11 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         };
         let last = self.layout.index(row.key())?;
         if last.checked_add(count).is_none() {
-            return Err(corrupt(
+            return Err(keyspace::Error::corrupt(
                 row.key(),
                 format!("no {count} indexes follow {last}"),
-            ));
+            )
+            .into());
         }
         Ok(last)
     }

@@ -24,7 +24,7 @@ use std::marker::PhantomData;
 
 use keyspace::codec::Codec;
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
-use keyspace::{Bytes, KeyValue, Subspace, Versionstamp, limits};
+use keyspace::{KeyValue, Subspace, Versionstamp, limits};
 
 use crate::error::{Error, Result};
 use crate::item::{Item, ItemId, SUFFIX_BYTES};
@@ -113,7 +113,7 @@ impl<T, C> Layout<T, C> {
             Order::Commit => "expected a key of a queue in commit order, (versionstamp, call)",
             Order::Index => "expected a key of a queue in index order, (index, 20 random bytes)",
         };
-        corrupt(key, expected.to_owned())
+        keyspace::Error::corrupt(key, expected).into()
     }
 
     /// Returns a key that no item has and that lies where every stamped write to the queue may
@@ -158,7 +158,7 @@ impl<T, C: Codec<T>> Layout<T, C> {
             (Order::Commit, Some(&FORMAT)) => row.to_value().slice(1..),
             (Order::Commit, found) => {
                 let reason = format!("expected format {FORMAT}, found {found:?}");
-                return Err(corrupt(row.key(), reason));
+                return Err(keyspace::Error::corrupt(row.key(), reason).into());
             }
         };
         let value = self
@@ -167,12 +167,6 @@ impl<T, C: Codec<T>> Layout<T, C> {
             .map_err(|error| error.at(row.to_key()))?;
         Ok(Item { id, value })
     }
-}
-
-/// The error of a record that no handle of this version has written.
-pub(crate) fn corrupt(key: &[u8], reason: String) -> Error {
-    let key = Bytes::copy_from_slice(key);
-    keyspace::Error::Corrupt { key, reason }.into()
 }
 
 impl<T, C: Clone> Clone for Layout<T, C> {
@@ -188,6 +182,7 @@ impl<T, C: Clone> Clone for Layout<T, C> {
 
 #[cfg(test)]
 mod tests {
+    use keyspace::Bytes;
     use keyspace::codec::{Bincode, Raw, Tuple};
 
     use super::*;

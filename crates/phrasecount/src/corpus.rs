@@ -150,16 +150,11 @@ impl Corpus {
 
     async fn open_on(runner: Runner) -> Result<Self> {
         let root = root();
-        let work = hc_dequeue::Settings {
-            lease: LEASE,
-            // Who dies with an item does not speak against the item.
-            max_attempts: u32::MAX,
-            ..hc_dequeue::Settings::default()
-        };
-        let buckets = combine::Settings {
-            bucket_count: BUCKETS,
-            lease: LEASE,
-        };
+        // A session that dies with an item does not speak against the item.
+        let work = hc_dequeue::Settings::new()
+            .lease(LEASE)
+            .max_attempts(u32::MAX);
+        let buckets = combine::Settings::new().bucket_count(BUCKETS).lease(LEASE);
         let [work_keys, counts, exports] =
             ["work", "counts", "exports"].map(|name| root.subspace(&name));
         let work = HighContentionQueue::open(&runner, work_keys, work).await?;

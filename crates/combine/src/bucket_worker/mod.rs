@@ -19,5 +19,5 @@ pub use self::handle::WorkerHandle;
 pub use self::job::{Assignment, Job, Next};
 pub use self::options::BucketWorkerOptions;
 pub use self::pending::{Pending, PendingGauges};
-pub use self::wait::{panic_message, wait_until_none};
+pub use self::wait::wait_until_none;
 pub use self::worker::BucketWorker;

@@ -1,6 +1,5 @@
 //! Waiting for what workers do.
 
-use std::any::Any;
 use std::future::Future;
 use std::time::Duration;
 
@@ -42,12 +41,4 @@ where
             env.sleep(POLL_INTERVAL / 100).await;
         }
     }
-}
-
-/// Returns what a panic said.
-#[must_use]
-pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
 }

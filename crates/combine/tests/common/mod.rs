@@ -172,10 +172,7 @@ where
 }
 
 pub(crate) fn settings(bucket_count: u32) -> Settings {
-    Settings {
-        bucket_count,
-        ..Settings::default()
-    }
+    Settings::new().bucket_count(bucket_count)
 }
 
 /// An observer that writes down what it is told in the transaction that it is told in, and makes sure

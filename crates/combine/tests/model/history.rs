@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use combine::{CombineOptions, CombineQueue, Error, Exact, Settings, WorkerOptions};
+use combine::{CombineOptions, CombineQueue, Error, Exact, WorkerOptions};
 use conformance::stores::TestStore;
 use futures::future::try_join_all;
 use keyspace::chaos::{Chaos, Faults};
@@ -98,10 +98,7 @@ where
     U: Stored + Clone,
     V: Stored + Clone + PartialEq + Debug,
 {
-    let settings = Settings {
-        lease: Duration::from_millis(300),
-        ..settings(play.bucket_count)
-    };
+    let settings = settings(play.bucket_count).lease(Duration::from_millis(300));
     let (sound, root) = (store.runner(), store.root.clone());
     let queue = CombineQueue::open(&sound, root.subspace(&"queue"), settings, play.combine);
     let world = World {
@@ -156,7 +153,10 @@ where
             65..75 => self.look().await,
             75..90 => self.pause(Duration::from_millis(10)).await,
             // Time enough to be found dead.
-            90..92 => self.pause(self.world.queue.settings().lease * 2).await,
+            90..92 => {
+                self.pause(self.world.queue.settings().get_lease() * 2)
+                    .await
+            }
             _ if self.play.has_deaths => self.strike().await,
             _ => {}
         }

@@ -123,10 +123,7 @@ impl<D: Database> World<D> {
 }
 
 pub(crate) fn settings(bucket_count: u32) -> Settings {
-    Settings {
-        bucket_count,
-        ..Settings::default()
-    }
+    Settings::new().bucket_count(bucket_count)
 }
 
 pub(crate) fn no_backoff() -> Backoff {

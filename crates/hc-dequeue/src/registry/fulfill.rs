@@ -14,8 +14,9 @@ use super::{
 use crate::enqueue::{retire_dedupe, wall_millis};
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, Request, Settings};
+use crate::record::{Record, Request};
 use crate::session::Life;
+use crate::settings::Settings;
 
 /// What a try of the fast path came to.
 #[derive(Debug)]

@@ -13,8 +13,9 @@ use super::ITEMS_PER_FULFILMENT;
 use crate::delivery::{GiveBack, put};
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
-use crate::record::{Part, Record, Settings, TURN, is_turn};
+use crate::record::{Part, Record, TURN, is_turn};
 use crate::session::SessionId;
+use crate::settings::Settings;
 
 /// Stages the answer to a request.
 ///

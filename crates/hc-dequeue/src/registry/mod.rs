@@ -60,8 +60,9 @@ use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::DecodeError;
 
 use crate::keys::Keys;
-use crate::record::{Record, Settings};
+use crate::record::Record;
 use crate::session::SessionId;
+use crate::settings::Settings;
 
 /// How many items one transaction grants at most.
 pub(crate) const ITEMS_PER_FULFILMENT: usize = 512;

@@ -25,10 +25,11 @@ use std::fmt;
 use futures::future::try_join_all;
 use futures::try_join;
 use microqueue::keyspace::{
-    ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction, read_all,
+    self, ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction,
+    read_all,
 };
 
-use crate::error::{Error, Result, corrupt};
+use crate::error::{Error, Result};
 use crate::keys::stamp_of;
 
 pub use self::member::{Member, Tick};
@@ -70,7 +71,7 @@ impl Life {
         match value {
             [FORMAT, 1] => Ok(Self::Alive),
             [FORMAT, 0] => Ok(Self::Dead),
-            _ => Err(corrupt(key, "expected a session's state")),
+            _ => Err(keyspace::Error::corrupt(key, "expected a session's state").into()),
         }
     }
 }
@@ -338,7 +339,7 @@ impl Sessions {
         let session = session.and_then(|bytes| bytes.try_into().ok());
         session
             .map(SessionId)
-            .ok_or_else(|| corrupt(key, "expected the key of a session"))
+            .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a session").into())
     }
 }
 

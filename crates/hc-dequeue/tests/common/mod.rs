@@ -186,11 +186,9 @@ pub(crate) fn process<F: Future<Output = ()>>(
 
 /// Settings for tests in which sessions die.
 pub(crate) fn settings() -> Settings {
-    Settings {
-        lease: Duration::from_millis(150),
-        max_attempts: 20,
-        ..Settings::default()
-    }
+    Settings::new()
+        .lease(Duration::from_millis(150))
+        .max_attempts(20)
 }
 
 pub(crate) async fn open<D: Database>(

@@ -110,7 +110,7 @@ impl Player {
         // Short, so that what is leaked or hangs comes back while its process lives.
         let options = ConsumerOptions::default()
             .poll_interval(Duration::from_millis(50))
-            .delivery_time_limit(settings().lease * 2);
+            .delivery_time_limit(settings().get_lease() * 2);
         let process = Process::start(&self.store, &self.play.faults, options);
         self.processes.push(process.await);
     }
@@ -126,7 +126,7 @@ impl Player {
             75..85 => self.let_go().await,
             85..87 => self.pause(Duration::from_millis(10)).await,
             // Time enough to be found dead.
-            87..92 => self.pause(settings().lease * 2).await,
+            87..92 => self.pause(settings().get_lease() * 2).await,
             _ if self.play.deaths => self.strike().await,
             _ => {}
         }

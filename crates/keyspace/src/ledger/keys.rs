@@ -63,7 +63,7 @@ impl LedgerKeys {
             .ok()
             .and_then(|(id, _slot)| id.0.as_ref().try_into().ok());
         id.map(LedgerId).ok_or_else(|| {
-            corrupt(
+            Error::corrupt(
                 key,
                 "expected the key (16-byte id, slot) of a ledger's slot",
             )
@@ -103,12 +103,12 @@ impl SlotRecord {
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
         let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(value) else {
             let reason = format!("expected {} bytes, found {}", Self::BYTES, value.len());
-            return Err(corrupt(key, reason));
+            return Err(Error::corrupt(key, reason));
         };
         let (&format, rest) = bytes.split_first().expect("the record is not empty");
         if format != Self::FORMAT {
             let reason = format!("expected format {}, found {format}", Self::FORMAT);
-            return Err(corrupt(key, reason));
+            return Err(Error::corrupt(key, reason));
         }
         let (operation, rest) = rest
             .split_first_chunk()
@@ -122,13 +122,6 @@ impl SlotRecord {
             attempt: u32::from_be_bytes(*attempt),
             versionstamp: Versionstamp::from_bytes(*versionstamp),
         })
-    }
-}
-
-fn corrupt(key: &[u8], reason: impl Into<String>) -> Error {
-    Error::Corrupt {
-        key: bytes::Bytes::copy_from_slice(key),
-        reason: reason.into(),
     }
 }
 

@@ -1,0 +1,204 @@
+//! What all handles on a queue must agree on.
+
+use std::fmt;
+use std::time::Duration;
+
+use hc_dequeue::MIN_LEASE;
+use hc_dequeue::keyspace::recipe::StoredSettings;
+use hc_dequeue::keyspace::record::{Fields, push_millis, push_text};
+
+/// The generation of the buckets: a later one may have another count of them.
+pub(crate) const GENERATION: u32 = 0;
+
+/// The most buckets.
+const MAX_BUCKETS: u32 = 1 << 16;
+
+/// What all handles on a queue in buckets must agree on. Stored when the queue is created, the lease in
+/// milliseconds.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use combine::Settings;
+///
+/// let settings = Settings::new().bucket_count(64).lease(Duration::from_secs(5));
+/// assert_eq!(settings.get_bucket_count(), 64);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    pub(crate) bucket_count: u32,
+    pub(crate) lease: Duration,
+}
+
+impl Default for Settings {
+    /// Sixteen buckets, and a lease of ten seconds.
+    fn default() -> Self {
+        Self {
+            bucket_count: 16,
+            lease: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Settings {
+    /// Begins with the defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets into how many buckets the keys are divided, from 1 to 65,536. One worker at a time works on
+    /// a bucket. In a combine queue a bucket costs a transaction that adds to it one small write.
+    #[must_use]
+    pub fn bucket_count(mut self, buckets: u32) -> Self {
+        self.bucket_count = buckets;
+        self
+    }
+
+    /// Sets how long the session of a worker lives without a sign of life, at least
+    /// [`MIN_LEASE`]. Its heartbeat comes three times as often.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Returns into how many buckets the keys are divided.
+    #[must_use]
+    pub fn get_bucket_count(&self) -> u32 {
+        self.bucket_count
+    }
+
+    /// Returns how long the session of a worker lives without a sign of life.
+    #[must_use]
+    pub fn get_lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Refuses what cannot work.
+    ///
+    /// # Errors
+    /// [`InvalidSettings`].
+    pub fn check(&self) -> Result<(), InvalidSettings> {
+        if self.bucket_count == 0 || self.bucket_count > MAX_BUCKETS {
+            return Err(InvalidSettings::BucketCount {
+                given: self.bucket_count,
+                limit: MAX_BUCKETS,
+            });
+        }
+        if self.lease < MIN_LEASE {
+            return Err(InvalidSettings::LeaseTooShort {
+                given: self.lease,
+                least: MIN_LEASE,
+            });
+        }
+        Ok(())
+    }
+
+    /// Appends the settings to the record of a recipe: four bytes of the bucket count, eight of the
+    /// lease in milliseconds.
+    pub fn write(&self, record: &mut Vec<u8>) {
+        record.extend_from_slice(&self.bucket_count.to_be_bytes());
+        push_millis(record, self.lease);
+    }
+
+    /// Takes what [`write`](Self::write) appends.
+    ///
+    /// # Errors
+    /// A reason, if there are fewer bytes.
+    pub fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
+        Ok(Self {
+            bucket_count: fields.u32()?,
+            lease: fields.millis()?,
+        })
+    }
+}
+
+/// Why a queue cannot work with its [`Settings`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSettings {
+    /// A queue needs from 1 to 65,536 buckets.
+    #[error("{given} buckets: a queue has from 1 to {limit}")]
+    BucketCount {
+        /// What was given.
+        given: u32,
+        /// The most.
+        limit: u32,
+    },
+
+    /// The lease leaves no time for three heartbeats.
+    #[error("lease of {given:?} is too short: at least {least:?}")]
+    LeaseTooShort {
+        /// What was given.
+        given: Duration,
+        /// The shortest.
+        least: Duration,
+    },
+}
+
+/// What a queue was created with, or opened with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stored {
+    /// The settings.
+    pub settings: Settings,
+    /// The names of the codecs of key, update and value.
+    pub codecs: [String; 3],
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [key, update, value] = &self.codecs;
+        let Settings {
+            bucket_count,
+            lease,
+        } = self.settings;
+        write!(
+            f,
+            "{bucket_count} buckets, a lease of {lease:?}, and the codecs {key} for keys, {update} \
+             for updates and {value} for values"
+        )
+    }
+}
+
+impl StoredSettings for Stored {
+    fn write(&self, record: &mut Vec<u8>) {
+        record.extend_from_slice(&GENERATION.to_be_bytes());
+        self.settings.write(record);
+        for codec in &self.codecs {
+            push_text(record, codec);
+        }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
+        let _generation = fields.u32()?;
+        let settings = Settings::read(fields)?;
+        let codecs = [fields.text()?, fields.text()?, fields.text()?].map(str::to_owned);
+        fields.end()?;
+        Ok(Self { settings, codecs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_these_bytes() {
+        let stored = Stored {
+            settings: Settings {
+                bucket_count: 7,
+                lease: Duration::from_millis(2),
+            },
+            codecs: ["K", "", "Val"].map(str::to_owned),
+        };
+        let bytes = b"\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\0\x03Val";
+        assert_eq!(stored.encode(), bytes);
+        assert_eq!(Stored::decode(b"key", bytes).unwrap(), stored);
+        for length in 0..bytes.len() {
+            assert!(Stored::decode(b"key", &bytes[..length]).is_err());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What all handles on a queue must agree on.
+
+use std::time::Duration;
+
+use microqueue::keyspace::recipe::StoredSettings;
+use microqueue::keyspace::record::{Fields, push_millis};
+
+/// The shortest lease: three heartbeats of ten milliseconds.
+pub const MIN_LEASE: Duration = Duration::from_millis(30);
+
+/// What all handles on a queue must agree on. Stored when the queue is created, times in milliseconds.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use hc_dequeue::Settings;
+///
+/// let settings = Settings::new().lease(Duration::from_secs(5)).max_attempts(3);
+/// assert_eq!(settings.get_max_attempts(), 3);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    pub(crate) lease: Duration,
+    pub(crate) max_attempts: u32,
+    pub(crate) dedupe_retention: Duration,
+}
+
+impl Default for Settings {
+    /// A lease of ten seconds, ten attempts, and no retention of dedupe ids.
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(10),
+            max_attempts: 10,
+            dedupe_retention: Duration::ZERO,
+        }
+    }
+}
+
+impl Settings {
+    /// Begins with the defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how long a session lives without a sign of life, at least [`MIN_LEASE`]. Its heartbeat
+    /// comes three times as often.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets how often an item is granted before it becomes a dead letter. Zero is as good as one.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Sets how long a dedupe id goes on refusing repetitions after its item was completed.
+    #[must_use]
+    pub fn dedupe_retention(mut self, retention: Duration) -> Self {
+        self.dedupe_retention = retention;
+        self
+    }
+
+    /// Returns how long a session lives without a sign of life.
+    #[must_use]
+    pub fn get_lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Returns how often an item is granted before it becomes a dead letter.
+    #[must_use]
+    pub fn get_max_attempts(&self) -> u32 {
+        self.max_attempts
+    }
+
+    /// Returns how long a dedupe id goes on refusing repetitions after its item was completed.
+    #[must_use]
+    pub fn get_dedupe_retention(&self) -> Duration {
+        self.dedupe_retention
+    }
+}
+
+/// The record of the settings. The [schema](crate::keys) has the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) settings: Settings,
+    /// The name of the codec.
+    pub(crate) codec: String,
+}
+
+impl StoredSettings for Stored {
+    fn write(&self, record: &mut Vec<u8>) {
+        push_millis(record, self.settings.lease);
+        record.extend_from_slice(&self.settings.max_attempts.to_be_bytes());
+        push_millis(record, self.settings.dedupe_retention);
+        record.extend_from_slice(self.codec.as_bytes());
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
+        let settings = Settings {
+            lease: fields.millis()?,
+            max_attempts: fields.u32()?,
+            dedupe_retention: fields.millis()?,
+        };
+        let codec = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
+        let codec = codec.to_owned();
+        Ok(Self { settings, codec })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_the_bytes_of_the_schema() {
+        let settings = Settings {
+            lease: Duration::from_millis(2),
+            max_attempts: 3,
+            dedupe_retention: Duration::from_millis(4),
+        };
+        let codec = "codec".to_owned();
+        let stored = Stored { settings, codec };
+        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
+        expected.extend(b"codec");
+        assert_eq!(stored.encode(), expected);
+        assert_eq!(Stored::decode(b"key", &expected).unwrap(), stored);
+    }
+}
