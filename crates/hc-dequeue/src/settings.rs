@@ -52,7 +52,8 @@ impl Settings {
         self
     }
 
-    /// Sets how often an item is granted before it becomes a dead letter. Zero is as good as one.
+    /// Sets how many [attempts](crate::Delivery) an item has before it becomes a dead letter. Zero is as
+    /// good as one.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
@@ -72,7 +73,7 @@ impl Settings {
         self.lease
     }
 
-    /// Returns how often an item is granted before it becomes a dead letter.
+    /// Returns how many attempts an item has before it becomes a dead letter.
     #[must_use]
     pub fn get_max_attempts(&self) -> u32 {
         self.max_attempts

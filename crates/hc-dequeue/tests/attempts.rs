@@ -28,11 +28,7 @@ const RESTARTS: usize = 10;
 
 /// A queue with one item, which has one attempt.
 async fn world(store: &TestStore) -> World {
-    let settings = Settings {
-        max_attempts: 1,
-        ..Settings::default()
-    };
-    let world = World::new(store, settings).await;
+    let world = World::new(store, Settings::new().max_attempts(1)).await;
     world.enqueue([7]).await;
     world
 }

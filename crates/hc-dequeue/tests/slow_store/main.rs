@@ -202,10 +202,7 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
         let options = RunOptions::default().environment(env.clone());
         (chaos.clone(), Runner::with_options(chaos, options))
     };
-    let settings = Settings {
-        lease: LEASE,
-        ..Settings::default()
-    };
+    let settings = Settings::new().lease(LEASE);
     let ((doomed, its_runner), (slow, runner)) = (begin(), begin());
     let queue = HighContentionQueue::<u64>::open(&runner, Subspace::from("queue"), settings);
     let queue = &queue.await.unwrap();
