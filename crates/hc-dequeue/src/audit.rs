@@ -18,9 +18,8 @@ use crate::enqueue::stored_count;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
-use crate::reclaim::{Progress, reclaim_some};
+use crate::reclaim::{Progress, put_back_grants, reclaim_some};
 use crate::record::{Part, is_turn};
-use crate::registry::grant;
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
 
@@ -400,6 +399,6 @@ async fn put_back_broken(
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
     let broken: Vec<_> = broken(keys, &grants)?.into_iter().cloned().collect();
-    grant::put_back(tr, keys, settings, &broken)?;
+    put_back_grants(tr, keys, settings, &broken)?;
     Ok(())
 }

@@ -13,8 +13,9 @@ use microqueue::keyspace::{Database, Environment, Runner, Subspace};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-use crate::delivery::{Delivery, Shared};
-use crate::dispatcher::{Command, Dispatcher, Reply, Want, answered};
+use crate::command::{Command, Reply, Want, wait_for_answer};
+use crate::delivery::{Commands, Delivery, Shared};
+use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::queue::HighContentionQueue;
 use crate::registry::ITEMS_PER_FULFILMENT;
@@ -74,7 +75,7 @@ impl ConsumerOptions {
 /// such a transaction may have taken for a delivery comes back at a heartbeat; what it may have popped
 /// is lost.
 pub struct Consumer<T> {
-    commands: mpsc::UnboundedSender<Command<T>>,
+    commands: Commands<T>,
     env: Environment,
     queue: Subspace,
     handle: Arc<Handle<T>>,
@@ -82,7 +83,7 @@ pub struct Consumer<T> {
 
 /// Tells the dispatcher when the last consumer is gone. Deliveries can talk to it until then.
 struct Handle<T> {
-    commands: mpsc::UnboundedSender<Command<T>>,
+    commands: Commands<T>,
     shared: Arc<Shared>,
 }
 
@@ -201,7 +202,7 @@ impl<T: Send + 'static> Consumer<T> {
     ) -> Result<Vec<Delivery<T>>> {
         let (reply, answer) = oneshot::channel();
         self.want(limit, time, Reply::Deliver(reply))?;
-        let answer = answered(&self.commands, answer).await;
+        let answer = wait_for_answer(&self.commands, answer).await;
         answer.ok_or_else(|| self.gone())?
     }
 
@@ -230,7 +231,7 @@ impl<T: Send + 'static> Consumer<T> {
     pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
         let (reply, answer) = oneshot::channel();
         self.want(1, time, Reply::Pop(reply))?;
-        let items = answered(&self.commands, answer).await;
+        let items = wait_for_answer(&self.commands, answer).await;
         let items = items.ok_or_else(|| self.gone())?;
         Ok(items?.pop())
     }
@@ -265,11 +266,11 @@ impl<T: Send + 'static> Consumer<T> {
         let command = Command::ShutDown(Some(done));
         self.handle.release();
         self.commands.send(command).map_err(|_| self.gone())?;
-        let ended = answered(&self.commands, is_done).await;
+        let ended = wait_for_answer(&self.commands, is_done).await;
         ended.ok_or_else(|| self.gone())?
     }
 
-    fn want(&self, limit: usize, time: Duration, reply: Reply<T>) -> Result<()> {
+    fn want(&self, limit: usize, time: Duration, reply: Reply<T, Delivery<T>>) -> Result<()> {
         if !(1..=ITEMS_PER_FULFILMENT).contains(&limit) {
             return Err(Error::Wanted {
                 wanted: limit,

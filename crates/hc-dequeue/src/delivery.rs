@@ -1,7 +1,5 @@
-//! Deliveries: items in somebody's hands, and the ways out of them.
+//! Deliveries: items in the hands of the application.
 
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -10,132 +8,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use microqueue::ItemId;
 use microqueue::keyspace::Transaction;
 use microqueue::keyspace::record::millis;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::dispatcher::{Command, answered};
+use crate::command::{Command, wait_for_answer};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
+use crate::give_back::{GiveBack, Return};
 use crate::keys::{Counter, Keys};
-use crate::record::Record;
 use crate::registry::fulfill::complete;
-use crate::registry::{BYTES_PER_FULFILMENT, Own};
 use crate::session::SessionId;
 use crate::settings::Settings;
-
-/// Where an item goes that was held and not acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GiveBack {
-    /// Back to its place in the queue.
-    Now,
-    /// There, as if it had not been granted: it was not handed out, or its consumer shuts down.
-    Uncounted,
-    /// There, at this wall time in milliseconds.
-    At(u64),
-    /// There at this wall time, as if it had not been granted.
-    Snoozed(u64),
-    /// To the dead letters.
-    Dead,
-    /// Out of the queue: it is done.
-    Completed,
-}
-
-impl GiveBack {
-    /// Returns whether the grant is an attempt of the item's, of which it has so many and no more.
-    fn counts(self) -> bool {
-        !matches!(self, Self::Uncounted | Self::Snoozed(_))
-    }
-}
-
-/// An item that goes back, by its grant.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Return {
-    pub(crate) id: ItemId,
-    pub(crate) grant: u64,
-    pub(crate) how: GiveBack,
-}
-
-/// How many items to be given back are read at the same time.
-const RETURNS_AT_ONCE: usize = 32;
-
-/// Stages that items which a session holds by these grants go where they go, the first of them as far
-/// as fits a transaction. Returns for each whether it
-/// does.
-///
-/// # Conflicts
-/// Reads each item.
-pub(crate) async fn give_back<T>(
-    tr: &impl Transaction,
-    own: Own<'_, T>,
-    returns: &[Return],
-) -> Result<Vec<bool>> {
-    let (keys, settings) = (own.keys, own.settings);
-    let held = &keys.held(own.session);
-    let mut given = Vec::with_capacity(returns.len());
-    let mut is_back = false;
-    let mut met = BTreeSet::new();
-    let mut bytes = 0;
-    for returns in returns.chunks(RETURNS_AT_ONCE) {
-        if bytes >= BYTES_PER_FULFILMENT {
-            break;
-        }
-        let records = returns.iter().map(|item| held.get(tr, &item.id));
-        let records = futures::future::try_join_all(records).await?;
-        for (item, record) in returns.iter().zip(records) {
-            // An item may be named twice: its time was over as it was dropped. The first word counts.
-            let is_first = met.insert(item.id);
-            let record = record.filter(|record| is_first && record.grant == item.grant);
-            given.push(record.is_some());
-            if let Some(record) = record {
-                held.take(tr, &item.id)?;
-                put(tr, keys, settings, &item.id, &record, item.how)?;
-                keys.count(tr, Counter::Held, -1);
-                is_back |= item.how != GiveBack::Completed;
-                bytes += record.payload.len();
-            }
-        }
-    }
-    if is_back {
-        keys.wake_all(tr);
-    }
-    Ok(given)
-}
-
-/// Stages an item that nobody holds any more at the place where it goes, if it goes anywhere.
-pub(crate) fn put(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    id: &ItemId,
-    record: &Record,
-    how: GiveBack,
-) -> Result<()> {
-    if how == GiveBack::Completed {
-        complete(tr, keys, settings, record);
-        return Ok(());
-    }
-    let mut record = record.clone();
-    if !how.counts() {
-        record.attempts = record.attempts.saturating_sub(1);
-    }
-    let was_last = how.counts() && record.attempts >= settings.max_attempts;
-    let is_dead = how == GiveBack::Dead || was_last;
-    let counter = match how {
-        _ if is_dead => {
-            keys.dead.insert(tr, id, &record)?;
-            Counter::Dead
-        }
-        GiveBack::At(ready) | GiveBack::Snoozed(ready) => {
-            keys.delayed(ready).insert(tr, id, &record)?;
-            Counter::Delayed
-        }
-        GiveBack::Now | GiveBack::Uncounted | GiveBack::Dead | GiveBack::Completed => {
-            keys.items.insert(tr, id, &record)?;
-            Counter::Queued
-        }
-    };
-    keys.count(tr, counter, 1);
-    Ok(())
-}
 
 /// What dispatcher and delivery share of an item that is out.
 #[derive(Debug)]
@@ -170,6 +53,9 @@ impl Out {
     }
 }
 
+/// How consumers and deliveries reach their dispatcher.
+pub(crate) type Commands<T> = mpsc::UnboundedSender<Command<T, Delivery<T>>>;
+
 /// An item that was granted to this process until it is acknowledged.
 ///
 /// It is *held*: no other consumer gets it while its time lasts and the session lives. Acknowledging it
@@ -196,7 +82,7 @@ pub struct Delivery<T> {
     pub(crate) out: Arc<Out>,
     pub(crate) session: SessionId,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) commands: mpsc::UnboundedSender<Command<T>>,
+    pub(crate) commands: Commands<T>,
     pub(crate) fate: AtomicU8,
 }
 
@@ -395,7 +281,7 @@ impl<T> Delivery<T> {
     async fn settle(&self, how: GiveBack) -> Result<()> {
         let (done, is_done) = oneshot::channel();
         self.tell(how, Some(done))?;
-        let settled = answered(&self.commands, is_done).await;
+        let settled = wait_for_answer(&self.commands, is_done).await;
         settled.ok_or_else(|| self.shut_down())?
     }
 

@@ -118,11 +118,13 @@
 
 mod audit;
 mod clear;
+mod command;
 mod consumer;
 mod delivery;
 mod dispatcher;
 mod enqueue;
 mod error;
+mod give_back;
 mod keys;
 mod letters;
 mod metrics;

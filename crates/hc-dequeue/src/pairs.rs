@@ -8,8 +8,8 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subspace};
 
-use crate::delivery::{GiveBack, Return, give_back};
 use crate::error::Result;
+use crate::give_back::{GiveBack, Return, give_back};
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
 use crate::registry::fulfill::{Look, fulfill, look_for_items, take};

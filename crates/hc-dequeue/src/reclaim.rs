@@ -12,14 +12,15 @@
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, read_all,
+    ConflictKind, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction,
+    read_all,
 };
 
-use crate::delivery::{GiveBack, put};
 use crate::error::Result;
+use crate::give_back::{GiveBack, put};
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, is_turn};
-use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT, grant};
+use crate::record::{Part, Record, is_turn};
+use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
 
@@ -49,8 +50,8 @@ pub(crate) async fn return_items(
         .snapshot(tr, ITEMS_PER_FULFILMENT, BYTES_PER_FULFILMENT)
         .await?;
     if items.is_empty() {
-        let rows = grant::some_rows(tr, keys, session).await?;
-        return grant::put_back(tr, keys, settings, &rows);
+        let rows = some_rows(tr, keys, session).await?;
+        return put_back_grants(tr, keys, settings, &rows);
     }
     for item in &items {
         held.take(tr, &item.id)?;
@@ -59,6 +60,49 @@ pub(crate) async fn return_items(
     keys.count(tr, Counter::Held, -(items.len() as i64));
     keys.wake_all(tr);
     Ok(items.len())
+}
+
+/// Reads some of the rows of a session's grants, as many as come in one batch.
+///
+/// # Conflicts
+/// Reads by snapshot: [`put_back_grants`] says whether they are still there.
+async fn some_rows(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+) -> Result<Vec<KeyValue>> {
+    let (begin, end) = keys.grants(session);
+    let query = RangeQuery::keys(begin, end)
+        .limit(ITEMS_PER_FULFILMENT)
+        .mode(StreamingMode::WantAll);
+    Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
+}
+
+/// Stages that the items in these rows of grants, which were read by snapshot, go back to their places in
+/// the queue. Returns how many there are.
+///
+/// # Conflicts
+/// Reads and writes each row that has an item.
+pub(crate) fn put_back_grants(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    rows: &[KeyValue],
+) -> Result<usize> {
+    let mut count = 0;
+    for row in rows.iter().filter(|row| !is_turn(row.value())) {
+        let Item { id, value } = Part::decode(row.key(), row.to_value())?.item;
+        // Before the clear: of a read conflict, what the transaction has written is left out.
+        tr.add_conflict_key(ConflictKind::Read, row.key())?;
+        tr.clear(row.key());
+        put(tr, keys, settings, &id, &value, GiveBack::Now)?;
+        count += 1;
+    }
+    keys.count(tr, Counter::Held, -(count as i64));
+    if count > 0 {
+        keys.wake_all(tr);
+    }
+    Ok(count)
 }
 
 /// Removes the requests of a dead session, and what they were told. Whoever removes a request has to

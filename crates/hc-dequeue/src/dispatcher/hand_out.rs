@@ -8,8 +8,10 @@ use microqueue::keyspace::Database;
 use microqueue::keyspace::codec::Codec;
 use microqueue::{Item, ItemId};
 
-use super::{Dispatcher, Reply};
-use crate::delivery::{Delivery, Fate, GiveBack, Out};
+use super::Dispatcher;
+use crate::command::Reply;
+use crate::delivery::{Delivery, Fate, Out};
+use crate::give_back::GiveBack;
 use crate::record::Record;
 use crate::registry::Granted;
 

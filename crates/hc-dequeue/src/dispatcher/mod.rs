@@ -23,19 +23,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{self, Database, Runner};
-use microqueue::{Item, ItemId};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use self::deliveries::Deliveries;
 use self::serve::decode;
 use self::take::{Begun, LastTake};
+use crate::command::{Command, Reply, Want};
 use crate::consumer::ConsumerOptions;
-use crate::delivery::{Delivery, GiveBack, Return, Shared, give_back};
+use crate::delivery::{Delivery, Shared};
 use crate::error::{Error, Result};
+use crate::give_back::{GiveBack, Return, give_back};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::queue::HighContentionQueue;
@@ -51,74 +53,6 @@ const STAGED_TAKES: u32 = 64;
 
 /// How long the dispatcher waits after a transaction that failed for good.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
-
-/// What consumers and deliveries tell the dispatcher.
-pub(crate) enum Command<T> {
-    Want(Want<T>),
-    GiveBack {
-        item: Return,
-        done: Option<oneshot::Sender<Result<()>>>,
-    },
-    /// A delivery whose item has left the queue, as far as anybody knows.
-    Forget {
-        id: ItemId,
-        grant: u64,
-    },
-    ShutDown(Option<oneshot::Sender<Result<()>>>),
-}
-
-/// Waits for the answer to a command that was sent. `None`: the dispatcher is gone.
-///
-/// A dispatcher that goes drops the commands that it has not read, and who waits for them learns of it
-/// by that. But a command that is sent at this very moment may stay in the channel for as long as
-/// there is a sender, and who waits has one.
-pub(crate) async fn answered<T, A>(
-    commands: &mpsc::UnboundedSender<Command<T>>,
-    mut answer: oneshot::Receiver<A>,
-) -> Option<A> {
-    tokio::select! {
-        biased;
-        answer = &mut answer => answer.ok(),
-        () = commands.closed() => answer.try_recv().ok(),
-    }
-}
-
-/// Somebody's wish for items.
-pub(crate) struct Want<T> {
-    pub(crate) wanted: usize,
-    pub(crate) until: Duration,
-    pub(crate) waits: bool,
-    pub(crate) reply: Reply<T>,
-}
-
-pub(crate) enum Reply<T> {
-    Deliver(oneshot::Sender<Result<Vec<Delivery<T>>>>),
-    Pop(oneshot::Sender<Result<Vec<Item<T>>>>),
-}
-
-impl<T> Want<T> {
-    fn is_gone(&self) -> bool {
-        match &self.reply {
-            Reply::Deliver(reply) => reply.is_closed(),
-            Reply::Pop(reply) => reply.is_closed(),
-        }
-    }
-
-    fn fail(self, error: Error) {
-        // Whoever asked may have gone.
-        match self.reply {
-            Reply::Deliver(reply) => drop(reply.send(Err(error))),
-            Reply::Pop(reply) => drop(reply.send(Err(error))),
-        }
-    }
-
-    fn answer_none(self) {
-        match self.reply {
-            Reply::Deliver(reply) => drop(reply.send(Ok(Vec::new()))),
-            Reply::Pop(reply) => drop(reply.send(Ok(Vec::new()))),
-        }
-    }
-}
 
 /// The session's one request.
 #[derive(Debug, Clone, Copy)]
@@ -182,10 +116,10 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     options: ConsumerOptions,
     decode: Arc<Decode<T>>,
     shared: Arc<Shared>,
-    commands: mpsc::UnboundedReceiver<Command<T>>,
-    sender: mpsc::WeakUnboundedSender<Command<T>>,
+    commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
+    sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
     member: Member<D>,
-    wants: VecDeque<Want<T>>,
+    wants: VecDeque<Want<T, Delivery<T>>>,
     deliveries: Deliveries,
     /// How many wants the last step has answered.
     served: usize,
@@ -225,8 +159,8 @@ where
         queue: HighContentionQueue<T, C>,
         runner: Runner<D>,
         options: ConsumerOptions,
-        sender: mpsc::WeakUnboundedSender<Command<T>>,
-        commands: mpsc::UnboundedReceiver<Command<T>>,
+        sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
+        commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
     ) -> Result<Self> {
         let shared = Shared {
             keys: queue.keys.clone(),
@@ -361,7 +295,7 @@ where
         Ok(true)
     }
 
-    fn accept(&mut self, command: Command<T>) {
+    fn accept(&mut self, command: Command<T, Delivery<T>>) {
         match command {
             Command::Want(want) => self.wants.push_back(want),
             Command::GiveBack { item, done } => {
@@ -525,21 +459,5 @@ where
             });
         }
         demand
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_dispatcher_that_is_gone_is_not_waited_for_and_its_last_answer_counts() {
-        let (commands, received) = mpsc::unbounded_channel::<Command<()>>();
-        let (reply, last) = oneshot::channel();
-        let (_unread, never) = oneshot::channel();
-        reply.send(7).unwrap();
-        drop(received);
-        assert_eq!(answered(&commands, last).await, Some(7));
-        assert_eq!(answered::<_, u8>(&commands, never).await, None);
     }
 }

@@ -11,9 +11,9 @@ use microqueue::{ItemId, StagedId};
 use parking_lot::Mutex;
 
 use super::{Dispatcher, Lead, Patience, Requested, STAGED_TAKES, Sleep, Watch};
-use crate::delivery::{Return, give_back};
 use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
+use crate::give_back::{Return, give_back};
 use crate::registry::fulfill::fulfill;
 use crate::registry::grant::is_answered;
 use crate::registry::request::{

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::serve::Tried;
 use super::{Dispatcher, STAGED_TAKES};
-use crate::delivery::{Return, give_back};
 use crate::error::{Error, Result};
+use crate::give_back::{Return, give_back};
 use crate::registry::fulfill::{Look, Taken, look_for_items, take};
 use crate::registry::{BYTES_PER_FULFILMENT, Demand, Own, wanted};
 

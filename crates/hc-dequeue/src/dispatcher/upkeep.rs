@@ -5,10 +5,11 @@ use microqueue::keyspace::Database;
 use microqueue::keyspace::codec::Codec;
 use tokio::sync::oneshot;
 
-use super::{Command, Dispatcher, Lead};
-use crate::delivery::{GiveBack, Return};
+use super::{Dispatcher, Lead};
+use crate::command::Command;
 use crate::enqueue::sweep_dedupe;
 use crate::error::{Error, Result};
+use crate::give_back::{GiveBack, Return};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
 

@@ -4,15 +4,11 @@
 //! has its answer has its items.
 
 use microqueue::keyspace::transaction::key_after;
-use microqueue::keyspace::{
-    ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, read_all,
-};
+use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, Transaction, read_all};
 use microqueue::{Item, ItemId};
 
-use super::ITEMS_PER_FULFILMENT;
-use crate::delivery::{GiveBack, put};
 use crate::error::Result;
-use crate::keys::{Counter, Keys};
+use crate::keys::Keys;
 use crate::record::{Part, Record, TURN, is_turn};
 use crate::session::SessionId;
 use crate::settings::Settings;
@@ -98,47 +94,4 @@ pub(crate) async fn empty(
         tr.clear_range(&begin, &end);
     }
     Ok(Some(items))
-}
-
-/// Reads some of the rows of a session's grants, as many as come in one batch.
-///
-/// # Conflicts
-/// Reads by snapshot: [`put_back`] says whether they are still there.
-pub(crate) async fn some_rows(
-    tr: &impl Transaction,
-    keys: &Keys,
-    session: SessionId,
-) -> Result<Vec<KeyValue>> {
-    let (begin, end) = keys.grants(session);
-    let query = RangeQuery::keys(begin, end)
-        .limit(ITEMS_PER_FULFILMENT)
-        .mode(StreamingMode::WantAll);
-    Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
-}
-
-/// Stages that the items in these rows of grants, which were read by snapshot, go back to their places in
-/// the queue. Returns how many there are.
-///
-/// # Conflicts
-/// Reads and writes each row that has an item.
-pub(crate) fn put_back(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    rows: &[KeyValue],
-) -> Result<usize> {
-    let mut count = 0;
-    for row in rows.iter().filter(|row| !is_turn(row.value())) {
-        let Item { id, value } = Part::decode(row.key(), row.to_value())?.item;
-        // Before the clear: of a read conflict, what the transaction has written is left out.
-        tr.add_conflict_key(ConflictKind::Read, row.key())?;
-        tr.clear(row.key());
-        put(tr, keys, settings, &id, &value, GiveBack::Now)?;
-        count += 1;
-    }
-    keys.count(tr, Counter::Held, -(count as i64));
-    if count > 0 {
-        keys.wake_all(tr);
-    }
-    Ok(count)
 }

@@ -1,0 +1,96 @@
+//! What consumers and deliveries tell their dispatcher, and how they wait for its answer.
+
+use std::time::Duration;
+
+use microqueue::{Item, ItemId};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{Error, Result};
+use crate::give_back::Return;
+
+/// What a dispatcher is told. `D` is what it delivers an item as: this module comes before deliveries,
+/// which send commands, too.
+pub(crate) enum Command<T, D> {
+    Want(Want<T, D>),
+    GiveBack {
+        item: Return,
+        done: Option<oneshot::Sender<Result<()>>>,
+    },
+    /// A delivery whose item has left the queue, as far as its process knows.
+    Forget {
+        id: ItemId,
+        grant: u64,
+    },
+    ShutDown(Option<oneshot::Sender<Result<()>>>),
+}
+
+/// A caller's wish for items.
+pub(crate) struct Want<T, D> {
+    pub(crate) wanted: usize,
+    pub(crate) until: Duration,
+    pub(crate) waits: bool,
+    pub(crate) reply: Reply<T, D>,
+}
+
+/// Where the answer to a wish goes.
+pub(crate) enum Reply<T, D> {
+    Deliver(oneshot::Sender<Result<Vec<D>>>),
+    Pop(oneshot::Sender<Result<Vec<Item<T>>>>),
+}
+
+impl<T, D> Want<T, D> {
+    /// Returns whether the caller waits no more.
+    pub(crate) fn is_gone(&self) -> bool {
+        match &self.reply {
+            Reply::Deliver(reply) => reply.is_closed(),
+            Reply::Pop(reply) => reply.is_closed(),
+        }
+    }
+
+    pub(crate) fn fail(self, error: Error) {
+        // The caller may have gone.
+        match self.reply {
+            Reply::Deliver(reply) => drop(reply.send(Err(error))),
+            Reply::Pop(reply) => drop(reply.send(Err(error))),
+        }
+    }
+
+    pub(crate) fn answer_none(self) {
+        match self.reply {
+            Reply::Deliver(reply) => drop(reply.send(Ok(Vec::new()))),
+            Reply::Pop(reply) => drop(reply.send(Ok(Vec::new()))),
+        }
+    }
+}
+
+/// Waits for the answer to a command that was sent. `None`: the dispatcher is gone.
+///
+/// A dispatcher that goes drops the commands that it has not read, and with each the sender of its
+/// answer. But a command that is sent at this very moment may stay in the channel for as long as the
+/// channel has a sender, and the caller has one.
+pub(crate) async fn wait_for_answer<T, D, A>(
+    commands: &mpsc::UnboundedSender<Command<T, D>>,
+    mut answer: oneshot::Receiver<A>,
+) -> Option<A> {
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer.ok(),
+        () = commands.closed() => answer.try_recv().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dispatcher_that_is_gone_is_not_waited_for_and_its_last_answer_counts() {
+        let (commands, received) = mpsc::unbounded_channel::<Command<(), ()>>();
+        let (reply, last) = oneshot::channel();
+        let (_unread, never) = oneshot::channel();
+        reply.send(7).unwrap();
+        drop(received);
+        assert_eq!(wait_for_answer(&commands, last).await, Some(7));
+        assert_eq!(wait_for_answer::<_, _, u8>(&commands, never).await, None);
+    }
+}
