@@ -14,7 +14,7 @@ use microqueue::keyspace::{
     Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, Tx, read_all,
 };
 
-use crate::enqueue::stored_count;
+use crate::counters::stored_count;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;

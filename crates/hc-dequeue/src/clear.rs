@@ -7,7 +7,7 @@ use microqueue::keyspace::{
     ConflictKind, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx,
 };
 
-use crate::enqueue::retire_dedupe;
+use crate::dedupe::retire_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;

@@ -17,45 +17,9 @@ use crate::command::{Command, Reply, Want, wait_for_answer};
 use crate::delivery::{Commands, Delivery, Shared};
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
+use crate::options::ConsumerOptions;
 use crate::queue::HighContentionQueue;
 use crate::registry::ITEMS_PER_FULFILMENT;
-
-/// The shortest time limit and poll interval: with none a session would do nothing else.
-const SHORTEST: Duration = Duration::from_millis(1);
-
-/// How a [`Consumer`] works.
-#[derive(Debug, Clone)]
-pub struct ConsumerOptions {
-    pub(crate) time_limit: Duration,
-    pub(crate) poll_interval: Duration,
-}
-
-impl Default for ConsumerOptions {
-    /// Five minutes for each delivery, and a look every second at what watches should have told.
-    fn default() -> Self {
-        Self {
-            time_limit: Duration::from_secs(5 * 60),
-            poll_interval: Duration::from_secs(1),
-        }
-    }
-}
-
-impl ConsumerOptions {
-    /// Sets how long a delivery may take. Afterwards its item goes back to the queue.
-    #[must_use]
-    pub fn delivery_time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = limit.max(SHORTEST);
-        self
-    }
-
-    /// Sets how often a consumer that waits looks although nothing woke it. Watches wake it as soon
-    /// as there is an item; this is for those that get lost.
-    #[must_use]
-    pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval.max(SHORTEST);
-        self
-    }
-}
 
 /// Takes items from a queue. Clones share one session.
 ///

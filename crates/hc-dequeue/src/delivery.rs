@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::command::{Command, wait_for_answer};
-use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return};
 use crate::keys::{Counter, Keys};
 use crate::registry::fulfill::complete;
 use crate::session::SessionId;
 use crate::settings::Settings;
+use crate::wall::wall_millis;
 
 /// What dispatcher and delivery share of an item that is out.
 #[derive(Debug)]
@@ -298,7 +298,7 @@ impl<T> Delivery<T> {
     }
 
     fn after(&self, delay: Duration) -> u64 {
-        wall_millis(&self.shared.keys).saturating_add(millis(delay))
+        wall_millis(&self.shared.keys.env).saturating_add(millis(delay))
     }
 
     fn shut_down(&self) -> Error {

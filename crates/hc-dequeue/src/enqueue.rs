@@ -1,23 +1,19 @@
 //! Enqueuing: blind unless asked otherwise.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use microqueue::StagedId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::record::millis;
-use microqueue::keyspace::transaction::key_after;
-use microqueue::keyspace::{
-    self, Bytes, ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction,
-};
+use microqueue::keyspace::{Bytes, Transaction};
 
+use crate::counters::read_counter;
+use crate::dedupe::is_repeated;
 use crate::error::{Error, Result};
-use crate::keys::{Counter, Keys};
+use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
 use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record};
-use crate::settings::Settings;
-
-/// How many dedupe ids one sweep looks at.
-const DEDUPE_IDS_PER_SWEEP: usize = 1_000;
+use crate::wall::{unix_millis, wall_millis};
 
 /// How an item is enqueued.
 ///
@@ -64,7 +60,9 @@ impl Enqueue {
     }
 
     /// Does nothing if an item with the same id of 1 to 255 bytes is queued, delayed, held or dead,
-    /// or was completed less than [`Settings::dedupe_retention`] ago.
+    /// or was completed less than [`dedupe_retention`] ago.
+    ///
+    /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
     pub fn dedupe(mut self, id: impl Into<Bytes>) -> Self {
         self.dedupe = id.into();
@@ -172,7 +170,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 });
             }
         }
-        let now = wall_millis(&self.keys);
+        let now = wall_millis(&self.keys.env);
         let ready = match options.ready {
             None => None,
             Some(Ready::At(time)) => Some(unix_millis(time)),
@@ -206,108 +204,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 limit: MAX_PAYLOAD_BYTES,
             });
         }
-        let enqueued_millis = wall_millis(&self.keys);
+        let enqueued_millis = wall_millis(&self.keys.env);
         Ok(Record::new(enqueued_millis, dedupe, payload.into()))
     }
-}
-
-/// Returns whether an item with the id is there, or was until lately.
-async fn is_repeated(tr: &impl Transaction, keys: &Keys, dedupe: &[u8]) -> Result<bool> {
-    let key = keys.dedupe(dedupe);
-    let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
-        return Ok(false);
-    };
-    let until = until_of(&key, &value)?;
-    Ok(until == 0 || wall_millis(keys) < until)
-}
-
-/// Stages what becomes of an item's dedupe id when the item is completed.
-pub(crate) fn retire_dedupe(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    record: &Record,
-) {
-    if record.dedupe.is_empty() {
-        return;
-    }
-    let key = keys.dedupe(&record.dedupe);
-    if settings.dedupe_retention.is_zero() {
-        tr.clear(&key);
-    } else {
-        let until = wall_millis(keys).saturating_add(millis(settings.dedupe_retention));
-        tr.set(&key, &until.to_be_bytes());
-    }
-}
-
-/// Removes ids that were kept for long enough, among the next ones behind `after`. Returns the last one
-/// looked at; `None` at the end.
-///
-/// # Conflicts
-/// Reads the ids that it removes.
-pub(crate) async fn sweep_dedupe(
-    tr: &impl Transaction,
-    keys: &Keys,
-    after: Option<&[u8]>,
-) -> Result<Option<Vec<u8>>> {
-    let (begin, end) = keys.part("k");
-    let begin = after.map_or(begin, key_after);
-    let query = RangeQuery::keys(begin, end)
-        .limit(DEDUPE_IDS_PER_SWEEP)
-        .mode(StreamingMode::WantAll);
-    // Safe as a snapshot read: of what is removed, each key is in a conflict range.
-    let batch = tr.get_range(&query, Isolation::Snapshot).await?;
-    let now = wall_millis(keys);
-    for row in &batch.rows {
-        let until = until_of(row.key(), row.value())?;
-        if until != 0 && until <= now {
-            tr.add_conflict_key(ConflictKind::Read, row.key())?;
-            tr.clear(row.key());
-        }
-    }
-    let is_last = batch.rows.len() < DEDUPE_IDS_PER_SWEEP && !batch.more;
-    let last = batch.rows.last().filter(|_| !is_last);
-    Ok(last.map(|row| row.key().to_vec()))
-}
-
-/// Returns until when a dedupe id is kept; 0 while its item is there.
-fn until_of(key: &[u8], value: &[u8]) -> Result<u64> {
-    let until = value.try_into().map(u64::from_be_bytes);
-    until.map_err(|_| keyspace::Error::corrupt(key, "expected a time of eight bytes").into())
-}
-
-/// Reads a counter by snapshot: it is exact at the read version.
-pub(crate) async fn stored_count(
-    tr: &impl Transaction,
-    keys: &Keys,
-    counter: Counter,
-) -> Result<i64> {
-    let key = keys.counter(counter);
-    let Some(value) = tr.get(&key, Isolation::Snapshot).await? else {
-        return Ok(0);
-    };
-    let count = value[..].try_into().map(i64::from_le_bytes);
-    count.map_err(|_| keyspace::Error::corrupt(&key, "expected a count of eight bytes").into())
-}
-
-/// Reads a counter that cannot be negative.
-pub(crate) async fn read_counter(
-    tr: &impl Transaction,
-    keys: &Keys,
-    counter: Counter,
-) -> Result<u64> {
-    let count = stored_count(tr, keys, counter).await?;
-    u64::try_from(count).map_err(|_| {
-        let reason = format!("{count} items: `audit` finds what contradicts it");
-        keyspace::Error::corrupt(&keys.counter(counter), reason).into()
-    })
-}
-
-/// Returns the wall time in milliseconds since the Unix epoch.
-pub(crate) fn wall_millis(keys: &Keys) -> u64 {
-    unix_millis(keys.env.wall())
-}
-
-fn unix_millis(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, millis)
 }

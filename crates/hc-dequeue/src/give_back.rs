@@ -8,9 +8,10 @@ use microqueue::keyspace::Transaction;
 
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, Settings};
+use crate::record::Record;
 use crate::registry::fulfill::complete;
 use crate::registry::{BYTES_PER_FULFILMENT, Own};
+use crate::settings::Settings;
 
 /// Where an item goes that was held and not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

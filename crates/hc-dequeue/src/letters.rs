@@ -4,7 +4,7 @@ use microqueue::keyspace::Transaction;
 use microqueue::keyspace::codec::Codec;
 use microqueue::{Item, ItemId};
 
-use crate::enqueue::retire_dedupe;
+use crate::dedupe::retire_dedupe;
 use crate::error::Result;
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;

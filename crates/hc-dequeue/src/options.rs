@@ -1,4 +1,4 @@
-//! How workers work, of this recipe and of those above it.
+//! How consumers and workers work, those of the recipes above included.
 
 use std::time::Duration;
 
@@ -6,6 +6,40 @@ use microqueue::keyspace::Environment;
 
 /// The shortest time limit and poll interval: with none a worker would do nothing else.
 const SHORTEST: Duration = Duration::from_millis(1);
+
+/// How a [`Consumer`](crate::Consumer) works.
+#[derive(Debug, Clone)]
+pub struct ConsumerOptions {
+    pub(crate) time_limit: Duration,
+    pub(crate) poll_interval: Duration,
+}
+
+impl Default for ConsumerOptions {
+    /// Five minutes for each delivery, and a look every second at what watches should have told.
+    fn default() -> Self {
+        Self {
+            time_limit: Duration::from_secs(5 * 60),
+            poll_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+impl ConsumerOptions {
+    /// Sets how long a delivery may take. Afterwards its item goes back to the queue.
+    #[must_use]
+    pub fn delivery_time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how often a consumer that waits looks although nothing woke it. Watches wake it as soon
+    /// as there is an item; this is for those that get lost.
+    #[must_use]
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval.max(SHORTEST);
+        self
+    }
+}
 
 /// When something is tried again that has failed.
 ///

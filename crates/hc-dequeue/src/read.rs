@@ -6,11 +6,12 @@ use microqueue::keyspace::Transaction;
 use microqueue::keyspace::codec::Codec;
 use microqueue::{Item, ItemId};
 
-use crate::enqueue::{read_counter, wall_millis};
+use crate::counters::read_counter;
 use crate::error::Result;
 use crate::keys::{Counter, Records};
 use crate::queue::HighContentionQueue;
 use crate::record::Record;
+use crate::wall::wall_millis;
 
 /// How many items are where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -123,7 +124,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     pub async fn oldest_age(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
         let first = self.keys.items.snapshot(tr, 1, usize::MAX).await?;
         Ok(first.first().map(|item| {
-            let millis = wall_millis(&self.keys).saturating_sub(item.value.enqueued_millis);
+            let millis = wall_millis(&self.keys.env).saturating_sub(item.value.enqueued_millis);
             Duration::from_millis(millis)
         }))
     }

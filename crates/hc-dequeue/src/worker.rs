@@ -13,10 +13,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use crate::consumer::{Consumer, ConsumerOptions};
+use crate::consumer::Consumer;
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
-use crate::options::{Backoff, WorkerOptions};
+use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 use crate::queue::HighContentionQueue;
 
 /// How many handlers work at the same time, unless told otherwise.

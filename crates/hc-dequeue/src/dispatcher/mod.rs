@@ -34,12 +34,12 @@ use self::deliveries::Deliveries;
 use self::serve::decode;
 use self::take::{Begun, LastTake};
 use crate::command::{Command, Reply, Want};
-use crate::consumer::ConsumerOptions;
 use crate::delivery::{Delivery, Shared};
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return, give_back};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::options::ConsumerOptions;
 use crate::queue::HighContentionQueue;
 use crate::registry::request::Woken;
 use crate::registry::{Decode, Demand, ITEMS_PER_FULFILMENT};
@@ -138,8 +138,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     /// `None`: awake.
     sleep: Option<Sleep>,
     metrics: Metrics,
-    /// Up to where dedupe ids have been swept.
-    swept: Option<Vec<u8>>,
+    /// Up to which key dedupe ids have been looked at for those whose time is over.
+    deduped: Option<Vec<u8>>,
     /// Up to which key what is held has been compared with the deliveries.
     compared: Option<Vec<u8>>,
     /// Sessions that are dead and not yet buried.
@@ -195,7 +195,7 @@ where
             asks_again: false,
             sleep: None,
             metrics,
-            swept: None,
+            deduped: None,
             compared: None,
             dead: Vec::new(),
             closing: None,

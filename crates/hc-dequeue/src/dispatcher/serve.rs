@@ -11,7 +11,6 @@ use microqueue::{ItemId, StagedId};
 use parking_lot::Mutex;
 
 use super::{Dispatcher, Lead, Patience, Requested, STAGED_TAKES, Sleep, Watch};
-use crate::enqueue::wall_millis;
 use crate::error::{Error, Result};
 use crate::give_back::{Return, give_back};
 use crate::registry::fulfill::fulfill;
@@ -21,6 +20,7 @@ use crate::registry::request::{
     supply_counted, watch_pause, watch_request, withdraw,
 };
 use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, Own, wanted};
+use crate::wall::wall_millis;
 
 /// After how many of its own transactions a session that has registered looks for the answer, while
 /// others take items, too: more often than not it is there, and nothing had to be watched.
@@ -271,7 +271,7 @@ where
         }
         let now = self.now();
         let due = supply.and_then(|supply| supply.due).map(|due| {
-            let delay = due.saturating_sub(wall_millis(self.keys()));
+            let delay = due.saturating_sub(wall_millis(&self.keys().env));
             now.saturating_add(Duration::from_millis(delay))
         });
         let turn = match has_items {

@@ -7,14 +7,14 @@ use tokio::sync::oneshot;
 
 use super::{Dispatcher, Lead};
 use crate::command::Command;
-use crate::enqueue::sweep_dedupe;
+use crate::dedupe::expire_dedupe;
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
 
 /// How many pages of dedupe ids are looked at from one heartbeat to the next.
-const SWEEPS_PER_BEAT: u32 = 10;
+const DEDUPE_PAGES_PER_BEAT: u32 = 10;
 
 impl<T, D, C> Dispatcher<T, D, C>
 where
@@ -30,9 +30,9 @@ where
             Tick::Beaten => {}
         }
         // None of these keeps the others from their work, nor anybody from items.
-        let (reported, swept) = (self.report().await, self.sweep().await);
+        let (reported, expired) = (self.report().await, self.expire_dedupe().await);
         let (looked, recovered) = (self.look_for_dead().await, self.recover().await);
-        for result in [reported, swept, looked, recovered] {
+        for result in [reported, expired, looked, recovered] {
             self.note(result);
         }
         Ok(())
@@ -54,16 +54,16 @@ where
         Ok(())
     }
 
-    /// Removes some of the dedupe ids that were kept for long enough.
-    async fn sweep(&mut self) -> Result<()> {
+    /// Removes some of the dedupe ids whose time is over.
+    async fn expire_dedupe(&mut self) -> Result<()> {
         if self.queue.settings.dedupe_retention.is_zero() {
             return Ok(());
         }
-        for _ in 0..SWEEPS_PER_BEAT {
-            let (keys, after) = (self.keys(), self.swept.as_deref());
-            let sweep = |tr| async move { sweep_dedupe(&tr, keys, after).await };
-            self.swept = self.runner.run(sweep).await?;
-            if self.swept.is_none() {
+        for _ in 0..DEDUPE_PAGES_PER_BEAT {
+            let (keys, after) = (self.keys(), self.deduped.as_deref());
+            let expire = |tr| async move { expire_dedupe(&tr, keys, after).await };
+            self.deduped = self.runner.run(expire).await?;
+            if self.deduped.is_none() {
                 break;
             }
         }

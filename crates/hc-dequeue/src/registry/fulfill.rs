@@ -11,12 +11,13 @@ use super::{
     BYTES_PER_FULFILMENT, Demand, Granted, ITEMS_PER_FULFILMENT, Own, PROMOTIONS_PER_FULFILMENT,
     REQUESTS_PER_FULFILMENT, places, wanted,
 };
-use crate::enqueue::{retire_dedupe, wall_millis};
+use crate::dedupe::retire_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::{Record, Request};
 use crate::session::Life;
 use crate::settings::Settings;
+use crate::wall::wall_millis;
 
 /// What a try of the fast path came to.
 #[derive(Debug)]
@@ -277,7 +278,7 @@ async fn items_unless_due(
     keys: &Keys,
     limit: usize,
 ) -> Result<Vec<Item<Record>>> {
-    let (begin, end) = keys.due(wall_millis(keys));
+    let (begin, end) = keys.due(wall_millis(&keys.env));
     let due = RangeQuery::keys(begin, end).limit(1);
     let due = tr.get_range(&due, Isolation::Snapshot);
     let items = keys.items.snapshot(tr, limit, BYTES_PER_FULFILMENT);
@@ -293,7 +294,7 @@ async fn items_unless_due(
 /// # Conflicts
 /// Reads the key of each of these items.
 async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
-    let (begin, end) = keys.due(wall_millis(keys));
+    let (begin, end) = keys.due(wall_millis(&keys.env));
     let query = RangeQuery::keys(begin, end)
         .limit(PROMOTIONS_PER_FULFILMENT)
         .mode(StreamingMode::WantAll);

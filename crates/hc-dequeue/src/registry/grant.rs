@@ -11,7 +11,6 @@ use crate::error::Result;
 use crate::keys::Keys;
 use crate::record::{Part, Record, TURN, is_turn};
 use crate::session::SessionId;
-use crate::settings::Settings;
 
 /// Stages the answer to a request.
 ///

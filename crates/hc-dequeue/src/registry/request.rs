@@ -9,11 +9,12 @@ use microqueue::{ItemId, StagedId};
 
 use super::fulfill::complete;
 use super::{Granted, Own, grant, places};
-use crate::enqueue::{stored_count, wall_millis};
+use crate::counters::stored_count;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::Request;
 use crate::session::{Life, SessionId};
+use crate::wall::wall_millis;
 
 /// How many of the requests before one are counted.
 const RANKS: usize = 16;
@@ -146,7 +147,7 @@ async fn supply_if(
     )?;
     let due = delayed.rows.first().map(|row| keys.ready_of(row));
     let due = due.transpose()?;
-    let is_due = due.is_some_and(|due| due <= wall_millis(keys));
+    let is_due = due.is_some_and(|due| due <= wall_millis(&keys.env));
     Ok(Supply {
         has_items: pause.is_none() && (is_due || has_queued),
         due: due.filter(|_| !is_due),

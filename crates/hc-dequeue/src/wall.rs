@@ -1,0 +1,16 @@
+//! Wall time, by which items are delayed and dedupe ids expire: milliseconds since the Unix epoch.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use microqueue::keyspace::Environment;
+use microqueue::keyspace::record::millis;
+
+/// Returns the wall time in milliseconds since the Unix epoch.
+pub(crate) fn wall_millis(env: &Environment) -> u64 {
+    unix_millis(env.wall())
+}
+
+/// Returns a time in milliseconds since the Unix epoch, zero if it is before.
+pub(crate) fn unix_millis(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, millis)
+}
