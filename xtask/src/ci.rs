@@ -59,8 +59,8 @@ fn fmt() -> anyhow::Result<()> {
 /// Packages the layers as a release would. The tests build what is in the packages.
 fn package() -> anyhow::Result<()> {
     let mut command = cargo(&["package", "--quiet", "--allow-dirty", "--no-verify"])?;
-    for layer in tidy::LAYERS {
-        command.args(["--package", layer]);
+    for package in tidy::PACKAGES {
+        command.args(["--package", package]);
     }
     succeed(&mut command)
 }
@@ -73,7 +73,7 @@ fn clippy() -> anyhow::Result<()> {
 /// Checks each crate as a user gets it: beside its tests, and beside crates that ask for more, it
 /// has features on that are off by default.
 fn clippy_default_features() -> anyhow::Result<()> {
-    for package in tidy::LAYERS.into_iter().chain(tidy::PROGRAMS) {
+    for package in tidy::PACKAGES.into_iter().chain(tidy::PROGRAMS) {
         let arguments = ["clippy", "--package", package, "--"];
         succeed(cargo(&arguments)?.args(DENY_WARNINGS))?;
     }
@@ -84,10 +84,7 @@ fn clippy_default_features() -> anyhow::Result<()> {
 /// client library.
 fn clippy_fdb() -> anyhow::Result<()> {
     for version in ["fdb-7_1", "fdb-7_3", "fdb-7_4"] {
-        let features: Vec<_> = tidy::LAYERS
-            .iter()
-            .map(|layer| format!("{layer}/{version}"))
-            .collect();
+        let features = tidy::PACKAGES.map(|package| format!("{package}/{version}"));
         let arguments = ["clippy", "--workspace", "--all-targets", "--features"];
         let mut command = cargo(&arguments)?;
         command.arg(features.join(",")).arg("--");
@@ -114,7 +111,7 @@ fn clippy_fuzz_targets() -> anyhow::Result<()> {
 }
 
 fn doc() -> anyhow::Result<()> {
-    let features = "--features=keyspace/fdb-7_3";
+    let features = "--features=fdbq-keyspace/fdb-7_3";
     let mut command = cargo(&["doc", "--workspace", "--no-deps", features])?;
     succeed(command.env("RUSTDOCFLAGS", DENY_WARNINGS.join(" ")))
 }

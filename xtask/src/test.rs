@@ -100,7 +100,7 @@ fn serve() -> anyhow::Result<(String, fdb::Served)> {
     let installation = fdb::Installation::find()?;
     fdb::Installation::find_library()?;
     let feature = installation.feature()?;
-    let features = tidy::LAYERS.map(|layer| format!("{layer}/{feature}"));
+    let features = tidy::PACKAGES.map(|package| format!("{package}/{feature}"));
     Ok((features.join(","), fdb::Served::start()?))
 }
 

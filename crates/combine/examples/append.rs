@@ -4,7 +4,7 @@
 //! Appending does not commute. A combine queue folds the updates of a key in the order in which they
 //! were committed, so that any state machine can be a combiner.
 //!
-//! `cargo run -p combine --example append` runs it in memory; with a URL, `embedded:text.store` or
+//! `cargo run -p fdbq-combine --example append` runs it in memory; with a URL, `embedded:text.store` or
 //! `fdb:`, it runs there.
 
 use std::env;

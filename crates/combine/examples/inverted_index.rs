@@ -2,7 +2,7 @@
 //! values. It is told the old value and the new one in the transaction that makes the change, so
 //! that at no moment a reader sees one without the other.
 //!
-//! `cargo run -p combine --example inverted_index` runs it in memory; with a URL,
+//! `cargo run -p fdbq-combine --example inverted_index` runs it in memory; with a URL,
 //! `embedded:people.store` or `fdb:`, it runs there.
 
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@
 //!
 //! Whatever dies when, every measurement counts once on every level.
 //!
-//! `cargo run -p combine --example rollup` runs it in memory; with a URL, `embedded:cube.store` or
+//! `cargo run -p fdbq-combine --example rollup` runs it in memory; with a URL, `embedded:cube.store` or
 //! `fdb:`, it runs there.
 
 use std::collections::BTreeMap;

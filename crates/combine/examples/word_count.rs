@@ -3,7 +3,7 @@
 //!
 //! The counts of common words change with nearly every document, and no two changes collide.
 //!
-//! `cargo run -p combine --example word_count` runs it in memory; with a URL, `embedded:words.store`
+//! `cargo run -p fdbq-combine --example word_count` runs it in memory; with a URL, `embedded:words.store`
 //! or `fdb:`, it runs there. It leaves no document behind, and so no word.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Payments are settled: acknowledging one, changing a balance and enqueuing a receipt is one
 //! transaction. Whatever dies when, each payment is booked once and has one receipt.
 //!
-//! `cargo run -p hc-dequeue --example settle` runs it in memory; with a URL, `embedded:shop.store` or
+//! `cargo run -p fdbq-hc-dequeue --example settle` runs it in memory; with a URL, `embedded:shop.store` or
 //! `fdb:`, it runs there.
 
 use std::env;

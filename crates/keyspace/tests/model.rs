@@ -20,7 +20,7 @@ async fn assert_agrees(db: impl Database, programs: usize) {
     };
     for seed in seeds {
         if let Some(counterexample) = compare::check(&Modeled, &store, seed).await.unwrap() {
-            panic!("SEED={seed} cargo test -p keyspace --test model: {counterexample}");
+            panic!("SEED={seed} cargo test -p fdbq-keyspace --test model: {counterexample}");
         }
     }
 }

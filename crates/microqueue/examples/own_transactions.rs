@@ -1,7 +1,7 @@
 //! An application that uses the `foundationdb` crate by itself calls the recipe inside of its own
 //! transactions: nothing is wrapped, and everything in one closure commits together.
 //!
-//! `cargo run -p microqueue --features fdb-7_3 --example own_transactions` runs it on the cluster of
+//! `cargo run -p fdbq-microqueue --features fdb-7_3 --example own_transactions` runs it on the cluster of
 //! the client's default cluster file. It leaves nothing behind.
 
 use microqueue::keyspace::Subspace;

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// Returns the program, built if the tests were built without it.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| example("microqueue", "relay"))
+    PROGRAM.get_or_init(|| example("fdbq-microqueue", "relay"))
 }
 
 /// A directory to relay, and a store to do it with.

@@ -9,13 +9,22 @@ use toml::{Table, Value};
 use super::Violation;
 use super::tree::Tree;
 
-/// The crates, from the ground up.
+/// The crates, from the ground up, by the names of their folders and libraries.
 pub(crate) const LAYERS: [&str; 5] = [
     "keyspace",
     "microqueue",
     "hc-dequeue",
     "combine",
     "export-queue",
+];
+
+/// The packages of the layers, in the same order: the names that cargo and the registry know.
+pub(crate) const PACKAGES: [&str; 5] = [
+    "fdbq-keyspace",
+    "fdbq-microqueue",
+    "fdbq-hc-dequeue",
+    "fdbq-combine",
+    "fdbq-export-queue",
 ];
 
 /// The programs on top of the layers.
@@ -36,25 +45,25 @@ struct Member {
 
 /// The layers, and what judges their stores.
 const ALL: [&str; 6] = [
-    "conformance",
-    "keyspace",
-    "microqueue",
-    "hc-dequeue",
-    "combine",
-    "export-queue",
+    "fdbq-conformance",
+    "fdbq-keyspace",
+    "fdbq-microqueue",
+    "fdbq-hc-dequeue",
+    "fdbq-combine",
+    "fdbq-export-queue",
 ];
 
 #[rustfmt::skip]
 const MEMBERS: [Member; 9] = [
-    member("keyspace", "crates/keyspace", &[], &["conformance"]),
-    member("conformance", "crates/conformance", &["keyspace"], &[]),
-    member("microqueue", "crates/microqueue", &["keyspace"], &["conformance"]),
-    member("hc-dequeue", "crates/hc-dequeue", &["microqueue"], &["conformance", "keyspace"]),
-    member("combine", "crates/combine", &["hc-dequeue"], &["conformance", "keyspace", "microqueue"]),
-    member("export-queue", "crates/export-queue", &["combine"], &["conformance", "keyspace", "microqueue", "hc-dequeue"]),
-    member("phrasecount", "crates/phrasecount", &LAYERS, &["conformance"]),
+    member("fdbq-keyspace", "crates/keyspace", &[], &["fdbq-conformance", "fdbq-keyspace"]),
+    member("fdbq-conformance", "crates/conformance", &["fdbq-keyspace"], &[]),
+    member("fdbq-microqueue", "crates/microqueue", &["fdbq-keyspace"], &["fdbq-conformance"]),
+    member("fdbq-hc-dequeue", "crates/hc-dequeue", &["fdbq-microqueue"], &["fdbq-conformance", "fdbq-keyspace"]),
+    member("fdbq-combine", "crates/combine", &["fdbq-hc-dequeue"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue"]),
+    member("fdbq-export-queue", "crates/export-queue", &["fdbq-combine"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue", "fdbq-hc-dequeue"]),
+    member("phrasecount", "crates/phrasecount", &PACKAGES, &["fdbq-conformance"]),
     member("benches", "benches", &ALL, &[]),
-    member("xtask", "xtask", &["conformance", "keyspace"], &[]),
+    member("xtask", "xtask", &["fdbq-conformance", "fdbq-keyspace"], &[]),
 ];
 
 const fn member(
@@ -72,7 +81,7 @@ const fn member(
 }
 
 /// The members that may depend on FoundationDB's crate.
-const FOUNDATIONDB_MEMBERS: [&str; 2] = ["keyspace", "benches"];
+const FOUNDATIONDB_MEMBERS: [&str; 2] = ["fdbq-keyspace", "benches"];
 
 const DEPENDENCIES: &str = "dependencies";
 const DEPENDENCY_TABLES: [&str; 3] = [DEPENDENCIES, "dev-dependencies", "build-dependencies"];
@@ -138,10 +147,12 @@ fn dependencies<'a>(manifest: &'a Table, workspace: &'a Table) -> Vec<Dependency
         for table in DEPENDENCY_TABLES {
             let entries = section.get(table).and_then(Value::as_table);
             for (key, entry) in entries.into_iter().flatten() {
-                let renamed = [Some(entry), shared.and_then(|shared| shared.get(key))]
-                    .into_iter()
-                    .flatten()
-                    .find_map(|entry| entry.get("package")?.as_str());
+                let inherited = entry.get("workspace").and_then(Value::as_bool) == Some(true);
+                let entry = match inherited {
+                    true => shared.and_then(|shared| shared.get(key)),
+                    false => Some(entry),
+                };
+                let renamed = entry.and_then(|entry| entry.get("package")?.as_str());
                 let package = renamed.unwrap_or(key);
                 found.push(Dependency { table, package });
             }
@@ -159,12 +170,20 @@ fn check_member(member: &Member, dependencies: &[Dependency<'_>]) -> Vec<String>
         if of_workspace && !member.code.contains(package) && !of_tests {
             messages.push(format!("`{package}` in {table} is not allowed"));
         }
+        if LAYERS.contains(package) {
+            messages.push(format!(
+                "`{package}` in {table} is a package of another project"
+            ));
+        }
         if *package == "foundationdb" && !FOUNDATIONDB_MEMBERS.contains(&member.name) {
             let allowed = FOUNDATIONDB_MEMBERS.join(" and ");
             messages.push(format!("only {allowed} may depend on `{package}`"));
         }
     }
-    let required = member.code.iter().filter(|_| LAYERS.contains(&member.name));
+    let required = member
+        .code
+        .iter()
+        .filter(|_| PACKAGES.contains(&member.name));
     for package in required {
         let edge = Dependency {
             table: DEPENDENCIES,
@@ -183,8 +202,8 @@ mod tests {
 
     const WORKSPACE: &str = r#"
         [workspace.dependencies]
-        keyspace = { path = "crates/keyspace" }
-        ground = { package = "keyspace", path = "crates/keyspace" }
+        keyspace = { package = "fdbq-keyspace", path = "crates/keyspace" }
+        ground = { package = "fdbq-keyspace", path = "crates/keyspace" }
     "#;
 
     /// A tidy workspace.
@@ -192,11 +211,11 @@ mod tests {
         ("Cargo.toml", WORKSPACE),
         (
             "crates/keyspace/Cargo.toml",
-            "[dependencies]\nfoundationdb = '1'\n[dev-dependencies]\nconformance = '1'",
+            "[dependencies]\nfoundationdb = '1'\n[dev-dependencies]\nfdbq-conformance = '1'",
         ),
         (
             "crates/conformance/Cargo.toml",
-            "[dependencies]\nkeyspace = '1'",
+            "[dependencies]\nfdbq-keyspace = '1'",
         ),
         (
             "crates/microqueue/Cargo.toml",
@@ -204,23 +223,23 @@ mod tests {
         ),
         (
             "crates/hc-dequeue/Cargo.toml",
-            "[dependencies]\nmicroqueue = '1'",
+            "[dependencies]\nfdbq-microqueue = '1'",
         ),
         (
             "crates/combine/Cargo.toml",
-            "[dependencies]\nhc-dequeue = '1'",
+            "[dependencies]\nfdbq-hc-dequeue = '1'",
         ),
         (
             "crates/export-queue/Cargo.toml",
-            "[dependencies]\ncombine = '1'",
+            "[dependencies]\nfdbq-combine = '1'",
         ),
         (
             "crates/phrasecount/Cargo.toml",
-            "[dependencies]\nexport-queue = '1'",
+            "[dependencies]\nfdbq-export-queue = '1'",
         ),
         (
             "benches/Cargo.toml",
-            "[dependencies]\nfoundationdb = '1'\ncombine = '1'",
+            "[dependencies]\nfoundationdb = '1'\nfdbq-combine = '1'",
         ),
         (
             "xtask/Cargo.toml",
@@ -246,7 +265,7 @@ mod tests {
     #[test]
     fn the_design_passes() {
         let manifest =
-            "[dependencies]\nground.workspace = true\n[dev-dependencies]\nkeyspace = '1'";
+            "[dependencies]\nground.workspace = true\n[dev-dependencies]\nfdbq-keyspace = '1'";
         assert_eq!(
             violations_with("crates/microqueue/Cargo.toml", manifest),
             []
@@ -255,25 +274,36 @@ mod tests {
 
     #[test]
     fn the_table_lets_a_layer_depend_on_the_layer_below_alone() {
-        for (index, layer) in LAYERS.into_iter().enumerate() {
+        for (index, layer) in PACKAGES.into_iter().enumerate() {
             let member = MEMBERS.iter().find(|member| member.name == layer).unwrap();
-            assert_eq!(member.code, &LAYERS[index.saturating_sub(1)..index]);
-            assert!(
-                member
-                    .tests
-                    .iter()
-                    .all(|test| LAYERS[..=index].contains(test))
-            );
+            assert_eq!(member.code, &PACKAGES[index.saturating_sub(1)..index]);
+            let below = |test| PACKAGES[..=index].contains(test) || *test == "fdbq-conformance";
+            assert!(member.tests.iter().all(below), "{layer}");
         }
+    }
+
+    #[test]
+    fn packages_and_layers_are_in_one_order() {
+        assert_eq!(PACKAGES, LAYERS.map(|layer| format!("fdbq-{layer}")));
+    }
+
+    #[test]
+    fn a_package_of_another_project_is_found() {
+        assert_violated(
+            "crates/microqueue/Cargo.toml",
+            "[dependencies]\nfdbq-keyspace = '1'\nkeyspace = '0.4'",
+            "`keyspace` in dependencies is a package of another project",
+        );
     }
 
     #[test]
     fn the_tests_of_a_layer_use_those_below_and_none_above() {
         let path = "crates/hc-dequeue/Cargo.toml";
-        let manifest =
-            |layer| format!("[dependencies]\nmicroqueue = '1'\n[dev-dependencies]\n{layer} = '1'");
-        assert_eq!(violations_with(path, &manifest("keyspace")), []);
-        for above in ["combine", "phrasecount", "benches"] {
+        let manifest = |layer| {
+            format!("[dependencies]\nfdbq-microqueue = '1'\n[dev-dependencies]\n{layer} = '1'")
+        };
+        assert_eq!(violations_with(path, &manifest("fdbq-keyspace")), []);
+        for above in ["fdbq-combine", "phrasecount", "benches"] {
             let message = format!("`{above}` in dev-dependencies is not allowed");
             assert_violated(path, &manifest(above), &message);
         }
@@ -283,36 +313,36 @@ mod tests {
     fn every_wrong_edge_of_a_layer_is_found() {
         let table = [
             (
-                "[dependencies]\ncombine = '1'\nmicroqueue = '1'",
-                "`microqueue` in dependencies is not allowed",
+                "[dependencies]\nfdbq-combine = '1'\nfdbq-microqueue = '1'",
+                "`fdbq-microqueue` in dependencies is not allowed",
             ),
             (
-                "[dependencies]\ncombine = '1'\nphrasecount = '1'",
+                "[dependencies]\nfdbq-combine = '1'\nphrasecount = '1'",
                 "`phrasecount` in dependencies is not allowed",
             ),
             (
-                "[dependencies]\ncombine = '1'\n[build-dependencies]\nkeyspace = '1'",
-                "`keyspace` in build-dependencies is not allowed",
+                "[dependencies]\nfdbq-combine = '1'\n[build-dependencies]\nfdbq-keyspace = '1'",
+                "`fdbq-keyspace` in build-dependencies is not allowed",
             ),
             (
-                "[dependencies]\ncombine = '1'\n[dev-dependencies]\nxtask = '1'",
+                "[dependencies]\nfdbq-combine = '1'\n[dev-dependencies]\nxtask = '1'",
                 "`xtask` in dev-dependencies is not allowed",
             ),
             (
-                "[dependencies]\ncombine = '1'\n[target.'cfg(unix)'.dependencies]\nground.workspace = true",
-                "`keyspace` in dependencies is not allowed",
+                "[dependencies]\nfdbq-combine = '1'\n[target.'cfg(unix)'.dependencies]\nground.workspace = true",
+                "`fdbq-keyspace` in dependencies is not allowed",
             ),
             (
-                "[dev-dependencies]\ncombine = '1'",
-                "the layer below, `combine`, is no dependency",
+                "[dev-dependencies]\nfdbq-combine = '1'",
+                "the layer below, `fdbq-combine`, is no dependency",
             ),
             (
-                "[dependencies]\ncombine = '1'\nfdb = { package = 'foundationdb', version = '1' }",
-                "only keyspace and benches may depend on `foundationdb`",
+                "[dependencies]\nfdbq-combine = '1'\nfdb = { package = 'foundationdb', version = '1' }",
+                "only fdbq-keyspace and benches may depend on `foundationdb`",
             ),
             (
-                "[dependencies]\ncombine = '1'\nconformance = '1'",
-                "`conformance` in dependencies is not allowed",
+                "[dependencies]\nfdbq-combine = '1'\nfdbq-conformance = '1'",
+                "`fdbq-conformance` in dependencies is not allowed",
             ),
         ];
         for (manifest, message) in table {
@@ -320,15 +350,15 @@ mod tests {
         }
         assert_violated(
             "crates/keyspace/Cargo.toml",
-            "[dependencies]\nmicroqueue = '1'",
-            "`microqueue` in dependencies is not allowed",
+            "[dependencies]\nfdbq-microqueue = '1'",
+            "`fdbq-microqueue` in dependencies is not allowed",
         );
     }
 
     #[test]
     fn a_program_uses_any_layer_and_no_tool() {
         let path = "crates/phrasecount/Cargo.toml";
-        let manifest = "[dependencies]\ncombine = '1'\nkeyspace = '1'";
+        let manifest = "[dependencies]\nfdbq-combine = '1'\nfdbq-keyspace = '1'";
         assert_eq!(violations_with(path, manifest), []);
         for tool in ["xtask", "benches"] {
             let message = format!("`{tool}` in dev-dependencies is not allowed");
@@ -337,7 +367,7 @@ mod tests {
         assert_violated(
             path,
             "[dependencies]\nfoundationdb = '1'",
-            "only keyspace and benches may depend on `foundationdb`",
+            "only fdbq-keyspace and benches may depend on `foundationdb`",
         );
     }
 

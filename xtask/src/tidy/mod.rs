@@ -14,7 +14,7 @@ use std::fmt;
 
 use anyhow::ensure;
 
-pub(crate) use self::layers::{LAYERS, PROGRAMS};
+pub(crate) use self::layers::{LAYERS, PACKAGES, PROGRAMS};
 use self::tree::Tree;
 use crate::workspace;
 

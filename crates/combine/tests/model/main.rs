@@ -125,7 +125,7 @@ fn ended(ended: Option<Result<Ended, JoinError>>) -> Course {
     course.unwrap_or_else(|panic| {
         let test = std::thread::current();
         let test = test.name().unwrap_or_default();
-        eprintln!("again: SEED={seed} cargo test -p combine --test model {test}");
+        eprintln!("again: SEED={seed} cargo test -p fdbq-combine --test model {test}");
         resume_unwind(panic)
     })
 }

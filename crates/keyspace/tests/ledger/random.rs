@@ -111,7 +111,7 @@ impl Course {
         let violations = &self.violations;
         assert!(
             violations.is_empty(),
-            "seed {seed}: LEDGER_SEED={seed} cargo test -p keyspace --test ledger random\n{violations:#?}"
+            "seed {seed}: LEDGER_SEED={seed} cargo test -p fdbq-keyspace --test ledger random\n{violations:#?}"
         );
     }
 }

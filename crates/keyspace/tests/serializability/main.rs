@@ -71,7 +71,7 @@ fn seeds(short: usize, long: usize) -> std::ops::Range<u64> {
 #[track_caller]
 fn assert_right(seed: u64, checked: Result<Checked, HistoryError>) {
     let checked = checked.unwrap_or_else(|error| {
-        panic!("SERIALIZABILITY_SEED={seed} cargo test -p keyspace --test serializability: {error}")
+        panic!("SERIALIZABILITY_SEED={seed} cargo test -p fdbq-keyspace --test serializability: {error}")
     });
     let all = workload::TASKS * workload::TRANSACTIONS_PER_TASK;
     assert!(checked.commits + checked.read_only >= all, "{checked:?}");

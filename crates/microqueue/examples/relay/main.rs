@@ -2,8 +2,8 @@
 //! arrived exactly once and in order.
 //!
 //! ```text
-//! cargo run --release -p microqueue --example relay -- docs
-//! cargo run --release -p microqueue --example relay -- docs --db embedded:relay.redb
+//! cargo run --release -p fdbq-microqueue --example relay -- docs
+//! cargo run --release -p fdbq-microqueue --example relay -- docs --db embedded:relay.redb
 //! ```
 //!
 //! Producers enqueue, consumers dequeue, all at the same time. A producer's position is written in

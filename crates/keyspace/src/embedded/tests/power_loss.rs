@@ -117,7 +117,7 @@ fn first_failure(plant: impl Fn(&Disk, &mut Store)) -> Option<String> {
     seeds(scale(200, 2_000).div_ceil(LOSSES)).find_map(|seed| {
         let failure = Life::new(seed).run(&plant).err()?;
         Some(format!(
-            "the store {failure}; to repeat: TEST_SEED={seed} cargo test -p keyspace power_loss"
+            "the store {failure}; to repeat: TEST_SEED={seed} cargo test -p fdbq-keyspace power_loss"
         ))
     })
 }
