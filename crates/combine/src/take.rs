@@ -1,12 +1,14 @@
 //! The first step of a pass: which updates it combines.
 
+use std::ops::ControlFlow;
+
 use hc_dequeue::keyspace::{
     self, Bytes, ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace,
-    Transaction, key_after,
+    Transaction, key_after, visit_rows,
 };
 use hc_dequeue::microqueue::ItemId;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keys::{Bucket, Keys, is_update_of};
 
 /// The format of an update, microqueue's.
@@ -99,16 +101,13 @@ pub(crate) async fn take(
     // Without a limit of rows: its end must not be taken for the end of the bucket.
     let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
     let mut batch = Batch::default();
-    let mut next = Some(query);
-    while let Some(query) = next {
-        let read = tr.get_range(&query, Isolation::Snapshot).await?;
-        next = query.after(&read);
-        for row in read.rows {
-            if !batch.put(keys, bucket, row, budget)? {
-                return Ok(batch);
-            }
-        }
-    }
+    visit_rows(tr, query, Isolation::Snapshot, |row| {
+        Ok::<_, Error>(match batch.put(keys, bucket, row, budget)? {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        })
+    })
+    .await?;
     Ok(batch)
 }
 

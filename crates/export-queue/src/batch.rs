@@ -9,11 +9,13 @@
 //! A worker that dies between 2 and 3 leaves a batch that is exported again. One that hangs there until
 //! another one has the claim cannot set the position any more.
 
+use std::ops::ControlFlow;
+
 use combine::Bucket;
 use combine::hc_dequeue::session::{Life, SessionId};
 use combine::keyspace::codec::Codec;
 use combine::keyspace::transaction::key_after;
-use combine::keyspace::{Isolation, KeyValue, RangeQuery, StreamingMode, Transaction};
+use combine::keyspace::{Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, visit_rows};
 use combine::microqueue::Item;
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
@@ -134,21 +136,19 @@ where
         };
         let limit = portion.entries.saturating_add(1);
         let query = RangeQuery::keys(begin, end).limit(limit);
-        let mut next = Some(query.mode(StreamingMode::WantAll));
-        while let Some(query) = next {
-            let read = tr.get_range(&query, Isolation::Snapshot).await?;
-            next = query.after(&read);
-            for row in &read.rows {
-                let bytes = batch.bytes + row.key().len() + row.value().len();
-                let is_full = batch.entries.len() == portion.entries || bytes > portion.bytes;
-                if is_full && !batch.entries.is_empty() {
-                    batch.has_more = true;
-                    return Ok(batch);
-                }
-                batch.entries.push(log.decode(row)?);
-                batch.bytes = bytes;
+        let query = query.mode(StreamingMode::WantAll);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            let bytes = batch.bytes + row.key().len() + row.value().len();
+            let is_full = batch.entries.len() == portion.entries || bytes > portion.bytes;
+            if is_full && !batch.entries.is_empty() {
+                batch.has_more = true;
+                return Ok(ControlFlow::Break(()));
             }
-        }
+            batch.entries.push(log.decode(&row)?);
+            batch.bytes = bytes;
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        })
+        .await?;
         Ok(batch)
     }
 

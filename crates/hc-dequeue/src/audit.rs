@@ -5,13 +5,14 @@
 //! written into the queue's subspace by hand, restored half of it, or found a bug.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{
-    Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, Tx, read_all,
+    Code, Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, Tx, read_all, visit_rows,
 };
 
 use crate::counters::stored_count;
@@ -309,13 +310,12 @@ async fn count(
     let mut counted = 0;
     for part in parts {
         let (begin, end) = keys.part(part);
-        let mut next = Some(RangeQuery::keys(begin, end));
-        while let Some(query) = next {
-            let batch = tr.get_range(&query, Isolation::Snapshot).await?;
-            let items = batch.rows.iter().filter(|row| !is_turn(row.value()));
-            counted += items.count() as i64;
-            next = query.after(&batch);
-        }
+        let query = RangeQuery::keys(begin, end);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            counted += i64::from(!is_turn(row.value()));
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        })
+        .await?;
     }
     Ok((stored, counted))
 }

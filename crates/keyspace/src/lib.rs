@@ -107,7 +107,7 @@ pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, Streami
 pub use crate::store::{Store, open, open_existing};
 pub use crate::transaction::{
     Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,
-    TransactionOption, key_after, read_all,
+    TransactionOption, key_after, read_all, visit_rows,
 };
 pub use crate::version_clock::VersionClock;
 pub use bytes::Bytes;

@@ -17,6 +17,7 @@
 //! [`Transaction::add_conflict_range`] skips such keys too. Add a conflict *before* the write.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -312,13 +313,42 @@ pub async fn read_all(
     isolation: Isolation,
 ) -> Result<Vec<KeyValue>> {
     let mut rows = Vec::new();
+    visit_rows(tr, query, isolation, |row| {
+        rows.push(row);
+        Ok::<_, Error>(ControlFlow::Continue(()))
+    })
+    .await?;
+    Ok(rows)
+}
+
+/// Reads a range row by row, batch after batch, to its end or until `visit` breaks.
+///
+/// # Conflicts
+/// Those of [`Transaction::get_range`] for each batch read: the last one may go beyond the row at which
+/// `visit` breaks.
+///
+/// # Errors
+/// As [`Transaction::get`], and the first that `visit` returns.
+///
+/// # Cancel safety
+/// Reads only: dropping it leaves the conflict ranges of the batches read.
+pub async fn visit_rows<E: From<Error>>(
+    tr: &impl Transaction,
+    query: RangeQuery,
+    isolation: Isolation,
+    mut visit: impl FnMut(KeyValue) -> Result<ControlFlow<()>, E>,
+) -> Result<(), E> {
     let mut next = Some(query);
     while let Some(query) = next {
         let batch = tr.get_range(&query, isolation).await?;
         next = query.after(&batch);
-        rows.extend(batch.rows);
+        for row in batch.rows {
+            if visit(row)?.is_break() {
+                return Ok(());
+            }
+        }
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Returns the first key after `key`: `key` followed by a zero byte.

@@ -4,8 +4,10 @@
 //! head. Who looks by [`snapshot`](MicroQueue::snapshot) and then [`take`](MicroQueue::take)s what it
 //! found conflicts with those alone who take the same items.
 
+use std::ops::ControlFlow;
+
 use keyspace::codec::Codec;
-use keyspace::{ConflictKind, Isolation, KeyValue, Transaction};
+use keyspace::{ConflictKind, Isolation, KeyValue, Transaction, visit_rows};
 
 use crate::error::{Error, Result};
 use crate::item::{Item, ItemId};
@@ -34,22 +36,22 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         row_bytes: usize,
     ) -> Result<Vec<Item<T>>> {
         let (begin, end) = self.layout.subspace.range();
-        let mut query = (limit > 0).then(|| page(begin, end, limit));
         let mut left = row_bytes;
         let mut items = Vec::new();
         let probe = self.probe(tr);
-        while let Some(asked) = query {
-            let batch = tr.get_range(&asked, Isolation::Snapshot).await;
-            let batch = batch.map_err(|error| self.read_error(error))?;
-            query = asked.after(&batch);
-            for row in &batch.rows {
-                items.push(self.layout.decode(row)?);
+        if limit > 0 {
+            let visited = visit_rows(tr, page(begin, end, limit), Isolation::Snapshot, |row| {
+                items.push(self.layout.decode(&row)?);
                 left = left.saturating_sub(row.key().len() + row.value().len());
-                if left == 0 {
-                    query = None;
-                    break;
-                }
-            }
+                Ok(match left {
+                    0 => ControlFlow::Break(()),
+                    _ => ControlFlow::Continue(()),
+                })
+            });
+            visited.await.map_err(|error| match error {
+                Error::Keyspace(error) => self.read_error(error),
+                error => error,
+            })?;
         }
         probe.await?;
         Ok(items)

@@ -1,12 +1,14 @@
 //! What a ledger's upkeep commits: the first record of a slot, the end of a ledger, and the sweep
 //! of ledgers that were abandoned. All of it may happen twice, so none of it needs a receipt.
 
+use std::ops::ControlFlow;
+
 use super::Runner;
 use crate::error::{Code, Error, Result};
 use crate::ledger::{Ledger, MIN_SWEEP_AGE, Receipt, Slot, SlotRecord};
 use crate::mutation::MutationOp;
 use crate::selector::RangeQuery;
-use crate::transaction::{Database, Isolation, Transaction};
+use crate::transaction::{Database, Isolation, Transaction, visit_rows};
 use crate::version_clock::VersionClock;
 
 impl<D: Database> Runner<D> {
@@ -158,16 +160,16 @@ async fn is_abandoned<T: Transaction>(
     let Some(version_ago) = clock.version_ago() else {
         return Ok(false);
     };
-    let mut next = Some(RangeQuery::keys(begin.to_vec(), end.to_vec()));
-    while let Some(query) = next {
-        let batch = tr.get_range(&query, Isolation::Serializable).await?;
-        next = query.after(&batch);
-        for row in &batch.rows {
-            let record = SlotRecord::decode(row.key(), row.value())?;
-            if record.versionstamp.commit_version() > version_ago {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
+    let mut is_abandoned = true;
+    let query = RangeQuery::keys(begin.to_vec(), end.to_vec());
+    visit_rows(tr, query, Isolation::Serializable, |row| {
+        let record = SlotRecord::decode(row.key(), row.value())?;
+        is_abandoned = record.versionstamp.commit_version() <= version_ago;
+        Ok::<_, Error>(match is_abandoned {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        })
+    })
+    .await?;
+    Ok(is_abandoned)
 }
