@@ -83,19 +83,19 @@ pub struct Delivery<T> {
     pub(crate) session: SessionId,
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: Commands<T>,
-    pub(crate) fate: AtomicU8,
+    pub(crate) state: AtomicU8,
 }
 
 /// What has been decided of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Fate {
+pub(crate) enum DeliveryState {
     /// Nothing: dropping it gives the item back.
     Open,
     /// It was acknowledged in a transaction whose end is not known here.
     Acknowledged,
     /// The dispatcher has been told.
-    Settled,
+    Resolved,
 }
 
 /// What all deliveries of a dispatcher share.
@@ -157,7 +157,8 @@ impl<T> Delivery<T> {
         held.take(tr, &self.id)?;
         keys.count(tr, Counter::Held, -1);
         complete(tr, keys, settings, &record);
-        self.fate.store(Fate::Acknowledged as u8, Ordering::Relaxed);
+        self.state
+            .store(DeliveryState::Acknowledged as u8, Ordering::Relaxed);
         Ok(())
     }
 
@@ -171,18 +172,19 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// The item is acknowledged also if the future is dropped.
     pub async fn complete(&self) -> Result<()> {
-        self.settle(GiveBack::Completed).await
+        self.resolve(GiveBack::Completed).await
     }
 
     /// Takes the delivery back that nobody has received: its item and its grant.
     pub(crate) fn disown(&self) -> (ItemId, u64) {
-        self.fate.store(Fate::Settled as u8, Ordering::Relaxed);
+        self.state
+            .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
         (self.id, self.out.grant)
     }
 
     /// Completes the item, unless it was acknowledged, and does not wait for it.
     pub(crate) fn finish(&self) {
-        if self.fate.load(Ordering::Relaxed) == Fate::Open as u8 {
+        if self.state.load(Ordering::Relaxed) == DeliveryState::Open as u8 {
             // Without a dispatcher the session has ended, and the item was returned.
             let _ = self.tell(GiveBack::Completed, None);
         }
@@ -191,7 +193,7 @@ impl<T> Delivery<T> {
     /// Notes that the handler failed: the item comes back later, which is not waited for. If it was
     /// acknowledged, that may not have been committed; if it was, there is nothing to give back.
     pub(crate) fn fail(&self, delay: Duration) {
-        if self.fate.load(Ordering::Relaxed) != Fate::Settled as u8 {
+        if self.state.load(Ordering::Relaxed) != DeliveryState::Resolved as u8 {
             // As above.
             let _ = self.tell(GiveBack::At(self.after(delay)), None);
         }
@@ -208,7 +210,7 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// The item is given back also if the future is dropped.
     pub async fn nack(&self) -> Result<()> {
-        self.settle(GiveBack::Now).await
+        self.resolve(GiveBack::Now).await
     }
 
     /// Gives the item back after a failure, to be granted again after `delay` by the wall clocks. This
@@ -221,7 +223,7 @@ impl<T> Delivery<T> {
     /// As [`nack`](Self::nack).
     pub async fn retry_after(&self, delay: Duration) -> Result<()> {
         let ready = self.after(delay);
-        self.settle(GiveBack::At(ready)).await
+        self.resolve(GiveBack::At(ready)).await
     }
 
     /// Puts the item off, to be granted again after `delay` by the wall clocks. This was no attempt,
@@ -234,7 +236,7 @@ impl<T> Delivery<T> {
     /// As [`nack`](Self::nack).
     pub async fn snooze(&self, delay: Duration) -> Result<()> {
         let ready = self.after(delay);
-        self.settle(GiveBack::Snoozed(ready)).await
+        self.resolve(GiveBack::Snoozed(ready)).await
     }
 
     /// Makes the item a dead letter, however often it was granted.
@@ -245,7 +247,7 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// As [`nack`](Self::nack).
     pub async fn reject(&self) -> Result<()> {
-        self.settle(GiveBack::Dead).await
+        self.resolve(GiveBack::Dead).await
     }
 
     /// Begins the delivery's time anew.
@@ -278,16 +280,17 @@ impl<T> Delivery<T> {
         *self.out.lost.borrow()
     }
 
-    async fn settle(&self, how: GiveBack) -> Result<()> {
+    async fn resolve(&self, how: GiveBack) -> Result<()> {
         let (done, is_done) = oneshot::channel();
         self.tell(how, Some(done))?;
-        let settled = wait_for_answer(&self.commands, is_done).await;
-        settled.ok_or_else(|| self.shut_down())?
+        let resolved = wait_for_answer(&self.commands, is_done).await;
+        resolved.ok_or_else(|| self.shut_down())?
     }
 
     /// Tells the dispatcher what becomes of the item.
     fn tell(&self, how: GiveBack, done: Option<oneshot::Sender<Result<()>>>) -> Result<()> {
-        self.fate.store(Fate::Settled as u8, Ordering::Relaxed);
+        self.state
+            .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
         let item = Return {
             id: self.id,
             grant: self.out.grant,
@@ -310,12 +313,12 @@ impl<T> Delivery<T> {
 
 impl<T> Drop for Delivery<T> {
     fn drop(&mut self) {
-        let fate = *self.fate.get_mut();
-        if fate == Fate::Acknowledged as u8 {
+        let state = *self.state.get_mut();
+        if state == DeliveryState::Acknowledged as u8 {
             // Most likely it has left the queue. If its transaction failed, a heartbeat finds it.
             let (id, grant) = (self.id, self.out.grant);
             let _ = self.commands.send(Command::Forget { id, grant });
-        } else if fate == Fate::Open as u8 {
+        } else if state == DeliveryState::Open as u8 {
             let how = match self.shared.shuts_down.load(Ordering::Relaxed) {
                 true => GiveBack::Uncounted,
                 false => GiveBack::Now,

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::keys::{Counter, Keys};
 use crate::record::Record;
 use crate::registry::fulfill::complete;
-use crate::registry::{BYTES_PER_FULFILMENT, Own};
+use crate::registry::{BYTES_PER_FULFILMENT, SessionContext};
 use crate::settings::Settings;
 
 /// Where an item goes that was held and not acknowledged.
@@ -55,11 +55,11 @@ const RETURNS_AT_ONCE: usize = 32;
 /// Reads each item.
 pub(crate) async fn give_back<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     returns: &[Return],
 ) -> Result<Vec<bool>> {
-    let (keys, settings) = (own.keys, own.settings);
-    let held = &keys.held(own.session);
+    let (keys, settings) = (context.keys, context.settings);
+    let held = &keys.held(context.session);
     let mut given = Vec::with_capacity(returns.len());
     let mut is_back = false;
     let mut met = BTreeSet::new();

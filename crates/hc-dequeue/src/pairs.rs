@@ -12,9 +12,9 @@ use crate::error::Result;
 use crate::give_back::{GiveBack, Return, give_back};
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
-use crate::registry::fulfill::{Look, fulfill, look_for_items, take};
+use crate::registry::fulfill::{TakeMode, fulfill, take, view_queue};
 use crate::registry::request::{collect, register, withdraw};
-use crate::registry::{Demand, ITEMS_PER_FULFILMENT, Own};
+use crate::registry::{Demand, ITEMS_PER_FULFILMENT, SessionContext};
 use crate::session::SessionId;
 use crate::settings::Settings;
 
@@ -126,8 +126,8 @@ impl<D: Database> World<D> {
         world
     }
 
-    fn own(&self, session: SessionId) -> Own<'_, u64> {
-        Own {
+    fn context(&self, session: SessionId) -> SessionContext<'_, u64> {
+        SessionContext {
             keys: &self.queue.keys,
             settings: &self.queue.settings,
             session,
@@ -144,20 +144,20 @@ impl<D: Database> World<D> {
                 Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
                 Step::Pause => self.queue.pause(tr),
                 Step::Register(session) => {
-                    assert!(register(tr, self.own(session), 1).await?.is_some());
+                    assert!(register(tr, self.context(session), 1).await?.is_some());
                 }
                 Step::Take(session) => {
-                    let own = self.own(session);
-                    let seen = look_for_items(tr, own, 1, Look::Now).await?;
-                    drop(take(tr, own, seen, &BTreeSet::new())?);
+                    let context = self.context(session);
+                    let view = view_queue(tr, context, 1, TakeMode::Now).await?;
+                    drop(take(tr, context, view, &BTreeSet::new())?);
                 }
                 Step::Fulfill(session) => {
-                    let own = Own {
+                    let context = SessionContext {
                         demand: &[],
-                        ..self.own(session)
+                        ..self.context(session)
                     };
                     assert!(
-                        fulfill(tr, own, None, ITEMS_PER_FULFILMENT)
+                        fulfill(tr, context, None, ITEMS_PER_FULFILMENT)
                             .await?
                             .has_changed()
                     );
@@ -166,7 +166,7 @@ impl<D: Database> World<D> {
                     assert!(withdraw(tr, keys, A, &self.request.unwrap()).await?);
                 }
                 Step::Collect => {
-                    let collected = collect(tr, self.own(A), &self.request.unwrap()).await?;
+                    let collected = collect(tr, self.context(A), &self.request.unwrap()).await?;
                     assert!(collected.is_some());
                 }
                 Step::Complete => {
@@ -175,7 +175,7 @@ impl<D: Database> World<D> {
                         grant: 1,
                         how: GiveBack::Completed,
                     };
-                    assert_eq!(give_back(tr, self.own(A), &[item]).await?, [true]);
+                    assert_eq!(give_back(tr, self.context(A), &[item]).await?, [true]);
                 }
                 Step::Beat => assert!(keys.sessions.beat(tr, A).await?),
                 Step::DeclareDead => {
@@ -221,41 +221,41 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
 #[tokio::test]
 async fn an_earlier_grant_does_not_settle_what_was_granted_again() {
     let world = World::new(memory(), Scene::Items).await;
-    let settle = async |grant, how| {
+    let resolve = async |grant, how| {
         let mut tr = world.db.begin().unwrap();
         let item = Return {
             id: world.held,
             grant,
             how,
         };
-        let given = give_back(&tr, world.own(A), &[item]).await.unwrap();
+        let given = give_back(&tr, world.context(A), &[item]).await.unwrap();
         tr.commit().await.unwrap();
         given == [true]
     };
     // It comes back, as the first one, and the same session takes it again.
-    assert!(settle(1, GiveBack::Now).await);
+    assert!(resolve(1, GiveBack::Now).await);
     world.commit(Step::Take(A)).await.unwrap();
-    assert!(!settle(1, GiveBack::Completed).await);
+    assert!(!resolve(1, GiveBack::Completed).await);
     // Of the session and the item alone, the late one could not be told.
     let held = world.queue.keys.held(A);
     let tr = world.db.begin().unwrap();
     assert!(held.get(&tr, &world.held).await.unwrap().is_some());
-    assert!(settle(2, GiveBack::Completed).await);
+    assert!(resolve(2, GiveBack::Completed).await);
 }
 
 #[tokio::test]
 async fn the_dead_do_not_count_among_the_living() {
     let world = World::new(memory(), Scene::Items).await;
     let tr = world.db.begin().unwrap();
-    let look = async |ago| {
-        let seen = world.queue.keys.sessions.look(&tr, A, ago).await.unwrap();
-        (seen.suspects, seen.living)
+    let count = async |ago| {
+        let census = world.queue.keys.sessions.census(&tr, A, ago).await.unwrap();
+        (census.suspects, census.living)
     };
-    // Nobody has been silent for so long; of one the state says that it is dead.
-    assert_eq!(look(Some(0)).await, (vec![DEAD], 3));
-    assert_eq!(look(Some(i64::MAX)).await, (vec![B, C, DEAD], 1));
-    // Who has not watched for a lease cannot tell.
-    assert_eq!(look(None).await, (vec![DEAD], 0));
+    // No session has been silent since version 0; the state of one says that it is dead.
+    assert_eq!(count(Some(0)).await, (vec![DEAD], 3));
+    assert_eq!(count(Some(i64::MAX)).await, (vec![B, C, DEAD], 1));
+    // A session that has not observed the store for a lease cannot tell.
+    assert_eq!(count(None).await, (vec![DEAD], 0));
 }
 
 fn memory() -> Store {

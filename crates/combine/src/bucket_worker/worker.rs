@@ -320,7 +320,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
 
     /// Removes sessions that are dead.
     async fn remove_dead(&mut self) -> Result<(), J::Error> {
-        let dead = self.member.look_for_dead().await?;
+        let dead = self.member.find_dead().await?;
         if dead.is_empty() {
             return Ok(());
         }

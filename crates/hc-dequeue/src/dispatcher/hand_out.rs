@@ -10,7 +10,7 @@ use microqueue::{Item, ItemId};
 
 use super::Dispatcher;
 use crate::command::Reply;
-use crate::delivery::{Delivery, Fate, Out};
+use crate::delivery::{Delivery, DeliveryState, Out};
 use crate::give_back::GiveBack;
 use crate::record::Record;
 use crate::registry::Granted;
@@ -89,7 +89,7 @@ where
             session: self.session(),
             shared: self.shared.clone(),
             commands,
-            fate: AtomicU8::new(Fate::Open as u8),
+            state: AtomicU8::new(DeliveryState::Open as u8),
         })
     }
 }

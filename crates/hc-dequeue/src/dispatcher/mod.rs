@@ -201,7 +201,7 @@ where
             closing: None,
         };
         dispatcher.open_session().await?;
-        dispatcher.look_for_dead().await?;
+        dispatcher.find_dead().await?;
         Ok(dispatcher)
     }
 
@@ -331,19 +331,19 @@ where
         self.returns.push((Return { id, grant, how }, None));
     }
 
-    /// Settles deliveries in a transaction of their own.
+    /// Gives items back in a transaction of its own.
     pub(super) async fn give_back(&mut self) -> Result<()> {
-        let (own, returns) = (self.own(&[]), &self.next_returns());
+        let (context, returns) = (self.context(&[]), &self.next_returns());
         let given = self
             .runner
-            .run(|tr| async move { give_back(&tr, own, returns).await })
+            .run(|tr| async move { give_back(&tr, context, returns).await })
             .await?;
         self.returned(&given);
         Ok(())
     }
 
-    /// Returns the deliveries to be settled in the next transaction. Those that take items settle, too:
-    /// who completes an item and wants the next one needs one commit for both.
+    /// Returns the items that the next transaction gives back. Those that take items do, too: a caller that
+    /// completes an item and wants the next one needs one commit for both.
     pub(super) fn next_returns(&self) -> Vec<Return> {
         let next = self.returns.iter().take(ITEMS_PER_FULFILMENT);
         next.map(|(item, _)| *item).collect()
@@ -353,7 +353,7 @@ where
     pub(super) fn returned(&mut self, given: &[bool]) {
         for ((item, done), given) in self.returns.drain(..given.len()).zip(given) {
             if !given {
-                tracing::debug!(id = ?item.id, "a delivery had been settled or lost before");
+                tracing::debug!(id = ?item.id, "a delivery had been resolved or lost before");
             }
             let outcome = match given {
                 true => Ok(()),

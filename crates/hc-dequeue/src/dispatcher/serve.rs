@@ -16,10 +16,10 @@ use crate::give_back::{Return, give_back};
 use crate::registry::fulfill::fulfill;
 use crate::registry::grant::is_answered;
 use crate::registry::request::{
-    Precedence, Standing, Supply, Woken, append, collect, look, precedence, register, supply,
-    supply_counted, watch_pause, watch_request, withdraw,
+    Precedence, Standing, Supply, Woken, append, check_request, collect, precedence, register,
+    supply, supply_counted, watch_pause, watch_request, withdraw,
 };
-use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, Own, wanted};
+use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, SessionContext, count_wanted};
 use crate::wall::wall_millis;
 
 /// After how many of its own transactions a session that has registered looks for the answer, while
@@ -61,33 +61,36 @@ fn is_in_doubt(error: &Error) -> bool {
 struct Collected<T> {
     /// `None`: there was none.
     items: Option<Vec<Granted<T>>>,
-    /// What was settled with it.
+    /// What was given back with it.
     given: Vec<bool>,
     /// The request that was registered with it.
     next: Option<StagedId>,
 }
 
-/// Stages to take over an answer, to settle deliveries, and to register a request for as many items as
+/// Stages to take over an answer, to give items back, and to register a request for as many items as
 /// will be wanted next: who asks again needs one commit for all of it.
 async fn collect_and_ask<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     request: &ItemId,
     returns: &[Return],
     next: Option<u32>,
 ) -> Result<Collected<T>> {
-    let (items, given) = try_join!(collect(tr, own, request), give_back(tr, own, returns))?;
+    let (items, given) = try_join!(
+        collect(tr, context, request),
+        give_back(tr, context, returns)
+    )?;
     let next = match next {
         // Should the session be dead: it is not buried while it has a grant, and who buries it removes
         // its requests.
-        Some(wanted) if items.is_some() => Some(append(tr, own, wanted).await?),
+        Some(wanted) if items.is_some() => Some(append(tr, context, wanted).await?),
         _ => None,
     };
     Ok(Collected { items, given, next })
 }
 
-/// What a look at the own request has seen.
-enum Seen<T> {
+/// What a session has seen of its request.
+enum RequestView<T> {
     /// It was answered, and the answer taken over at once.
     Granted(Collected<T>),
     Gone,
@@ -144,10 +147,13 @@ where
 
     pub(super) async fn register(&mut self) -> Result<()> {
         let demand = self.demand();
-        let wanted = u32::try_from(wanted(&demand)).unwrap_or(u32::MAX);
-        let (own, returns, began) = (self.own(&[]), &self.next_returns(), self.now());
+        let wanted = u32::try_from(count_wanted(&demand)).unwrap_or(u32::MAX);
+        let (context, returns, began) = (self.context(&[]), &self.next_returns(), self.now());
         let registered = self.runner.run_committed(|tr| async move {
-            try_join!(register(&tr, own, wanted), give_back(&tr, own, returns))
+            try_join!(
+                register(&tr, context, wanted),
+                give_back(&tr, context, returns)
+            )
         });
         let registered = registered.await;
         let ((registered, given), commit) = self.unless_in_doubt(registered, true).await?;
@@ -186,7 +192,7 @@ where
     /// known, or nobody else takes items, so that they may find some without a request.
     fn next(&self, demand: &[Demand]) -> Option<u32> {
         let is_known = self.asks_again && self.staged > 0 && !demand.is_empty();
-        is_known.then(|| u32::try_from(wanted(demand)).unwrap_or(u32::MAX))
+        is_known.then(|| u32::try_from(count_wanted(demand)).unwrap_or(u32::MAX))
     }
 
     /// Looks how things stand for the request, and does what they ask for. Before its time to lead it
@@ -196,24 +202,28 @@ where
         let was_left_alone = request.woken.is_none();
         let is_impatient = self.wants.iter().any(|want| !want.waits);
         let demand = self.demand();
-        let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
+        let (context, returns, next) = (
+            self.context(&demand),
+            &self.next_returns(),
+            self.next(&demand),
+        );
         let began = self.now();
         let is_early = began < request.lead_at;
         let look = self.runner.run_committed(|tr| async move {
             if is_early && !is_answered(&tr, keys, session, &id).await? {
-                return Ok(Seen::Waits {
+                return Ok(RequestView::Waits {
                     is_first: false,
                     supply: None,
                     precedence: None,
                     watch: Mutex::new(Box::pin(watch_request(&tr, keys, session, &id, false))),
                 });
             }
-            let is_first = match look(&tr, keys, session, &id).await? {
+            let is_first = match check_request(&tr, keys, session, &id).await? {
                 Standing::Waits { is_first } => is_first,
-                Standing::Gone => return Ok(Seen::Gone),
+                Standing::Gone => return Ok(RequestView::Gone),
                 Standing::Granted => {
-                    let collected = collect_and_ask(&tr, own, &id, returns, next).await?;
-                    return Ok(Seen::Granted(collected));
+                    let collected = collect_and_ask(&tr, context, &id, returns, next).await?;
+                    return Ok(RequestView::Granted(collected));
                 }
             };
             let watch = watch_request(&tr, keys, session, &id, is_first);
@@ -228,7 +238,7 @@ where
                 // There is somebody before it whose turn it is, and time.
                 (None, None)
             };
-            Ok::<_, Error>(Seen::Waits {
+            Ok::<_, Error>(RequestView::Waits {
                 is_first,
                 supply,
                 precedence,
@@ -238,17 +248,17 @@ where
         let look = Box::pin(look).await;
         let (seen, commit) = self.unless_in_doubt(look, next.is_some()).await?;
         let (is_first, supply, precedence, watch) = match seen {
-            Seen::Waits {
+            RequestView::Waits {
                 is_first,
                 supply,
                 precedence,
                 watch,
             } => (is_first, supply, precedence, watch),
-            Seen::Granted(collected) => {
+            RequestView::Granted(collected) => {
                 self.collected(request, collected, &commit, began);
                 return Ok(true);
             }
-            Seen::Gone => {
+            RequestView::Gone => {
                 self.request = None;
                 return Ok(true);
             }
@@ -341,7 +351,7 @@ where
         };
         // Also if this step ends in doubt.
         self.leads = Some(then);
-        let (own, returns) = (self.own(&demand), &self.next_returns());
+        let (context, returns) = (self.context(&demand), &self.next_returns());
         let request = self.request.map(|request| request.id);
         let began = self.now();
         let tried = self.runner.run(|tr| async move {
@@ -350,8 +360,8 @@ where
                 return Ok(Tried::Contended);
             }
             let both = try_join!(
-                fulfill(&tr, own, request, most),
-                give_back(&tr, own, returns)
+                fulfill(&tr, context, request, most),
+                give_back(&tr, context, returns)
             );
             both.map(Tried::Did)
         });
@@ -388,11 +398,15 @@ where
 
     async fn collect(&mut self, request: Requested) -> Result<()> {
         let demand = self.demand();
-        let (own, returns, next) = (self.own(&demand), &self.next_returns(), self.next(&demand));
+        let (context, returns, next) = (
+            self.context(&demand),
+            &self.next_returns(),
+            self.next(&demand),
+        );
         let (id, began) = (request.id, self.now());
-        let collected = self
-            .runner
-            .run_committed(|tr| async move { collect_and_ask(&tr, own, &id, returns, next).await });
+        let collected = self.runner.run_committed(|tr| async move {
+            collect_and_ask(&tr, context, &id, returns, next).await
+        });
         let collected = collected.await;
         let (collected, commit) = self.unless_in_doubt(collected, next.is_some()).await?;
         self.collected(request, collected, &commit, began);
@@ -498,8 +512,8 @@ where
         }
     }
 
-    pub(super) fn own<'a>(&'a self, demand: &'a [Demand]) -> Own<'a, T> {
-        Own {
+    pub(super) fn context<'a>(&'a self, demand: &'a [Demand]) -> SessionContext<'a, T> {
+        SessionContext {
             keys: &self.shared.keys,
             settings: &self.shared.settings,
             session: self.session(),

@@ -16,29 +16,29 @@ use super::serve::Tried;
 use super::{Dispatcher, STAGED_TAKES};
 use crate::error::{Error, Result};
 use crate::give_back::{Return, give_back};
-use crate::registry::fulfill::{Look, Taken, look_for_items, take};
-use crate::registry::{BYTES_PER_FULFILMENT, Demand, Own, wanted};
+use crate::registry::fulfill::{TakeMode, TakeOutcome, take, view_queue};
+use crate::registry::{BYTES_PER_FULFILMENT, Demand, SessionContext, count_wanted};
 
 /// What a take is for.
 #[derive(Debug)]
-struct Order {
+struct TakeOrder {
     demand: Vec<Demand>,
     returns: Vec<Return>,
     /// What the take before it took, which this one may have seen.
     gone: BTreeSet<ItemId>,
 }
 
-/// What a take did, if what it saw was enough to do anything, and which of the returns it settled.
-type Outcome<T> = Tried<(Option<Taken<T>>, Vec<bool>)>;
+/// What a take did, if what it saw was enough to do anything, and which items it gave back.
+type TriedTake<T> = Tried<(Option<TakeOutcome<T>>, Vec<bool>)>;
 
 /// A take that has begun: it looks what there is, and waits for its order. Dropped before it has that,
 /// it leaves nothing.
 pub(super) struct Begun<T> {
     /// Until when it is of use. Later it may have missed what came back meanwhile, and comes first.
     pub(super) until: Duration,
-    order: oneshot::Sender<Arc<Order>>,
+    order: oneshot::Sender<Arc<TakeOrder>>,
     /// The lock is never contended, nor taken: it makes the dispatcher `Sync`.
-    outcome: Mutex<BoxFuture<Result<Outcome<T>>>>,
+    outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
     gone: BTreeSet<ItemId>,
 }
 
@@ -65,13 +65,13 @@ where
         self.sleep = None;
         let (now, last) = (self.now(), self.last_take);
         let demand = self.demand();
-        let wanted = wanted(&demand);
+        let wanted = count_wanted(&demand);
         let ahead = self.ahead.take();
-        let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, Look::Now));
-        // What was taken while this one looked it cannot settle: it does not see it held.
+        let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
+        // It cannot give back what was taken while it looked: it does not see that as held.
         let returns = self.next_returns().into_iter();
         let returns = returns.take_while(|item| !begun.gone.contains(&item.id));
-        let order = Order {
+        let order = TakeOrder {
             demand,
             returns: returns.collect(),
             gone: begun.gone,
@@ -81,7 +81,7 @@ where
         // If takes follow one another: for those who are served now, and for those who were before.
         let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
         let limit = wanted + wanted.max(last.wanted);
-        let mut next = follows.then(|| self.begin_take(limit, Look::Ahead));
+        let mut next = follows.then(|| self.begin_take(limit, TakeMode::Ahead));
         let (taken, given) = match finish(begun.outcome, &mut next).await? {
             Tried::Did(both) => both,
             Tried::Contended => {
@@ -96,7 +96,7 @@ where
         match taken {
             // What was seen ahead is not enough.
             None => {}
-            Some(Taken::Items(items)) if !items.is_empty() => {
+            Some(TakeOutcome::Items(items)) if !items.is_empty() => {
                 let ended = self.now();
                 self.last_take = LastTake {
                     ended,
@@ -110,33 +110,33 @@ where
                 self.ahead = next;
                 self.hand_out(items);
             }
-            Some(Taken::Items(_)) => {
+            Some(TakeOutcome::Items(_)) => {
                 self.answer_impatient();
                 if !self.wants.is_empty() {
                     self.register().await?;
                 }
             }
-            Some(Taken::Staged) => {
+            Some(TakeOutcome::Staged) => {
                 // Others come often enough to meet.
                 self.staged = STAGED_TAKES;
                 self.register().await?;
             }
-            Some(Taken::Paused) => {
+            Some(TakeOutcome::Paused) => {
                 self.answer_impatient();
                 if !self.wants.is_empty() {
                     self.sleep_until_resumed().await?;
                 }
             }
-            Some(Taken::SessionLost) => self.open_session().await?,
+            Some(TakeOutcome::SessionLost) => self.open_session().await?,
         }
         Ok(self.sleep.is_none())
     }
 
     /// Begins a take of so many items at most.
-    fn begin_take(&self, limit: usize, look: Look) -> Begun<T> {
+    fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
         let decode = self.decode.clone();
-        let (order, ordered) = oneshot::channel::<Arc<Order>>();
+        let (order, ordered) = oneshot::channel::<Arc<TakeOrder>>();
         let ordered = ordered.shared();
         let outcome = async move {
             let take = |tr: Tx<_>| {
@@ -145,7 +145,7 @@ where
                     if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                         return Ok(Tried::Contended);
                     }
-                    let own = Own {
+                    let context = SessionContext {
                         keys: &shared.keys,
                         settings: &shared.settings,
                         session,
@@ -157,16 +157,16 @@ where
                         let Ok(order) = ordered.await else {
                             return Ok(None);
                         };
-                        let given = give_back(&tr, own, &order.returns).await?;
+                        let given = give_back(&tr, context, &order.returns).await?;
                         Ok(Some((order, given)))
                     };
-                    let seen = look_for_items(&tr, own, limit, look);
-                    let (seen, ordered) = try_join!(seen, order)?;
+                    let view = view_queue(&tr, context, limit, mode);
+                    let (view, ordered) = try_join!(view, order)?;
                     let Some((order, given)) = ordered else {
                         return Ok(Tried::Did((None, Vec::new())));
                     };
                     let demand = &order.demand;
-                    let taken = take(&tr, Own { demand, ..own }, seen, &order.gone)?;
+                    let taken = take(&tr, SessionContext { demand, ..context }, view, &order.gone)?;
                     Ok::<_, Error>(Tried::Did((taken, given)))
                 }
             };
@@ -183,9 +183,9 @@ where
 
 /// Waits for what comes of a take that has its order, while the next one looks.
 async fn finish<T>(
-    outcome: Mutex<BoxFuture<Result<Outcome<T>>>>,
+    outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
     next: &mut Option<Begun<T>>,
-) -> Result<Outcome<T>> {
+) -> Result<TriedTake<T>> {
     let mut outcome = outcome.into_inner();
     if let Some(looks) = next {
         let looks = looks.outcome.get_mut();

@@ -13,7 +13,7 @@ use crate::give_back::{GiveBack, Return};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
 
-/// How many pages of dedupe ids are looked at from one heartbeat to the next.
+/// How many pages of dedupe ids are found at from one heartbeat to the next.
 const DEDUPE_PAGES_PER_BEAT: u32 = 10;
 
 impl<T, D, C> Dispatcher<T, D, C>
@@ -31,8 +31,8 @@ where
         }
         // None of these keeps the others from their work, nor anybody from items.
         let (reported, expired) = (self.report().await, self.expire_dedupe().await);
-        let (looked, recovered) = (self.look_for_dead().await, self.recover().await);
-        for result in [reported, expired, looked, recovered] {
+        let (found, recovered) = (self.find_dead().await, self.recover().await);
+        for result in [reported, expired, found, recovered] {
             self.note(result);
         }
         Ok(())
@@ -71,8 +71,8 @@ where
     }
 
     /// Looks for sessions that are dead, to be buried step by step.
-    pub(super) async fn look_for_dead(&mut self) -> Result<()> {
-        for session in self.member.look_for_dead().await? {
+    pub(super) async fn find_dead(&mut self) -> Result<()> {
+        for session in self.member.find_dead().await? {
             if !self.dead.contains(&session) {
                 tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
                 self.dead.push(session);

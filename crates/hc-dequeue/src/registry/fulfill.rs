@@ -8,8 +8,8 @@ use microqueue::{Item, ItemId};
 
 use super::grant::{answer, tell_turn};
 use super::{
-    BYTES_PER_FULFILMENT, Demand, Granted, ITEMS_PER_FULFILMENT, Own, PROMOTIONS_PER_FULFILMENT,
-    REQUESTS_PER_FULFILMENT, places, wanted,
+    BYTES_PER_FULFILMENT, Demand, Granted, ITEMS_PER_FULFILMENT, PROMOTIONS_PER_FULFILMENT,
+    REQUESTS_PER_FULFILMENT, SessionContext, count_wanted, pop_flags,
 };
 use crate::dedupe::retire_dedupe;
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ use crate::wall::wall_millis;
 
 /// What a try of the fast path came to.
 #[derive(Debug)]
-pub(crate) enum Taken<T> {
+pub(crate) enum TakeOutcome<T> {
     /// These items, in the order of the demand. None: there is none.
     Items(Vec<Granted<T>>),
     /// Others have registered requests. There are items.
@@ -64,51 +64,51 @@ impl<T> Fulfilled<T> {
     }
 }
 
-/// When a take looks what there is.
+/// When a take views the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum TakeMode {
     /// When it is wanted.
     Now,
-    /// Before it is wanted, and while another take may take what it sees.
+    /// Before it is wanted, and while another take may take what is in view.
     Ahead,
 }
 
-/// What a take has seen.
+/// What a take has seen of the queue.
 #[derive(Debug)]
-pub(crate) struct Seen {
-    look: Look,
+pub(crate) struct QueueView {
+    mode: TakeMode,
     life: Option<Life>,
     is_paused: bool,
     has_requests: bool,
     items: Vec<Item<Record>>,
 }
 
-/// Looks what there is to [`take`], up to so many items.
+/// Reads what there is to [`take`], up to `limit` items.
 ///
 /// # Conflicts
 /// Reads the pause, the own session's state, and the registry up to its first request.
-pub(crate) async fn look_for_items<T>(
+pub(crate) async fn view_queue<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     limit: usize,
-    look: Look,
-) -> Result<Seen> {
-    let keys = own.keys;
+    mode: TakeMode,
+) -> Result<QueueView> {
+    let keys = context.keys;
     let first_request = tr.get_range(&first(keys), Isolation::Serializable);
     let items = async {
-        match look {
-            Look::Now => ready_items(tr, keys, limit).await,
-            Look::Ahead => items_unless_due(tr, keys, limit).await,
+        match mode {
+            TakeMode::Now => ready_items(tr, keys, limit).await,
+            TakeMode::Ahead => items_unless_due(tr, keys, limit).await,
         }
     };
     let (is_paused, requests, life, items) = try_join!(
         is_paused(tr, keys),
         first_request.map_err(Error::from),
-        keys.sessions.life(tr, own.session),
+        keys.sessions.life(tr, context.session),
         items
     )?;
-    Ok(Seen {
-        look,
+    Ok(QueueView {
+        mode,
         life,
         is_paused,
         has_requests: !requests.rows.is_empty(),
@@ -118,37 +118,37 @@ pub(crate) async fn look_for_items<T>(
 
 /// Takes items for the own demand out of those that were seen and are not gone, if nobody has
 /// registered a request. `None`: what was seen ahead of its time is not enough. It serves whole wishes:
-/// there may be more than was seen.
+/// there may be more than was view.
 ///
 /// # Conflicts
 /// Reads the key of each item taken. So it fails if another took one of these items since they were
 /// seen, if somebody registered, and if the session was declared dead.
 pub(crate) fn take<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
-    seen: Seen,
+    context: SessionContext<'_, T>,
+    view: QueueView,
     gone: &BTreeSet<ItemId>,
-) -> Result<Option<Taken<T>>> {
-    let mut items = seen.items;
+) -> Result<Option<TakeOutcome<T>>> {
+    let mut items = view.items;
     items.retain(|item| !gone.contains(&item.id));
-    let mut limit = wanted(own.demand).min(ITEMS_PER_FULFILMENT);
-    if seen.look == Look::Ahead {
-        let is_free = seen.life == Some(Life::Alive) && !seen.is_paused && !seen.has_requests;
-        limit = whole_wishes(own.demand, items.len());
+    let mut limit = count_wanted(context.demand).min(ITEMS_PER_FULFILMENT);
+    if view.mode == TakeMode::Ahead {
+        let is_free = view.life == Some(Life::Alive) && !view.is_paused && !view.has_requests;
+        limit = whole_wishes(context.demand, items.len());
         if !is_free || limit == 0 {
             return Ok(None);
         }
     }
-    Ok(Some(if seen.life != Some(Life::Alive) {
-        Taken::SessionLost
-    } else if seen.is_paused {
-        Taken::Paused
+    Ok(Some(if view.life != Some(Life::Alive) {
+        TakeOutcome::SessionLost
+    } else if view.is_paused {
+        TakeOutcome::Paused
     } else if items.is_empty() {
-        Taken::Items(Vec::new())
-    } else if seen.has_requests {
-        Taken::Staged
+        TakeOutcome::Items(Vec::new())
+    } else if view.has_requests {
+        TakeOutcome::Staged
     } else {
-        Taken::Items(grant_own(tr, own, &mut items.into_iter(), limit)?)
+        TakeOutcome::Items(grant_own(tr, context, &mut items.into_iter(), limit)?)
     }))
 }
 
@@ -174,18 +174,18 @@ fn whole_wishes(demand: &[Demand], items: usize) -> usize {
 /// answers or tells, and of each item that it grants.
 pub(crate) async fn fulfill<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     own_request: Option<ItemId>,
     most: usize,
 ) -> Result<Fulfilled<T>> {
-    let keys = own.keys;
+    let keys = context.keys;
     let requests = keys
         .requests
         .snapshot(tr, REQUESTS_PER_FULFILMENT, BYTES_PER_FULFILMENT);
     let (paused, requests) = try_join!(is_paused(tr, keys), requests.map_err(Error::from))?;
     let of_requests: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
     let of_own = match own_request {
-        None => wanted(own.demand),
+        None => count_wanted(context.demand),
         Some(_) => 0,
     };
     let asked = (of_requests + of_own).min(ITEMS_PER_FULFILMENT);
@@ -201,12 +201,12 @@ pub(crate) async fn fulfill<T>(
         }
     };
     let sessions = requests.iter().map(|request| request.value.session);
-    let sessions = sessions.chain([own.session]).collect();
+    let sessions = sessions.chain([context.session]).collect();
     let (alive, items) = try_join!(keys.sessions.living(tr, sessions), items)?;
 
     let mut fulfilled = Fulfilled::nothing();
     // Without a request the session's own demand is one more to be answered, if it lives.
-    let takes_last = of_own > 0 && alive.contains(&own.session);
+    let takes_last = of_own > 0 && alive.contains(&context.session);
     let mut unanswered = requests.len() + usize::from(takes_last);
     let mut items = items.into_iter();
     for Item { id, value: request } in requests {
@@ -229,8 +229,8 @@ pub(crate) async fn fulfill<T>(
         fulfilled.answered += 1;
         if Some(id) == own_request {
             // It may have been told that it is the first.
-            tr.clear(&keys.grant(own.session, &id));
-            let taken = grant_own(tr, own, &mut items, limit)?;
+            tr.clear(&keys.grant(context.session, &id));
+            let taken = grant_own(tr, context, &mut items, limit)?;
             fulfilled.granted += taken.len();
             fulfilled.own = Some(taken);
         } else {
@@ -238,7 +238,7 @@ pub(crate) async fn fulfill<T>(
         }
     }
     if takes_last && items.len() > 0 {
-        let taken = grant_own(tr, own, &mut items, of_own)?;
+        let taken = grant_own(tr, context, &mut items, of_own)?;
         fulfilled.granted += taken.len();
         fulfilled.own = Some(taken);
     }
@@ -315,27 +315,29 @@ async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
 /// Takes items off the queue for the own demand.
 fn grant_own<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     items: &mut impl Iterator<Item = Item<Record>>,
     limit: usize,
 ) -> Result<Vec<Granted<T>>> {
-    let held = own.keys.held(own.session);
+    let held = context.keys.held(context.session);
     let mut granted = Vec::new();
-    for (pop, mut item) in places(own.demand).zip(items.take(limit)) {
-        own.keys.items.take(tr, &item.id)?;
+    for (pop, mut item) in pop_flags(context.demand).zip(items.take(limit)) {
+        context.keys.items.take(tr, &item.id)?;
         item.value.attempts += 1;
         item.value.grant += 1;
-        let item = Granted::new(own, item.id, item.value, pop);
+        let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
-            complete(tr, own.keys, own.settings, &item.record);
+            complete(tr, context.keys, context.settings, &item.record);
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }
         granted.push(item);
     }
     let held = granted.iter().filter(|item| !item.is_popped).count();
-    own.keys.count(tr, Counter::Queued, -(granted.len() as i64));
-    own.keys.count(tr, Counter::Held, held as i64);
+    context
+        .keys
+        .count(tr, Counter::Queued, -(granted.len() as i64));
+    context.keys.count(tr, Counter::Held, held as i64);
     Ok(granted)
 }
 

@@ -7,7 +7,7 @@
 //!
 //! # The steps
 //!
-//! - `look_for_items` and `take`, the fast path: pairs the items at the head with one's own wish, without
+//! - `view_queue` and `take`, the fast path: pairs the items at the head with one's own wish, without
 //!   a request. It reads the first key of the registry serializably and does nothing if there is
 //!   one: whoever registers stops it. The first half may come before there is a wish: of takes that
 //!   follow one another closely each looks while the one before it commits.
@@ -15,7 +15,7 @@
 //!   own state, so that it never conflicts with other requests.
 //! - `fulfill`: pairs the first requests with the first items. Everybody may do
 //!   it at any time; the owner of the *first* request does it as a rule.
-//! - `look`: is there a grant, is it the first; with watches on what may change it.
+//! - `check_request`: is there a grant, is it the first; with watches on what may change it.
 //! - `collect`: takes over what was granted. Whose consumers ask again at once, as a rule, registers the
 //!   next request in the same transaction.
 //! - `withdraw`: removes a request that nobody has answered.
@@ -95,8 +95,8 @@ pub(crate) struct Granted<T> {
 }
 
 impl<T> Granted<T> {
-    fn new(own: Own<'_, T>, id: ItemId, record: Record, pop: bool) -> Self {
-        let value = (own.decode)(record.payload.clone());
+    fn new(context: SessionContext<'_, T>, id: ItemId, record: Record, pop: bool) -> Self {
+        let value = (context.decode)(record.payload.clone());
         Self {
             is_popped: pop && value.is_ok(),
             id,
@@ -109,8 +109,8 @@ impl<T> Granted<T> {
 /// Decodes a payload.
 pub(crate) type Decode<T> = dyn Fn(Bytes) -> Result<T, DecodeError> + Send + Sync;
 
-/// Who takes part, and what it wants for itself.
-pub(crate) struct Own<'a, T> {
+/// The session that takes part, and what it wants for itself.
+pub(crate) struct SessionContext<'a, T> {
     pub(crate) keys: &'a Keys,
     pub(crate) settings: &'a Settings,
     pub(crate) session: SessionId,
@@ -118,21 +118,21 @@ pub(crate) struct Own<'a, T> {
     pub(crate) decode: &'a Decode<T>,
 }
 
-impl<T> Clone for Own<'_, T> {
+impl<T> Clone for SessionContext<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Own<'_, T> {}
+impl<T> Copy for SessionContext<'_, T> {}
 
 /// Returns how many items a wish is for.
-pub(crate) fn wanted(demand: &[Demand]) -> usize {
+pub(crate) fn count_wanted(demand: &[Demand]) -> usize {
     demand.iter().map(|demand| demand.wanted).sum()
 }
 
 /// Returns for each item wanted, in order, whether it is popped.
-pub(crate) fn places(demand: &[Demand]) -> impl Iterator<Item = bool> + '_ {
+pub(crate) fn pop_flags(demand: &[Demand]) -> impl Iterator<Item = bool> + '_ {
     demand
         .iter()
         .flat_map(|demand| std::iter::repeat_n(demand.pop, demand.wanted))

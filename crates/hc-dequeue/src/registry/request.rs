@@ -8,7 +8,7 @@ use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, StagedId};
 
 use super::fulfill::complete;
-use super::{Granted, Own, grant, places};
+use super::{Granted, SessionContext, grant, pop_flags};
 use crate::counters::stored_count;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
@@ -25,11 +25,11 @@ const RANKS: usize = 16;
 /// Reads the session's state.
 pub(crate) async fn register<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     wanted: u32,
 ) -> Result<Option<StagedId>> {
-    match own.keys.sessions.life(tr, own.session).await? {
-        Some(Life::Alive) => append(tr, own, wanted).await.map(Some),
+    match context.keys.sessions.life(tr, context.session).await? {
+        Some(Life::Alive) => append(tr, context, wanted).await.map(Some),
         _ => Ok(None),
     }
 }
@@ -37,12 +37,12 @@ pub(crate) async fn register<T>(
 /// Stages a request at the end of the registry, of a session that may be dead.
 pub(crate) async fn append<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     wanted: u32,
 ) -> Result<StagedId> {
-    let session = own.session;
+    let session = context.session;
     let request = Request { session, wanted };
-    Ok(own.keys.requests.enqueue(tr, &request).await?)
+    Ok(context.keys.requests.enqueue(tr, &request).await?)
 }
 
 /// How things stand for a request.
@@ -60,7 +60,7 @@ pub(crate) enum Standing {
 }
 
 /// Reads how things stand for a request.
-pub(crate) async fn look(
+pub(crate) async fn check_request(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
@@ -212,27 +212,27 @@ pub(crate) async fn watch_pause<Tr: Transaction>(
 /// Reads the grant.
 pub(crate) async fn collect<T>(
     tr: &impl Transaction,
-    own: Own<'_, T>,
+    context: SessionContext<'_, T>,
     request: &ItemId,
 ) -> Result<Option<Vec<Granted<T>>>> {
-    let Some(items) = grant::empty(tr, own.keys, own.session, request).await? else {
+    let Some(items) = grant::empty(tr, context.keys, context.session, request).await? else {
         return Ok(None);
     };
-    let held = own.keys.held(own.session);
+    let held = context.keys.held(context.session);
     // More than is wanted by now is held, for somebody who comes later.
-    let places = places(own.demand).chain(std::iter::repeat(false));
+    let pops = pop_flags(context.demand).chain(std::iter::repeat(false));
     let mut granted = Vec::new();
-    for (item, pop) in items.into_iter().zip(places) {
-        let item = Granted::new(own, item.id, item.value, pop);
+    for (item, pop) in items.into_iter().zip(pops) {
+        let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
-            complete(tr, own.keys, own.settings, &item.record);
+            complete(tr, context.keys, context.settings, &item.record);
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }
         granted.push(item);
     }
     let popped = granted.iter().filter(|item| item.is_popped).count();
-    own.keys.count(tr, Counter::Held, -(popped as i64));
+    context.keys.count(tr, Counter::Held, -(popped as i64));
     Ok(Some(granted))
 }
 

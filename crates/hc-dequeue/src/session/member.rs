@@ -16,8 +16,8 @@ const TICKS_PER_LEASE: u32 = 6;
 /// a heartbeat once in [`TICKS_PER_LEASE`].
 const TICKS_PER_BEAT: u32 = 2;
 
-/// How many sessions look for dead ones in the time from one heartbeat to the next.
-const LOOKS_PER_BEAT: f64 = 4.0;
+/// How many sessions take a census in the time from one heartbeat to the next.
+const CENSUSES_PER_BEAT: f64 = 4.0;
 
 /// How many sessions one transaction declares dead at most.
 const DEATHS_PER_STEP: usize = 100;
@@ -49,7 +49,7 @@ pub struct Member<D: Database> {
     next_tick: Duration,
     /// When the next heartbeat is due.
     next_beat: Duration,
-    /// How many sessions lived at the last look for dead ones.
+    /// How many sessions lived at the last census.
     living: usize,
 }
 
@@ -131,17 +131,17 @@ impl<D: Database> Member<D> {
         Ok(Tick::Dead)
     }
 
-    /// Declares those dead that have shown no sign of life for a lease, and returns the dead that are
-    /// still there. Of many that live a few look at each heartbeat, so that together they read each
-    /// other some times and not as often as there are sessions: the others get an empty answer.
+    /// Declares those sessions dead that have shown no sign of life for a lease, and returns the dead
+    /// that are still there. Call it after each heartbeat: of many sessions that live, a few take a
+    /// [census](Sessions::census) each time, at random, and the others return nothing.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// What it has not declared dead the next call finds.
-    pub async fn look_for_dead(&mut self) -> Result<Vec<SessionId>> {
-        let share = LOOKS_PER_BEAT / self.living.max(1) as f64;
+    pub async fn find_dead(&mut self) -> Result<Vec<SessionId>> {
+        let share = CENSUSES_PER_BEAT / self.living.max(1) as f64;
         if self.runner.environment().random_unit() >= share {
             return Ok(Vec::new());
         }
@@ -149,11 +149,11 @@ impl<D: Database> Member<D> {
         let owned_since = self.runner.database().owned_since();
         let ago = self.clock.version_ago().max(owned_since);
         let (sessions, own) = (&self.sessions, self.id);
-        let look = |tr| async move { sessions.look(&tr, own, ago).await };
-        let seen = self.runner.run(look).await?;
-        self.living = seen.living;
+        let count = |tr| async move { sessions.census(&tr, own, ago).await };
+        let census = self.runner.run(count).await?;
+        self.living = census.living;
         let mut dead = Vec::new();
-        for suspects in seen.suspects.chunks(DEATHS_PER_STEP) {
+        for suspects in census.suspects.chunks(DEATHS_PER_STEP) {
             let declare = |tr| async move {
                 let tr = &tr;
                 let declare = |session: &SessionId| sessions.declare_dead(tr, *session, ago);

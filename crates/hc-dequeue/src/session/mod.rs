@@ -37,8 +37,8 @@ pub use self::member::{Member, Tick};
 /// The format of a session's state.
 const FORMAT: u8 = 1;
 
-/// How many sessions a look at them reads at most.
-const SESSIONS_PER_LOOK: usize = 10_000;
+/// How many sessions a census reads at most.
+const SESSIONS_PER_CENSUS: usize = 10_000;
 
 /// From how many sessions on a range read tells who lives.
 const SESSIONS_OF_A_RANGE: usize = 4;
@@ -76,12 +76,12 @@ impl Life {
     }
 }
 
-/// What a look at all sessions saw.
+/// What a session has seen of the others.
 #[derive(Debug)]
-pub struct Look {
-    /// Those, but for one's own, that are dead or seem to be.
+pub struct Census {
+    /// The other sessions that are dead or seem to be.
     pub suspects: Vec<SessionId>,
-    /// How many others live, as far as that is known by now.
+    /// How many sessions live, as far as that is known by now.
     pub living: usize,
 }
 
@@ -229,8 +229,8 @@ impl Sessions {
         rows.iter().map(heartbeat).collect()
     }
 
-    /// Looks for sessions, but for one's own, that are dead or have shown no sign of life after
-    /// `version_ago`. Without that, for those that are dead.
+    /// Finds the sessions, except the caller's own, that are dead or have shown no sign of life after
+    /// `version_ago`; without a version, those that are dead.
     ///
     /// # Conflicts
     /// Reads by snapshot: what it finds is judged again in the step that acts on it.
@@ -240,12 +240,12 @@ impl Sessions {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn look(
+    pub async fn census(
         &self,
         tr: &impl Transaction,
         own: SessionId,
         version_ago: Option<i64>,
-    ) -> Result<Look> {
+    ) -> Result<Census> {
         let (sessions, heartbeats) = try_join!(self.all(tr), self.heartbeats(tr))?;
         let dead = sessions.iter().filter(|(_, life)| *life == Life::Dead);
         let silent = (heartbeats.iter())
@@ -259,7 +259,7 @@ impl Sessions {
             Some(_) => sessions.len().saturating_sub(suspects.len()),
             None => 0,
         };
-        Ok(Look { suspects, living })
+        Ok(Census { suspects, living })
     }
 
     /// Declares a session dead that has shown no sign of life after `version_ago`. False: it has, or
@@ -269,7 +269,7 @@ impl Sessions {
     /// Reads the session's heartbeat and its state.
     ///
     /// # Errors
-    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`look`](Self::look).
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`census`](Self::census).
     ///
     /// # Cancel safety
     /// What it stages comes last: dropping the future before it is done stages nothing.
@@ -329,7 +329,7 @@ impl Sessions {
 
     async fn page(&self, tr: &impl Transaction, part: &str) -> Result<Vec<KeyValue>> {
         let (begin, end) = self.subspace.subspace(&part).range();
-        let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_LOOK);
+        let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_CENSUS);
         Ok(read_all(tr, query, Isolation::Snapshot).await?)
     }
 

@@ -17,7 +17,7 @@ pub(crate) enum Dispatch {
     Fulfill,
     /// `registry::fulfill` that finds nothing to change.
     Leave,
-    /// `registry::look`: nothing to do for now, or no request any more.
+    /// `registry::check_request`: nothing to do for now, or no request any more.
     Look,
     /// `registry::collect`.
     Collect,

@@ -46,7 +46,7 @@ async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
             match tick {
                 Tick::Observed => {}
                 Tick::Beaten => {
-                    let dead: Vec<SessionId> = member.look_for_dead().await.unwrap();
+                    let dead: Vec<SessionId> = member.find_dead().await.unwrap();
                     let found = u32::try_from(dead.len()).unwrap();
                     course.found.store(found, Ordering::Relaxed);
                 }
