@@ -8,12 +8,14 @@
 //!
 //! - `deliveries`: what is out, and until when.
 //! - `serve`: on the way from a wish to items, one step of the [registry](crate::registry).
+//! - `inquiry`: what a session asks about its request.
 //! - `take`: the shortest way, by one of them alone.
 //! - `hand_out`: from items to those who want them.
 //! - `upkeep`: heartbeats, the dead, and what is held without anybody who knows of it.
 
 mod deliveries;
 mod hand_out;
+mod inquiry;
 mod serve;
 mod take;
 mod upkeep;

@@ -4,22 +4,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures::try_join;
+use microqueue::StagedId;
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::env::BoxFuture;
-use microqueue::keyspace::{self, Bytes, Code, Commit, Database, Transaction};
-use microqueue::{ItemId, StagedId};
+use microqueue::keyspace::{self, Bytes, Code, Commit, Database};
 use parking_lot::Mutex;
 
-use super::{Dispatcher, Lead, Patience, Requested, STAGED_TAKES, Sleep, Watch};
-use crate::error::{Error, Result};
-use crate::give_back::{Return, give_back};
-use crate::registry::fulfill::fulfill;
-use crate::registry::grant::is_answered;
-use crate::registry::request::{
-    Precedence, Standing, Supply, Woken, append, check_request, collect, precedence, register,
-    supply, supply_counted, watch_pause, watch_request, withdraw,
+use super::inquiry::{
+    Collected, Inquiry, RequestView, Scope, Waits, collect_and_ask, view_request,
 };
-use crate::registry::{Demand, Granted, ITEMS_PER_FULFILMENT, SessionContext, count_wanted};
+use super::{Dispatcher, Lead, Patience, Requested, STAGED_TAKES, Sleep};
+use crate::error::{Error, Result};
+use crate::give_back::give_back;
+use crate::registry::fulfill::fulfill;
+use crate::registry::request::{Precedence, Woken, register, watch_pause, withdraw};
+use crate::registry::{Demand, ITEMS_PER_FULFILMENT, SessionContext, count_wanted};
 use crate::wall::wall_millis;
 
 /// After how many of its own transactions a session that has registered looks for the answer, while
@@ -55,53 +54,6 @@ fn is_in_doubt(error: &Error) -> bool {
         error,
         Error::Keyspace(keyspace::Error::OutcomeUnknown { .. })
     )
-}
-
-/// What came of taking over an answer.
-struct Collected<T> {
-    /// `None`: there was none.
-    items: Option<Vec<Granted<T>>>,
-    /// What was given back with it.
-    given: Vec<bool>,
-    /// The request that was registered with it.
-    next: Option<StagedId>,
-}
-
-/// Stages to take over an answer, to give items back, and to register a request for as many items as
-/// will be wanted next: who asks again needs one commit for all of it.
-async fn collect_and_ask<T>(
-    tr: &impl Transaction,
-    context: SessionContext<'_, T>,
-    request: &ItemId,
-    returns: &[Return],
-    next: Option<u32>,
-) -> Result<Collected<T>> {
-    let (items, given) = try_join!(
-        collect(tr, context, request),
-        give_back(tr, context, returns)
-    )?;
-    let next = match next {
-        // Should the session be dead: it is not buried while it has a grant, and who buries it removes
-        // its requests.
-        Some(wanted) if items.is_some() => Some(append(tr, context, wanted).await?),
-        _ => None,
-    };
-    Ok(Collected { items, given, next })
-}
-
-/// What a session has seen of its request.
-enum RequestView<T> {
-    /// It was answered, and the answer taken over at once.
-    Granted(Collected<T>),
-    Gone,
-    Waits {
-        is_first: bool,
-        /// What there is, if that was looked at.
-        supply: Option<Supply>,
-        /// Who comes before, if that was looked at.
-        precedence: Option<Precedence>,
-        watch: Watch,
-    },
 }
 
 /// What became of an attempt to take items at the same time as others.
@@ -198,79 +150,59 @@ where
     /// Looks how things stand for the request, and does what they ask for. Before its time to lead it
     /// looks and watches for the answer alone: there is nothing else to do.
     async fn follow(&mut self, request: Requested) -> Result<bool> {
-        let (keys, session, id) = (self.keys(), self.session(), request.id);
-        let was_left_alone = request.woken.is_none();
-        let is_impatient = self.wants.iter().any(|want| !want.waits);
         let demand = self.demand();
-        let (context, returns, next) = (
-            self.context(&demand),
-            &self.next_returns(),
-            self.next(&demand),
-        );
         let began = self.now();
-        let is_early = began < request.lead_at;
-        let look = self.runner.run_committed(|tr| async move {
-            if is_early && !is_answered(&tr, keys, session, &id).await? {
-                return Ok(RequestView::Waits {
-                    is_first: false,
-                    supply: None,
-                    precedence: None,
-                    watch: Mutex::new(Box::pin(watch_request(&tr, keys, session, &id, false))),
-                });
-            }
-            let is_first = match check_request(&tr, keys, session, &id).await? {
-                Standing::Waits { is_first } => is_first,
-                Standing::Gone => return Ok(RequestView::Gone),
-                Standing::Granted => {
-                    let collected = collect_and_ask(&tr, context, &id, returns, next).await?;
-                    return Ok(RequestView::Granted(collected));
-                }
-            };
-            let watch = watch_request(&tr, keys, session, &id, is_first);
-            let (supply, precedence) = if is_first {
-                (Some(supply(&tr, keys).await?), None)
-            } else if was_left_alone {
-                let both = try_join!(supply(&tr, keys), precedence(&tr, keys, &id))?;
-                (Some(both.0), Some(both.1))
-            } else if is_impatient {
-                (Some(supply_counted(&tr, keys).await?), None)
-            } else {
-                // There is somebody before it whose turn it is, and time.
-                (None, None)
-            };
-            Ok::<_, Error>(RequestView::Waits {
-                is_first,
-                supply,
-                precedence,
-                watch: Mutex::new(Box::pin(watch)),
-            })
-        });
-        let look = Box::pin(look).await;
-        let (seen, commit) = self.unless_in_doubt(look, next.is_some()).await?;
-        let (is_first, supply, precedence, watch) = match seen {
-            RequestView::Waits {
-                is_first,
-                supply,
-                precedence,
-                watch,
-            } => (is_first, supply, precedence, watch),
+        let scope = if began < request.lead_at {
+            Scope::Answer
+        } else if request.woken.is_none() {
+            Scope::Precedence
+        } else if self.wants.iter().any(|want| !want.waits) {
+            Scope::Supply
+        } else {
+            Scope::Turn
+        };
+        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let inquiry = Inquiry {
+            request: request.id,
+            scope,
+            returns,
+            next: self.next(&demand),
+        };
+        let view = self
+            .runner
+            .run_committed(|tr| async move { view_request(&tr, context, inquiry).await });
+        let view = Box::pin(view).await;
+        let (view, commit) = self.unless_in_doubt(view, inquiry.next.is_some()).await?;
+        match view {
+            RequestView::Waits(waits) => self.wait_or_lead(request, waits, scope).await,
             RequestView::Granted(collected) => {
                 self.collected(request, collected, &commit, began);
-                return Ok(true);
+                Ok(true)
             }
             RequestView::Gone => {
                 self.request = None;
-                return Ok(true);
+                Ok(true)
             }
-        };
-        let has_items = supply.map(|supply| supply.has_items);
-        if has_items == Some(true) && self.may_lead(is_first, precedence) {
+        }
+    }
+
+    /// Fulfills if it is this session's turn and there are items; else goes to sleep until something
+    /// changes.
+    async fn wait_or_lead(
+        &mut self,
+        request: Requested,
+        waits: Waits,
+        scope: Scope,
+    ) -> Result<bool> {
+        let is_first = waits.is_first;
+        let has_items = waits.supply.map(|supply| supply.has_items);
+        if has_items == Some(true) && self.may_lead(is_first, waits.precedence) {
             return self.lead().await.map(|()| true);
         }
         if let Some(request) = &mut self.request
             && (is_first || has_items == Some(false))
         {
-            // Nobody has anything to lead with, or nobody else has to.
+            // There is nothing to lead with, or no other session has to.
             request.patience = None;
         }
         if has_items == Some(false) {
@@ -279,34 +211,42 @@ where
                 return Ok(true);
             }
         }
+        let is_early = scope == Scope::Answer;
+        let until = self.look_again_at(request, &waits, is_early);
+        tracing::trace!(queue = %self.keys().queue, is_early, is_first, ?has_items, "waits");
+        if is_early && let Some(request) = &mut self.request {
+            request.look_at = until;
+        }
+        self.sleep = Some(Sleep {
+            watch: Some(waits.watch),
+            until,
+            then: is_early.then_some(Woken::Changed),
+        });
+        Ok(false)
+    }
+
+    /// Returns when to look again at a request that waits, although nothing woke the session: when an item
+    /// is due, when its turn may have come, and after the poll interval.
+    fn look_again_at(&self, request: Requested, waits: &Waits, is_early: bool) -> Duration {
         let now = self.now();
-        let due = supply.and_then(|supply| supply.due).map(|due| {
+        let due = waits.supply.and_then(|supply| supply.due).map(|due| {
             let delay = due.saturating_sub(wall_millis(&self.keys().env));
             now.saturating_add(Duration::from_millis(delay))
         });
-        let turn = match has_items {
-            Some(true) if is_first => Some(request.lead_at),
-            _ => self
+        let has_items = waits.supply.is_some_and(|supply| supply.has_items);
+        let turn = match has_items && waits.is_first {
+            true => Some(request.lead_at),
+            false => self
                 .request
                 .and_then(|request| request.patience)
                 .map(|patience| patience.until),
         };
         let early = is_early.then_some(request.lead_at);
         let poll = now.saturating_add(self.options.poll_interval);
-        let until = [due, turn, early]
+        [due, turn, early]
             .into_iter()
             .flatten()
-            .fold(poll, Duration::min);
-        tracing::trace!(queue = %self.keys().queue, is_early, is_first, ?has_items, "waits");
-        if is_early && let Some(request) = &mut self.request {
-            request.look_at = until;
-        }
-        self.sleep = Some(Sleep {
-            watch: Some(watch),
-            until,
-            then: is_early.then_some(Woken::Changed),
-        });
-        Ok(false)
+            .fold(poll, Duration::min)
     }
 
     /// Returns whether it is this session's turn to fulfill: its request is the first, or the first
@@ -398,17 +338,19 @@ where
 
     async fn collect(&mut self, request: Requested) -> Result<()> {
         let demand = self.demand();
-        let (context, returns, next) = (
-            self.context(&demand),
-            &self.next_returns(),
-            self.next(&demand),
-        );
-        let (id, began) = (request.id, self.now());
-        let collected = self.runner.run_committed(|tr| async move {
-            collect_and_ask(&tr, context, &id, returns, next).await
-        });
+        let (context, returns, began) = (self.context(&demand), &self.next_returns(), self.now());
+        let inquiry = Inquiry {
+            request: request.id,
+            scope: Scope::Answer,
+            returns,
+            next: self.next(&demand),
+        };
+        let collected = self
+            .runner
+            .run_committed(|tr| async move { collect_and_ask(&tr, context, inquiry).await });
         let collected = collected.await;
-        let (collected, commit) = self.unless_in_doubt(collected, next.is_some()).await?;
+        let registers = inquiry.next.is_some();
+        let (collected, commit) = self.unless_in_doubt(collected, registers).await?;
         self.collected(request, collected, &commit, began);
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::dedupe::retire_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::{Record, Request};
-use crate::session::Life;
+use crate::session::{Life, SessionId};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
 
@@ -203,46 +203,82 @@ pub(crate) async fn fulfill<T>(
     let sessions = requests.iter().map(|request| request.value.session);
     let sessions = sessions.chain([context.session]).collect();
     let (alive, items) = try_join!(keys.sessions.living(tr, sessions), items)?;
-
-    let mut fulfilled = Fulfilled::nothing();
     // Without a request the session's own demand is one more to be answered, if it lives.
     let takes_last = of_own > 0 && alive.contains(&context.session);
-    let mut unanswered = requests.len() + usize::from(takes_last);
-    let mut items = items.into_iter();
-    for Item { id, value: request } in requests {
-        unanswered -= 1;
-        if !alive.contains(&request.session) {
-            keys.requests.take(tr, &id)?;
-            fulfilled.removed += 1;
-            continue;
-        }
-        if items.len() == 0 {
-            if Some(id) != own_request {
-                fulfilled.has_told = tell_turn(tr, keys, request.session, &id).await?;
+    let mut pairing = Pairing {
+        context,
+        own_request,
+        alive,
+        items: items.into_iter(),
+        fulfilled: Fulfilled::nothing(),
+    };
+    pairing
+        .answer(tr, requests, usize::from(takes_last))
+        .await?;
+    if takes_last && pairing.items.len() > 0 {
+        pairing.take_over(tr, of_own)?;
+    }
+    Ok(pairing.fulfilled)
+}
+
+/// What one fulfilment pairs, and what it has done so far.
+struct Pairing<'a, T> {
+    context: SessionContext<'a, T>,
+    own_request: Option<ItemId>,
+    /// The sessions that may be granted something.
+    alive: BTreeSet<SessionId>,
+    items: std::vec::IntoIter<Item<Record>>,
+    fulfilled: Fulfilled<T>,
+}
+
+impl<T> Pairing<'_, T> {
+    /// Answers requests, the first ones with the first items, and removes those of the dead. After the
+    /// last item it tells the next request that it is the first. `others` more want items afterwards.
+    async fn answer(
+        &mut self,
+        tr: &impl Transaction,
+        requests: Vec<Item<Request>>,
+        others: usize,
+    ) -> Result<()> {
+        let keys = self.context.keys;
+        let mut unanswered = requests.len() + others;
+        for Item { id, value: request } in requests {
+            unanswered -= 1;
+            if !self.alive.contains(&request.session) {
+                keys.requests.take(tr, &id)?;
+                self.fulfilled.removed += 1;
+                continue;
             }
-            break;
+            if self.items.len() == 0 {
+                if Some(id) != self.own_request {
+                    self.fulfilled.has_told = tell_turn(tr, keys, request.session, &id).await?;
+                }
+                break;
+            }
+            // Every request gets something before any gets all.
+            let share = (self.items.len() - 1) / (unanswered + 1) + 1;
+            let limit = share.min(request.wanted as usize);
+            keys.requests.take(tr, &id)?;
+            self.fulfilled.answered += 1;
+            if Some(id) == self.own_request {
+                // It may have been told that it is the first.
+                tr.clear(&keys.grant(self.context.session, &id));
+                self.take_over(tr, limit)?;
+            } else {
+                let items = self.items.by_ref().take(limit);
+                self.fulfilled.granted += grant(tr, keys, &request, &id, items)?;
+            }
         }
-        // Everybody gets something before anybody gets all.
-        let share = (items.len() - 1) / (unanswered + 1) + 1;
-        let limit = share.min(request.wanted as usize);
-        keys.requests.take(tr, &id)?;
-        fulfilled.answered += 1;
-        if Some(id) == own_request {
-            // It may have been told that it is the first.
-            tr.clear(&keys.grant(context.session, &id));
-            let taken = grant_own(tr, context, &mut items, limit)?;
-            fulfilled.granted += taken.len();
-            fulfilled.own = Some(taken);
-        } else {
-            fulfilled.granted += grant(tr, keys, &request, &id, items.by_ref().take(limit))?;
-        }
+        Ok(())
     }
-    if takes_last && items.len() > 0 {
-        let taken = grant_own(tr, context, &mut items, of_own)?;
-        fulfilled.granted += taken.len();
-        fulfilled.own = Some(taken);
+
+    /// Takes the next items for the session's own demand.
+    fn take_over(&mut self, tr: &impl Transaction, limit: usize) -> Result<()> {
+        let taken = grant_own(tr, self.context, &mut self.items, limit)?;
+        self.fulfilled.granted += taken.len();
+        self.fulfilled.own = Some(taken);
+        Ok(())
     }
-    Ok(fulfilled)
 }
 
 fn first(keys: &Keys) -> RangeQuery {
