@@ -34,7 +34,7 @@
 //! use keyspace::Environment;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> keyspace::Result<()> {
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let memory = keyspace::open("memory:")?;
 //! let store = Replay::new(memory.clone(), Environment::system());
 //! for seed in 0..50 {

@@ -24,7 +24,7 @@ use crate::transaction::{Isolation, Transaction, key_after};
 /// use keyspace::{Error, Runner, Subspace};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Error> {
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let ids = &Ids::new(Subspace::from("ids"));
 /// let (orders, open_orders) = (&Subspace::from("orders"), &Subspace::from(("orders", "open")));

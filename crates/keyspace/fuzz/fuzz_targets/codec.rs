@@ -2,4 +2,10 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| conformance::fuzz::codec(input));
+use conformance::fuzz::{self, Everything};
+use keyspace::codec::Bincode;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    fuzz::codec(input);
+    fuzz::reads_what_it_writes::<Everything, Bincode>(input);
+});

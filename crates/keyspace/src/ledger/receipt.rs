@@ -33,7 +33,7 @@ use crate::transaction::{ConflictKind, Isolation, Transaction};
 /// use keyspace::{Database, OwnedTransaction, Runner, Transaction};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), keyspace::Error> {
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let db = keyspace::open("memory:")?;
 /// let runner = Runner::new(db.clone());
 ///
