@@ -179,8 +179,8 @@ impl Sessions {
         };
         let requests = keys.requests.snapshot(tr, usize::MAX, usize::MAX);
         let (states, heartbeats, requests, held, grants) = try_join!(
-            keys.sessions.all(tr),
-            keys.sessions.heartbeats(tr),
+            keys.sessions.all(tr).map_err(Error::from),
+            keys.sessions.heartbeats(tr).map_err(Error::from),
             requests.map_err(Error::from),
             rows(keys.part("h")),
             rows(keys.part("g")),
@@ -198,19 +198,19 @@ impl Sessions {
         };
         let mut items = Vec::new();
         for row in &held {
-            let session = keys.holder(row.key())?;
+            let session = keys.parse_holder(row.key())?;
             found.holders.insert(session);
             items.push(keys.held(session).decode(row)?.id);
         }
         for row in &grants {
-            let (session, _) = keys.grant_of(row.key())?;
+            let (session, _) = keys.parse_grant(row.key())?;
             if !is_turn(row.value()) {
                 found.holders.insert(session);
                 items.push(Part::decode(row.key(), row.to_value())?.item.id);
             }
         }
         for row in broken(keys, &grants)? {
-            found.broken.insert(keys.grant_of(row.key())?.0);
+            found.broken.insert(keys.parse_grant(row.key())?.0);
         }
         let mut ids = BTreeSet::new();
         for id in items {
@@ -265,7 +265,7 @@ fn broken<'a>(keys: &Keys, grants: &'a [KeyValue]) -> Result<Vec<&'a KeyValue>> 
     let there: BTreeSet<_> = grants.iter().map(KeyValue::key).collect();
     let mut broken = Vec::new();
     for row in grants {
-        let (_, first) = keys.grant_of(row.key())?;
+        let (_, first) = keys.parse_grant(row.key())?;
         if !there.contains(&*first) {
             broken.push(row);
         }
@@ -377,7 +377,7 @@ async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) ->
         tr.set(&keys.sessions.state(session), &Life::Dead.encode());
         return Ok(true);
     }
-    keys.sessions.declare_dead(tr, session, None).await
+    Ok(keys.sessions.declare_dead(tr, session, None).await?)
 }
 
 async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Result<()> {

@@ -96,7 +96,7 @@ async fn remove_delayed(
     let page = tr.get_range(&page, Isolation::Snapshot).await?;
     let mut removed = 0;
     for row in &page.rows {
-        let item = keys.delayed(keys.ready_of(row)?).decode(row)?;
+        let item = keys.delayed(keys.parse_ready(row)?).decode(row)?;
         if is_of(&item.id, until) {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             tr.clear(row.key());

@@ -25,7 +25,7 @@ pub(crate) async fn is_repeated(tr: &impl Transaction, keys: &Keys, dedupe: &[u8
     let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
         return Ok(false);
     };
-    let until = until_of(&key, &value)?;
+    let until = parse_until(&key, &value)?;
     Ok(until == 0 || wall_millis(&keys.env) < until)
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn expire_dedupe(
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;
     let now = wall_millis(&keys.env);
     for row in &batch.rows {
-        let until = until_of(row.key(), row.value())?;
+        let until = parse_until(row.key(), row.value())?;
         if until != 0 && until <= now {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             tr.clear(row.key());
@@ -79,7 +79,7 @@ pub(crate) async fn expire_dedupe(
 }
 
 /// Returns until when a dedupe id is kept; 0 while its item is there.
-fn until_of(key: &[u8], value: &[u8]) -> Result<u64> {
+fn parse_until(key: &[u8], value: &[u8]) -> Result<u64> {
     let until = value.try_into().map(u64::from_be_bytes);
     until.map_err(|_| keyspace::Error::corrupt(key, "expected a time of eight bytes").into())
 }

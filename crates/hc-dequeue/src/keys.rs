@@ -65,11 +65,10 @@
 
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
-    self, Environment, KeyValue, MutationOp, Subspace, Transaction, Versionstamp,
+    self, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
 };
 use microqueue::{ItemId, MicroQueue};
 
-use crate::error::Result;
 use crate::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::session::{SessionId, Sessions};
 
@@ -186,14 +185,15 @@ impl Keys {
     }
 
     /// Returns the wall time until which the item of a row is delayed.
-    pub(crate) fn ready_of(&self, row: &KeyValue) -> Result<u64> {
+    pub(crate) fn parse_ready(&self, row: &KeyValue) -> Result<u64> {
         let delayed = self.queue.subspace(&"t");
         let key: Result<(u64, TupleVersionstamp, u64), _> = delayed.unpack(row.key());
         match key {
             Ok((ready_millis, ..)) => Ok(ready_millis),
-            Err(_) => {
-                Err(keyspace::Error::corrupt(row.key(), "expected a key of a delayed item").into())
-            }
+            Err(_) => Err(keyspace::Error::corrupt(
+                row.key(),
+                "expected a key of a delayed item",
+            )),
         }
     }
 
@@ -235,17 +235,17 @@ impl Keys {
     }
 
     /// Returns the session that holds the item of this key.
-    pub(crate) fn holder(&self, key: &[u8]) -> Result<SessionId> {
+    pub(crate) fn parse_holder(&self, key: &[u8]) -> Result<SessionId> {
         let held = self.queue.subspace(&"h");
         let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = held.unpack(key).ok();
         let session = key_of.and_then(|(session, ..)| session.try_into().ok());
-        session.map(SessionId).ok_or_else(|| {
-            keyspace::Error::corrupt(key, "expected a key of an item that is held").into()
-        })
+        session
+            .map(SessionId)
+            .ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of an item that is held"))
     }
 
     /// Returns the session of a part of a grant, and the key of the first part.
-    pub(crate) fn grant_of(&self, key: &[u8]) -> Result<(SessionId, Vec<u8>)> {
+    pub(crate) fn parse_grant(&self, key: &[u8]) -> Result<(SessionId, Vec<u8>)> {
         type Parts = (Vec<u8>, TupleVersionstamp, u64, u32);
         let grants = self.queue.subspace(&"g");
         let key_of: Option<Parts> = grants.unpack(key).ok();
@@ -253,7 +253,7 @@ impl Keys {
             let first = grants.pack(&(session.as_slice(), stamp, call, 0));
             Some((SessionId(session.try_into().ok()?), first))
         });
-        of_grant.ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of a grant").into())
+        of_grant.ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of a grant"))
     }
 
     /// Stages that a counter changes. Writes blindly: nobody conflicts.
@@ -273,15 +273,10 @@ impl Keys {
     }
 }
 
-/// Returns the versionstamp that a key's value is.
-pub(crate) fn stamp_of(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
-    Versionstamp::try_from(value).map_err(|_| {
-        keyspace::Error::corrupt(key, "expected the ten bytes of a versionstamp").into()
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use microqueue::keyspace::Versionstamp;
+
     use super::*;
 
     #[test]
@@ -323,11 +318,11 @@ mod tests {
             assert_eq!(key, expected);
         }
         let held = stamped(of_session("h"));
-        assert_eq!(keys.holder(&held).unwrap(), session);
-        assert!(keys.holder(&of_session("h")).is_err());
+        assert_eq!(keys.parse_holder(&held).unwrap(), session);
+        assert!(keys.parse_holder(&of_session("h")).is_err());
         let first = keys.grant(session, &id);
-        let of_grant = keys.grant_of(&keys.part_of_grant(session, &id, 9));
+        let of_grant = keys.parse_grant(&keys.part_of_grant(session, &id, 9));
         assert_eq!(of_grant.unwrap(), (session, first));
-        assert!(keys.grant_of(&held).is_err());
+        assert!(keys.parse_grant(&held).is_err());
     }
 }

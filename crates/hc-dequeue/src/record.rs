@@ -2,10 +2,9 @@
 
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::record::{self, Fields, push_short};
-use microqueue::keyspace::{self, Bytes, Versionstamp, limits};
+use microqueue::keyspace::{self, Bytes, Result, Versionstamp, limits};
 use microqueue::{Item, ItemId};
 
-use crate::error::{Error, Result};
 use crate::session::SessionId;
 
 /// The format number of all records.
@@ -165,7 +164,7 @@ impl Part {
     }
 
     pub(crate) fn decode(key: &[u8], value: Bytes) -> Result<Self> {
-        let part = record::decode(key, &value, FORMAT, |fields| {
+        record::decode(key, &value, FORMAT, |fields| {
             let parts = fields.u32()?;
             let id = ItemId::Commit {
                 versionstamp: Versionstamp::from_bytes(fields.array()?),
@@ -175,8 +174,7 @@ impl Part {
             let value = record.map_err(|error| error.reason)?;
             let item = Item { id, value };
             Ok(Self { parts, item })
-        });
-        part.map_err(Error::from)
+        })
     }
 }
 

@@ -220,7 +220,7 @@ where
         self.deliveries.lose_all();
         self.request = None;
         self.sleep = None;
-        self.member.open().await
+        Ok(self.member.open().await?)
     }
 
     /// Works until it is shut down.

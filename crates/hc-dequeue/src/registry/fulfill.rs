@@ -104,7 +104,7 @@ pub(crate) async fn view_queue<T>(
     let (is_paused, requests, life, items) = try_join!(
         is_paused(tr, keys),
         first_request.map_err(Error::from),
-        keys.sessions.life(tr, context.session),
+        keys.sessions.life(tr, context.session).map_err(Error::from),
         items
     )?;
     Ok(QueueView {
@@ -202,7 +202,8 @@ pub(crate) async fn fulfill<T>(
     };
     let sessions = requests.iter().map(|request| request.value.session);
     let sessions = sessions.chain([context.session]).collect();
-    let (alive, items) = try_join!(keys.sessions.living(tr, sessions), items)?;
+    let alive = keys.sessions.living(tr, sessions).map_err(Error::from);
+    let (alive, items) = try_join!(alive, items)?;
     // Without a request the session's own demand is one more to be answered, if it lives.
     let takes_last = of_own > 0 && alive.contains(&context.session);
     let mut pairing = Pairing {
@@ -337,7 +338,7 @@ async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
     // Safe as a snapshot read: of what is promoted, each key is in a conflict range.
     let due = tr.get_range(&query, Isolation::Snapshot).await?;
     for row in &due.rows {
-        let item = keys.delayed(keys.ready_of(row)?).decode(row)?;
+        let item = keys.delayed(keys.parse_ready(row)?).decode(row)?;
         tr.add_conflict_key(ConflictKind::Read, row.key())?;
         tr.clear(row.key());
         keys.items.insert(tr, &item.id, &item.value)?;

@@ -145,7 +145,7 @@ async fn supply_if(
         pause.map_err(Error::from),
         has_queued
     )?;
-    let due = delayed.rows.first().map(|row| keys.ready_of(row));
+    let due = delayed.rows.first().map(|row| keys.parse_ready(row));
     let due = due.transpose()?;
     let is_due = due.is_some_and(|due| due <= wall_millis(&keys.env));
     Ok(Supply {

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use microqueue::keyspace::{Database, Runner, Transaction, Tx, VersionClock};
+use microqueue::keyspace::{self, Database, Result, Runner, Transaction, Tx, VersionClock};
 
 use super::{SessionId, Sessions};
-use crate::error::{Error, Result};
 
 /// How often a lease ticks: as often as the version clock must observe in order not to judge late.
 const TICKS_PER_LEASE: u32 = 6;
@@ -86,7 +85,7 @@ impl<D: Database> Member<D> {
         let (sessions, session) = (&self.sessions, self.id);
         let open = |tr| async move {
             sessions.open(&tr, session);
-            Ok::<_, Error>(())
+            Ok::<_, keyspace::Error>(())
         };
         self.runner.run(open).await?;
         tracing::debug!(recipe = %sessions.subspace(), %session, "opened a session");
@@ -116,7 +115,7 @@ impl<D: Database> Member<D> {
         let now = self.runner.environment().now();
         let interval = self.lease / TICKS_PER_LEASE;
         self.next_tick = now + interval;
-        let read = |tr: Tx<_>| async move { Ok::<_, Error>(tr.read_version().await?) };
+        let read = |tr: Tx<_>| async move { tr.read_version().await };
         self.clock.observe(self.runner.run(read).await?);
         if now < self.next_beat {
             return Ok(Tick::Observed);

@@ -25,12 +25,9 @@ use std::fmt;
 use futures::future::try_join_all;
 use futures::try_join;
 use microqueue::keyspace::{
-    self, ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction,
-    read_all,
+    self, ConflictKind, Isolation, KeyValue, RangeQuery, Result, StreamingMode, Subspace,
+    Transaction, Versionstamp, read_all,
 };
-
-use crate::error::{Error, Result};
-use crate::keys::stamp_of;
 
 pub use self::member::{Member, Tick};
 
@@ -71,7 +68,7 @@ impl Life {
         match value {
             [FORMAT, 1] => Ok(Self::Alive),
             [FORMAT, 0] => Ok(Self::Dead),
-            _ => Err(keyspace::Error::corrupt(key, "expected a session's state").into()),
+            _ => Err(keyspace::Error::corrupt(key, "expected a session's state")),
         }
     }
 }
@@ -169,7 +166,7 @@ impl Sessions {
                 } else {
                     self.life(tr, session).await?
                 };
-                Ok::<_, Error>((life == Some(Life::Alive)).then_some(session))
+                Ok::<_, keyspace::Error>((life == Some(Life::Alive)).then_some(session))
             }
         });
         Ok(try_join_all(lives).await?.into_iter().flatten().collect())
@@ -211,7 +208,7 @@ impl Sessions {
         let rows = self.page(tr, "s").await?;
         let session = |row: &KeyValue| {
             let life = Life::decode(row.key(), row.value())?;
-            Ok((self.named("s", row.key())?, life))
+            Ok((self.parse_session("s", row.key())?, life))
         };
         rows.iter().map(session).collect()
     }
@@ -223,8 +220,8 @@ impl Sessions {
     pub(crate) async fn heartbeats(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, i64)>> {
         let rows = self.page(tr, "b").await?;
         let heartbeat = |row: &KeyValue| {
-            let version = stamp_of(row.key(), row.value())?.commit_version();
-            Ok((self.named("b", row.key())?, version))
+            let version = parse_stamp(row.key(), row.value())?.commit_version();
+            Ok((self.parse_session("b", row.key())?, version))
         };
         rows.iter().map(heartbeat).collect()
     }
@@ -292,7 +289,7 @@ impl Sessions {
             Some(Life::Alive) => {}
         }
         if let Some(heartbeat) = heartbeat.await? {
-            let version = stamp_of(&key, &heartbeat)?.commit_version();
+            let version = parse_stamp(&key, &heartbeat)?.commit_version();
             if version_ago.is_none_or(|ago| version > ago) {
                 return Ok(false);
             }
@@ -330,17 +327,23 @@ impl Sessions {
     async fn page(&self, tr: &impl Transaction, part: &str) -> Result<Vec<KeyValue>> {
         let (begin, end) = self.subspace.subspace(&part).range();
         let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_CENSUS);
-        Ok(read_all(tr, query, Isolation::Snapshot).await?)
+        read_all(tr, query, Isolation::Snapshot).await
     }
 
-    /// Returns the session that a key of a part names.
-    fn named(&self, part: &str, key: &[u8]) -> Result<SessionId> {
+    /// Returns the session of a key in a part.
+    fn parse_session(&self, part: &str, key: &[u8]) -> Result<SessionId> {
         let session: Option<Vec<u8>> = self.subspace.subspace(&part).unpack(key).ok();
         let session = session.and_then(|bytes| bytes.try_into().ok());
         session
             .map(SessionId)
-            .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a session").into())
+            .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a session"))
     }
+}
+
+/// Returns the versionstamp of a heartbeat.
+fn parse_stamp(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
+    Versionstamp::try_from(value)
+        .map_err(|_| keyspace::Error::corrupt(key, "expected the ten bytes of a versionstamp"))
 }
 
 #[cfg(test)]
@@ -407,9 +410,9 @@ mod tests {
         let key = |part: &[u8]| [b"Q\x02", part, b"\0\x01", &[7; 16], b"\0"].concat();
         assert_eq!(sessions.state(session), key(b"s"));
         assert_eq!(sessions.heartbeat(session), key(b"b"));
-        assert_eq!(sessions.named("s", &key(b"s")).unwrap(), session);
-        assert!(sessions.named("s", b"Q").is_err());
-        assert!(sessions.named("b", b"Q\x02b\0\x01\x07\0").is_err());
+        assert_eq!(sessions.parse_session("s", &key(b"s")).unwrap(), session);
+        assert!(sessions.parse_session("s", b"Q").is_err());
+        assert!(sessions.parse_session("b", b"Q\x02b\0\x01\x07\0").is_err());
         for (life, bytes) in [(Life::Alive, [1, 1]), (Life::Dead, [1, 0])] {
             assert_eq!(life.encode(), bytes);
             assert_eq!(Life::decode(b"key", &bytes).unwrap(), life);
