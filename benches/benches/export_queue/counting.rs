@@ -8,7 +8,7 @@ use std::time::Duration;
 use benches::contender::Site;
 use benches::load::{Sample, digest};
 use benches::meter::Metered;
-use combine::{CombineQueue, Settings, Unobserved};
+use combine::{BoxError, CombineQueue, Settings, Unobserved};
 use futures::future::try_join_all;
 use hc_dequeue::{Delivery, HighContentionQueue, WorkerOptions};
 use keyspace::codec::{Bincode, Codec};
@@ -156,7 +156,7 @@ pub(crate) async fn drain<C: Counting>(
                 let took = runner.environment().now() - began;
                 // Nobody waits for what comes again.
                 let _ = counted.send(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
-                Ok::<_, combine::Error>(())
+                Ok::<_, BoxError>(())
             }
         }
     };
@@ -183,12 +183,13 @@ async fn count<C: Counting>(
     counting: &C,
     runner: &Runner<Metered<Store>>,
     delivery: &Delivery<String>,
-) -> combine::Result<()> {
+) -> Result<(), BoxError> {
     let counts: Vec<_> = of_document(delivery.value()).into_iter().collect();
     let counts = &counts;
     let count = |tr| async move {
         delivery.ack(&tr).await?;
-        counting.stage(&tr, counts).await
+        counting.stage(&tr, counts).await?;
+        Ok::<_, BoxError>(())
     };
     runner.run(count).await
 }

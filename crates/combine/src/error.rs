@@ -30,10 +30,6 @@ pub enum Error {
     #[error(transparent)]
     Updates(#[from] microqueue::Error),
 
-    /// A worker's session could not be opened, kept or ended.
-    #[error("session of a worker failed")]
-    Session(#[from] hc_dequeue::Error),
-
     /// The queue was created with other settings. Nothing was changed.
     #[error("queue `{queue}` was created with {stored}, not with {given}: open it with those")]
     SettingsDiffer {

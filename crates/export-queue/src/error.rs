@@ -28,10 +28,6 @@ pub enum Error {
     #[error(transparent)]
     InvalidSettings(#[from] InvalidSettings),
 
-    /// A worker's session could not be opened, kept or ended.
-    #[error("session of a worker failed")]
-    Session(#[from] combine::hc_dequeue::Error),
-
     /// The queue was created with other settings. Nothing was changed.
     #[error(
         "queue `{queue}` was created with {stored:?} and the codecs {stored_codecs:?} for key and \

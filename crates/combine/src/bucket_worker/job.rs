@@ -11,12 +11,7 @@ use crate::keys::Bucket;
 /// Something to be done bucket by bucket, by sessions that divide the buckets between them.
 pub trait Job: Send + Sync + 'static {
     /// What can go wrong.
-    type Error: std::error::Error
-        + From<keyspace::Error>
-        + From<hc_dequeue::Error>
-        + Send
-        + Sync
-        + 'static;
+    type Error: std::error::Error + From<keyspace::Error> + Send + Sync + 'static;
 
     /// What is to be remembered of a bucket from one step to the next, while there is something to do.
     type State: Default + Send + 'static;
