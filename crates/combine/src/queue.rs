@@ -68,7 +68,7 @@ where
     ///
     /// # Conflicts
     /// As [`open`](Self::open), and as
-    /// [`Ids::take`](hc_dequeue::keyspace::ids::Ids::take).
+    /// [`Ids::register`](hc_dequeue::keyspace::ids::Ids::register).
     ///
     /// # Errors
     /// As [`open`](Self::open), and
@@ -94,8 +94,8 @@ where
         let (handle, options) = (&queue, &options);
         runner
             .run(|tr| async move {
-                let taken = options.take_id(&tr, handle.subspace(), "combine");
-                taken.await?;
+                let registered = options.register(&tr, handle.subspace(), "combine");
+                registered.await?;
                 handle.agree(&tr).await
             })
             .await?;

@@ -62,7 +62,7 @@ where
     ///
     /// # Conflicts
     /// As [`open`](Self::open), and as
-    /// [`Ids::take`](combine::keyspace::ids::Ids::take).
+    /// [`Ids::register`](combine::keyspace::ids::Ids::register).
     ///
     /// # Errors
     /// As [`open`](Self::open), and
@@ -87,8 +87,8 @@ where
         let (handle, options) = (&queue, &options);
         runner
             .run(|tr| async move {
-                let taken = options.take_id(&tr, handle.subspace(), "export-queue");
-                taken.await?;
+                let registered = options.register(&tr, handle.subspace(), "export-queue");
+                registered.await?;
                 handle.agree(&tr).await
             })
             .await?;

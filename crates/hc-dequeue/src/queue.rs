@@ -60,7 +60,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// `hc-dequeue`.
     ///
     /// # Conflicts
-    /// As [`open`](Self::open), and as [`Ids::take`](microqueue::keyspace::ids::Ids::take).
+    /// As [`open`](Self::open), and as [`Ids::register`](microqueue::keyspace::ids::Ids::register).
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Overlap`](microqueue::keyspace::Error::Overlap). Nothing was
@@ -90,8 +90,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let (handle, options) = (&queue, &options);
         runner
             .run(|tr| async move {
-                let taken = options.take_id(&tr, handle.subspace(), "hc-dequeue");
-                taken.await?;
+                let registered = options.register(&tr, handle.subspace(), "hc-dequeue");
+                registered.await?;
                 handle.agree(&tr).await
             })
             .await?;

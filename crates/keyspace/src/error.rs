@@ -211,13 +211,13 @@ pub enum Error {
 
     /// A subspace overlaps one that a registry of [ids](crate::ids) knows. Nothing was changed: give
     /// the recipe another one.
-    #[error("subspace `{given}` overlaps `{taken}`, which `{recipe}` has: choose another one")]
+    #[error("subspace `{given}` overlaps `{registered}`, which `{recipe}` has: choose another one")]
     Overlap {
         /// The one that was asked for.
         given: Box<Subspace>,
-        /// The one that is taken.
-        taken: Box<Subspace>,
-        /// Who has it.
+        /// The one that is registered.
+        registered: Box<Subspace>,
+        /// The recipe that has it.
         recipe: String,
     },
 

@@ -1,4 +1,4 @@
-//! A registry of ids: which subspaces are taken, and by which recipe.
+//! A registry of ids: which recipe has which subspace.
 //!
 //! # Key schema
 //!
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::selector::{KeyValue, RangeQuery};
 use crate::transaction::{Isolation, Transaction, key_after};
 
-/// Knows which subspaces are taken. See the [module documentation](self).
+/// Knows which recipe has which subspace. See the [module documentation](self).
 ///
 /// ```
 /// use keyspace::ids::Ids;
@@ -28,9 +28,9 @@ use crate::transaction::{Isolation, Transaction, key_after};
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let ids = &Ids::new(Subspace::from("ids"));
 /// let (orders, open_orders) = (&Subspace::from("orders"), &Subspace::from(("orders", "open")));
-/// runner.run(|tr| async move { ids.take(&tr, orders, "jobs").await }).await?;
-/// let taken = runner.run(|tr| async move { ids.take(&tr, open_orders, "logs").await }).await;
-/// assert!(matches!(taken, Err(Error::Overlap { .. })));
+/// runner.run(|tr| async move { ids.register(&tr, orders, "jobs").await }).await?;
+/// let refused = runner.run(|tr| async move { ids.register(&tr, open_orders, "logs").await }).await;
+/// assert!(matches!(refused, Err(Error::Overlap { .. })));
 /// # Ok(())
 /// # }
 /// ```
@@ -46,11 +46,11 @@ impl Ids {
         Self { subspace }
     }
 
-    /// Stages that a recipe has a subspace. To take again what the same recipe has changes nothing.
+    /// Stages that a recipe has a subspace. Registering it again for the same recipe changes nothing.
     ///
     /// # Conflicts
-    /// Reads the subspaces next to it, and writes its own: of two that overlap and are taken at the
-    /// same time, one fails.
+    /// Reads the subspaces next to it, and writes its own: of two that overlap and are registered
+    /// at the same time, one fails.
     ///
     /// # Errors
     /// [`Error::Overlap`] if another recipe has this subspace, one inside of it, or one that it is
@@ -59,7 +59,7 @@ impl Ids {
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
-    pub async fn take(
+    pub async fn register(
         &self,
         tr: &impl Transaction,
         subspace: &Subspace,
@@ -82,10 +82,10 @@ impl Ids {
         let behind = tr.get_range(&behind, Isolation::Serializable);
         let (before, behind) = futures::try_join!(before, behind)?;
         for row in before.rows.iter().chain(&behind.rows) {
-            let (taken, by) = self.decode(row)?;
-            let is_own = taken.bytes() == subspace.bytes() && by == recipe;
-            if !is_own && overlap(taken.bytes(), subspace.bytes()) {
-                return Err(self.refusal(subspace, taken, by));
+            let (registered, by) = self.decode(row)?;
+            let is_own = registered.bytes() == subspace.bytes() && by == recipe;
+            if !is_own && overlap(registered.bytes(), subspace.bytes()) {
+                return Err(self.refusal(subspace, registered, by));
             }
         }
         tr.set(&key, recipe.as_bytes());
@@ -96,7 +96,7 @@ impl Ids {
     ///
     /// # Conflicts
     /// Writes it.
-    pub fn release(&self, tr: &impl Transaction, subspace: &Subspace) {
+    pub fn unregister(&self, tr: &impl Transaction, subspace: &Subspace) {
         tr.clear(&self.key(subspace));
     }
 
@@ -112,10 +112,10 @@ impl Ids {
         Ok((Subspace::from_bytes(prefix), recipe))
     }
 
-    fn refusal(&self, given: &Subspace, taken: Subspace, recipe: String) -> Error {
+    fn refusal(&self, given: &Subspace, registered: Subspace, recipe: String) -> Error {
         Error::Overlap {
             given: Box::new(given.clone()),
-            taken: Box::new(taken),
+            registered: Box::new(registered),
             recipe,
         }
     }

@@ -55,24 +55,24 @@ impl<C> OpenOptions<C> {
         self
     }
 
-    /// Takes the subspace in the registry, if there is one, for a recipe of this name.
+    /// Registers the subspace for a recipe of this name, if the options name a registry.
     ///
     /// # Conflicts
-    /// As [`Ids::take`].
+    /// As [`Ids::register`].
     ///
     /// # Errors
-    /// As [`Ids::take`].
+    /// As [`Ids::register`].
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
-    pub async fn take_id(
+    pub async fn register(
         &self,
         tr: &impl Transaction,
         subspace: &Subspace,
         recipe: &str,
     ) -> Result<()> {
         match &self.ids {
-            Some(ids) => ids.take(tr, subspace, recipe).await,
+            Some(ids) => ids.register(tr, subspace, recipe).await,
             None => Ok(()),
         }
     }

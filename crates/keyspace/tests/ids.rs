@@ -8,27 +8,27 @@ use keyspace::{Code, Database, Environment, Error, OwnedTransaction, Result, Sub
 
 conformance::on_every_store!(
     what_overlaps_is_refused_and_nothing_else,
-    what_is_released_can_be_taken,
-    of_two_that_overlap_and_are_taken_at_the_same_time_one_fails,
+    what_is_unregistered_can_be_registered_for_another_recipe,
+    of_two_that_overlap_and_are_registered_at_the_same_time_one_fails,
 );
 
 fn ids(store: &TestStore) -> Ids {
     Ids::new(store.root.subspace(&"ids"))
 }
 
-async fn take(store: &TestStore, ids: &Ids, subspace: &Subspace, recipe: &str) -> Result<()> {
+async fn register(store: &TestStore, ids: &Ids, subspace: &Subspace, recipe: &str) -> Result<()> {
     let runner = store.runner();
     runner
-        .run(|tr| async move { ids.take(&tr, subspace, recipe).await })
+        .run(|tr| async move { ids.register(&tr, subspace, recipe).await })
         .await
 }
 
-/// Takes random short prefixes, over an alphabet of what tuples treat differently.
+/// Registers random short prefixes, over an alphabet of what tuples treat differently.
 async fn what_overlaps_is_refused_and_nothing_else(store: TestStore) {
     let env = Environment::system();
     for _ in 0..10 {
         let store = store.fresh();
-        let (ids, mut taken) = (ids(&store), Vec::<Vec<u8>>::new());
+        let (ids, mut registered) = (ids(&store), Vec::<Vec<u8>>::new());
         for _ in 0..40 {
             let [length, random @ ..] = env.random_bytes::<5>();
             let length = usize::from(length) % random.len() + 1;
@@ -36,56 +36,58 @@ async fn what_overlaps_is_refused_and_nothing_else(store: TestStore) {
                 .map(|byte| [0, 1, b'a', 0xff][usize::from(byte % 4)])
                 .collect();
             let subspace = Subspace::from_bytes(prefix.clone());
-            let is_free = !taken
+            let is_free = !registered
                 .iter()
                 .any(|other| other.starts_with(&prefix) || prefix.starts_with(other));
-            match take(&store, &ids, &subspace, "recipe").await {
+            match register(&store, &ids, &subspace, "recipe").await {
                 Ok(()) => assert!(
-                    is_free || taken.contains(&prefix),
-                    "{prefix:?} of {taken:?}"
+                    is_free || registered.contains(&prefix),
+                    "{prefix:?} of {registered:?}"
                 ),
-                Err(Error::Overlap { taken: by, .. }) => {
-                    assert!(!is_free, "{prefix:?} of {taken:?}");
-                    assert!(taken.iter().any(|other| other == by.bytes()));
+                Err(Error::Overlap { registered: by, .. }) => {
+                    assert!(!is_free, "{prefix:?} of {registered:?}");
+                    assert!(registered.iter().any(|other| other == by.bytes()));
                 }
                 Err(error) => panic!("{error}"),
             }
             if is_free {
-                taken.push(prefix);
+                registered.push(prefix);
             }
         }
-        assert!(taken.len() > 1);
+        assert!(registered.len() > 1);
     }
 }
 
-async fn what_is_released_can_be_taken(store: TestStore) {
+async fn what_is_unregistered_can_be_registered_for_another_recipe(store: TestStore) {
     let ids = ids(&store);
     let subspace = Subspace::from("orders");
-    take(&store, &ids, &subspace, "one").await.unwrap();
-    take(&store, &ids, &subspace, "one").await.unwrap();
-    let refused = take(&store, &ids, &subspace, "other").await.unwrap_err();
+    register(&store, &ids, &subspace, "one").await.unwrap();
+    register(&store, &ids, &subspace, "one").await.unwrap();
+    let refused = register(&store, &ids, &subspace, "other")
+        .await
+        .unwrap_err();
     assert!(refused.to_string().contains("which `one` has"), "{refused}");
     let own = store.root.subspace(&"ids");
-    let refused = take(&store, &ids, &own, "other").await.unwrap_err();
+    let refused = register(&store, &ids, &own, "other").await.unwrap_err();
     assert!(matches!(refused, Error::Overlap { .. }), "{refused}");
 
     let (ids, subspace) = (&ids, &subspace);
-    let release = |tr| async move {
-        ids.release(&tr, subspace);
+    let unregister = |tr| async move {
+        ids.unregister(&tr, subspace);
         Ok::<_, Error>(())
     };
-    store.runner().run(release).await.unwrap();
-    take(&store, ids, subspace, "other").await.unwrap();
+    store.runner().run(unregister).await.unwrap();
+    register(&store, ids, subspace, "other").await.unwrap();
 }
 
-async fn of_two_that_overlap_and_are_taken_at_the_same_time_one_fails(store: TestStore) {
+async fn of_two_that_overlap_and_are_registered_at_the_same_time_one_fails(store: TestStore) {
     for [one, other] in [["a", "a"], ["a", "ab"], ["ab", "a"]] {
         let store = store.fresh();
         let ids = ids(&store);
         let mut transactions = [store.db.begin().unwrap(), store.db.begin().unwrap()];
         for (tr, name) in transactions.iter().zip([one, other]) {
             let subspace = Subspace::from_bytes(name);
-            ids.take(tr, &subspace, name).await.unwrap();
+            ids.register(tr, &subspace, name).await.unwrap();
         }
         let [first, second] = &mut transactions;
         first.commit().await.unwrap();

@@ -106,7 +106,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// `microqueue`.
     ///
     /// # Conflicts
-    /// As [`verify_order`](Self::verify_order), and as [`Ids::take`](keyspace::ids::Ids::take).
+    /// As [`verify_order`](Self::verify_order), and as [`Ids::register`](keyspace::ids::Ids::register).
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`Overlap`](keyspace::Error::Overlap). Nothing was changed.
@@ -129,7 +129,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         runner
             .run(|tr| async move {
                 options
-                    .take_id(&tr, handle.subspace(), "microqueue")
+                    .register(&tr, handle.subspace(), "microqueue")
                     .await?;
                 handle.verify_order(&tr).await
             })
