@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use futures::future::try_join_all;
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{
     Bytes, Isolation, RangeQuery, StreamingMode, Transaction, key_after, read_all,
@@ -91,26 +90,6 @@ where
         let row = self.keys.value(self.keys.bucket(&key), &key);
         let value = Value::decode(&row, tr.get(&row, isolation).await?)?;
         self.decode(&row, value.bytes)
-    }
-
-    /// Returns the values of keys as they were last reported, in the order of the keys.
-    ///
-    /// # Conflicts
-    /// As [`settled`](Self::settled), for each key.
-    ///
-    /// # Errors
-    /// As [`settled`](Self::settled).
-    ///
-    /// # Cancel safety
-    /// Reads only.
-    pub async fn settled_many(
-        &self,
-        tr: &impl Transaction,
-        keys: &[K],
-        isolation: Isolation,
-    ) -> Result<Vec<Option<V>>> {
-        let values = keys.iter().map(|key| self.settled(tr, key, isolation));
-        try_join_all(values).await
     }
 
     /// Returns the value of a key after every update that was committed before this transaction
@@ -207,41 +186,7 @@ where
         limit: usize,
         isolation: Isolation,
     ) -> Result<Vec<(K, V)>> {
-        let range = self.keys.values();
-        self.values_in(tr, range, after, limit, isolation).await
-    }
-
-    /// Returns a page of the keys of one bucket that have a value, as [`values`](Self::values) does of
-    /// all. `after` must be of the bucket.
-    ///
-    /// # Conflicts
-    /// As [`values`](Self::values).
-    ///
-    /// # Errors
-    /// As [`values`](Self::values).
-    ///
-    /// # Cancel safety
-    /// Reads only.
-    pub async fn values_of_bucket(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-        after: Option<&K>,
-        limit: usize,
-        isolation: Isolation,
-    ) -> Result<Vec<(K, V)>> {
-        let range = self.keys.values_of(bucket).range();
-        self.values_in(tr, range, after, limit, isolation).await
-    }
-
-    async fn values_in(
-        &self,
-        tr: &impl Transaction,
-        (mut begin, end): (Vec<u8>, Vec<u8>),
-        after: Option<&K>,
-        limit: usize,
-        isolation: Isolation,
-    ) -> Result<Vec<(K, V)>> {
+        let (mut begin, end) = self.keys.values();
         if let Some(after) = after {
             let after = self.encode_key(after)?;
             begin = key_after(&self.keys.value(self.keys.bucket(&after), &after));

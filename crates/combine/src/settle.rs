@@ -3,12 +3,12 @@
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::recipe::wait_until_none;
 use hc_dequeue::keyspace::{
     Database, Isolation, RangeQuery, Runner, Transaction, Versionstamp, read_all,
 };
 use hc_dequeue::microqueue::{Item, ItemId};
 
-use crate::bucket_worker::wait_until_none;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::queue::CombineQueue;
@@ -105,7 +105,11 @@ where
     }
 
     /// Waits until there is nothing to combine: for tests, and for jobs that end. Workers must be
-    /// running somewhere. With an observer that adds to another queue, wait for this one first.
+    /// running somewhere. An update that was set aside counts as combined. With an observer that adds
+    /// to another queue, wait for this one first.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
     ///
     /// # Errors
     /// Those of [`Runner::run`].

@@ -14,7 +14,7 @@ use combine::{
 };
 use common::{LONG, Log, Queue, World, settings};
 use conformance::stores::TestStore;
-use keyspace::codec::{Bincode, Codec, Json};
+use keyspace::codec::{Codec, Json, MessagePack};
 use keyspace::ids::Ids;
 use keyspace::{Isolation, OpenOptions, RangeQuery, Transaction, read_all};
 use tokio::time::timeout;
@@ -51,7 +51,7 @@ async fn clear(world: &World, row: &[u8]) {
 /// What the codec makes of a key.
 fn encoded(key: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    <Bincode as Codec<String>>::encode(&Bincode, &key.to_owned(), &mut bytes).unwrap();
+    <MessagePack as Codec<String>>::encode(&MessagePack, &key.to_owned(), &mut bytes).unwrap();
     bytes
 }
 
@@ -101,10 +101,10 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
     let refused = codec.await.unwrap_err();
     assert!(
         matches!(&refused, Error::SettingsDiffer { stored, given, .. }
-            if stored.codecs == ["Bincode"; 3] && given.codecs == ["Json"; 3]),
+            if stored.codecs == ["MessagePack"; 3] && given.codecs == ["Json"; 3]),
         "{refused}"
     );
-    for name in ["Bincode", "Json"] {
+    for name in ["MessagePack", "Json"] {
         assert!(refused.to_string().contains(name), "{refused}");
     }
     let subspace = world.queue.subspace().clone();

@@ -90,7 +90,7 @@ async fn aside(world: &World) -> Vec<SetAside> {
 
 /// What the codec makes of a key.
 fn encoded(key: &str) -> Vec<u8> {
-    [&[u8::try_from(key.len()).unwrap()], key.as_bytes()].concat()
+    [&[0xa0 | u8::try_from(key.len()).unwrap()], key.as_bytes()].concat()
 }
 
 async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: TestStore) {

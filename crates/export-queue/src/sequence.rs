@@ -65,7 +65,7 @@ impl Sequence {
     ///
     /// ```
     /// use export_queue::Sequence;
-    /// use export_queue::combine::hc_dequeue::microqueue::keyspace::{self, Database, Transaction};
+    /// use export_queue::keyspace::{self, Database, Transaction};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> keyspace::Result<()> {

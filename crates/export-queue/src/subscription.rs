@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use combine::bucket_worker::wait_until_none;
 use combine::hc_dequeue::session::Sessions;
 use combine::keyspace::codec::{Codec, MessagePack};
+use combine::keyspace::recipe::wait_until_none;
 use combine::keyspace::{Database, Isolation, Runner, Transaction, limits};
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
@@ -113,7 +113,10 @@ where
     }
 
     /// Waits until everything is exported: for tests, and for jobs that end. Workers must be running
-    /// somewhere, and the subscription must not be paused. What became a dead letter counts as exported.
+    /// somewhere, and the subscription must not be paused. A dead letter counts as exported.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot, but for the names of the subscriptions.
     ///
     /// # Errors
     /// [`NoSubscription`](Error::NoSubscription) as soon as it is removed; those of [`Runner::run`].

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use microqueue::keyspace::Transaction;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::recipe::wait_until_none;
+use microqueue::keyspace::{Database, Runner, Transaction};
 use microqueue::{Item, ItemId};
 
 use crate::counters::read_counter;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keys::{Counter, Records};
 use crate::queue::HighContentionQueue;
 use crate::record::Record;
@@ -66,6 +67,33 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads only.
     pub async fn len(&self, tr: &impl Transaction) -> Result<u64> {
         read_counter(tr, &self.keys, Counter::Queued).await
+    }
+
+    /// Waits until there is nothing to do: for tests, and for jobs that end. Consumers or workers must be
+    /// running somewhere, and the queue must not be paused. It waits for items that are queued, delayed
+    /// or held. A dead letter counts as done.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// As [`stats`](Self::stats), and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
+        wait_until_none(runner, |tr| async move {
+            let stats = self.stats(&tr).await?;
+            let counters = [
+                (stats.queued, Counter::Queued),
+                (stats.delayed, Counter::Delayed),
+                (stats.held, Counter::Held),
+            ];
+            // Whatever happens to an item changes the counter of the place that it leaves.
+            let left = counters.into_iter().find(|(count, _)| *count > 0);
+            Ok::<_, Error>(left.map(|(_, counter)| self.keys.counter(counter)))
+        })
+        .await
     }
 
     /// Returns the first item and leaves it in the queue, or `None` if none waits.

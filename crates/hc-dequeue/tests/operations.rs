@@ -30,6 +30,7 @@ conformance::on_every_store!(
     dedupe_ids_are_removed_once_they_were_kept_for_long_enough,
     a_full_queue_refuses,
     looking_changes_nothing,
+    a_queue_is_idle_when_nothing_is_queued_delayed_or_held,
     a_paused_queue_grants_nothing,
     a_stream_delivers_until_it_is_shut_down,
     several_items_are_acknowledged_together,
@@ -479,5 +480,44 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     let again = world.enqueue_with(7, &later).await.unwrap();
     assert!(matches!(again, Enqueued::Staged(_)));
     world.ack(&held).await.unwrap();
+    world.check().await;
+}
+
+/// Returns whether a wait for the queue to be idle ends while the queue is read many times.
+async fn is_idle(world: &World) -> bool {
+    let read = async {
+        for _ in 0..20 {
+            world.stats().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        idle = world.queue.wait_idle(&world.runner) => {
+            idle.unwrap();
+            true
+        }
+        () = read => false,
+    }
+}
+
+async fn a_queue_is_idle_when_nothing_is_queued_delayed_or_held(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    assert!(is_idle(&world).await);
+    world.enqueue([1]).await;
+    assert!(!is_idle(&world).await);
+    let consumer = world.consumer().await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    assert_eq!(world.stats().await.held, 1);
+    assert!(!is_idle(&world).await);
+    let idle = timeout(LONG, world.queue.wait_idle(&world.runner));
+    let (idle, acknowledged) = tokio::join!(idle, world.ack(&delivery));
+    acknowledged.unwrap();
+    idle.unwrap().unwrap();
+
+    let (queue, later) = (&world.queue, &Enqueue::new().after(LONG * 60));
+    let enqueue = |tr| async move { queue.enqueue_with(&tr, &2, later).await };
+    let enqueued = world.runner.run(enqueue).await.unwrap();
+    assert!(matches!(enqueued, Enqueued::Staged(_)));
+    assert!(!is_idle(&world).await);
     world.check().await;
 }

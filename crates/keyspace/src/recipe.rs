@@ -1,15 +1,19 @@
-//! Opening a recipe: what the `open` of every recipe has in common.
+//! What recipes have in common: how they are opened, and how callers wait for what workers do.
 //!
 //! A recipe that has settings stores them under a key of its subspace when it is first opened, and
 //! every later opening compares its own with them. All of that happens in one transaction.
 
+use std::future::Future;
+use std::time::Duration;
+
 use foundationdb_tuple::Subspace;
 
 use crate::codec::MessagePack;
-use crate::error::Result;
+use crate::error::{Result, RunError};
 use crate::ids::Ids;
 use crate::record::{self, Fields};
-use crate::transaction::{Isolation, Transaction};
+use crate::run::{Runner, Tx};
+use crate::transaction::{Database, Isolation, Transaction};
 
 /// How a recipe is opened, beside its settings: with which codec, and in which registry of ids.
 ///
@@ -148,4 +152,45 @@ pub async fn agree<S: StoredSettings>(
     // Both as they are stored: a time loses what is below a millisecond.
     let (given, stored) = (S::decode(key, &given)?, S::decode(key, &stored)?);
     Ok(Some(stored).filter(|stored| !given.agrees_with(stored)))
+}
+
+/// How long to wait for a watch before reading anyway: watches get lost.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs `find` until it returns `None`. In between it waits for a change of the key that `find`
+/// returned, which is one that every step of a worker changes.
+///
+/// # Conflicts
+/// Those of `find`, which may read by snapshot.
+///
+/// # Errors
+/// Those of [`Runner::run`].
+///
+/// # Cancel safety
+/// Reads only, if `find` does.
+pub async fn wait_until_none<D, E, Kind, Fut>(
+    runner: &Runner<D>,
+    find: impl Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
+) -> Result<(), E>
+where
+    D: Database,
+    E: RunError<Kind>,
+    Fut: Future<Output = Result<Option<Vec<u8>>, E>> + Send,
+{
+    loop {
+        let find = &find;
+        let read = |tr: Tx<D::Transaction>| async move {
+            let found = find(tr.clone()).await?;
+            Ok::<_, E>(found.map(|key| tr.watch(&key)))
+        };
+        let Some(changed) = runner.run(read).await? else {
+            return Ok(());
+        };
+        // A watch that fails is as good as one that fires: the next read decides. It may fail at once,
+        // again and again.
+        let env = runner.environment();
+        if let Some(Err(_)) = env.timeout(POLL_INTERVAL, changed).await {
+            env.sleep(POLL_INTERVAL / 100).await;
+        }
+    }
 }

@@ -17,10 +17,11 @@ use tokio::task::spawn_blocking;
 
 use crate::corpus::{Corpus, Count, random_id};
 use crate::error::{Error, Result};
+use crate::keyspace::error::chain;
 use crate::keyspace::{Isolation, Transaction};
 use crate::progress::{Progress, Tally};
 use crate::sqlite::{Row, SequenceBytes, Table};
-use crate::work::{GRACE, describe};
+use crate::work::GRACE;
 
 /// How many counts one look at the store returns.
 const COUNTS_AT_ONCE: usize = 5_000;
@@ -59,11 +60,11 @@ impl Exporter<String, Option<Count>> for ToSqlite {
             Ok(()) => {}
             Err(error @ Error::Locked { .. }) => {
                 self.progress
-                    .line(format_args!("will be tried again: {}", describe(&error)));
+                    .line(format_args!("will be tried again: {}", chain(&error)));
                 return Err(error.into());
             }
             Err(error) => {
-                let problem = describe(&error);
+                let problem = chain(&error).to_string();
                 // If there is nobody to tell, the program has come to its end.
                 let _ = self.failures.send(error);
                 return Err(problem.into());

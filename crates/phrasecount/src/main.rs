@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use export_queue::combine::hc_dequeue::microqueue::keyspace;
+use export_queue::keyspace;
 use tokio::runtime;
 
 use crate::arguments::{Arguments, Command, Options};
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Without anybody who listens there is the exit status.
-            let _ = writeln!(io::stderr(), "error: {}", work::describe(&error));
+            let _ = writeln!(io::stderr(), "error: {}", keyspace::error::chain(&error));
             if error.is_no_answer() {
                 let time_limit = options.time_limit;
                 let _ = writeln!(

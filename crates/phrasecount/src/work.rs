@@ -12,6 +12,7 @@ use crate::corpus::{Corpus, Count};
 use crate::count::Counter;
 use crate::error::{Error, Result};
 use crate::keyspace::Transaction;
+use crate::keyspace::error::chain;
 use crate::progress::{Progress, Tally};
 use crate::text::ContentId;
 
@@ -68,7 +69,7 @@ impl Workers {
             async move {
                 let counted = counter.count(&delivery).await;
                 if let Err(error) = &counted {
-                    telling.line(format_args!("will be tried again: {}", describe(error)));
+                    telling.line(format_args!("will be tried again: {}", chain(error)));
                 }
                 counted
             }
@@ -113,11 +114,4 @@ pub(crate) async fn wait_idle(store: &Corpus, tally: &Tally, progress: &Progress
     let phrases = tally.phrases_moved();
     phase.finish(&format!("counted: {phrases} phrases of contents"));
     Ok(())
-}
-
-/// Tells of an error, down to its first cause.
-pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let texts: Vec<_> = causes.map(ToString::to_string).collect();
-    texts.join(": ")
 }

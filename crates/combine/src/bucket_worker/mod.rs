@@ -12,12 +12,10 @@ mod job;
 mod options;
 mod pending;
 mod roster;
-mod wait;
 mod worker;
 
 pub use self::handle::WorkerHandle;
 pub use self::job::{Assignment, Job, Next};
 pub use self::options::BucketWorkerOptions;
 pub use self::pending::{Pending, PendingGauges};
-pub use self::wait::wait_until_none;
 pub use self::worker::BucketWorker;

@@ -230,7 +230,10 @@ where
             let (tr, exact) = (&tr, &Exact::default());
             let marks = read_all(tr, marks.clone(), Isolation::Snapshot).await?;
             let exact = try_join_all(keys.iter().map(|key| queue.exact(tr, key, exact))).await?;
-            let settled = queue.settled_many(tr, keys, Isolation::Snapshot).await?;
+            let settled = keys
+                .iter()
+                .map(|key| queue.settled(tr, key, Isolation::Snapshot));
+            let settled = try_join_all(settled).await?;
             Ok::<_, Error>((marks, exact, settled, log.reports_in(tr).await?))
         };
         let (marks, exact, settled, reports) = self.world.runner.run(read).await.unwrap();

@@ -5,8 +5,7 @@ use std::future::pending;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use combine::hc_dequeue::Backoff;
-use combine::{BoxError, Change, ChangeObserver, CombineOptions, Worker, WorkerOptions};
+use combine::{Backoff, BoxError, Change, ChangeObserver, CombineOptions, Worker, WorkerOptions};
 use conformance::stores::TestStore;
 use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::{Environment, RunOptions, Runner, Store, Transaction};
