@@ -149,3 +149,8 @@ pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES};
 pub use crate::settings::{InvalidSettings, Settings, Stored};
 pub use crate::worker::Worker;
 pub use hc_dequeue::{self, Backoff, MIN_LEASE, WorkerOptions, keyspace, microqueue};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -107,3 +107,8 @@ pub fn scale(short: usize, long: usize) -> usize {
         short
     }
 }
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

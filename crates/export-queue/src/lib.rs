@@ -181,3 +181,18 @@ pub use combine::{
     self, Backoff, BoxError, InvalidSettings, MIN_LEASE, Pending, Settings, WorkerOptions,
     hc_dequeue, keyspace, microqueue,
 };
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+/// Compiles the example of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/export-queue.md")]
+mod guide {}
+
+/// Compiles the example of the page on composition.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/composition.md")]
+mod composition {}

@@ -155,3 +155,13 @@ pub use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES};
 pub use crate::settings::{MIN_LEASE, Settings};
 pub use crate::worker::Worker;
 pub use microqueue::{self, keyspace};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+/// Compiles the example of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/hc-dequeue.md")]
+mod guide {}

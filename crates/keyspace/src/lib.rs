@@ -75,6 +75,8 @@
 //!   why a commit happens once; [`version_clock`] how liveness is judged without clocks that agree.
 //! - [FoundationDB's developer guide](https://apple.github.io/foundationdb/developer-guide.html).
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod chaos;
 pub mod codec;
 pub mod embedded;
@@ -113,3 +115,8 @@ pub use crate::version_clock::VersionClock;
 pub use bytes::Bytes;
 pub use foundationdb_tuple as tuple;
 pub use foundationdb_tuple::Subspace;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

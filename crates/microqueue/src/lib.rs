@@ -141,5 +141,15 @@ pub use keyspace;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 mod readme {}
+
+/// Compiles and runs the example of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/microqueue.md")]
+mod guide {}
+
+/// Compiles and runs the example of the repository's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod front_page {}

@@ -107,7 +107,7 @@ pub(super) fn check_links(tree: &Tree) -> Vec<Violation> {
 }
 
 /// Returns the path from the root that `link` means in the document at `from`.
-fn resolve(from: &str, link: &str) -> String {
+pub(super) fn resolve(from: &str, link: &str) -> String {
     if link.is_empty() {
         return from.to_owned();
     }

@@ -4,6 +4,7 @@
 //! can plant a violation in a tree of its own.
 
 mod documents;
+mod examples;
 mod layers;
 mod modules;
 mod sources;
@@ -18,7 +19,7 @@ pub(crate) use self::layers::{LAYERS, PACKAGES, PROGRAMS};
 use self::tree::Tree;
 use crate::workspace;
 
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 7] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 8] = [
     top_level::check,
     layers::check,
     sources::check,
@@ -26,6 +27,7 @@ const CHECKS: [fn(&Tree) -> Vec<Violation>; 7] = [
     modules::check_circles,
     documents::check_links,
     documents::check_schema,
+    examples::check,
 ];
 
 /// A place that breaks a rule.
