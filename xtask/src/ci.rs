@@ -56,10 +56,10 @@ fn fmt() -> anyhow::Result<()> {
     succeed(&mut cargo(&["fmt", "--all", "--check"])?)
 }
 
-/// Packages the layers as a release would. The tests build what is in the packages.
+/// Packages the layers as a release would, and builds what is in the packages.
 fn package() -> anyhow::Result<()> {
-    let mut command = cargo(&["package", "--quiet", "--allow-dirty", "--no-verify"])?;
-    for package in tidy::PACKAGES {
+    let mut command = cargo(&["package", "--quiet", "--allow-dirty"])?;
+    for package in tidy::PACKAGES.into_iter().chain([tidy::JUDGE]) {
         command.args(["--package", package]);
     }
     succeed(&mut command)

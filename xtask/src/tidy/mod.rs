@@ -7,6 +7,7 @@ mod documents;
 mod examples;
 mod layers;
 mod modules;
+mod packages;
 mod sources;
 mod top_level;
 mod tree;
@@ -16,12 +17,14 @@ use std::fmt;
 use anyhow::ensure;
 
 pub(crate) use self::layers::{LAYERS, PACKAGES, PROGRAMS};
+pub(crate) use self::packages::JUDGE;
 use self::tree::Tree;
 use crate::workspace;
 
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 8] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 9] = [
     top_level::check,
     layers::check,
+    packages::check,
     sources::check,
     modules::check_functions,
     modules::check_circles,

@@ -31,8 +31,12 @@ impl Tree {
                 continue;
             }
             let path = entry.path();
-            let bytes =
-                fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            // A symbolic link is what git stores of it: where it leads.
+            let bytes = match entry.path_is_symlink() {
+                true => fs::read_link(path).map(|link| link.into_os_string().into_encoded_bytes()),
+                false => fs::read(path),
+            };
+            let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
             let parts: Vec<_> = path
                 .strip_prefix(root)?
                 .iter()
