@@ -10,7 +10,20 @@ use crate::corpus::Count;
 use crate::error::{Error, Result};
 use crate::load::Loaded;
 use crate::source::Skipped;
-use crate::stats::GivenUp;
+
+/// What was given up, and waits for an operator.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp {
+    pub(crate) count: u64,
+    pub(crate) first_reason: Option<String>,
+}
+
+impl GivenUp {
+    pub(crate) fn note(&mut self, reason: &str) {
+        self.count += 1;
+        self.first_reason.get_or_insert_with(|| reason.to_owned());
+    }
+}
 
 /// How many entries of a list are printed.
 const SHOWN: usize = 10;

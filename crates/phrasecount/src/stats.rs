@@ -6,27 +6,13 @@ use export_queue::{Pending, Subscription};
 use crate::corpus::{Corpus, Count};
 use crate::error::Result;
 use crate::keyspace::Tx;
-use crate::report::Report;
+use crate::report::{GivenUp, Report};
 use crate::top::each_count;
 
 type Exports = Subscription<String, Option<Count>>;
 
 /// How many rows one look at the store returns.
 const ROWS_AT_ONCE: usize = 1_000;
-
-/// What somebody has to look at.
-#[derive(Debug, Default)]
-pub(crate) struct GivenUp {
-    pub(crate) count: u64,
-    pub(crate) first_reason: Option<String>,
-}
-
-impl GivenUp {
-    fn note(&mut self, reason: &str) {
-        self.count += 1;
-        self.first_reason.get_or_insert_with(|| reason.to_owned());
-    }
-}
 
 /// Reports how much there is, what is left to be done, and what was given up.
 pub(crate) async fn stats(store: &Corpus, report: &mut Report) -> Result<()> {

@@ -154,8 +154,8 @@ where
             75..90 => self.pause(Duration::from_millis(10)).await,
             // Time enough to be found dead.
             90..92 => {
-                self.pause(self.world.queue.settings().get_lease() * 2)
-                    .await
+                let lease = self.world.queue.settings().get_lease();
+                self.pause(lease * 2).await;
             }
             _ if self.play.has_deaths => self.strike().await,
             _ => {}
