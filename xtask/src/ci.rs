@@ -6,14 +6,19 @@ use anyhow::{Context, ensure};
 use keyspace::Environment;
 
 use crate::workspace::{cargo, root};
-use crate::{test, tidy};
+use crate::{dependencies, test, tidy};
 
 /// A check that must succeed before the next one starts.
 type Step = fn() -> anyhow::Result<()>;
 
-const STEPS: [(&str, Step); 8] = [
+const STEPS: [(&str, Step); 10] = [
     ("fmt", fmt),
     ("tidy", tidy::run),
+    ("dependencies", dependencies::check_rules),
+    (
+        "dependencies, default features",
+        dependencies::check_defaults,
+    ),
     ("package", package),
     ("clippy", clippy),
     ("clippy, default features", clippy_default_features),

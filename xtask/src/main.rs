@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod dependencies;
 mod diff;
 mod fdb;
 mod replay;
@@ -19,7 +20,8 @@ use clap::Parser;
 enum Command {
     /// Runs a benchmark with the servers that it takes
     Bench(bench::Options),
-    /// Checks all that must hold of a change: formatting, tidiness, packages, lints, docs, tests
+    /// Checks all that must hold of a change: formatting, tidiness, dependencies, packages, lints, docs,
+    /// tests
     Ci,
     /// Runs random programs on two stores side by side, prints the smallest on which they differ
     Diff(diff::Options),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Violation;
 use super::tree::Tree;
 
-const ENTRIES: [&str; 17] = [
+const ENTRIES: [&str; 18] = [
     ".cargo",
     ".ci",
     ".gitignore",
@@ -20,6 +20,7 @@ const ENTRIES: [&str; 17] = [
     "benches",
     "clippy.toml",
     "crates",
+    "deny.toml",
     "docs",
     "rustfmt.toml",
     "xtask",
