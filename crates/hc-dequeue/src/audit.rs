@@ -385,7 +385,7 @@ async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Resu
         return Ok(());
     };
     if keys.sessions.life(tr, request.session).await? != Some(Life::Alive) {
-        keys.requests.take(tr, id)?;
+        keys.requests.remove(tr, id)?;
     }
     Ok(())
 }

@@ -71,7 +71,7 @@ async fn remove_waiting(
         .await?;
     let mut removed = 0;
     for item in items.iter().filter(|item| is_of(&item.id, until)) {
-        keys.items.take(tr, &item.id)?;
+        keys.items.remove(tr, &item.id)?;
         retire_dedupe(tr, keys, settings, &item.value);
         removed += 1;
     }

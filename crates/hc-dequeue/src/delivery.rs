@@ -154,7 +154,7 @@ impl<T> Delivery<T> {
         let record = held.get(tr, &self.id).await?;
         let record = record.filter(|record| record.grant == self.out.grant);
         let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
-        held.take(tr, &self.id)?;
+        held.remove(tr, &self.id)?;
         keys.count(tr, Counter::Held, -1);
         complete(tr, keys, settings, &record);
         self.state

@@ -76,7 +76,7 @@ pub(crate) async fn give_back<T>(
             let record = record.filter(|record| is_first && record.grant == item.grant);
             given.push(record.is_some());
             if let Some(record) = record {
-                held.take(tr, &item.id)?;
+                held.remove(tr, &item.id)?;
                 put(tr, keys, settings, &item.id, &record, item.how)?;
                 keys.count(tr, Counter::Held, -1);
                 is_back |= item.how != GiveBack::Completed;

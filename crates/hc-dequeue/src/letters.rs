@@ -50,7 +50,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             return Ok(false);
         };
         record.attempts = 0;
-        keys.dead.take(tr, id)?;
+        keys.dead.remove(tr, id)?;
         keys.items.insert(tr, id, &record)?;
         keys.count(tr, Counter::Dead, -1);
         keys.count(tr, Counter::Queued, 1);
@@ -73,7 +73,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let Some(record) = keys.dead.get(tr, id).await? else {
             return Ok(false);
         };
-        keys.dead.take(tr, id)?;
+        keys.dead.remove(tr, id)?;
         keys.count(tr, Counter::Dead, -1);
         retire_dedupe(tr, keys, &self.settings, &record);
         Ok(true)

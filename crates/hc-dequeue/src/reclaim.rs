@@ -54,7 +54,7 @@ pub(crate) async fn return_items(
         return put_back_grants(tr, keys, settings, &rows);
     }
     for item in &items {
-        held.take(tr, &item.id)?;
+        held.remove(tr, &item.id)?;
         put(tr, keys, settings, &item.id, &item.value, GiveBack::Now)?;
     }
     keys.count(tr, Counter::Held, -(items.len() as i64));
@@ -130,7 +130,7 @@ pub(crate) async fn remove_requests(
         .await?;
     for request in requests {
         if request.value.session == session {
-            keys.requests.take(tr, &request.id)?;
+            keys.requests.remove(tr, &request.id)?;
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! Items by their ids, for layers that move items and keep their places.
 //!
 //! [`dequeue`](MicroQueue::dequeue) conflicts with every other dequeue, because all of them read the
-//! head. Who looks by [`snapshot`](MicroQueue::snapshot) and then [`take`](MicroQueue::take)s what it
-//! found conflicts with those alone who take the same items.
+//! head. A transaction that reads by [`snapshot`](MicroQueue::snapshot) and then
+//! [removes](MicroQueue::remove) what it found conflicts with those alone that remove the same items.
 
 use std::ops::ControlFlow;
 
@@ -20,9 +20,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// after the one that brings them to `row_bytes` of keys and values.
     ///
     /// # Conflicts
-    /// Reads by snapshot: nobody makes this transaction fail. Whether an item is still there at the
-    /// commit is for [`take`](Self::take) to say. In commit order it also reads, serializably, a key
-    /// that only [`clear`](Self::clear) writes.
+    /// Reads by snapshot, so that no other transaction makes this one fail; [`remove`](Self::remove)
+    /// makes sure that an item is still there at the commit. In commit order it also reads,
+    /// serializably, a key that only [`clear`](Self::clear) writes.
     ///
     /// # Errors
     /// As [`peek`](Self::peek).
@@ -80,15 +80,15 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(item.map(|item| item.value))
     }
 
-    /// Removes an item that this transaction has seen by snapshot, and makes the commit fail if
-    /// anybody else has removed it since.
+    /// Removes an item that this transaction has seen by snapshot, and makes the commit fail if another
+    /// transaction has removed it since.
     ///
     /// # Conflicts
     /// Reads the item's key, unless this transaction has [inserted](Self::insert) it, and writes it.
     ///
     /// # Errors
     /// [`WrongOrder`](Error::WrongOrder).
-    pub fn take(&self, tr: &impl Transaction, id: &ItemId) -> Result<()> {
+    pub fn remove(&self, tr: &impl Transaction, id: &ItemId) -> Result<()> {
         self.check_order(*id)?;
         let key = self.layout.key(id);
         // Before the clear: of a read conflict, what the transaction has written is left out.
@@ -97,7 +97,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(())
     }
 
-    /// Stages an item at the place of an id: one that was taken goes back to where it was.
+    /// Stages an item at the place of an id: one that was removed goes back to where it was.
     ///
     /// # Conflicts
     /// Writes the item's key.

@@ -27,7 +27,7 @@ async fn takes_of_different_items_do_not_conflict_and_takes_of_one_item_do(store
             let mut trs = [store.db.begin().unwrap(), store.db.begin().unwrap()];
             for (tr, place) in trs.iter().zip([0, other]) {
                 let items = queue.snapshot(tr, 2, usize::MAX).await.unwrap();
-                queue.take(tr, &items[place].id).unwrap();
+                queue.remove(tr, &items[place].id).unwrap();
                 queue.insert(tr, &items[place].id, &7).unwrap();
             }
             let [first, second] = &mut trs;
@@ -45,7 +45,7 @@ async fn an_enqueue_makes_no_take_fail(store: TestStore) {
         let mut tr = store.db.begin().unwrap();
         // Asked for more than there is: it has seen the end.
         let items = queue.snapshot(&tr, 10, usize::MAX).await.unwrap();
-        queue.take(&tr, &items[0].id).unwrap();
+        queue.remove(&tr, &items[0].id).unwrap();
         enqueue_committed(&store.db, &queue, &[2]).await;
         tr.commit().await.unwrap();
         assert_eq!(contents(&store.db, &queue).await, [2]);
@@ -61,7 +61,7 @@ async fn an_item_that_was_taken_goes_back_to_its_place(store: TestStore) {
         let mut tr = store.db.begin().unwrap();
         let items = queue.snapshot(&tr, 2, usize::MAX).await.unwrap();
         let id = items[1].id;
-        queue.take(&tr, &id).unwrap();
+        queue.remove(&tr, &id).unwrap();
         tr.commit().await.unwrap();
         let mut tr = store.db.begin().unwrap();
         assert_eq!(queue.get(&tr, &id).await.unwrap(), None);
@@ -92,7 +92,7 @@ async fn an_id_of_another_order_is_refused() {
     let other = jobs(Order::Commit);
     let refused = [
         other.get(&tr, &id).await.unwrap_err(),
-        other.take(&tr, &id).unwrap_err(),
+        other.remove(&tr, &id).unwrap_err(),
         other.insert(&tr, &id, &1).unwrap_err(),
     ];
     for error in refused {

@@ -246,7 +246,7 @@ impl<T> Pairing<'_, T> {
         for Item { id, value: request } in requests {
             unanswered -= 1;
             if !self.alive.contains(&request.session) {
-                keys.requests.take(tr, &id)?;
+                keys.requests.remove(tr, &id)?;
                 self.fulfilled.removed += 1;
                 continue;
             }
@@ -259,7 +259,7 @@ impl<T> Pairing<'_, T> {
             // Every request gets something before any gets all.
             let share = (self.items.len() - 1) / (unanswered + 1) + 1;
             let limit = share.min(request.wanted as usize);
-            keys.requests.take(tr, &id)?;
+            keys.requests.remove(tr, &id)?;
             self.fulfilled.answered += 1;
             if Some(id) == self.own_request {
                 // It may have been told that it is the first.
@@ -359,7 +359,7 @@ fn grant_own<T>(
     let held = context.keys.held(context.session);
     let mut granted = Vec::new();
     for (pop, mut item) in pop_flags(context.demand).zip(items.take(limit)) {
-        context.keys.items.take(tr, &item.id)?;
+        context.keys.items.remove(tr, &item.id)?;
         item.value.attempts += 1;
         item.value.grant += 1;
         let item = Granted::new(context, item.id, item.value, pop);
@@ -388,7 +388,7 @@ fn grant(
 ) -> Result<usize> {
     let mut granted: Vec<_> = items.collect();
     for item in &mut granted {
-        keys.items.take(tr, &item.id)?;
+        keys.items.remove(tr, &item.id)?;
         item.value.attempts += 1;
         item.value.grant += 1;
     }

@@ -252,7 +252,7 @@ pub(crate) async fn withdraw(
     if keys.requests.get(tr, request).await?.is_none() {
         return Ok(false);
     }
-    keys.requests.take(tr, request)?;
+    keys.requests.remove(tr, request)?;
     // It may have been told that it is the first.
     tr.clear(&keys.grant(session, request));
     Ok(true)

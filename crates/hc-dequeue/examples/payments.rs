@@ -1,7 +1,7 @@
-//! Payments are settled: acknowledging one, changing a balance and enqueuing a receipt is one
-//! transaction. Whatever dies when, each payment is booked once and has one receipt.
+//! Payments are booked: one transaction acknowledges a payment, changes a balance and enqueues a receipt.
+//! Each payment is booked once and has one receipt, whichever process dies and at whatever moment.
 //!
-//! `cargo run -p fdbq-hc-dequeue --example settle` runs it in memory; with a URL, `embedded:shop.store` or
+//! `cargo run -p fdbq-hc-dequeue --example payments` runs it in memory; with a URL, `embedded:shop.store` or
 //! `fdb:`, it runs there.
 
 use std::env;
@@ -46,13 +46,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
         move |payment: Arc<Delivery<Payment>>| {
             let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
-            async move { settle(&runner, &shop, &receipts, &payment).await }
+            async move { book(&runner, &shop, &receipts, &payment).await }
         }
     };
     let worker = payments.work(&runner, WorkerOptions::default(), handler);
     let worker = worker.await?;
 
-    // The receipts come as the payments are settled.
+    // The receipts come as the payments are booked.
     let printer = receipts.consumer(&runner, ConsumerOptions::default());
     let printer = printer.await?;
     for _ in 0..PAYMENTS {
@@ -66,8 +66,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Settles a payment, all of it or nothing.
-async fn settle(
+/// Books a payment, all of it or nothing.
+async fn book(
     runner: &Runner<Store>,
     shop: &Subspace,
     receipts: &HighContentionQueue<String>,
@@ -78,7 +78,7 @@ async fn settle(
     let receipt = &format!("{customer} paid {amount}");
     runner
         .run(|tr| async move {
-            // Refused if somebody else has the payment by now. Then nothing of this happens.
+            // Refused if another worker has the payment by now. Then nothing of this happens.
             payment.ack(&tr).await?;
             tr.atomic(MutationOp::Add, balance, &amount.to_le_bytes());
             receipts.enqueue(&tr, receipt).await?;
