@@ -1,20 +1,27 @@
 //! Updates that could not be combined: kept aside with the reason, so that the bucket goes on.
 
 use hc_dequeue::keyspace::codec::Codec;
-use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, Transaction, key_after, read_all};
+use hc_dequeue::keyspace::{
+    Bytes, Isolation, Listed, RangeQuery, Transaction, Undecodable, key_after, read_all,
+};
 use hc_dequeue::microqueue::ItemId;
 
 use crate::error::Result;
 use crate::queue::CombineQueue;
 use crate::record::decode_aside;
 
-/// An update that was set aside: its value is as if it had not been added.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetAside {
+/// Which update was set aside.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AsideId {
     /// The encoded key.
     pub key: Bytes,
     /// The update's place among those of the key.
     pub id: ItemId,
+}
+
+/// An update that was set aside: its value is as if it had not been added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetAside {
     /// Why.
     pub reason: String,
     /// The update as stored: a format byte, then the codec's bytes.
@@ -26,22 +33,22 @@ where
     C: Codec<K> + Codec<U> + Codec<V>,
 {
     /// Returns a page of the updates that were set aside: up to `limit` behind `after`, or from the
-    /// first. Fewer are the last page.
+    /// first. Fewer are the last page. Each has its id, and its record or why that does not decode.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a record does not decode.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a key is none of an update set aside.
     ///
     /// # Cancel safety
     /// Reads only.
     pub async fn set_aside(
         &self,
         tr: &impl Transaction,
-        after: Option<&SetAside>,
+        after: Option<&AsideId>,
         limit: usize,
-    ) -> Result<Vec<SetAside>> {
+    ) -> Result<Vec<Listed<AsideId, SetAside>>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
@@ -53,12 +60,16 @@ where
         let rows = read_all(tr, query, Isolation::Snapshot).await?;
         let decode = rows.iter().map(|row| {
             let (key, id) = self.keys.parse_aside(row.key())?;
-            let (reason, update) = decode_aside(row.key(), &row.to_value())?;
-            Ok(SetAside {
-                key: key.into(),
-                id,
-                reason,
-                update,
+            let aside = match decode_aside(&row.to_value()) {
+                Ok((reason, update)) => Ok(SetAside { reason, update }),
+                Err(error) => Err(Undecodable::new(row.to_key(), row.to_value(), error)),
+            };
+            Ok(Listed {
+                id: AsideId {
+                    key: key.into(),
+                    id,
+                },
+                value: aside,
             })
         });
         decode.collect()
@@ -72,18 +83,23 @@ where
     /// place at the same time fails.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store; [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if its record does not
+    /// decode.
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
-    pub async fn redrive(&self, tr: &impl Transaction, aside: &SetAside) -> Result<bool> {
-        let is_there = self.purge(tr, aside).await?;
-        if is_there {
-            tr.set(&self.keys.update(&aside.key, &aside.id), &aside.update);
-            self.keys.notify(tr, self.keys.bucket(&aside.key));
-            self.keys.wake_all(tr);
-        }
-        Ok(is_there)
+    pub async fn redrive(&self, tr: &impl Transaction, aside: &AsideId) -> Result<bool> {
+        let row = self.keys.aside(&aside.key, &aside.id);
+        let Some(record) = tr.get(&row, Isolation::Serializable).await? else {
+            return Ok(false);
+        };
+        let decoded = decode_aside(&record);
+        let (_reason, update) = decoded.map_err(|error| error.at(row.clone()))?;
+        tr.clear(&row);
+        tr.set(&self.keys.update(&aside.key, &aside.id), &update);
+        self.keys.notify(tr, self.keys.bucket(&aside.key));
+        self.keys.wake_all(tr);
+        Ok(true)
     }
 
     /// Stages that an update that was set aside is gone for good. False: it is not aside any more.
@@ -96,7 +112,7 @@ where
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
-    pub async fn purge(&self, tr: &impl Transaction, aside: &SetAside) -> Result<bool> {
+    pub async fn purge(&self, tr: &impl Transaction, aside: &AsideId) -> Result<bool> {
         let row = self.keys.aside(&aside.key, &aside.id);
         let is_there = tr.get(&row, Isolation::Serializable).await?.is_some();
         if is_there {

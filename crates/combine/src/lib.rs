@@ -136,7 +136,7 @@ mod settle;
 mod take;
 mod worker;
 
-pub use crate::aside::SetAside;
+pub use crate::aside::{AsideId, SetAside};
 pub use crate::bucket_worker::Pending;
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{BoxError, Error, Result};

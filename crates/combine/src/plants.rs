@@ -130,8 +130,8 @@ impl<D: Database> World<D> {
             Step::Redrive | Step::Purge => {
                 let aside = queue.set_aside(tr, None, 1).await?;
                 assert!(match step {
-                    Step::Redrive => queue.redrive(tr, &aside[0]).await?,
-                    _ => queue.purge(tr, &aside[0]).await?,
+                    Step::Redrive => queue.redrive(tr, &aside[0].id).await?,
+                    _ => queue.purge(tr, &aside[0].id).await?,
                 });
             }
             Step::Initialize(place) => queue.initialize(tr, key(place), &LOADED).await?,
@@ -191,7 +191,7 @@ impl<D: Database> World<D> {
         loop {
             let mut tr = self.db.begin().unwrap();
             for aside in queue.set_aside(&tr, None, usize::MAX).await.unwrap() {
-                queue.redrive(&tr, &aside).await.unwrap();
+                queue.redrive(&tr, &aside.id).await.unwrap();
             }
             tr.commit().await.unwrap();
             let mut tr = self.db.begin().unwrap();

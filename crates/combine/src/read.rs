@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{
-    Bytes, Isolation, RangeQuery, StreamingMode, Transaction, key_after, read_all,
+    self, Bytes, Isolation, RangeQuery, StreamingMode, Transaction, key_after, read_all,
 };
 use hc_dequeue::microqueue::Item;
 
@@ -119,7 +119,12 @@ where
         let most = options.most_pending;
         let pending = async {
             Ok::<_, Error>(match options.isolation {
-                Isolation::Serializable => updates.items(tr, None, most.saturating_add(1)).await?,
+                Isolation::Serializable => {
+                    let listed = updates.items(tr, None, most.saturating_add(1)).await?;
+                    let items = listed.into_iter().map(Item::try_from);
+                    let items: Result<Vec<_>, _> = items.collect();
+                    items.map_err(keyspace::Error::from)?
+                }
                 Isolation::Snapshot => {
                     let limit = most.saturating_add(1);
                     updates.snapshot(tr, limit, usize::MAX).await?

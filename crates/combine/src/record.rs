@@ -1,6 +1,7 @@
 //! The values of a combine queue. The module of the keys has their layout.
 
-use hc_dequeue::keyspace::record::{self, SHORT_BYTES, push_text};
+use hc_dequeue::keyspace::codec::DecodeError;
+use hc_dequeue::keyspace::record::{self, Fields, SHORT_BYTES, push_text};
 use hc_dequeue::keyspace::{Bytes, Error, Result, Versionstamp, limits};
 
 /// The largest update, in bytes as encoded: it fits a record with any reason to set it aside.
@@ -132,9 +133,15 @@ pub(crate) fn encode_aside(reason: &str, update: &[u8]) -> Vec<u8> {
 }
 
 /// Returns why an update was set aside, and the update.
-pub(crate) fn decode_aside(key: &[u8], value: &Bytes) -> Result<(String, Bytes)> {
-    record::decode(key, value, FORMAT, |fields| {
-        Ok((fields.text()?.to_owned(), value.slice_ref(fields.rest())))
+pub(crate) fn decode_aside(value: &Bytes) -> Result<(String, Bytes), DecodeError> {
+    let mut fields = Fields::new(value);
+    let aside = (|| {
+        fields.format(FORMAT)?;
+        Ok::<_, String>((fields.text()?.to_owned(), value.slice_ref(fields.rest())))
+    })();
+    aside.map_err(|reason| DecodeError {
+        codec: "an update set aside",
+        reason,
     })
 }
 
@@ -204,7 +211,7 @@ mod tests {
     fn updates_set_aside_have_these_bytes() {
         let aside = encode_aside("why", b"\x01u");
         assert_eq!(aside, b"\x01\x03why\x01u");
-        let decoded = decode_aside(b"key", &aside.into()).unwrap();
+        let decoded = decode_aside(&aside.into()).unwrap();
         assert_eq!(decoded, ("why".to_owned(), Bytes::from_static(b"\x01u")));
     }
 

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error, Exact,
-    MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved,
+    AsideId, BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error,
+    Exact, MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved,
 };
 use common::{LONG, Log, World, settings};
 use conformance::scale;
 use conformance::stores::TestStore;
 use keyspace::codec::Raw;
-use keyspace::{Bytes, Code, Isolation, Runner, Store, Transaction, Tx, limits};
+use keyspace::{Bytes, Code, Isolation, Listed, Runner, Store, Transaction, Tx, limits};
 use tokio::task::JoinSet;
 
 conformance::on_every_store!(threads:
@@ -112,13 +112,13 @@ impl Bytewise {
         self.runner.run(read).await.unwrap().into_iter().collect()
     }
 
-    async fn set_aside(&self) -> Vec<SetAside> {
+    async fn set_aside(&self) -> Vec<Listed<AsideId, SetAside>> {
         let queue = &self.queue;
         let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
         self.runner.run(read).await.unwrap()
     }
 
-    async fn redrive(&self, aside: &SetAside) -> bool {
+    async fn redrive(&self, aside: &AsideId) -> bool {
         let queue = &self.queue;
         let redrive = |tr| async move { queue.redrive(&tr, aside).await };
         self.runner.run(redrive).await.unwrap()
@@ -244,19 +244,20 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     assert_eq!(world.settled(&other).await.as_ref(), Some(&more));
     let aside = world.set_aside().await;
     assert_eq!(aside.len(), 1);
-    assert_eq!((&aside[0].key, &aside[0].update[1..]), (&key, &more[..]));
+    let SetAside { reason, update } = aside[0].value.as_ref().unwrap();
+    assert_eq!((&aside[0].id.key, &update[1..]), (&key, &more[..]));
     let bytes = (MAX_VALUE_BYTES + more.len()).to_string();
-    assert!(aside[0].reason.contains(&bytes), "{}", aside[0].reason);
+    assert!(reason.contains(&bytes), "{reason}");
 
     // As long as there is no room, it is set aside again; then it fits.
-    assert!(world.redrive(&aside[0]).await);
-    assert!(!world.redrive(&aside[0]).await);
+    assert!(world.redrive(&aside[0].id).await);
+    assert!(!world.redrive(&aside[0].id).await);
     world.combine(CombineOptions::default()).await;
     assert_eq!(world.set_aside().await, aside);
     world.add(&key, &nothing).await.unwrap();
     world.combine(CombineOptions::default()).await;
     assert_eq!(world.settled(&key).await, None);
-    assert!(world.redrive(&aside[0]).await);
+    assert!(world.redrive(&aside[0].id).await);
     world.combine(CombineOptions::default()).await;
     assert_eq!(world.settled(&key).await, Some(more));
     assert_eq!(world.set_aside().await, []);

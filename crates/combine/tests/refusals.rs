@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use combine::microqueue::{self, ItemId};
 use combine::{
-    Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside, Settings, Sum,
+    AsideId, Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside,
+    Settings, Sum,
 };
 use common::{LONG, Log, Queue, World, settings};
 use conformance::stores::TestStore;
 use keyspace::codec::{Codec, Json, MessagePack};
 use keyspace::ids::Ids;
-use keyspace::{Isolation, OpenOptions, RangeQuery, Transaction, read_all};
+use keyspace::{Isolation, Listed, OpenOptions, RangeQuery, Transaction, read_all};
 use tokio::time::timeout;
 
 conformance::on_every_store!(threads:
@@ -24,6 +25,7 @@ conformance::on_every_store!(threads:
     settings_that_cannot_work_are_refused,
     settings_of_a_newer_version_are_refused,
     updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on,
+    a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes,
     a_combiner_that_panics_keeps_its_own_updates_only,
     a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
@@ -59,13 +61,13 @@ fn bucket_of(world: &World, key: &str) -> Bucket {
     world.queue.bucket(&key.to_owned()).unwrap()
 }
 
-async fn set_aside(world: &World) -> Vec<SetAside> {
+async fn set_aside(world: &World) -> Vec<Listed<AsideId, SetAside>> {
     let queue = &world.queue;
     let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
     world.runner.run(read).await.unwrap()
 }
 
-async fn redrive(world: &World, aside: &SetAside) -> bool {
+async fn redrive(world: &World, aside: &AsideId) -> bool {
     let queue = &world.queue;
     let redrive = |tr| async move { queue.redrive(&tr, aside).await };
     world.runner.run(redrive).await.unwrap()
@@ -187,18 +189,15 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         log.check(&world).await;
 
         let found = set_aside(&world).await;
-        let by_id: BTreeMap<_, _> = found.iter().map(|aside| (aside.id, aside)).collect();
+        let by_id: BTreeMap<_, _> = found.iter().map(|aside| (aside.id.id, aside)).collect();
         assert_eq!(by_id.len(), bad.len());
         for (id, record) in ids.iter().zip(bad) {
-            let aside = by_id[id];
-            assert_eq!(
-                (&aside.key[..], &aside.update[..]),
-                (&encoded("a")[..], record)
-            );
+            let (key, aside) = (&by_id[id].id.key, by_id[id].value.as_ref().unwrap());
+            assert_eq!((&key[..], &aside.update[..]), (&encoded("a")[..], record));
             assert!(aside.reason.starts_with("expected "), "{}", aside.reason);
         }
         // One that is as bad as before comes back, one that is purged does not, nor does a mended one.
-        let (queue, purged, mended) = (&world.queue, &found[1], &found[2]);
+        let (queue, purged, mended) = (&world.queue, &found[1].id, &found[2].id);
         let purge = |tr| async move { queue.purge(&tr, purged).await };
         assert!(world.runner.run(purge).await.unwrap());
         assert!(!world.runner.run(purge).await.unwrap());
@@ -208,14 +207,52 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
             Ok::<_, Error>(is_there)
         };
         assert!(world.runner.run(mend).await.unwrap());
-        assert!(redrive(&world, &found[0]).await);
-        assert!(!redrive(&world, &found[1]).await);
+        assert!(redrive(&world, &found[0].id).await);
+        assert!(!redrive(&world, &found[1].id).await);
         world.combine(options, &log).await;
         let left = set_aside(&world).await;
         assert_eq!(left, [&found[..1], &found[3..]].concat());
         assert_eq!(world.settled("a").await, Some(3 + 8));
         log.check(&world).await;
     }
+}
+
+async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: TestStore) {
+    let sums = |_: &String, _: Option<i64>, _: Vec<i64>| -> Option<i64> { panic!("on purpose") };
+    let world = World::new(&store, 1, sums).await;
+    let log = Log::new(&world.root);
+    for key in ["a", "b", "c"] {
+        world.add(key, 1).await;
+    }
+    world.combine(CombineOptions::default(), &log).await;
+    let whole = set_aside(&world).await;
+    let broken = &whole[1].id;
+    let bucket = world
+        .queue
+        .subspace()
+        .subspace(&("q", 0_u32, &broken.key[..]));
+    let row = broken.id.key_in(&bucket);
+    write(&world, &row, b"\x02newer").await;
+
+    let listed = set_aside(&world).await;
+    assert_eq!(listed.len(), 3);
+    assert_eq!((&listed[0], &listed[2]), (&whole[0], &whole[2]));
+    assert_eq!(&listed[1].id, broken);
+    let undecodable = listed[1].value.as_ref().unwrap_err();
+    assert_eq!(
+        (&undecodable.key[..], &undecodable.bytes[..]),
+        (&row[..], &b"\x02newer"[..])
+    );
+    let queue = &world.queue;
+    let page = |tr| async move { queue.set_aside(&tr, Some(broken), 1).await };
+    assert_eq!(world.runner.run(page).await.unwrap(), whole[2..]);
+    // It cannot come back, and it can be removed.
+    let redrive = |tr| async move { queue.redrive(&tr, broken).await };
+    let refused = world.runner.run(redrive).await.unwrap_err();
+    assert!(is_corrupt(&refused, &row), "{refused}");
+    let purge = |tr| async move { queue.purge(&tr, broken).await };
+    assert!(world.runner.run(purge).await.unwrap());
+    assert_eq!(set_aside(&world).await, [&whole[..1], &whole[2..]].concat());
 }
 
 async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
@@ -247,15 +284,12 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     let found = set_aside(&world).await;
     assert_eq!(found.len(), 2);
     for aside in &found {
-        assert_eq!(aside.key, encoded("bad"));
-        assert!(
-            aside.reason.contains("on purpose, for bad"),
-            "{}",
-            aside.reason
-        );
+        assert_eq!(aside.id.key, encoded("bad"));
+        let reason = &aside.value.as_ref().unwrap().reason;
+        assert!(reason.contains("on purpose, for bad"), "{reason}");
     }
     // What it takes alone counts after all.
-    assert!(redrive(&world, &found[0]).await);
+    assert!(redrive(&world, &found[0].id).await);
     world.combine(CombineOptions::default(), &log).await;
     assert_eq!(world.settled("bad").await, Some(1 + 4));
     assert_eq!(set_aside(&world).await, found[1..]);

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
-use combine::{BoxError, Change, ChangeObserver, CombineOptions, SetAside, WorkerOptions};
+use combine::{AsideId, BoxError, Change, ChangeObserver, CombineOptions, SetAside, WorkerOptions};
 use common::{LONG, Log, World};
 use conformance::stores::TestStore;
-use keyspace::{Subspace, Transaction, limits};
+use keyspace::{Listed, Subspace, Transaction, limits};
 
 conformance::on_every_store!(threads:
     an_observer_may_stage_more_for_a_pass_than_a_transaction_holds,
@@ -82,7 +82,7 @@ fn too_much_for_one(key: &str) -> u32 {
     if key == "heavy" { 101 } else { 0 }
 }
 
-async fn aside(world: &World) -> Vec<SetAside> {
+async fn aside(world: &World) -> Vec<Listed<AsideId, SetAside>> {
     let queue = &world.queue;
     let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
     world.runner.run(read).await.unwrap()
@@ -107,13 +107,16 @@ async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: Te
     // Only the last update made a change to be told. What was folded before it waits for it.
     let found = aside(&world).await;
     assert_eq!(found.len(), 1);
-    assert_eq!(found[0].key, encoded("heavy"));
-    let reason = "its change alone does not fit a transaction";
-    assert!(found[0].reason.starts_with(reason), "{}", found[0].reason);
+    assert_eq!(found[0].id.key, encoded("heavy"));
+    let SetAside { reason, .. } = found[0].value.as_ref().unwrap();
+    assert!(
+        reason.starts_with("its change alone does not fit a transaction"),
+        "{reason}"
+    );
     assert_eq!(world.exact("heavy").await, Some(2 + 4));
 
     stages.is_mended.store(true, Ordering::Relaxed);
-    let (queue, heavy) = (&world.queue, &found[0]);
+    let (queue, heavy) = (&world.queue, &found[0].id);
     let redrive = |tr| async move { queue.redrive(&tr, heavy).await };
     assert!(world.runner.run(redrive).await.unwrap());
     world.wait_idle().await;
@@ -156,7 +159,7 @@ async fn what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside(st
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let found = aside(&world).await;
-    let keys: Vec<_> = found.iter().map(|aside| aside.key.to_vec()).collect();
+    let keys: Vec<_> = found.iter().map(|aside| aside.id.key.to_vec()).collect();
     assert_eq!(keys, [encoded("heavy")]);
     stages.log.check(&world).await;
 }

@@ -2,7 +2,8 @@
 
 use combine::keyspace::codec::Codec;
 use combine::keyspace::{
-    self, Database, Isolation, RangeQuery, Runner, Transaction, Tx, key_after, read_all,
+    self, Database, Isolation, Listed, RangeQuery, Runner, Transaction, Tx, Undecodable, key_after,
+    read_all,
 };
 
 use crate::error::{Error, Result};
@@ -14,13 +15,10 @@ use crate::subscription::Subscription;
 /// An entry that was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its place in the order of commits.
-    pub sequence: Sequence,
     /// How often it has failed; 0 for one that could not be decoded.
     pub failures: u32,
     /// The last failure.
     pub reason: String,
-    letter: Letter,
 }
 
 impl<K, V, C> Subscription<K, V, C>
@@ -30,14 +28,13 @@ where
     C: Codec<K> + Codec<V>,
 {
     /// Returns a page of the dead letters: up to `limit` behind `after`, or from the oldest. Fewer are
-    /// the last page.
+    /// the last page. Each has the sequence of its entry, and its record or why that does not decode.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a record does not
-    /// decode.
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a key is none of a dead letter's.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -46,7 +43,7 @@ where
         tr: &impl Transaction,
         after: Option<Sequence>,
         limit: usize,
-    ) -> Result<Vec<DeadLetter>> {
+    ) -> Result<Vec<Listed<Sequence, DeadLetter>>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
@@ -59,12 +56,15 @@ where
             let sequence = keys.parse_letter(&self.name, row.key());
             let expected = "expected the key of a dead letter";
             let sequence = sequence.ok_or_else(|| keyspace::Error::corrupt(row.key(), expected))?;
-            let letter = Letter::decode(row.key(), &row.to_value())?;
-            Ok(DeadLetter {
-                sequence,
-                failures: letter.failures,
-                reason: letter.reason.clone(),
-                letter,
+            let letter = match Letter::decode(&row.to_value()) {
+                Ok(Letter {
+                    failures, reason, ..
+                }) => Ok(DeadLetter { failures, reason }),
+                Err(error) => Err(Undecodable::new(row.to_key(), row.to_value(), error)),
+            };
+            Ok(Listed {
+                id: sequence,
+                value: letter,
             })
         });
         letters.collect()
@@ -87,26 +87,25 @@ where
         &self,
         runner: &Runner<D>,
         exporter: &impl Exporter<K, V>,
-        letter: &DeadLetter,
+        sequence: &Sequence,
     ) -> Result<bool> {
-        let row = self.queue.keys.letter(&self.name, &letter.sequence);
+        let row = self.queue.keys.letter(&self.name, sequence);
         let key = row.as_slice();
-        let look = |tr: Tx<_>| async move {
-            Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?.is_some())
-        };
-        if !runner.run(look).await? {
+        let look =
+            |tr: Tx<_>| async move { Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?) };
+        let Some(record) = runner.run(look).await? else {
             return Ok(false);
-        }
-        let (key, value) =
-            (self.queue.decode(&letter.letter.entry)).map_err(|error| error.at(row.clone()))?;
+        };
+        let decoded = Letter::decode(&record).and_then(|letter| self.queue.decode(&letter.entry));
+        let (key, value) = decoded.map_err(|error| error.at(row.clone()))?;
         let export = SequencedExport {
             key,
             value,
-            sequence: letter.sequence,
+            sequence: *sequence,
         };
         let exported = exporter.export(&[export]).await;
         exported.map_err(|error| Error::Exporter(error.into()))?;
-        let purge = |tr| async move { self.purge(&tr, letter).await };
+        let purge = |tr| async move { self.purge(&tr, sequence).await };
         runner.run(purge).await?;
         Ok(true)
     }
@@ -121,8 +120,8 @@ where
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
-    pub async fn purge(&self, tr: &impl Transaction, letter: &DeadLetter) -> Result<bool> {
-        let key = self.queue.keys.letter(&self.name, &letter.sequence);
+    pub async fn purge(&self, tr: &impl Transaction, sequence: &Sequence) -> Result<bool> {
+        let key = self.queue.keys.letter(&self.name, sequence);
         let is_there = tr.get(&key, Isolation::Serializable).await?.is_some();
         if is_there {
             tr.clear(&key);

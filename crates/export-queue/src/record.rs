@@ -155,16 +155,22 @@ impl Letter {
         Ok(value)
     }
 
-    pub(crate) fn decode(key: &[u8], value: &Bytes) -> Result<Self> {
-        record::decode(key, value, FORMAT, |fields| {
+    pub(crate) fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let mut fields = Fields::new(value);
+        let letter = (|| {
+            fields.format(FORMAT)?;
             let failures = fields.u32()?;
             let reason = fields.text()?.to_owned();
             let entry = EntryCodec.decode(value.slice_ref(fields.rest()));
-            Ok(Self {
+            Ok::<_, String>(Self {
                 failures,
                 reason,
                 entry: entry.map_err(|error| error.to_string())?,
             })
+        })();
+        letter.map_err(|reason| DecodeError {
+            codec: "a dead letter",
+            reason,
         })
     }
 }
@@ -202,13 +208,10 @@ mod tests {
         };
         let bytes = letter.encode().unwrap();
         assert_eq!(bytes, b"\x01\0\0\0\x07\x03why\0\0\0\x03keyvalue");
-        assert_eq!(
-            Letter::decode(b"key", &bytes.clone().into()).unwrap(),
-            letter
-        );
+        assert_eq!(Letter::decode(&bytes.clone().into()).unwrap(), letter);
         for length in 0..15 {
             let cut = Bytes::copy_from_slice(&bytes[..length]);
-            assert!(Letter::decode(b"key", &cut).is_err(), "{length} bytes");
+            assert!(Letter::decode(&cut).is_err(), "{length} bytes");
         }
     }
 

@@ -252,6 +252,7 @@ async fn an_entry_that_fails_is_isolated_and_becomes_a_dead_letter(store: TestSt
     let letters = world.runner.run(letters).await.unwrap();
     assert_eq!(letters.len(), 3);
     for letter in letters {
+        let letter = letter.value.unwrap();
         assert_eq!(
             (letter.failures, &letter.reason[..]),
             (3, "refused on purpose")
@@ -289,7 +290,7 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
     let [first, second, third] = &all[..] else {
         panic!("{all:?}");
     };
-    let page = |tr| async move { reader.dead_letters(&tr, Some(first.sequence), 1).await };
+    let page = |tr| async move { reader.dead_letters(&tr, Some(first.id), 1).await };
     assert_eq!(
         &world.runner.run(page).await.unwrap()[..],
         std::slice::from_ref(second)
@@ -297,24 +298,24 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
 
     // Key 1 has a newer value by now, and the receiver leaves it alone.
     let refuses = picky(&[1], u32::MAX, &receiver);
-    let refused = reader.redrive(&world.runner, &refuses, first).await;
+    let refused = reader.redrive(&world.runner, &refuses, &first.id).await;
     assert!(matches!(refused, Err(Error::Exporter { .. })));
     assert!(
         reader
-            .redrive(&world.runner, &receiver, first)
+            .redrive(&world.runner, &receiver, &first.id)
             .await
             .unwrap()
     );
     assert!(
         !reader
-            .redrive(&world.runner, &receiver, first)
+            .redrive(&world.runner, &receiver, &first.id)
             .await
             .unwrap()
     );
     assert_eq!(receiver.all().last().unwrap().value, Some(1));
     assert_eq!(receiver.values()["key 1"], 6);
 
-    let purge = |tr| async move { reader.purge(&tr, second).await };
+    let purge = |tr| async move { reader.purge(&tr, &second.id).await };
     assert!(world.runner.run(purge).await.unwrap());
     assert!(!world.runner.run(purge).await.unwrap());
     assert_eq!(

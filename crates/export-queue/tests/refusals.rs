@@ -20,6 +20,7 @@ conformance::on_every_store!(threads:
     a_subspace_that_is_taken_is_refused,
     the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused,
     an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on,
+    a_listing_of_dead_letters_tells_of_each_whether_it_decodes,
     more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_letters,
     a_queue_without_settings_is_no_queue,
 );
@@ -149,7 +150,7 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
     let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let letters = runner.run(letters).await.unwrap();
     assert_eq!(letters.len(), 1);
-    assert_eq!(letters[0].reason, "x".repeat(255));
+    assert_eq!(letters[0].value.as_ref().unwrap().reason, "x".repeat(255));
 }
 
 async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(store: TestStore) {
@@ -174,18 +175,72 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let letters = world.runner.run(letters).await.unwrap();
     assert_eq!(letters.len(), 1);
-    assert_eq!(letters[0].failures, 0);
-    assert!(
-        letters[0].reason.contains("expected MessagePack"),
-        "{}",
-        letters[0].reason
-    );
+    let letter = letters[0].value.as_ref().unwrap();
+    assert_eq!(letter.failures, 0);
+    let reason = &letter.reason;
+    assert!(reason.contains("expected MessagePack"), "{reason}");
     // It still does not decode.
-    let redriven = reader.redrive(&world.runner, &receiver, &letters[0]).await;
+    let redriven = reader
+        .redrive(&world.runner, &receiver, &letters[0].id)
+        .await;
     assert!(matches!(
         redriven,
         Err(Error::Keyspace(keyspace::Error::Corrupt { .. }))
     ));
+}
+
+async fn a_listing_of_dead_letters_tells_of_each_whether_it_decodes(store: TestStore) {
+    /// Refuses everything.
+    struct Refuses;
+    #[export_queue::async_trait]
+    impl export_queue::Exporter<String, Option<i64>> for Refuses {
+        async fn export(
+            &self,
+            _: &[export_queue::SequencedExport<String, Option<i64>>],
+        ) -> Result<(), export_queue::BoxError> {
+            Err("refused".into())
+        }
+    }
+    let world = World::new(&store, 1).await;
+    for key in ["a", "b", "c"] {
+        world.add(key, 1).await;
+    }
+    let options = ExportOptions::new().dead_letter_after(1);
+    let worker = world.work(options, Refuses).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let reader = &world.reader;
+    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
+    let whole = world.runner.run(letters).await.unwrap();
+    let (broken, row) = (&whole[1].id, &world.rows("d").await[1].to_key());
+    let damage = |tr: Tx<_>| async move {
+        tr.set(row, b"\x02newer");
+        Ok::<_, Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+
+    let listed = world.runner.run(letters).await.unwrap();
+    assert_eq!(listed.len(), 3);
+    assert_eq!((&listed[0], &listed[2]), (&whole[0], &whole[2]));
+    assert_eq!(&listed[1].id, broken);
+    let undecodable = listed[1].value.as_ref().unwrap_err();
+    assert_eq!(
+        (&undecodable.key, &undecodable.bytes[..]),
+        (row, &b"\x02newer"[..])
+    );
+    let page = |tr| async move { reader.dead_letters(&tr, Some(*broken), 1).await };
+    assert_eq!(world.runner.run(page).await.unwrap(), whole[2..]);
+    // It cannot be exported, and it can be removed.
+    let redriven = reader
+        .redrive(&world.runner, &Receiver::default(), broken)
+        .await;
+    assert!(matches!(
+        redriven,
+        Err(Error::Keyspace(keyspace::Error::Corrupt { .. }))
+    ));
+    let purge = |tr| async move { reader.purge(&tr, broken).await };
+    assert!(world.runner.run(purge).await.unwrap());
+    assert_eq!(world.rows("d").await.len(), 2);
 }
 
 async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_letters(

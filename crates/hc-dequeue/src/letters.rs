@@ -2,7 +2,7 @@
 
 use microqueue::keyspace::Transaction;
 use microqueue::keyspace::codec::Codec;
-use microqueue::{Item, ItemId};
+use microqueue::{ItemId, Listed};
 
 use crate::dedupe::retire_dedupe;
 use crate::error::Result;
@@ -11,12 +11,13 @@ use crate::queue::HighContentionQueue;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Returns a page of the dead letters: up to `limit` behind the item `after`, or from the first on.
+    /// Each has its id, and its value or why that does not decode.
     ///
     /// # Conflicts
     /// Reads from `after` to the last one returned; to the end if the page is the last.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if one does not decode.
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a key is none of a dead letter's.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -25,12 +26,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         tr: &impl Transaction,
         after: Option<ItemId>,
         limit: usize,
-    ) -> Result<Vec<Item<T>>> {
-        let letters = self.keys.dead.items(tr, after, limit).await?;
-        letters
-            .into_iter()
-            .map(|item| self.value_of(&self.keys.dead, item))
-            .collect()
+    ) -> Result<Vec<Listed<T>>> {
+        self.page_of(&self.keys.dead, tr, after, limit).await
     }
 
     /// Stages that a dead letter goes back to its place in the queue, with all its attempts. False:
@@ -40,7 +37,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads the dead letter.
     ///
     /// # Errors
-    /// As [`dead_letters`](Self::dead_letters).
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if it is of no known format. Its payload is
+    /// not decoded.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -64,7 +62,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads the dead letter.
     ///
     /// # Errors
-    /// As [`dead_letters`](Self::dead_letters).
+    /// As [`redrive`](Self::redrive).
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
-use microqueue::keyspace::{Database, Runner, Transaction};
-use microqueue::{Item, ItemId};
+use microqueue::keyspace::{Database, Runner, Transaction, Undecodable};
+use microqueue::{ItemId, Listed};
 
 use crate::counters::read_counter;
 use crate::error::{Error, Result};
@@ -96,7 +96,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         .await
     }
 
-    /// Returns the first item and leaves it in the queue, or `None` if none waits.
+    /// Returns the first item and leaves it in the queue, or `None` if none waits. An item that does not
+    /// decode is a [`Listed`] that says so.
     ///
     /// # Conflicts
     /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek).
@@ -107,15 +108,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// # Cancel safety
     /// Reads only.
-    pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
+    pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
         let first = self.keys.items.peek(tr).await?;
-        first
-            .map(|item| self.value_of(&self.keys.items, item))
-            .transpose()
+        Ok(first.map(|record| self.listed(&self.keys.items, record)))
     }
 
     /// Returns a page of the items that wait: up to `limit` behind the item `after`, or from the
-    /// first on.
+    /// first on. Each has its id, and its value or why that does not decode.
     ///
     /// # Conflicts
     /// As [`MicroQueue::items`](microqueue::MicroQueue::items).
@@ -130,12 +129,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         tr: &impl Transaction,
         after: Option<ItemId>,
         limit: usize,
-    ) -> Result<Vec<Item<T>>> {
-        let items = self.keys.items.items(tr, after, limit).await?;
-        items
-            .into_iter()
-            .map(|item| self.value_of(&self.keys.items, item))
-            .collect()
+    ) -> Result<Vec<Listed<T>>> {
+        self.page_of(&self.keys.items, tr, after, limit).await
     }
 
     /// Returns for how long the first item has waited since it was first enqueued, by the wall
@@ -157,11 +152,25 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         }))
     }
 
+    /// Returns a page of the items in a part of the queue.
+    pub(crate) async fn page_of(
+        &self,
+        part: &Records,
+        tr: &impl Transaction,
+        after: Option<ItemId>,
+        limit: usize,
+    ) -> Result<Vec<Listed<T>>> {
+        let records = part.items(tr, after, limit).await?.into_iter();
+        Ok(records.map(|record| self.listed(part, record)).collect())
+    }
+
     /// Decodes the payload of a record that lies in a part of the queue.
-    pub(crate) fn value_of(&self, part: &Records, item: Item<Record>) -> Result<Item<T>> {
-        let Item { id, value } = item;
-        let value = self.codec.decode(value.payload);
-        let value = value.map_err(|error| error.at(id.key_in(part.subspace())))?;
-        Ok(Item { id, value })
+    fn listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
+        let Listed { id, value } = record;
+        let value = value.and_then(|Record { payload, .. }| {
+            let value = self.codec.decode(payload.clone());
+            value.map_err(|error| Undecodable::new(id.key_in(part.subspace()), payload, error))
+        });
+        Listed { id, value }
     }
 }

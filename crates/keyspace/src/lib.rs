@@ -80,6 +80,7 @@
 pub mod chaos;
 pub mod codec;
 pub mod embedded;
+
 pub mod env;
 pub mod error;
 #[cfg(feature = "fdb")]
@@ -87,6 +88,7 @@ pub mod fdb;
 pub mod ids;
 pub mod ledger;
 pub mod limits;
+pub mod listed;
 pub mod mutation;
 pub mod recipe;
 pub mod record;
@@ -102,6 +104,7 @@ pub use crate::embedded::Embedded;
 pub use crate::env::Environment;
 pub use crate::error::{Code, Error, OpenError, Result, RunError};
 pub use crate::ledger::Receipt;
+pub use crate::listed::{Listed, Undecodable};
 pub use crate::mutation::{MutationOp, Versionstamp};
 pub use crate::recipe::OpenOptions;
 pub use crate::run::{Attempt, RunOptions, Runner, Tx};

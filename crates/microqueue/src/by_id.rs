@@ -25,7 +25,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// serializably, a key that only [`clear`](Self::clear) writes.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// As [`dequeue`](Self::dequeue): what is to be taken has to decode.
     ///
     /// # Cancel safety
     /// Reads only.

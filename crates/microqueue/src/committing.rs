@@ -8,7 +8,7 @@ use keyspace::codec::{Codec, MessagePack};
 use keyspace::run::Runner;
 
 use crate::error::Result;
-use crate::item::{Item, ItemId};
+use crate::item::{Item, ItemId, Listed};
 use crate::queue::MicroQueue;
 
 /// A queue whose operations commit: each runs in a transaction of its own, exactly once.
@@ -108,7 +108,7 @@ where
     /// Returns the first item and leaves it in the queue, or `None` if the queue is empty.
     ///
     /// See [`MicroQueue::peek`].
-    pub async fn peek(&self) -> Result<Option<Item<T>>> {
+    pub async fn peek(&self) -> Result<Option<Listed<T>>> {
         let queue = &self.queue;
         self.runner
             .run(|tr| async move { queue.peek(&tr).await })
@@ -128,7 +128,7 @@ where
     /// Returns a page of the queue, read in one transaction.
     ///
     /// See [`MicroQueue::items`].
-    pub async fn items(&self, after: Option<ItemId>, limit: usize) -> Result<Vec<Item<T>>> {
+    pub async fn items(&self, after: Option<ItemId>, limit: usize) -> Result<Vec<Listed<T>>> {
         let queue = &self.queue;
         self.runner
             .run(|tr| async move { queue.items(&tr, after, limit).await })

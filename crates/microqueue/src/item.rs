@@ -1,7 +1,7 @@
 //! Items and their ids.
 
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
-use keyspace::{Subspace, Versionstamp};
+use keyspace::{Subspace, Undecodable, Versionstamp};
 
 /// How many random bytes end a key in [`Order::Index`](crate::Order::Index).
 pub const SUFFIX_BYTES: usize = 20;
@@ -13,6 +13,19 @@ pub struct Item<T> {
     pub id: ItemId,
     /// What was enqueued.
     pub value: T,
+}
+
+/// An item of a listing, which may not decode.
+pub type Listed<T> = keyspace::Listed<ItemId, T>;
+
+impl<T> TryFrom<Listed<T>> for Item<T> {
+    type Error = Undecodable;
+
+    /// Returns the item, or why it does not decode.
+    fn try_from(listed: Listed<T>) -> Result<Self, Undecodable> {
+        let Listed { id, value } = listed;
+        Ok(Self { id, value: value? })
+    }
 }
 
 /// The place of an item: unique in its queue, and ids of one queue sort as the queue does.

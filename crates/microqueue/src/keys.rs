@@ -22,12 +22,12 @@
 
 use std::marker::PhantomData;
 
-use keyspace::codec::Codec;
+use keyspace::codec::{Codec, DecodeError};
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
-use keyspace::{KeyValue, Subspace, Versionstamp, limits};
+use keyspace::{KeyValue, Subspace, Undecodable, Versionstamp, limits};
 
 use crate::error::{Error, Result};
-use crate::item::{Item, ItemId, SUFFIX_BYTES};
+use crate::item::{Item, ItemId, Listed, SUFFIX_BYTES};
 use crate::order::Order;
 
 /// The format number of a value in commit order.
@@ -152,20 +152,29 @@ impl<T, C: Codec<T>> Layout<T, C> {
 
     /// Returns the item that a row holds.
     pub(crate) fn decode(&self, row: &KeyValue) -> Result<Item<T>> {
+        let item = Item::try_from(self.listed(row)?);
+        Ok(item.map_err(keyspace::Error::from)?)
+    }
+
+    /// Returns the item that a row holds, as a listing shows it.
+    pub(crate) fn listed(&self, row: &KeyValue) -> Result<Listed<T>> {
         let id = self.id(row.key())?;
-        let bytes = match (self.order, row.value().first()) {
-            (Order::Index, _) => row.to_value(),
-            (Order::Commit, Some(&FORMAT)) => row.to_value().slice(1..),
+        let (bytes, decoded) = match (self.order, row.value().first()) {
+            (Order::Index, _) => (row.to_value(), self.codec.decode(row.to_value())),
+            (Order::Commit, Some(&FORMAT)) => {
+                let bytes = row.to_value().slice(1..);
+                (bytes.clone(), self.codec.decode(bytes))
+            }
             (Order::Commit, found) => {
-                let reason = format!("expected format {FORMAT}, found {found:?}");
-                return Err(keyspace::Error::corrupt(row.key(), reason).into());
+                let error = DecodeError {
+                    codec: "a queue's record",
+                    reason: format!("expected format {FORMAT}, found {found:?}"),
+                };
+                (row.to_value(), Err(error))
             }
         };
-        let value = self
-            .codec
-            .decode(bytes)
-            .map_err(|error| error.at(row.to_key()))?;
-        Ok(Item { id, value })
+        let value = decoded.map_err(|error| Undecodable::new(row.to_key(), bytes, error));
+        Ok(Listed { id, value })
     }
 }
 

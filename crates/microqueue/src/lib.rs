@@ -133,7 +133,7 @@ mod verify;
 
 pub use crate::committing::CommittingQueue;
 pub use crate::error::{Error, Result};
-pub use crate::item::{Item, ItemId, SUFFIX_BYTES, StagedId};
+pub use crate::item::{Item, ItemId, Listed, SUFFIX_BYTES, StagedId};
 pub use crate::keys::MAX_PREFIX_BYTES;
 pub use crate::order::Order;
 pub use crate::queue::MicroQueue;

@@ -22,12 +22,13 @@ use keyspace::{
 };
 
 use crate::error::{Error, Result};
-use crate::item::{Item, ItemId};
+use crate::item::{ItemId, Listed};
 use crate::order::Order;
 use crate::queue::MicroQueue;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
-    /// Returns the first item and leaves it in the queue, or `None` if the queue is empty.
+    /// Returns the first item and leaves it in the queue, or `None` if the queue is empty. An item that
+    /// does not decode is a [`Listed`] that says so; [`Item::try_from`](crate::Item) makes an error of it.
     ///
     /// # Conflicts
     /// Reads from the queue's begin to the first item; if the queue is empty, all of it, so that
@@ -37,15 +38,15 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Errors
     /// [`ReadAfterWrite`](Error::ReadAfterWrite) in commit order if this transaction has enqueued
     /// into the queue, through this handle or another, and not cleared it since.
-    /// [`Corrupt`](keyspace::Error::Corrupt) if the record does not decode; also in place of
-    /// `ReadAfterWrite` in a transaction that has set `BypassUnreadable`.
+    /// [`Corrupt`](keyspace::Error::Corrupt) if a key in the queue's subspace is none of its items';
+    /// also in place of `ReadAfterWrite` in a transaction that has set `BypassUnreadable`.
     ///
     /// # Cancel safety
     /// Reads only: dropping the future leaves conflict ranges at most.
-    pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
+    pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
         let (begin, end) = self.layout.subspace.range();
         let row = self.rows(tr, begin, end, 1).await?.pop();
-        row.as_ref().map(|row| self.layout.decode(row)).transpose()
+        row.as_ref().map(|row| self.layout.listed(row)).transpose()
     }
 
     /// Returns true if the queue has no items.
@@ -64,7 +65,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     }
 
     /// Returns a page of the queue: up to `limit` items behind the item `after`, or from the
-    /// queue's begin. Fewer than `limit` are the last page; a page of none reads nothing.
+    /// queue's begin. Fewer than `limit` are the last page; a page of none reads nothing. Each has its
+    /// id, and its value or why that does not decode.
     ///
     /// # Conflicts
     /// Reads from `after` to the last item returned; to the queue's end if the page is the last.
@@ -99,16 +101,14 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         tr: &impl Transaction,
         after: Option<ItemId>,
         limit: usize,
-    ) -> Result<Vec<Item<T>>> {
+    ) -> Result<Vec<Listed<T>>> {
         let (mut begin, end) = self.layout.subspace.range();
         if let Some(after) = after {
             self.check_order(after)?;
             begin = key_after(&self.layout.key(&after));
         }
         let rows = self.rows(tr, begin, end, limit).await?;
-        rows.into_iter()
-            .map(|row| self.layout.decode(&row))
-            .collect()
+        rows.iter().map(|row| self.layout.listed(row)).collect()
     }
 
     /// Reads up to `limit` rows serializably, and refuses to if the transaction has enqueued.

@@ -140,12 +140,12 @@ async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, 
     let left = replay(order, transactions).unwrap_or_else(|difference| {
         panic!("in {order:?} order, seed {seed}: {difference}");
     });
-    let items = queue
+    let listed = queue
         .committing(&runner)
         .items(None, usize::MAX)
         .await
         .unwrap();
-    let items: Vec<_> = items.into_iter().map(|item| item.value).collect();
+    let items: Vec<_> = listed.into_iter().map(|item| item.value.unwrap()).collect();
     assert_eq!(items, left);
 }
 
@@ -208,7 +208,7 @@ async fn the_replay_catches_a_dequeue_that_reads_the_head_by_snapshot() {
         stamps.push(tr.commit().await.unwrap().versionstamp.unwrap());
     }
     let take = Step::Take {
-        taken: vec![(head.id, head.value)],
+        taken: vec![(head.id, head.value.unwrap())],
     };
     let steps = [enqueued, take.clone(), take].map(|step| vec![step]);
     let difference = replay(Order::Commit, stamps.into_iter().zip(steps).collect());

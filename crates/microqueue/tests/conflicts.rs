@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{code, contents, enqueue_committed, jobs_of, set_committed};
+use common::{code, contents, enqueue_committed, items, jobs_of, set_committed};
 use conformance::stores::TestStore;
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Transaction};
 use microqueue::{Item, ItemId, MicroQueue, Order, SUFFIX_BYTES};
@@ -176,7 +176,10 @@ async fn a_later_page_does_not_conflict_with_a_dequeue_before_it(store: TestStor
     let first = queue.items(&db.begin().unwrap(), None, 2).await.unwrap();
     let second = queue.items(&page, Some(first[1].id), 2).await.unwrap();
     assert_eq!(
-        second.iter().map(|item| item.value).collect::<Vec<_>>(),
+        items(second)
+            .iter()
+            .map(|item| item.value)
+            .collect::<Vec<_>>(),
         [3, 4]
     );
     page.set(b"elsewhere", b"");
@@ -241,7 +244,7 @@ async fn commit_order_is_the_order_of_commits_not_of_enqueues(store: TestStore) 
     let tr = db.begin().unwrap();
     let expected = [(staged_late.at(late), 2), (staged_early.at(early), 1)];
     let expected = expected.map(|(id, value)| Item { id, value });
-    assert_eq!(queue.items(&tr, None, 10).await.unwrap(), expected);
+    assert_eq!(items(queue.items(&tr, None, 10).await.unwrap()), expected);
 }
 
 async fn index_order_gives_ids_at_once(store: TestStore) {

@@ -8,7 +8,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::jobs_of;
+use common::{items, jobs_of};
 use conformance::stores::TestStore;
 use microqueue::keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use microqueue::keyspace::env::ManualClock;
@@ -177,8 +177,8 @@ async fn setup(
 }
 
 async fn values(queue: &CommittingQueue<u64, Store>) -> Vec<u64> {
-    let items = queue.items(None, 100).await.unwrap();
-    items.into_iter().map(|item| item.value).collect()
+    let listed = queue.items(None, 100).await.unwrap();
+    items(listed).into_iter().map(|item| item.value).collect()
 }
 
 async fn an_answer_means_one_effect_and_an_error_none(store: TestStore) {

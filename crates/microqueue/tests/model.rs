@@ -14,7 +14,7 @@ use microqueue::keyspace::embedded::Options;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{self, Code, Environment, Store, Subspace};
-use microqueue::{CommittingQueue, Error, Item, MicroQueue, Order, Result};
+use microqueue::{CommittingQueue, Error, Item, Listed, MicroQueue, Order, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -98,7 +98,7 @@ async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Store>>) -> Result<A
         Op::Clear => return queue.clear().await.map(|()| Answer::Nothing),
         Op::Dequeue => queue.dequeue().await?.into_iter().collect(),
         Op::DequeueBatch(limit) => queue.dequeue_batch(*limit).await?,
-        Op::Peek => queue.peek().await?.into_iter().collect(),
+        Op::Peek => decoded(queue.peek().await?.into_iter().collect()),
         Op::Items(limit) => all_items(queue, *limit).await?,
         Op::Move(limit) => {
             let queue = queue.queue();
@@ -127,12 +127,18 @@ async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Store>>) -> Result<A
     ))
 }
 
+/// Returns listed items, each of which decodes.
+fn decoded(listed: Vec<Listed<u64>>) -> Vec<Item<u64>> {
+    let items = listed.into_iter().map(Item::try_from);
+    items.collect::<Result<_, _>>().unwrap()
+}
+
 async fn all_items(queue: &Queue, limit: usize) -> Result<Vec<Item<u64>>> {
     let mut items: Vec<Item<u64>> = Vec::new();
     loop {
         let page = queue.items(items.last().map(|item| item.id), limit).await?;
         let is_last = page.len() < limit;
-        items.extend(page);
+        items.extend(decoded(page));
         if is_last {
             return Ok(items);
         }

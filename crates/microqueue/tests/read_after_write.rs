@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{code, contents, enqueue_committed, jobs_of, set_committed};
+use common::{code, contents, enqueue_committed, items, jobs_of, set_committed};
 use conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::{
@@ -107,10 +107,10 @@ async fn stage(op: Op, queue: &MicroQueue<u64>, tr: &impl Transaction) -> Result
             return Ok(Vec::new());
         }
         Op::Dequeue => queue.dequeue(tr).await?.into_iter().collect(),
-        Op::Peek => queue.peek(tr).await?.into_iter().collect(),
+        Op::Peek => items(queue.peek(tr).await?.into_iter().collect()),
         Op::DequeueBatch => queue.dequeue_batch(tr, 10).await?,
-        Op::Items => queue.items(tr, None, 10).await?,
-        Op::ItemsAfter => queue.items(tr, Some(first_id(queue.order())), 10).await?,
+        Op::Items => items(queue.items(tr, None, 10).await?),
+        Op::ItemsAfter => items(queue.items(tr, Some(first_id(queue.order())), 10).await?),
     };
     Ok(items.into_iter().map(|item| item.value).collect())
 }

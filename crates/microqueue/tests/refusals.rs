@@ -20,6 +20,7 @@ conformance::on_every_store!(
     a_value_without_an_encoding_keeps_all_of_its_batch_out,
     a_transaction_over_the_stores_limit_commits_none_of_its_items,
     a_record_that_does_not_decode_is_named_and_stays,
+    a_listing_tells_of_each_item_whether_it_decodes,
     a_record_of_a_newer_format_is_named_and_stays,
     a_handle_of_another_order_reads_nothing_and_changes_nothing,
     an_id_of_another_order_is_refused,
@@ -139,10 +140,9 @@ async fn a_record_that_does_not_decode_is_named_and_stays(store: TestStore) {
         let mut tr = db.begin().unwrap();
         assert_eq!(queue.dequeue(&tr).await.unwrap().unwrap().value, 1);
         assert_eq!(corrupt_key(queue.dequeue(&tr).await.unwrap_err()), damaged);
-        assert_eq!(corrupt_key(queue.peek(&tr).await.unwrap_err()), damaged);
         let error = queue.dequeue_batch(&tr, 2).await.unwrap_err();
         assert_eq!(corrupt_key(error), damaged);
-        let error = queue.items(&tr, None, 2).await.unwrap_err();
+        let error = queue.snapshot(&tr, 2, usize::MAX).await.unwrap_err();
         assert_eq!(corrupt_key(error), damaged);
         assert!(!queue.is_empty(&tr).await.unwrap());
         tr.commit().await.unwrap();
@@ -153,6 +153,41 @@ async fn a_record_that_does_not_decode_is_named_and_stays(store: TestStore) {
         tr.clear(&damaged);
         tr.commit().await.unwrap();
         assert_eq!(contents(db, &queue).await, [3]);
+    }
+}
+
+async fn a_listing_tells_of_each_item_whether_it_decodes(store: TestStore) {
+    for (order, damage, codec, refused) in [
+        (Order::Commit, &b"\x01\xc1"[..], "MessagePack", &b"\xc1"[..]),
+        (Order::Commit, b"\x02\x07", "a queue's record", b"\x02\x07"),
+        (Order::Commit, b"", "a queue's record", b""),
+        (Order::Index, b"\xc1", "MessagePack", b"\xc1"),
+    ] {
+        let store = store.fresh();
+        let (db, queue) = (&store.db, jobs_of(&store, order));
+        enqueue_committed(db, &queue, &[1, 2, 3]).await;
+        let ids = queue.items(&db.begin().unwrap(), None, 3).await.unwrap();
+        let ids: Vec<_> = ids.into_iter().map(|item| item.id).collect();
+        let damaged = rows_of(&store).await[1].to_key();
+        set_committed(db, &damaged, damage).await;
+
+        let tr = db.begin().unwrap();
+        let listed = queue.items(&tr, None, 10).await.unwrap();
+        let listed_ids: Vec<_> = listed.iter().map(|item| item.id).collect();
+        assert_eq!(listed_ids, ids);
+        assert_eq!((&listed[0].value, &listed[2].value), (&Ok(1), &Ok(3)));
+        let undecodable = listed[1].value.as_ref().unwrap_err();
+        assert_eq!((&undecodable.key, undecodable.codec), (&damaged, codec));
+        assert_eq!(undecodable.bytes, refused);
+        assert!(!undecodable.reason.is_empty());
+        // Page by page, too, and at the head.
+        let page = queue.items(&tr, Some(ids[0]), 1).await.unwrap();
+        assert_eq!(page, listed[1..2]);
+        let page = queue.items(&tr, Some(ids[1]), 1).await.unwrap();
+        assert_eq!(page, listed[2..]);
+        queue.take(&tr, &ids[0]).unwrap();
+        assert_eq!(queue.peek(&tr).await.unwrap().as_ref(), Some(&listed[1]));
+        assert_eq!(corrupt_key(queue.dequeue(&tr).await.unwrap_err()), damaged);
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::corpus::Count;
 use crate::error::{Error, Result};
+use crate::keyspace::Undecodable;
 use crate::load::Loaded;
 use crate::source::Skipped;
 
@@ -19,9 +20,13 @@ pub(crate) struct GivenUp {
 }
 
 impl GivenUp {
-    pub(crate) fn note(&mut self, reason: &str) {
+    /// Notes a record with a reason, or that it does not decode.
+    pub(crate) fn note<T>(&mut self, record: &Result<T, Undecodable>, reason: impl Fn(&T) -> &str) {
         self.count += 1;
-        self.first_reason.get_or_insert_with(|| reason.to_owned());
+        self.first_reason.get_or_insert_with(|| match record {
+            Ok(record) => reason(record).to_owned(),
+            Err(error) => error.to_string(),
+        });
     }
 }
 

@@ -96,8 +96,10 @@ async fn set_aside(store: &Corpus) -> Result<GivenUp> {
         let last = after.as_ref();
         let look = |tr| async move { store.counts.set_aside(&tr, last, ROWS_AT_ONCE).await };
         let page = store.runner.run(look).await?;
-        page.iter().for_each(|update| found.note(&update.reason));
-        after = page.into_iter().next_back();
+        for update in &page {
+            found.note(&update.value, |aside| &aside.reason);
+        }
+        after = page.into_iter().next_back().map(|update| update.id);
         if after.is_none() {
             return Ok(found);
         }
@@ -134,8 +136,10 @@ async fn dead_letters(store: &Corpus, subscriptions: &[Exports]) -> Result<Given
             let look =
                 |tr| async move { subscription.dead_letters(&tr, after, ROWS_AT_ONCE).await };
             let page = store.runner.run(look).await?;
-            page.iter().for_each(|letter| found.note(&letter.reason));
-            after = page.last().map(|letter| letter.sequence);
+            for letter in &page {
+                found.note(&letter.value, |letter| &letter.reason);
+            }
+            after = page.last().map(|letter| letter.id);
             if after.is_none() {
                 break;
             }

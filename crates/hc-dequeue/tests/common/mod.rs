@@ -83,7 +83,7 @@ impl World {
         let queue = &self.queue;
         let items = |tr| async move { queue.items(&tr, None, usize::MAX).await };
         let items = self.runner.run(items).await.unwrap();
-        items.into_iter().map(|item| item.value).collect()
+        items.into_iter().map(|item| item.value.unwrap()).collect()
     }
 
     /// Returns once so many requests are registered.

@@ -8,7 +8,7 @@ use microqueue::keyspace::{
     self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,
     Subspace, Transaction, read_all,
 };
-use microqueue::{Error, MicroQueue, Order};
+use microqueue::{Error, Item, Listed, MicroQueue, Order};
 
 /// Opens a new store in memory.
 pub(crate) fn memory() -> Store {
@@ -35,8 +35,14 @@ pub(crate) async fn enqueue_committed(db: &Store, queue: &MicroQueue<u64>, value
 /// Returns the values in the queue, in its order.
 pub(crate) async fn contents(db: &Store, queue: &MicroQueue<u64>) -> Vec<u64> {
     let tr = db.begin().unwrap();
-    let items = queue.items(&tr, None, usize::MAX).await.unwrap();
-    items.into_iter().map(|item| item.value).collect()
+    let listed = queue.items(&tr, None, usize::MAX).await.unwrap();
+    items(listed).into_iter().map(|item| item.value).collect()
+}
+
+/// Returns listed items, each of which decodes.
+pub(crate) fn items<T>(listed: Vec<Listed<T>>) -> Vec<Item<T>> {
+    let items = listed.into_iter().map(Item::try_from);
+    items.collect::<Result<_, _>>().unwrap()
 }
 
 /// Returns every row of the store.

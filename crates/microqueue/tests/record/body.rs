@@ -37,7 +37,10 @@ fn look<T, C: Codec<T> + Default>(order: Order, key: &[u8], value: &[u8]) {
         .expect("a store in memory serves");
     tr.set(&key, value);
     match block_on(queue.peek(&tr)) {
-        Ok(item) => assert!(item.is_some()),
+        Ok(item) => {
+            let undecodable = item.expect("it is there").value.err();
+            assert!(undecodable.is_none_or(|found| found.key == key));
+        }
         Err(Error::Keyspace(keyspace::Error::Corrupt { key: named, .. })) => assert_eq!(named, key),
         Err(error) => panic!("{error:?}"),
     }
