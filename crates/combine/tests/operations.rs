@@ -185,11 +185,11 @@ async fn waiting_ends_with_the_report(store: TestStore) {
         let stamp = world.add("a", update).await;
         let keys = ["a".to_owned(), "b".to_owned()];
         let settled = world.queue.await_settled(&world.runner, &keys, stamp);
-        tokio::time::timeout(LONG, settled).await.unwrap().unwrap();
+        conformance::timeout(LONG, settled).await.unwrap();
         assert_eq!(world.settled("a").await, Some((1..=update).sum()));
         let stamp = world.add("b", update).await;
         let settled = world.queue.await_all_settled(&world.runner, stamp);
-        tokio::time::timeout(LONG, settled).await.unwrap().unwrap();
+        conformance::timeout(LONG, settled).await.unwrap();
         assert_eq!(world.settled("b").await, Some((1..=update).sum()));
     }
     worker.shut_down(LONG).await.unwrap();

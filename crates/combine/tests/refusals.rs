@@ -15,10 +15,10 @@ use combine::{
 };
 use common::{LONG, Log, Queue, World, settings};
 use conformance::stores::TestStore;
+use conformance::timeout;
 use keyspace::codec::{Codec, Json, MessagePack};
 use keyspace::ids::Ids;
 use keyspace::{Isolation, Listed, OpenOptions, RangeQuery, Transaction, read_all};
-use tokio::time::timeout;
 
 conformance::on_every_store!(threads:
     other_settings_than_the_queues_are_refused_by_both_names,
@@ -361,7 +361,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
         .cloned()
         .collect();
     let settled = world.queue.await_settled(&world.runner, &others, stamp);
-    timeout(LONG, settled).await.unwrap().unwrap();
+    timeout(LONG, settled).await.unwrap();
     write(&world, &row, b"\x01\x01\x02").await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -394,7 +394,7 @@ async fn a_damaged_sweep_keeps_its_own_bucket_only(store: TestStore) {
         .cloned()
         .collect();
     let settled = world.queue.await_settled(&world.runner, &others, stamp);
-    timeout(LONG, settled).await.unwrap().unwrap();
+    timeout(LONG, settled).await.unwrap();
     // Without the record a sweep begins anew.
     clear(&world, &row).await;
     world.wait_idle().await;

@@ -97,6 +97,11 @@ pub mod server;
 pub mod stores;
 pub mod trace;
 
+use std::panic::Location;
+use std::time::Duration;
+
+use keyspace::Environment;
+
 /// Chooses how often a repeating test repeats: `long` if the environment variable `TEST_RUN` is
 /// `long`, else `short`.
 #[must_use]
@@ -108,7 +113,41 @@ pub fn scale(short: usize, long: usize) -> usize {
     }
 }
 
+/// Waits for what a test needs in order to go on, and panics if it takes longer than `limit`: a test that
+/// would hang fails instead. How long it took is no part of the test.
+///
+/// # Panics
+/// If the future is not ready within `limit`. The message names the place of the call.
+#[track_caller]
+pub fn timeout<F: Future>(limit: Duration, future: F) -> impl Future<Output = F::Output> {
+    let caller = Location::caller();
+    // So that the test's own future does not grow by it.
+    let future = Box::pin(future);
+    async move {
+        let output = Environment::system().timeout(limit, future).await;
+        output.unwrap_or_else(|| panic!("not ready within {limit:?}, at {caller}"))
+    }
+}
+
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_future_that_is_ready_in_time_passes_its_output_on() {
+        assert_eq!(timeout(Duration::from_secs(60), ready(7)).await, 7);
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "not ready within 1ms, at crates/conformance/src/lib.rs")]
+    async fn a_future_that_is_never_ready_fails_the_test() {
+        timeout(Duration::from_millis(1), pending::<()>()).await;
+    }
+}

@@ -144,7 +144,7 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
     let options = ExportOptions::new().dead_letter_after(1);
     let worker = reader.work(&runner, options, Refuses).await.unwrap();
     let idle = reader.wait_idle(&runner);
-    tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
+    conformance::timeout(LONG, idle).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
     let reader = &reader;
     let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };

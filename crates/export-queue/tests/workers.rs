@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
+use conformance::timeout;
 use export_queue::combine::Bucket;
 use export_queue::{
     BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, RunOptions, Runner, Transaction, Tx};
-use tokio::time::timeout;
 
 conformance::on_every_store!(threads:
     who_sleeps_is_woken_by_an_entry,
@@ -311,11 +311,11 @@ async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     assert!(futures::poll!(&mut removed).is_pending());
     let remove = |tr| async move { queue.unsubscribe(&tr, "reader").await };
     assert!(world.runner.run(remove).await.unwrap());
-    timeout(LONG, removed).await.unwrap().unwrap();
+    timeout(LONG, removed).await.unwrap();
     // It is not idle: it will never have what comes.
     let idle = timeout(LONG, world.reader.wait_idle(&world.runner));
     assert!(matches!(
-        idle.await.unwrap(),
+        idle.await,
         Err(Error::NoSubscription { subscription, .. }) if subscription == "reader"
     ));
     world.add_all(entries(1)).await;
@@ -351,7 +351,7 @@ async fn a_damaged_record_keeps_nobody_from_the_buckets_of_the_dead(store: TestS
             world.runner.environment().sleep(look_again).await;
         }
     };
-    timeout(LONG, others).await.unwrap();
+    timeout(LONG, others).await;
     worker.shut_down(LONG).await.unwrap();
 }
 
@@ -385,7 +385,10 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
     while !writers.is_empty() {
         let worker = world.work(options.clone(), receiver.clone()).await;
         // Dropped wherever it is.
-        let _ = timeout(Duration::from_millis(30), writers.join_next()).await;
+        let env = world.runner.environment();
+        let _ = env
+            .timeout(Duration::from_millis(30), writers.join_next())
+            .await;
         drop(worker);
     }
     let worker = world.work(options, receiver.clone()).await;

@@ -47,7 +47,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Worker`] is the loop around that, with retries. The example `settle` acknowledges, changes data
+//! A [`Worker`] is the loop around that, with retries. The example `payments` acknowledges, changes data
 //! and enqueues into another queue in one transaction.
 //!
 //! # How it works

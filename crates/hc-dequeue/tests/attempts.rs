@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use common::{LONG, World};
 use conformance::stores::TestStore;
+use conformance::timeout;
 use hc_dequeue::{Delivery, Settings, Worker, WorkerOptions};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 conformance::on_every_store!(
     a_worker_that_is_shut_down_costs_no_attempt,
@@ -62,7 +62,7 @@ async fn long_job(world: &World) -> Worker<u64> {
     let options = WorkerOptions::default();
     let worker = world.queue.work(&world.runner, options, handler).await;
     let attempts = timeout(LONG, begins.recv()).await;
-    assert_eq!(attempts.unwrap(), Some(1));
+    assert_eq!(attempts, Some(1));
     worker.unwrap()
 }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use common::{Doomed, LONG, World};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
+use conformance::timeout;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Settings};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 conformance::on_every_store!(threads:
     items_are_granted_in_the_order_of_their_first_enqueue,
@@ -139,14 +139,15 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
         for _ in 0..2 {
             let consumer = consumer.clone();
             consumers.spawn(async move {
+                let env = Environment::system();
                 let mut taken = 0;
                 // Some lose interest between two items, and come back.
                 while let Some(delivery) = consumer.dequeue_within(LONG).await.unwrap() {
                     delivery.complete().await.unwrap();
                     taken += 1;
                     if taken % 3 == 0 {
-                        let _ =
-                            timeout(Duration::from_micros(300), consumer.pop_within(LONG)).await;
+                        let pop = consumer.pop_within(LONG);
+                        let _ = env.timeout(Duration::from_micros(300), pop).await;
                     }
                     if taken == ITEMS / SESSIONS / 4 {
                         break;
@@ -168,7 +169,7 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
     tokio::select! {
         () = enqueue => unreachable!("it never ends"),
         taken = timeout(LONG, consumers.join_all()) => {
-            let taken: u64 = taken.expect("nobody waits for ever").into_iter().sum();
+            let taken: u64 = taken.into_iter().sum();
             assert_eq!(taken, ITEMS / 2);
         }
     }
@@ -194,7 +195,7 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
     leader.die();
     world.enqueue(0..11).await;
     // One more goes to the dead, or comes back from it.
-    timeout(LONG, waiting).await.unwrap().unwrap();
+    timeout(LONG, waiting).await.unwrap();
     let expiries = world.recorded_sum("hc_dequeue_patience_expiries");
     assert!(expiries <= 1.0, "{expiries}");
 }

@@ -7,9 +7,9 @@ mod common;
 use std::path::Path;
 
 use common::{LONG, Queue, process};
+use conformance::timeout;
 use hc_dequeue::{ConsumerOptions, Settings};
 use keyspace::{Runner, Store, Subspace};
-use tokio::time::timeout;
 
 async fn open(path: &Path) -> (Runner<Store>, Queue) {
     let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();
@@ -41,7 +41,7 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
         let options = ConsumerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
         let again = timeout(LONG, consumer.dequeue_within(LONG)).await;
-        let again = again.unwrap().unwrap().expect("it came back");
+        let again = again.unwrap().expect("it came back");
         assert_eq!((*again.value(), again.attempts()), (7, 2));
     });
     second.join().unwrap();

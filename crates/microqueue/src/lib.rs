@@ -78,8 +78,8 @@
 //!
 //! # What it never does
 //!
-//! It touches no key outside the queue's subspace. Methods of [`MicroQueue`] never commit, retry,
-//! wait or spawn. No operation polls: to wait for items, watch a key that enqueuing transactions
+//! It touches no key outside the queue's subspace. A method that takes a transaction never commits,
+//! retries, waits or spawns. No operation polls: to wait for items, watch a key that enqueuing transactions
 //! write.
 //!
 //! # Ordering and delivery

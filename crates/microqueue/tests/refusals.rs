@@ -185,7 +185,7 @@ async fn a_listing_tells_of_each_item_whether_it_decodes(store: TestStore) {
         assert_eq!(page, listed[1..2]);
         let page = queue.items(&tr, Some(ids[1]), 1).await.unwrap();
         assert_eq!(page, listed[2..]);
-        queue.take(&tr, &ids[0]).unwrap();
+        queue.remove(&tr, &ids[0]).unwrap();
         assert_eq!(queue.peek(&tr).await.unwrap().as_ref(), Some(&listed[1]));
         assert_eq!(corrupt_key(queue.dequeue(&tr).await.unwrap_err()), damaged);
     }

@@ -230,7 +230,7 @@ async fn read_counts(
 mod tests {
     use std::time::Duration;
 
-    use tokio::time::timeout;
+    use conformance::timeout;
 
     use super::*;
 
@@ -252,7 +252,7 @@ mod tests {
         let idle = export.wait_idle(&store, &tally, &progress);
         let long = Duration::from_secs(30);
         let ended = [timeout(long, work).await, timeout(long, idle).await];
-        for ended in ended.map(Result::unwrap) {
+        for ended in ended {
             assert!(matches!(ended, Err(Error::Displaced { path }) if path == former));
         }
         other.wait_idle(&store, &tally, &progress).await.unwrap();

@@ -3,6 +3,7 @@
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use super::Violation;
+use super::layers::LAYERS;
 use super::tree::Tree;
 
 /// The longest Rust file, in lines without the tests at its end. 400 is what to aim at.
@@ -137,6 +138,9 @@ fn check_siblings(path: &str, tokens: &[TokenTree], violations: &mut Vec<Violati
         let in_layer = path.starts_with("crates/")
             && !path.starts_with(FOUNDATIONDB)
             && !path.contains("/examples/");
+        if in_library(path) && (is(token, "HashMap") || is(token, "HashSet")) {
+            violated("a map whose order no seed repeats");
+        }
         if in_layer && is(token, "foundationdb") {
             violated("only keyspace::fdb may name FoundationDB's crate");
         }
@@ -145,6 +149,16 @@ fn check_siblings(path: &str, tokens: &[TokenTree], violations: &mut Vec<Violati
             check_siblings(path, &inside, violations);
         }
     }
+}
+
+/// Returns true for the code of a layer, and of what judges stores.
+fn in_library(path: &str) -> bool {
+    let rest = path
+        .strip_prefix("crates/")
+        .and_then(|path| path.split_once('/'));
+    rest.is_some_and(|(name, path)| {
+        path.starts_with("src/") && (LAYERS.contains(&name) || name == "conformance")
+    })
 }
 
 /// Returns the brackets of the attribute that begins at the first token.
@@ -243,6 +257,17 @@ mod tests {
         assert_eq!(violations_of("benches/src/lib.rs", &text), []);
         let other = "//! Documented.\nuse foundationdb_tuple::Subspace;";
         assert_eq!(violations_of("crates/keyspace/src/lib.rs", other), []);
+    }
+
+    #[test]
+    fn a_map_without_order_is_found_in_libraries() {
+        let line = "use std::collections::HashMap;";
+        let message = "a map whose order no seed repeats";
+        assert_caught("crates/combine/src/queue.rs", line, message);
+        assert_caught("crates/conformance/src/model/mod.rs", line, message);
+        let text = format!("//! Documented.\n{line}\n");
+        assert_eq!(violations_of("crates/phrasecount/src/count.rs", &text), []);
+        assert_eq!(violations_of("crates/combine/tests/model.rs", &text), []);
     }
 
     #[test]

@@ -136,7 +136,7 @@ where
 
     pub(crate) async fn wait_idle(&self) {
         let idle = self.queue.wait_idle(&self.runner);
-        tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
+        conformance::timeout(LONG, idle).await.unwrap();
     }
 
     /// Combines everything with a worker of its own.

@@ -12,7 +12,6 @@ use keyspace::{Environment, RunOptions, Runner, Store, Transaction};
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use tokio::time::timeout;
 
 use crate::common::{Log, Queue, Stored};
 
@@ -72,7 +71,8 @@ impl Mortal {
     /// Ends it as well as it can be ended. Returns its way to the store.
     pub(crate) async fn shut_down(self, grace: Duration) -> Chaos<Store> {
         // If it hangs, or its way to the store does, it is dropped.
-        if let Ok(ended) = timeout(SHUT_DOWN, self.worker.shut_down(grace)).await {
+        let shut_down = self.worker.shut_down(grace);
+        if let Some(ended) = Environment::system().timeout(SHUT_DOWN, shut_down).await {
             ended.unwrap();
         }
         self.chaos

@@ -92,7 +92,7 @@ impl<D: Database> World<D> {
 
     pub(crate) async fn wait_for(&self, reader: &Reader) {
         let idle = reader.wait_idle(&self.runner);
-        tokio::time::timeout(LONG, idle).await.unwrap().unwrap();
+        conformance::timeout(LONG, idle).await.unwrap();
     }
 
     /// Exports everything with a worker of its own.

@@ -14,7 +14,6 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use crate::common::{LONG, Queue, open, settings};
 use crate::process::{FATES, Process, runner, runner_with};
@@ -166,20 +165,21 @@ impl Player {
             0 => Duration::from_micros(self.rng.random_range(0..3_000)),
             _ => LONG,
         };
+        let env = Environment::system();
         if self.play.pops && self.rng.random() {
             self.wishes.spawn(async move {
-                match timeout(interest, consumer.pop_within(within)).await {
-                    Ok(Ok(Some(item))) => Answer::Popped(item.value),
-                    Ok(Ok(None)) => Answer::Nothing,
-                    Ok(Err(_)) | Err(_) => Answer::PopUnanswered,
+                match env.timeout(interest, consumer.pop_within(within)).await {
+                    Some(Ok(Some(item))) => Answer::Popped(item.value),
+                    Some(Ok(None)) => Answer::Nothing,
+                    Some(Err(_)) | None => Answer::PopUnanswered,
                 }
             });
         } else {
             self.wishes.spawn(async move {
                 let wish = consumer.dequeue_batch_within(wanted, within);
-                match timeout(interest, wish).await {
-                    Ok(Ok(deliveries)) => Answer::Delivered(deliveries),
-                    Ok(Err(_)) | Err(_) => Answer::Nothing,
+                match env.timeout(interest, wish).await {
+                    Some(Ok(deliveries)) => Answer::Delivered(deliveries),
+                    Some(Err(_)) | None => Answer::Nothing,
                 }
             });
         }
@@ -290,8 +290,10 @@ impl Player {
         let options = ConsumerOptions::default().poll_interval(Duration::from_millis(50));
         let last = Process::start(&self.store, &quiet, options).await;
         self.held.clear();
-        let drained = timeout(LONG, self.drain(&last)).await;
-        if drained.is_err() {
+        let drained = Environment::system()
+            .timeout(LONG, Box::pin(self.drain(&last)))
+            .await;
+        if drained.is_none() {
             return Err(format!("not all was delivered: {}", self.describe().await));
         }
         last.consumer.clone().shut_down().await.unwrap();
