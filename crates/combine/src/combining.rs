@@ -150,7 +150,7 @@ where
     D: Database,
     O: ChangeObserver<K, V>,
 {
-    /// Makes a pass. `None`: somebody else has, whose place this is.
+    /// Makes a pass. `None`: another session has, which owns the bucket.
     ///
     /// Sets aside what was refused, if that comes first. What comes first may be another update by
     /// now, of a key before.

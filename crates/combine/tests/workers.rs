@@ -26,7 +26,7 @@ conformance::on_every_store!(threads:
     without_watches_the_poll_finds_updates,
     buckets_are_divided_and_taken_over_at_a_shut_down,
     the_buckets_of_the_dead_go_on_after_a_lease,
-    the_buckets_of_who_hangs_go_on_after_its_patience,
+    the_buckets_of_a_worker_that_hangs_are_taken_over,
     an_observer_that_hangs_is_stopped_and_its_bucket_goes_on,
     an_observer_that_fails_is_called_again_and_other_buckets_go_on,
     an_observer_that_panics_is_called_again,
@@ -171,7 +171,7 @@ impl ChangeObserver<String, i64> for Hangs {
     }
 }
 
-async fn the_buckets_of_who_hangs_go_on_after_its_patience(store: TestStore) {
+async fn the_buckets_of_a_worker_that_hangs_are_taken_over(store: TestStore) {
     let world = World::sums(&store, 32).await;
     // For as long as anybody waits, it hangs, and its heart beats.
     let hangs = CombineOptions::new().worker(WorkerOptions::new().time_limit(LONG * 60));

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use combine::WorkerOptions;
-use combine::hc_dequeue::Backoff;
+use combine::{Backoff, WorkerOptions};
 
 /// The shortest time until a takeover: with none a worker would do nothing else.
 const SHORTEST: Duration = Duration::from_millis(1);
