@@ -335,7 +335,7 @@ impl Player {
     async fn stats(&self) -> hc_dequeue::Stats {
         let queue = &self.queue;
         let stats = |tr| async move { queue.stats(&tr).await };
-        self.runner.run(stats).await.unwrap()
+        Box::pin(self.runner.run(stats)).await.unwrap()
     }
 
     /// Compares what is left with what was asked for.
