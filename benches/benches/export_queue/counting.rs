@@ -11,7 +11,7 @@ use benches::meter::Metered;
 use combine::{BoxError, CombineQueue, Settings, Unobserved};
 use futures::future::try_join_all;
 use hc_dequeue::{Delivery, HighContentionQueue, WorkerOptions};
-use keyspace::codec::{Bincode, Codec};
+use keyspace::codec::{Codec, MessagePack};
 use keyspace::{Database, Isolation, RunOptions, Runner, Store, Subspace, Transaction};
 use tokio::sync::mpsc;
 
@@ -92,7 +92,7 @@ impl ReadModifyWrite {
     async fn count(&self, tr: &impl Transaction, key: &[u8]) -> keyspace::Result<Count> {
         let count = tr.get(key, Isolation::Serializable).await?;
         let count = count.map(|count| {
-            let count = Bincode.decode(count);
+            let count = MessagePack.decode(count);
             count.expect("nobody writes anything but counts")
         });
         Ok(count.unwrap_or_default())
@@ -114,7 +114,7 @@ impl Counting for ReadModifyWrite {
             let mut count = self.count(tr, &key).await?;
             count.add(*more);
             let mut value = Vec::new();
-            Bincode.encode(&count, &mut value)?;
+            MessagePack.encode(&count, &mut value)?;
             tr.set(&key, &value);
             Ok(())
         });

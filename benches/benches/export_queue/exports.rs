@@ -12,7 +12,7 @@ use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
 use export_queue::{ExportOptions, WorkerOptions};
-use keyspace::codec::{Bincode, Codec, Raw};
+use keyspace::codec::{Codec, MessagePack, Raw};
 use keyspace::transaction::key_after;
 use keyspace::{Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction};
 use microqueue::MicroQueue;
@@ -120,8 +120,8 @@ async fn read_batch(
 fn decode(entry: &Bytes) -> (String, u64) {
     let (length, _) = entry.split_first_chunk().expect("it begins with a length");
     let value_begins = 4 + u32::from_be_bytes(*length) as usize;
-    let key = Bincode.decode(entry.slice(4..value_begins));
-    let value = Bincode.decode(entry.slice(value_begins..));
+    let key = MessagePack.decode(entry.slice(4..value_begins));
+    let value = MessagePack.decode(entry.slice(value_begins..));
     (
         key.expect("the key is a text"),
         value.expect("the value is a number"),

@@ -6,7 +6,7 @@ mod sets;
 
 use std::future::Future;
 
-use keyspace::codec::{Bincode, Codec};
+use keyspace::codec::{Codec, MessagePack};
 
 pub use self::combined::{Added, Staged};
 pub use self::modify::ReadModifyWrite;
@@ -43,7 +43,7 @@ fn sum(count: Option<Count>, added: &[Count]) -> Count {
 /// Returns the bytes under which a count is stored.
 fn encode(count: &Count) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Bincode
+    MessagePack
         .encode(count, &mut bytes)
         .expect("an array can be encoded");
     bytes

@@ -351,7 +351,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
             assert!(is_corrupt(&refused, &row), "{refused}");
         }
     }
-    // The keys of other buckets go on, and with the value mended all do.
+    // The keys of other buckets go on, and with the value repaired all do.
     write(&world, &row, b"\x02\x01\x02").await;
     let worker = world.work(log.clone()).await;
     let stamp = add_all().await;
@@ -362,7 +362,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
         .collect();
     let settled = world.queue.await_settled(&world.runner, &others, stamp);
     timeout(LONG, settled).await.unwrap();
-    write(&world, &row, b"\x01\x01\x02").await;
+    write(&world, &row, b"\x01\x01\x01").await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let expected = keys.into_iter().map(|key| (key, 2));

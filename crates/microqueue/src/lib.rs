@@ -94,7 +94,7 @@
 //! | `verify_order` | the last item, by snapshot | nothing | never |
 //! | `clear` | nothing | the whole queue | never |
 //! | `snapshot` | the first items, by snapshot | nothing | never |
-//! | `get`, `take`, `insert` | the item's key (not `insert`) | the item's key (not `get`) | another took the item |
+//! | `get`, `remove`, `insert` | the item's key (not `insert`) | the item's key (not `get`) | another removed the item |
 //!
 //! In commit order every read adds one more key, which only `clear` writes. In index order an item
 //! may tie with one that is there and land among items already read, which is a conflict too.
