@@ -24,7 +24,7 @@
 //! use std::time::Duration;
 //!
 //! use combine::keyspace::{self, Isolation, Runner, Subspace};
-//! use combine::{CombineOptions, CombineQueue, Error, Settings, Sum, Unobserved};
+//! use combine::{CombineOptions, CombineQueue, Settings, Sum, Unobserved};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let runner = Runner::new(keyspace::open("memory:")?);
@@ -44,7 +44,8 @@
 //!     .run(|tr| async move { queue.settled(&tr, word, Isolation::Snapshot).await })
 //!     .await?;
 //! assert_eq!(count, Some(3));
-//! worker.shut_down(Duration::from_secs(5)).await
+//! worker.shut_down(Duration::from_secs(5)).await?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```

@@ -64,7 +64,7 @@
 //! table.wait_idle(&runner).await?;
 //! worker.shut_down(Duration::from_secs(5)).await?;
 //! assert_eq!(receiver.0.lock().unwrap()["fish"].1, Some(3));
-//! # Ok::<_, export_queue::Error>(())
+//! # Ok::<_, Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```

@@ -68,7 +68,7 @@ impl Sequence {
     /// use export_queue::keyspace::{self, Database, Transaction};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> keyspace::Result<()> {
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let tr = keyspace::open("memory:")?.begin()?;
     /// let sequence = Sequence::after_version(tr.read_version().await?);
     /// # let _ = sequence;

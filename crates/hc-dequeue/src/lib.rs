@@ -42,7 +42,8 @@
 //!         })
 //!         .await?;
 //! }
-//! consumer.shut_down().await
+//! consumer.shut_down().await?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
