@@ -183,9 +183,9 @@ impl<D: Database> Runner<D> {
     ///
     /// # Errors
     /// - The closure's own error: nothing was committed.
-    /// - [`Error::OutcomeUnknown`]: the limits ran out, the store failed, or a sweep came between,
+    /// - [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): the limits ran out, the store failed, or a sweep came between,
     ///   before it was certain whether an attempt had committed.
-    /// - [`Error::HandleKept`]: a clone of the transaction outlived the closure. Nothing was committed.
+    /// - [`Error::HandleKept`](crate::Error::HandleKept): a clone of the transaction outlived the closure. Nothing was committed.
     /// - `transaction_timed_out` or the last error when the limits run out, and what the store
     ///   answers for good, such as `transaction_too_large`: nothing was committed.
     ///
