@@ -37,7 +37,7 @@ impl Adder for BlindSets {
             stamp[..8].copy_from_slice(&number.to_be_bytes());
             let stamp = tuple::Versionstamp::complete(stamp, 0);
             let bucket = self.queue.bucket(key).expect("the key is short");
-            let row = self.rows.pack(&(bucket.0, &key[..], stamp, number));
+            let row = self.rows.pack(&(bucket.0, &encode(key)[..], stamp, number));
             tr.set(&row, &[&[1][..], &encode(&ONE)].concat());
         }
         tr.commit().await.expect("nothing conflicts");
