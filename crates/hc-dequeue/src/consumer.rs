@@ -29,9 +29,9 @@ use crate::registry::ITEMS_PER_FULFILMENT;
 ///
 /// # Conflicts
 /// Its transactions conflict with those of other sessions that take the same items, that register while
-/// it takes, or that answer the same requests; with a pause; and with whoever finds the session dead.
-/// Enqueues never make them fail. After a conflict it goes by the [registry](crate::registry) for a
-/// while, where there are hardly any.
+/// it takes, or that answer the same requests; with a pause; and with a session that finds this one dead.
+/// Enqueues never make them fail. After a conflict it goes by the
+/// [registry](crate#the-staged-registry) for a while, where there are hardly any.
 ///
 /// # Retries
 /// Its transactions are retried by the runner that it was opened with, within the limits of that. If

@@ -55,9 +55,9 @@
 //!
 //! A [`Consumer`] is a session: a task that takes for all of its clones. It takes items by the *fast
 //! path*, a transaction that conflicts with others of its kind alone. Once it met a conflict, it goes
-//! by the *registry* for a while: it registers a request, and whoever is the first in the registry
+//! by the *registry* for a while: it registers a request, and the session whose request is the first
 //! answers many requests in one transaction. An item is then *held* by a session until it is
-//! acknowledged, given back, or the session is found dead. The module [`registry`] has the steps.
+//! acknowledged, given back, or the session is found dead. [Below](#the-staged-registry) are the steps.
 //!
 //! Sessions show that they live by a heartbeat, which others judge by what they observe of the store: a
 //! session that is silent for a lease of their observations is declared dead, and its items go back to
@@ -110,6 +110,63 @@
 //! `_held`, `_dead`, `_age_seconds` at each heartbeat; `_dequeues`, `_conflicts`, `_fulfilled`,
 //! `_patience_expiries`, `_reclaimed`, `_lost` as they happen, all with the label `queue`.
 //!
+//! # The staged registry
+//!
+//! Every consumer wants the same item, the first. Of the transactions that take it at the same time, one
+//! commits. FoundationDB's *Queues* recipe answers that with an extension: a consumer that does not succeed
+//! at once registers a request and then takes part in fulfilling requests, many in one transaction. This
+//! crate adds sessions to it, so that any participant may die at any moment.
+//!
+//! ## Steps
+//!
+//! Each step is one transaction of a dispatcher.
+//!
+//! - *Take*, the fast path: pairs the items at the head with the session's own demand, without a request.
+//!   It reads the first key of the registry serializably and does nothing if there is one, so that a
+//!   registration stops it. Of takes that follow one another closely, each reads the queue while the one
+//!   before it commits.
+//! - *Register*: appends a request to the registry. It reads the session's own state alone, so that
+//!   registrations never conflict with each other.
+//! - *Fulfill*: pairs the first requests with the first items. Any session may do it at any time; as a rule
+//!   the owner of the *first* request does.
+//! - *Check*: reads whether the request was answered and whether it is the first, and arms watches on what
+//!   may change that.
+//! - *Collect*: takes over what was granted. A session whose consumers ask again at once registers its next
+//!   request in the same transaction.
+//! - *Withdraw*: removes a request that was not answered.
+//!
+//! ## Why it is safe
+//!
+//! 1. `fulfill` and `take` read requests and items by snapshot, so that enqueues and registrations never
+//!    make them fail. For each pair of a request and an item they add read conflicts on the request, the
+//!    item and the session's state, *before* they clear the first two. Of two transactions that pair the
+//!    same item or the same request, one fails.
+//! 2. The transaction that clears request and items writes the grant, with the items in it, and the one that
+//!    collects the grant takes them out. An item is at every moment in one place.
+//! 3. A transaction that writes something under a session has read the session's state serializably, or
+//!    moves it out of a grant, which keeps the session from being removed. The transaction that declares a
+//!    session dead writes that state: afterwards nothing more is granted to the session, and what it holds
+//!    is returned once.
+//!
+//! ## Why it does not stall
+//!
+//! The owner of the first request leads: it fulfills. It alone watches the wake stamp, which every enqueue,
+//! return and redrive writes, so that an enqueue wakes one session, however many wait. The others watch for
+//! their own answer alone. A transaction that reads how things stand also arms the watches, so that no
+//! change falls between.
+//!
+//! A `fulfill` that leaves the request of another session as the first tells it so, under the key of its
+//! grant. But a request that was registered meanwhile may have seen another one before it that is gone by
+//! now, and then no transaction tells it. Therefore, after removing a request, be it by answering or
+//! withdrawing it or for a dead session, a session keeps calling `fulfill` until a call that started after
+//! the removal committed finds nothing to do.
+//!
+//! During that time another session may become the first: it leaves the lead to this one for as long as a
+//! few transactions take. If two lead at the same time all the same, one of them fails. From then on it only
+//! tells the first request that it is the first, since two that went on would go on to conflict. If the
+//! session of the first request is dead, the others find that at their poll interval, lose *patience* one
+//! after the other, by their rank, and lead in its place. While there is no item, no patience is lost.
+//!
 //! # Further reading
 //!
 //! - [Queues](https://apple.github.io/foundationdb/queues.html), whose high-contention version this
@@ -138,7 +195,7 @@ mod queue;
 mod read;
 mod reclaim;
 mod record;
-pub mod registry;
+mod registry;
 pub mod session;
 mod settings;
 mod wall;

@@ -219,7 +219,7 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
 }
 
 #[tokio::test]
-async fn an_earlier_grant_does_not_settle_what_was_granted_again() {
+async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
     let world = World::new(memory(), Scene::Items).await;
     let resolve = async |grant, how| {
         let mut tr = world.db.begin().unwrap();

@@ -7,8 +7,8 @@
 //! session   tuple byte string: 16 random bytes
 //! ```
 //!
-//! A session is alive from its opening until somebody declares it dead, itself at its end included.
-//! Everybody who grants it something reads that state serializably; the heartbeat lies under another
+//! A session is alive from its opening until another session, or itself at its end, declares it dead.
+//! A transaction that grants it something reads that state serializably; the heartbeat lies under another
 //! key, so that it makes no grant fail. Nothing reads wall time: a heartbeat is judged by a
 //! [`VersionClock`](microqueue::keyspace::VersionClock), so that no session is lost because the store was
 //! away or slow.
