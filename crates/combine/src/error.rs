@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hc_dequeue::keyspace::recipe::SettingsDiffer;
 use hc_dequeue::keyspace::{self, Bytes, Subspace};
 use hc_dequeue::microqueue;
 
-use crate::settings::{InvalidSettings, Stored};
+use crate::settings::{InvalidSettings, SettingsRecord};
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Any error of an application's own, as an observer returns it.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failure of an operation.
 ///
@@ -31,15 +29,8 @@ pub enum Error {
     Updates(#[from] microqueue::Error),
 
     /// The queue was created with other settings. Nothing was changed.
-    #[error("queue `{queue}` was created with {stored}, not with {given}: open it with those")]
-    SettingsDiffer {
-        /// The queue's subspace.
-        queue: Subspace,
-        /// What the queue was created with.
-        stored: Box<Stored>,
-        /// What it was opened with.
-        given: Box<Stored>,
-    },
+    #[error(transparent)]
+    SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
     /// The settings cannot work.
     #[error(transparent)]

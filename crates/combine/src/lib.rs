@@ -140,16 +140,16 @@ mod worker;
 pub use crate::aside::{AsideId, SetAside};
 pub use crate::bucket_worker::Pending;
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
-pub use crate::error::{BoxError, Error, Result};
+pub use crate::error::{Error, Result};
 pub use crate::keys::Bucket;
 pub use crate::observer::{Change, ChangeObserver, Unobserved};
 pub use crate::options::CombineOptions;
 pub use crate::queue::CombineQueue;
 pub use crate::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES};
-pub use crate::settings::{InvalidSettings, Settings, Stored};
+pub use crate::settings::{InvalidSettings, Settings, SettingsRecord};
 pub use crate::worker::Worker;
-pub use hc_dequeue::{self, Backoff, MIN_LEASE, WorkerOptions, keyspace, microqueue};
+pub use hc_dequeue::{self, Backoff, BoxError, MIN_LEASE, WorkerOptions, keyspace, microqueue};
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use hc_dequeue::keyspace::Transaction;
 
-use crate::error::BoxError;
+use hc_dequeue::BoxError;
 
 /// The change of a key's value from one report to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hc_dequeue::keyspace::codec::{Codec, MessagePack, Raw};
 use hc_dequeue::keyspace::{
-    Bytes, Database, Environment, OpenOptions, Runner, Subspace, Transaction, recipe,
+    Bytes, Database, Environment, OpenOptions, Runner, Subspace, Transaction,
 };
 use hc_dequeue::microqueue::MicroQueue;
 
@@ -13,7 +13,7 @@ use crate::combiner::Combiner;
 use crate::error::{Error, Result};
 use crate::keys::{Bucket, Keys};
 use crate::record::MAX_UPDATE_BYTES;
-use crate::settings::{Settings, Stored};
+use crate::settings::{Settings, SettingsRecord};
 
 /// Values of type `V` under keys of type `K`, changed by updates of type `U`, all in one subspace and
 /// stored as the codec `C` writes them.
@@ -91,22 +91,8 @@ where
             env: runner.environment().clone(),
             codec: options.get_codec().clone(),
         };
-        let (handle, options) = (&queue, &options);
-        runner
-            .run(|tr| async move {
-                let registered = options.register(&tr, handle.subspace(), "combine");
-                registered.await?;
-                handle.agree(&tr).await
-            })
-            .await?;
-        Ok(queue)
-    }
-
-    /// Writes the settings, or makes sure that they are those of the queue.
-    async fn agree(&self, tr: &impl Transaction) -> Result<()> {
-        let key = self.keys.settings();
-        let given = Stored {
-            settings: self.settings,
+        let record = SettingsRecord {
+            settings: queue.settings,
             codecs: [
                 <C as Codec<K>>::NAME,
                 <C as Codec<U>>::NAME,
@@ -114,14 +100,9 @@ where
             ]
             .map(str::to_owned),
         };
-        let Some(stored) = recipe::agree(tr, &key, &given).await? else {
-            return Ok(());
-        };
-        Err(Error::SettingsDiffer {
-            queue: self.keys.queue.clone(),
-            stored: Box::new(stored),
-            given: Box::new(given),
-        })
+        let (subspace, key) = (queue.subspace(), queue.keys.settings());
+        let opened = options.open(runner, subspace, &key, &record).await;
+        opened.map(|()| queue)
     }
 
     /// Stages an update of a key.

@@ -115,6 +115,16 @@ impl Settings {
     }
 }
 
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            bucket_count,
+            lease,
+        } = self;
+        write!(f, "{bucket_count} buckets, a lease of {lease:?}")
+    }
+}
+
 /// Why a queue cannot work with its [`Settings`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -141,29 +151,27 @@ pub enum InvalidSettings {
 /// What a queue was created with, or opened with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stored {
+pub struct SettingsRecord {
     /// The settings.
     pub settings: Settings,
     /// The names of the codecs of key, update and value.
     pub codecs: [String; 3],
 }
 
-impl fmt::Display for Stored {
+impl fmt::Display for SettingsRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [key, update, value] = &self.codecs;
-        let Settings {
-            bucket_count,
-            lease,
-        } = self.settings;
         write!(
             f,
-            "{bucket_count} buckets, a lease of {lease:?}, and the codecs {key} for keys, {update} \
-             for updates and {value} for values"
+            "{}, and the codecs {key} for keys, {update} for updates and {value} for values",
+            self.settings
         )
     }
 }
 
-impl StoredSettings for Stored {
+impl StoredSettings for SettingsRecord {
+    const RECIPE: &'static str = "combine";
+
     fn write(&self, record: &mut Vec<u8>) {
         record.extend_from_slice(&GENERATION.to_be_bytes());
         self.settings.write(record);
@@ -187,7 +195,7 @@ mod tests {
 
     #[test]
     fn settings_have_these_bytes() {
-        let stored = Stored {
+        let stored = SettingsRecord {
             settings: Settings {
                 bucket_count: 7,
                 lease: Duration::from_millis(2),
@@ -196,9 +204,9 @@ mod tests {
         };
         let bytes = b"\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\0\x03Val";
         assert_eq!(stored.encode(), bytes);
-        assert_eq!(Stored::decode(b"key", bytes).unwrap(), stored);
+        assert_eq!(SettingsRecord::decode(b"key", bytes).unwrap(), stored);
         for length in 0..bytes.len() {
-            assert!(Stored::decode(b"key", &bytes[..length]).is_err());
+            assert!(SettingsRecord::decode(b"key", &bytes[..length]).is_err());
         }
     }
 }

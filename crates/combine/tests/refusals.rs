@@ -89,8 +89,8 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         let refused = Queue::<i64>::open(&world.runner, subspace, other, Sum).await;
         let refused = refused.unwrap_err();
         assert!(
-            matches!(&refused, Error::SettingsDiffer { stored, given, .. }
-                if stored.settings == settings(4) && given.settings == other),
+            matches!(&refused, Error::SettingsDiffer(differ)
+                if differ.stored.settings == settings(4) && differ.given.settings == other),
             "{refused}"
         );
         for name in names {
@@ -102,8 +102,8 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         CombineQueue::<String, i64, i64, Json>::open(&world.runner, subspace, settings(4), Sum);
     let refused = codec.await.unwrap_err();
     assert!(
-        matches!(&refused, Error::SettingsDiffer { stored, given, .. }
-            if stored.codecs == ["MessagePack"; 3] && given.codecs == ["Json"; 3]),
+        matches!(&refused, Error::SettingsDiffer(differ)
+            if differ.stored.codecs == ["MessagePack"; 3] && differ.given.codecs == ["Json"; 3]),
         "{refused}"
     );
     for name in ["MessagePack", "Json"] {
@@ -196,17 +196,17 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
             assert_eq!((&key[..], &aside.update[..]), (&encoded("a")[..], record));
             assert!(aside.reason.starts_with("expected "), "{}", aside.reason);
         }
-        // One that is as bad as before comes back, one that is purged does not, nor does a mended one.
-        let (queue, purged, mended) = (&world.queue, &found[1].id, &found[2].id);
+        // One that is as bad as before comes back, one that is purged does not, nor does a repaired one.
+        let (queue, purged, repaired) = (&world.queue, &found[1].id, &found[2].id);
         let purge = |tr| async move { queue.purge(&tr, purged).await };
         assert!(world.runner.run(purge).await.unwrap());
         assert!(!world.runner.run(purge).await.unwrap());
-        let mend = |tr: keyspace::Tx<_>| async move {
-            let is_there = queue.purge(&tr, mended).await?;
+        let repair = |tr: keyspace::Tx<_>| async move {
+            let is_there = queue.purge(&tr, repaired).await?;
             queue.add(&tr, &"a".to_owned(), &8).await?;
             Ok::<_, Error>(is_there)
         };
-        assert!(world.runner.run(mend).await.unwrap());
+        assert!(world.runner.run(repair).await.unwrap());
         assert!(redrive(&world, &found[0].id).await);
         assert!(!redrive(&world, &found[1].id).await);
         world.combine(options, &log).await;

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use combine::keyspace::recipe::SettingsDiffer;
 use combine::keyspace::{self, Subspace};
-use combine::{InvalidSettings, Settings, microqueue};
+use combine::{InvalidSettings, microqueue};
+
+use crate::record::SettingsRecord;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,22 +32,8 @@ pub enum Error {
     InvalidSettings(#[from] InvalidSettings),
 
     /// The queue was created with other settings. Nothing was changed.
-    #[error(
-        "queue `{queue}` was created with {stored:?} and the codecs {stored_codecs:?} for key and \
-         value, not with {given:?} and {given_codecs:?}: open it with those"
-    )]
-    SettingsDiffer {
-        /// The queue's subspace.
-        queue: Subspace,
-        /// What the queue was created with.
-        stored: Settings,
-        /// The codecs that the queue was created with.
-        stored_codecs: Box<[String; 2]>,
-        /// What it was opened with.
-        given: Settings,
-        /// The codecs that it was opened with.
-        given_codecs: Box<[String; 2]>,
-    },
+    #[error(transparent)]
+    SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
     /// There is no queue in the subspace any more.
     #[error("there is no queue in `{queue}`: it has no settings")]

@@ -106,7 +106,7 @@
 //!
 //! - Give each queue a subspace of its own, and open it with the settings that it was created with.
 //! - Commit additions exactly once, as [`Runner::run`] does.
-//! - [Remove](ExportQueue::unsubscribe) subscriptions that nobody works for: they hold the log back.
+//! - [Remove](ExportQueue::unsubscribe) subscriptions without a worker: they hold the log back.
 //!   Without any subscription entries wait for the first one.
 //! - Look at [dead letters](Subscription::dead_letters), if they are asked for.
 //!
@@ -138,7 +138,7 @@
 //!
 //! Workers tell what they do to [`tracing`], under the span `export` with queue, subscription and
 //! session, and count it for the [`metrics`](https://docs.rs/metrics) facade: `export_queue_lag_seconds`
-//! of every subscription, also of those that nobody works for; `_pending_entries` and `_pending_bytes` of
+//! of every subscription, also of those without a worker; `_pending_entries` and `_pending_bytes` of
 //! each bucket; `_exported`, `_repeats`, `_failures`, `_dead`, `_lost`, and the histograms
 //! `_batch_entries`, `_batch_bytes`, `_export_seconds`, with the labels `queue` and `subscription`.
 //!
@@ -171,7 +171,7 @@ pub use crate::exporter::{Exporter, SequencedExport};
 pub use crate::letters::DeadLetter;
 pub use crate::options::ExportOptions;
 pub use crate::queue::ExportQueue;
-pub use crate::record::MAX_ENTRY_BYTES;
+pub use crate::record::{MAX_ENTRY_BYTES, SettingsRecord};
 pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
 pub use crate::subscribe::Start;
 pub use crate::subscription::Subscription;

@@ -3,7 +3,7 @@
 //!
 //! | name | kind | what |
 //! |---|---|---|
-//! | `export_queue_lag_seconds` | gauge | for how long the oldest entry has waited that is not exported; told for every subscription, so that one that nobody works for, and that holds the log back, shows |
+//! | `export_queue_lag_seconds` | gauge | for how long the oldest entry has waited that is not exported; reported for every subscription, also one without a worker, which holds the log back |
 //! | `export_queue_pending_entries` | gauge, label `bucket` | entries of a bucket of this worker that wait, up to 10,000 |
 //! | `export_queue_pending_bytes` | gauge, label `bucket` | the bytes of their keys and values |
 //! | `export_queue_exported` | counter | entries that were exported, or skipped for newer ones |

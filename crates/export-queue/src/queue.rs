@@ -5,13 +5,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
-use combine::keyspace::recipe::{self, StoredSettings};
+use combine::keyspace::recipe::StoredSettings;
 use combine::keyspace::{Database, Isolation, OpenOptions, Runner, Subspace, Transaction};
 use combine::{Bucket, Settings};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::record::{Entry, MAX_ENTRY_BYTES, Stored};
+use crate::record::{Entry, MAX_ENTRY_BYTES, SettingsRecord};
 
 /// What a queue is about, of which it holds nothing.
 type Types<K, V> = fn() -> (K, V);
@@ -84,35 +84,14 @@ where
             codec: options.get_codec().clone(),
             types: PhantomData,
         };
-        let (handle, options) = (&queue, &options);
-        runner
-            .run(|tr| async move {
-                let registered = options.register(&tr, handle.subspace(), "export-queue");
-                registered.await?;
-                handle.agree(&tr).await
-            })
-            .await?;
-        Ok(queue)
-    }
-
-    /// Writes the settings, or makes sure that they are those of the queue.
-    async fn agree(&self, tr: &impl Transaction) -> Result<()> {
-        let given = Stored {
-            settings: self.settings,
+        let record = SettingsRecord {
+            settings: queue.settings,
             codecs: [<C as Codec<K>>::NAME, <C as Codec<V>>::NAME].map(str::to_owned),
             subscriptions: Vec::new(),
         };
-        let key = self.keys.settings();
-        let Some(stored) = recipe::agree(tr, &key, &given).await? else {
-            return Ok(());
-        };
-        Err(Error::SettingsDiffer {
-            queue: self.keys.queue.clone(),
-            stored: stored.settings,
-            stored_codecs: Box::new(stored.codecs),
-            given: given.settings,
-            given_codecs: Box::new(given.codecs),
-        })
+        let (subspace, key) = (queue.subspace(), queue.keys.settings());
+        let opened = options.open(runner, subspace, &key, &record).await;
+        opened.map(|()| queue)
     }
 
     /// Stages an entry.
@@ -199,10 +178,10 @@ where
     }
 
     /// Reads the settings.
-    pub(crate) async fn stored(&self, tr: &impl Transaction) -> Result<Stored> {
+    pub(crate) async fn stored(&self, tr: &impl Transaction) -> Result<SettingsRecord> {
         let key = self.keys.settings();
         match tr.get(&key, Isolation::Serializable).await? {
-            Some(value) => Ok(Stored::decode(&key, &value)?),
+            Some(value) => Ok(SettingsRecord::decode(&key, &value)?),
             None => Err(Error::NoQueue {
                 queue: self.keys.queue.clone(),
             }),

@@ -1,5 +1,7 @@
 //! The values of an export queue. The module of the keys has their layout.
 
+use std::fmt;
+
 use combine::Settings;
 use combine::hc_dequeue::session::SessionId;
 use combine::keyspace::codec::{Codec, DecodeError};
@@ -57,17 +59,32 @@ impl Codec<Entry> for EntryCodec {
     }
 }
 
-/// What there is to know of a queue before anything else.
+/// What a queue was created with, or opened with, and the names of its subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
-    pub(crate) settings: Settings,
+#[non_exhaustive]
+pub struct SettingsRecord {
+    /// The settings.
+    pub settings: Settings,
     /// The names of the codecs of key and value.
-    pub(crate) codecs: [String; 2],
-    /// The names of the subscriptions, in order.
-    pub(crate) subscriptions: Vec<String>,
+    pub codecs: [String; 2],
+    /// The names of the subscriptions, in order. Handles need not agree on them.
+    pub subscriptions: Vec<String>,
 }
 
-impl StoredSettings for Stored {
+impl fmt::Display for SettingsRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [key, value] = &self.codecs;
+        write!(
+            f,
+            "{}, and the codecs {key} for keys and {value} for values",
+            self.settings
+        )
+    }
+}
+
+impl StoredSettings for SettingsRecord {
+    const RECIPE: &'static str = "export-queue";
+
     fn write(&self, record: &mut Vec<u8>) {
         self.settings.write(record);
         for text in self.codecs.iter().chain(&self.subscriptions) {
@@ -89,7 +106,6 @@ impl StoredSettings for Stored {
         })
     }
 
-    /// Whatever the subscriptions: handles need not agree on them.
     fn agrees_with(&self, stored: &Self) -> bool {
         self.settings == stored.settings && self.codecs == stored.codecs
     }
@@ -245,7 +261,7 @@ mod tests {
 
     #[test]
     fn settings_have_these_bytes() {
-        let stored = Stored {
+        let stored = SettingsRecord {
             settings: Settings::new()
                 .bucket_count(7)
                 .lease(Duration::from_millis(2)),
@@ -254,10 +270,10 @@ mod tests {
         };
         let bytes = b"\x01\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\x03Val\x01a\x02bc";
         assert_eq!(stored.encode(), bytes);
-        assert_eq!(Stored::decode(b"key", bytes).unwrap(), stored);
+        assert_eq!(SettingsRecord::decode(b"key", bytes).unwrap(), stored);
         for length in (0..19).chain([20, 22, 23]) {
             assert!(
-                Stored::decode(b"key", &bytes[..length]).is_err(),
+                SettingsRecord::decode(b"key", &bytes[..length]).is_err(),
                 "{length} bytes"
             );
         }

@@ -25,8 +25,8 @@ where
     C: Codec<K> + Codec<V>,
 {
     /// Returns a subscription of this name, and creates it if there is none; `start` matters only
-    /// then. Each has positions of its own, and entries stay until all have exported them: one that
-    /// nobody works for holds all of them back.
+    /// then. Each has positions of its own, and entries stay until all have exported them: one
+    /// without a worker holds all of them back.
     ///
     /// # Conflicts
     /// Reads the settings, and writes them if it is new.

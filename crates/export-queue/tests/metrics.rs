@@ -72,7 +72,7 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
         assert_eq!(of_reader(none), 0.0, "{none}");
     }
 
-    // Entries that nobody takes, and a subscription that nobody works for.
+    // Entries that no worker takes, and a subscription without a worker.
     let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work(options, Refuses).await;
     world.add("key", 3).await;

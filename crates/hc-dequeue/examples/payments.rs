@@ -62,7 +62,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     worker.shut_down(Duration::from_secs(60)).await?;
-    printer.shut_down().await?;
+    printer.shut_down(Duration::ZERO).await?;
     Ok(())
 }
 

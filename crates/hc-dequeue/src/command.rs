@@ -1,4 +1,4 @@
-//! What consumers and deliveries tell their dispatcher, and how they wait for its answer.
+//! The commands that consumers and deliveries send to their dispatcher.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::{Error, Result};
 use crate::give_back::Return;
 
-/// What a dispatcher is told. `D` is what it delivers an item as: this module comes before deliveries,
-/// which send commands, too.
+/// A command for a dispatcher. `D` is the type of a delivery: deliveries send commands themselves, so
+/// this module cannot name it.
 pub(crate) enum Command<T, D> {
     Want(Want<T, D>),
     GiveBack {
@@ -21,7 +21,11 @@ pub(crate) enum Command<T, D> {
         id: ItemId,
         grant: u64,
     },
-    ShutDown(Option<oneshot::Sender<Result<()>>>),
+    ShutDown {
+        /// How long deliveries that are out may take to be resolved.
+        grace: Duration,
+        done: Option<oneshot::Sender<Result<()>>>,
+    },
 }
 
 /// A caller's wish for items.

@@ -61,7 +61,10 @@ impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         self.release();
         // It may have ended before.
-        let _ = self.commands.send(Command::ShutDown(None));
+        let _ = self.commands.send(Command::ShutDown {
+            grace: Duration::ZERO,
+            done: None,
+        });
     }
 }
 
@@ -217,17 +220,23 @@ impl<T: Send + 'static> Consumer<T> {
         })
     }
 
-    /// Ends the session: callers that wait get [`Error::ShutDown`], deliveries are lost, and what is held
-    /// goes back to the queue, as if it had not been granted. Returns when that is committed.
+    /// Ends the session, and returns when that is committed.
+    ///
+    /// Callers that wait for items get [`Error::ShutDown`] at once. Deliveries that are out keep the
+    /// session alive for up to `grace`, until each of them is resolved and dropped. After that they are
+    /// [lost](Delivery::lost), and their items go back to the queue without a counted attempt.
     ///
     /// # Errors
-    /// Those of [`Runner::run`]. Then others bury the session when its lease is over.
+    /// Those of [`Runner::run`]. Then other sessions find this one dead when its lease is over, and
+    /// return its items.
     ///
     /// # Cancel safety
-    /// The session ends also if the future is dropped.
-    pub async fn shut_down(self) -> Result<()> {
+    /// Dropping the future ends the session as well, without the rest of the grace if it was the last
+    /// clone.
+    pub async fn shut_down(self, grace: Duration) -> Result<()> {
         let (done, is_done) = oneshot::channel();
-        let command = Command::ShutDown(Some(done));
+        let done = Some(done);
+        let command = Command::ShutDown { grace, done };
         self.handle.release();
         self.commands.send(command).map_err(|_| self.gone())?;
         let ended = wait_for_answer(&self.commands, is_done).await;

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use microqueue::ItemId;
+use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Subspace};
 
-use crate::settings::Settings;
+use crate::settings::SettingsRecord;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any error of an application's own, as a handler returns it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failure of a queue operation.
 ///
@@ -35,22 +39,8 @@ pub enum Error {
     },
 
     /// The queue was created with other settings. Nothing was changed.
-    #[error(
-        "queue `{queue}` was created with {stored:?} and codec {stored_codec}, not with {given:?} \
-         and codec {given_codec}: open it with those"
-    )]
-    SettingsDiffer {
-        /// The queue's subspace.
-        queue: Subspace,
-        /// What the queue was created with.
-        stored: Box<Settings>,
-        /// The codec that the queue was created with.
-        stored_codec: String,
-        /// What it was opened with.
-        given: Box<Settings>,
-        /// The codec that it was opened with.
-        given_codec: &'static str,
-    },
+    #[error(transparent)]
+    SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
     /// The settings or options cannot work.
     #[error("{option} of {given:?} is too short: at least {least:?}")]

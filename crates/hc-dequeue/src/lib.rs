@@ -42,7 +42,7 @@
 //!         })
 //!         .await?;
 //! }
-//! consumer.shut_down().await?;
+//! consumer.shut_down(Duration::ZERO).await?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -205,12 +205,12 @@ pub use crate::audit::{Audit, Finding};
 pub use crate::consumer::Consumer;
 pub use crate::delivery::{Delivery, ack_all};
 pub use crate::enqueue::{Enqueue, Enqueued};
-pub use crate::error::{Error, Result};
+pub use crate::error::{BoxError, Error, Result};
 pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 pub use crate::queue::HighContentionQueue;
 pub use crate::read::Stats;
 pub use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES};
-pub use crate::settings::{MIN_LEASE, Settings};
+pub use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::worker::Worker;
 pub use microqueue::{self, keyspace};
 

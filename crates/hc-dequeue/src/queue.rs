@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use microqueue::keyspace::codec::{Codec, MessagePack};
-use microqueue::keyspace::{Database, OpenOptions, Runner, Subspace, Transaction, recipe};
+use microqueue::keyspace::{Database, OpenOptions, Runner, Subspace, Transaction};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::settings::{MIN_LEASE, Settings, Stored};
+use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
 
 /// A queue of `T` in a subspace that many consumers take from, stored as the codec `C` writes them.
 ///
@@ -87,34 +87,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             codec: options.get_codec().clone(),
             value: PhantomData,
         };
-        let (handle, options) = (&queue, &options);
-        runner
-            .run(|tr| async move {
-                let registered = options.register(&tr, handle.subspace(), "hc-dequeue");
-                registered.await?;
-                handle.agree(&tr).await
-            })
-            .await?;
-        Ok(queue)
-    }
-
-    /// Writes the settings, or makes sure that they are those of the queue.
-    async fn agree(&self, tr: &impl Transaction) -> Result<()> {
-        let key = self.keys.settings();
-        let given = Stored {
-            settings: self.settings.clone(),
+        let record = SettingsRecord {
+            settings: queue.settings.clone(),
             codec: C::NAME.to_owned(),
         };
-        let Some(stored) = recipe::agree(tr, &key, &given).await? else {
-            return Ok(());
-        };
-        Err(Error::SettingsDiffer {
-            queue: self.keys.queue.clone(),
-            stored: Box::new(stored.settings),
-            stored_codec: stored.codec,
-            given: Box::new(given.settings),
-            given_codec: C::NAME,
-        })
+        let (subspace, key) = (queue.subspace(), queue.keys.settings());
+        let opened = options.open(runner, subspace, &key, &record).await;
+        opened.map(|()| queue)
     }
 
     /// Returns the queue's subspace.

@@ -190,7 +190,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::settings::Stored;
+    use crate::settings::SettingsRecord;
 
     fn record() -> Record {
         Record {
@@ -310,7 +310,7 @@ mod tests {
                 Part::decode(b"key", bytes.clone())
                     .ok()
                     .map(|part| part.encode().unwrap()),
-                Stored::decode(b"key", &bytes)
+                SettingsRecord::decode(b"key", &bytes)
                     .ok()
                     .map(|stored| stored.encode()),
             ];

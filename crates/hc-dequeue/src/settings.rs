@@ -1,5 +1,6 @@
 //! What all handles on a queue must agree on.
 
+use std::fmt;
 use std::time::Duration;
 
 use microqueue::keyspace::recipe::StoredSettings;
@@ -86,15 +87,35 @@ impl Settings {
     }
 }
 
-/// The record of the settings. The [schema](crate::keys) has the bytes.
+/// What a queue was created with, or opened with. The [schema](crate::keys) has the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
-    pub(crate) settings: Settings,
+#[non_exhaustive]
+pub struct SettingsRecord {
+    /// The settings.
+    pub settings: Settings,
     /// The name of the codec.
-    pub(crate) codec: String,
+    pub codec: String,
 }
 
-impl StoredSettings for Stored {
+impl fmt::Display for SettingsRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings {
+            lease,
+            max_attempts,
+            dedupe_retention,
+        } = self.settings;
+        write!(
+            f,
+            "a lease of {lease:?}, at most {max_attempts} attempts, dedupe ids kept for \
+             {dedupe_retention:?}, and the codec {}",
+            self.codec
+        )
+    }
+}
+
+impl StoredSettings for SettingsRecord {
+    const RECIPE: &'static str = "hc-dequeue";
+
     fn write(&self, record: &mut Vec<u8>) {
         push_millis(record, self.settings.lease);
         record.extend_from_slice(&self.settings.max_attempts.to_be_bytes());
@@ -126,11 +147,11 @@ mod tests {
             dedupe_retention: Duration::from_millis(4),
         };
         let codec = "codec".to_owned();
-        let stored = Stored { settings, codec };
+        let stored = SettingsRecord { settings, codec };
         let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
         expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
         expected.extend(b"codec");
         assert_eq!(stored.encode(), expected);
-        assert_eq!(Stored::decode(b"key", &expected).unwrap(), stored);
+        assert_eq!(SettingsRecord::decode(b"key", &expected).unwrap(), stored);
     }
 }

@@ -1,6 +1,5 @@
 //! A loop around a consumer: take, handle, acknowledge or try again later.
 
-use std::fmt::Display;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{Database, Environment, Runner};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::consumer::Consumer;
 use crate::delivery::Delivery;
-use crate::error::{Error, Result};
+use crate::error::{BoxError, Error, Result};
 use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 use crate::queue::HighContentionQueue;
 
@@ -77,7 +77,7 @@ where
         D: Database,
         F: Fn(Arc<Delivery<T>>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: Display + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
     {
         let default = ConsumerOptions::default();
         let consumer = ConsumerOptions {
@@ -131,7 +131,7 @@ impl<T: Send + Sync + 'static> Worker<T> {
             self.consumer.release();
             self.handlers.shutdown().await;
         }
-        self.consumer.clone().shut_down().await
+        self.consumer.clone().shut_down(Duration::ZERO).await
     }
 }
 
@@ -149,7 +149,7 @@ where
     T: Send + Sync + 'static,
     F: Fn(Arc<Delivery<T>>) -> Fut,
     Fut: Future<Output = Result<(), E>>,
-    E: Display,
+    E: Into<BoxError>,
 {
     async fn work(mut self) {
         loop {
@@ -183,7 +183,7 @@ where
         };
         let problem = match handled {
             Ok(Ok(())) => return delivery.finish(),
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => chain(&*error.into()).to_string(),
             Err(_) => "it panicked".to_owned(),
         };
         let delay = self.backoff.after(delivery.attempts(), &self.env);

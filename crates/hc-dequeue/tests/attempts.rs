@@ -89,7 +89,7 @@ async fn a_consumer_that_is_shut_down_costs_no_attempt(store: TestStore) {
         let consumer = world.consumer().await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         assert_eq!(delivery.attempts(), 1);
-        let ended = consumer.shut_down();
+        let ended = consumer.shut_down(Duration::ZERO);
         // With the delivery in hand, or dropped meanwhile.
         if restart % 2 == 0 {
             let (ended, ()) = futures::join!(ended, async move { drop(delivery) });
@@ -123,7 +123,7 @@ async fn a_snooze_is_no_attempt(store: TestStore) {
         let stats = world.stats().await;
         assert_eq!((stats.dead, stats.delayed + stats.queued), (0, 1));
     }
-    consumer.shut_down().await.unwrap();
+    consumer.shut_down(Duration::ZERO).await.unwrap();
     is_untouched(&world).await;
 }
 

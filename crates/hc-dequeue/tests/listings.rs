@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::World;
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, Listed};
@@ -41,7 +43,7 @@ async fn world(store: &TestStore) -> World {
     let consumer = world.consumer().await;
     let first = consumer.dequeue().await.unwrap().unwrap();
     first.reject().await.unwrap();
-    consumer.shut_down().await.unwrap();
+    consumer.shut_down(Duration::ZERO).await.unwrap();
     world
 }
 

@@ -35,6 +35,8 @@ conformance::on_every_store!(
     a_stream_delivers_until_it_is_shut_down,
     several_items_are_acknowledged_together,
     a_shut_down_returns_what_is_held,
+    a_shut_down_waits_for_deliveries_and_takes_nothing_more,
+    a_shut_down_waits_no_longer_than_its_grace,
     a_shut_down_right_after_a_delivery_is_heard_at_once,
     clearing_removes_what_waits_and_nothing_else,
 );
@@ -391,7 +393,10 @@ async fn a_stream_delivers_until_it_is_shut_down(store: TestStore) {
         assert_eq!(*delivery.value(), value);
         world.ack(&delivery).await.unwrap();
     }
-    let (end, ended) = tokio::join!(deliveries.next(), consumer.clone().shut_down());
+    let (end, ended) = tokio::join!(
+        deliveries.next(),
+        consumer.clone().shut_down(Duration::ZERO)
+    );
     ended.unwrap();
     assert!(end.is_none());
     assert!(matches!(
@@ -425,7 +430,7 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
     let consumer = world.consumer().await;
     world.enqueue([1, 2]).await;
     let held = consumer.dequeue().await.unwrap().unwrap();
-    consumer.shut_down().await.unwrap();
+    consumer.shut_down(Duration::ZERO).await.unwrap();
     assert!(held.is_lost());
     assert_eq!(world.values().await, [1, 2]);
     // Another session holds the same item now, and it alone can acknowledge it.
@@ -442,6 +447,42 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
     world.check().await;
 }
 
+async fn a_shut_down_waits_for_deliveries_and_takes_nothing_more(store: TestStore) {
+    // No heartbeat helps.
+    let settings = Settings::new().lease(LONG * 60);
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2, 3]).await;
+    let acked = consumer.dequeue().await.unwrap().unwrap();
+    let returned = consumer.dequeue().await.unwrap().unwrap();
+    let shut_down = consumer.clone().shut_down(LONG);
+    let finish = async {
+        // After the shut-down reached the dispatcher.
+        while consumer.dequeue_within(LONG).await.is_ok() {}
+        assert!(!acked.is_lost() && !returned.is_lost());
+        world.ack(&acked).await.unwrap();
+        drop(acked);
+        returned.nack().await.unwrap();
+        drop(returned);
+    };
+    let (ended, ()) = timeout(LONG, async { tokio::join!(biased; shut_down, finish) }).await;
+    ended.unwrap();
+    assert_eq!(world.values().await, [2, 3]);
+    world.check().await;
+}
+
+async fn a_shut_down_waits_no_longer_than_its_grace(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let held = consumer.dequeue().await.unwrap().unwrap();
+    let shut_down = consumer.shut_down(Duration::from_millis(50));
+    timeout(LONG, shut_down).await.unwrap();
+    assert!(held.is_lost());
+    assert_eq!(world.values().await, [1]);
+    world.check().await;
+}
+
 async fn a_shut_down_right_after_a_delivery_is_heard_at_once(store: TestStore) {
     // No heartbeat comes to its help.
     let settings = Settings::new().lease(LONG * 60);
@@ -449,7 +490,7 @@ async fn a_shut_down_right_after_a_delivery_is_heard_at_once(store: TestStore) {
     let consumer = world.consumer().await;
     world.enqueue([1]).await;
     let _held = consumer.dequeue().await.unwrap().unwrap();
-    let shut_down = timeout(LONG, consumer.shut_down()).await;
+    let shut_down = timeout(LONG, consumer.shut_down(Duration::ZERO)).await;
     shut_down.unwrap();
     assert_eq!(world.values().await, [1]);
     world.check().await;

@@ -108,7 +108,7 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     let held = consumer.dequeue_batch(4).await.unwrap();
     let in_order = ids(&held);
     are_in(&world, ["h"; 4]).await;
-    consumer.shut_down().await.unwrap();
+    consumer.shut_down(Duration::ZERO).await.unwrap();
     are_in(&world, ["i"; 4]).await;
 
     let consumer = world.consumer().await;

@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_codec_may_hold_a_value() {
-        /// Bytes that nobody reads without the key.
+        /// Bytes that cannot be read without the key.
         #[derive(Clone)]
         struct Sealed {
             key: u8,

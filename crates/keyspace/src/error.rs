@@ -245,9 +245,9 @@ pub enum Error {
     },
 
     /// The store met an I/O failure and refuses all further work, so that nothing is built on a
-    /// state that may not be on disk. Acknowledged commits are safe: mend the cause (free the
+    /// state that may not be on disk. Acknowledged commits are safe: remove the cause (free the
     /// disk, check the device) and open the store again. Reported as `io_error` (1510).
-    #[error("store stopped after an i/o failure: mend the cause and open the store again")]
+    #[error("store stopped after an i/o failure: remove the cause and open the store again")]
     Poisoned {
         /// The failure that stopped the store.
         #[source]

@@ -81,6 +81,42 @@ impl<C> OpenOptions<C> {
         }
     }
 
+    /// Opens a recipe in one transaction: [registers](Self::register) its subspace, and stores the
+    /// settings under their key, or compares them with those that are there.
+    ///
+    /// # Conflicts
+    /// As [`register`](Self::register). Reads the key of the settings, and writes it if there are none.
+    ///
+    /// # Errors
+    /// [`SettingsDiffer`], [`Error::Overlap`](crate::Error::Overlap),
+    /// [`Error::Corrupt`](crate::Error::Corrupt) if the stored settings do not decode, and those of
+    /// [`Runner::run`]. Nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves a recipe or none.
+    pub async fn open<D, S, E, Kind>(
+        &self,
+        runner: &Runner<D>,
+        subspace: &Subspace,
+        key: &[u8],
+        settings: &S,
+    ) -> Result<(), E>
+    where
+        D: Database,
+        C: Send + Sync,
+        S: StoredSettings,
+        E: RunError<Kind> + From<Box<SettingsDiffer<S>>>,
+    {
+        let open = |tr: Tx<D::Transaction>| async move {
+            self.register(&tr, subspace, S::RECIPE).await?;
+            match agree(&tr, subspace, key, settings).await? {
+                Some(differ) => Err(Box::new(differ).into()),
+                None => Ok(()),
+            }
+        };
+        runner.run(open).await
+    }
+
     /// Returns the codec.
     pub fn get_codec(&self) -> &C {
         &self.codec
@@ -94,6 +130,9 @@ const FORMAT: u8 = 1;
 ///
 /// The record begins with its format number, 1.
 pub trait StoredSettings: Sized + Send + Sync {
+    /// The name of the recipe, as a registry of ids records it.
+    const RECIPE: &'static str;
+
     /// Appends the fields that come after the format number.
     fn write(&self, record: &mut Vec<u8>);
 
@@ -125,22 +164,27 @@ pub trait StoredSettings: Sized + Send + Sync {
     }
 }
 
-/// Stages settings under a key that has none, or returns those that are stored there if they do not
-/// agree with the given ones: `None` means that they do.
-///
-/// # Conflicts
-/// Reads the key, and writes it if there are no settings.
-///
-/// # Errors
-/// Those of the read; [`Error::Corrupt`](crate::Error::Corrupt) if what is there does not decode.
-///
-/// # Cancel safety
-/// Dropping the future stages nothing.
-pub async fn agree<S: StoredSettings>(
+/// A recipe was created with settings that do not agree with those it was opened with. Nothing was
+/// changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{subspace}` was created with {stored}, not with {given}: open it with those")]
+#[non_exhaustive]
+pub struct SettingsDiffer<S> {
+    /// The recipe's subspace.
+    pub subspace: Subspace,
+    /// What it was created with.
+    pub stored: S,
+    /// What it was opened with.
+    pub given: S,
+}
+
+/// Stages settings under a key that has none. `None`: nothing was there, or what is there agrees.
+async fn agree<S: StoredSettings>(
     tr: &impl Transaction,
+    subspace: &Subspace,
     key: &[u8],
     given: &S,
-) -> Result<Option<S>> {
+) -> Result<Option<SettingsDiffer<S>>> {
     let given = given.encode();
     let Some(stored) = tr.get(key, Isolation::Serializable).await? else {
         tr.set(key, &given);
@@ -151,7 +195,12 @@ pub async fn agree<S: StoredSettings>(
     }
     // Both as they are stored: a time loses what is below a millisecond.
     let (given, stored) = (S::decode(key, &given)?, S::decode(key, &stored)?);
-    Ok(Some(stored).filter(|stored| !given.agrees_with(stored)))
+    let subspace = subspace.clone();
+    Ok((!given.agrees_with(&stored)).then_some(SettingsDiffer {
+        subspace,
+        stored,
+        given,
+    }))
 }
 
 /// How long to wait for a watch before reading anyway: watches get lost.

@@ -323,7 +323,7 @@ fn fill_the_disk(path: &Path) {
         assert!(
             error
                 .to_string()
-                .contains("mend the cause and open the store again")
+                .contains("remove the cause and open the store again")
         );
     }
 }

@@ -41,6 +41,10 @@ impl Deliveries {
         self.out.contains_key(id)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
     /// Returns a time before which no delivery is over.
     pub(super) fn earliest(&self) -> Duration {
         self.earliest

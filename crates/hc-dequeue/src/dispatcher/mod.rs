@@ -93,6 +93,13 @@ struct Patience {
 /// that its futures are `Send`.
 type Watch = Mutex<BoxFuture<keyspace::Result<Woken>>>;
 
+/// A session that is to end: it takes nothing more, and ends when no delivery is out.
+struct Closing {
+    /// When it ends in any case.
+    until: Duration,
+    done: Vec<oneshot::Sender<Result<()>>>,
+}
+
 /// For whom a session that leads takes items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lead {
@@ -146,8 +153,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     compared: Option<Vec<u8>>,
     /// Sessions that are dead and not yet buried.
     dead: Vec<SessionId>,
-    /// Once it is to end: who wants to know when it has.
-    closing: Option<Vec<oneshot::Sender<Result<()>>>>,
+    closing: Option<Closing>,
 }
 
 impl<T, D, C> Dispatcher<T, D, C>
@@ -230,10 +236,12 @@ where
                 self.accept(command);
             }
             self.gather().await;
-            if let Some(done) = self.closing.take() {
-                return self.close(done).await;
-            }
             self.expire();
+            let (now, deliveries) = (self.now(), &self.deliveries);
+            let ends = |closing: &mut Closing| closing.until <= now || deliveries.is_empty();
+            if let Some(closing) = self.closing.take_if(ends) {
+                return self.close(closing.done).await;
+            }
             match self.step().await {
                 Ok(true) => {}
                 Ok(false) => self.rest().await,
@@ -299,13 +307,33 @@ where
 
     fn accept(&mut self, command: Command<T, Delivery<T>>) {
         match command {
+            Command::Want(want) if self.closing.is_some() => want.fail(self.shut_down()),
             Command::Want(want) => self.wants.push_back(want),
             Command::GiveBack { item, done } => {
                 self.deliveries.forget(&item.id, item.grant);
                 self.returns.push((item, done));
             }
             Command::Forget { id, grant } => self.deliveries.forget(&id, grant),
-            Command::ShutDown(done) => self.closing.get_or_insert_default().extend(done),
+            Command::ShutDown { grace, done } => self.begin_to_close(grace, done),
+        }
+    }
+
+    fn begin_to_close(&mut self, grace: Duration, done: Option<oneshot::Sender<Result<()>>>) {
+        let until = self.now().saturating_add(grace);
+        let closing = self.closing.get_or_insert_with(|| Closing {
+            until,
+            done: Vec::new(),
+        });
+        closing.until = closing.until.min(until);
+        closing.done.extend(done);
+        for want in std::mem::take(&mut self.wants) {
+            want.fail(self.shut_down());
+        }
+    }
+
+    fn shut_down(&self) -> Error {
+        Error::ShutDown {
+            queue: self.keys().queue.clone(),
         }
     }
 
@@ -395,6 +423,7 @@ where
             .chain([self.deliveries.earliest()])
             .chain(self.sleep.iter().map(|sleep| sleep.until))
             .chain(self.ahead.iter().map(|ahead| ahead.until))
+            .chain(self.closing.iter().map(|closing| closing.until))
             .chain(
                 self.request
                     .filter(|_| self.sleep.is_none())
@@ -412,7 +441,7 @@ where
             biased;
             command = self.commands.recv() => match command {
                 Some(command) => self.accept(command),
-                None => self.closing = Some(Vec::new()),
+                None => self.begin_to_close(Duration::ZERO, None),
             },
             woken = watch => match (woken, &mut self.sleep) {
                 (Ok(woken), _) => self.wake(Some(woken)),

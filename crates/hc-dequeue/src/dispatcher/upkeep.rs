@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::{Dispatcher, Lead};
 use crate::command::Command;
 use crate::dedupe::expire_dedupe;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::give_back::{GiveBack, Return};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
@@ -143,11 +143,6 @@ where
     /// Ends the session.
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<()>>>) {
         self.deliveries.lose_all();
-        for want in std::mem::take(&mut self.wants) {
-            want.fail(Error::ShutDown {
-                queue: self.keys().queue.clone(),
-            });
-        }
         let ended = async {
             while !self.returns.is_empty() {
                 // They keep the time at which they go back, or that they are dead.
@@ -170,12 +165,12 @@ where
         let ended = ended.await;
         tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");
         while let Ok(command) = self.commands.try_recv() {
-            if let Command::ShutDown(another) = command {
+            if let Command::ShutDown { done: another, .. } = command {
                 done.extend(another);
             }
         }
         for done in done {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = done.send(ended.clone());
         }
     }

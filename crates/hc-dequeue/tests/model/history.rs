@@ -296,7 +296,11 @@ impl Player {
         if drained.is_none() {
             return Err(format!("not all was delivered: {}", self.describe().await));
         }
-        last.consumer.clone().shut_down().await.unwrap();
+        last.consumer
+            .clone()
+            .shut_down(Duration::ZERO)
+            .await
+            .unwrap();
         self.judge().await?;
         Ok(self.course)
     }

@@ -203,7 +203,7 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
     // Neither bytes of 1,024 nor of 512 a block leave room for what is to come.
     let blocks = size(&world.place.path().join("store")).div_ceil(1_024);
     let full = finish(&mut limited(blocks, &world.run_command()));
-    full.assert_refused(1, "mend the cause and open the store again");
+    full.assert_refused(1, "remove the cause and open the store again");
     world.run();
     world.assert_exported();
 }

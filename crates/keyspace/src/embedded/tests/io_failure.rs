@@ -1,5 +1,5 @@
 //! Failures of the disk: what is in flight is unknown, everything later is refused, and opening
-//! the store again, once the disk is mended, recovers what was acknowledged.
+//! the store again, once the disk works again, recovers what was acknowledged.
 
 use std::sync::Arc;
 
