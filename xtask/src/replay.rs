@@ -29,7 +29,7 @@ pub(crate) struct Options {
 
 /// How long to wait for a watch of the embedded store that is not to fire. It fires its watches
 /// before it acknowledges a commit.
-const PATIENCE: Duration = Duration::from_millis(20);
+const WATCH_LIMIT: Duration = Duration::from_millis(20);
 
 /// Replays the traces.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
@@ -72,7 +72,7 @@ async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally
     let is_embedded = matches!(db, Store::Embedded(_));
     let replay = Replay::new(db, Environment::system());
     let replay = if is_embedded {
-        replay.patience(PATIENCE)
+        replay.watch_limit(WATCH_LIMIT)
     } else {
         replay
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hc_dequeue::keyspace::codec::Codec;
-use hc_dequeue::keyspace::error::code_of;
+use hc_dequeue::keyspace::error::{chain, code_of};
 use hc_dequeue::keyspace::{
     Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
 };
@@ -201,7 +201,10 @@ where
         if is_too_large {
             retry.refused = first.map(|row| Refused {
                 row,
-                reason: format!("its change alone does not fit a transaction: {error}"),
+                reason: format!(
+                    "its change alone does not fit a transaction: {}",
+                    chain(error)
+                ),
             });
             return (retry, Next::Again);
         }

@@ -105,8 +105,11 @@ pub enum Error {
     Observer(#[source] Arc<dyn std::error::Error + Send + Sync>),
 
     /// The observer panicked. Nothing of the pass was committed.
-    #[error("the observer panicked")]
-    ObserverPanicked,
+    #[error("the observer panicked: {message}")]
+    ObserverPanicked {
+        /// What the panic said.
+        message: String,
+    },
 
     /// The observer took longer than it may. Nothing of the pass was committed.
     #[error("the observer has not returned within {limit:?}")]

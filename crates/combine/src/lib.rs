@@ -10,7 +10,7 @@
 //!   without a gap. A value that ends where it was is not reported.
 //! - Adding an update never conflicts, on any key, however many do it at the same time.
 //! - Updates of a key are folded in the order of their commits, and of calls within a commit, each one
-//!   once, whatever dies when.
+//!   once, even if processes die at any moment.
 //! - What an observer does with the changes happens in the transaction that makes them, or not at all.
 //!
 //! # Key schema
@@ -69,7 +69,8 @@
 //!
 //! # What it never does
 //!
-//! - It never touches a key outside the queue's subspace.
+//! - It never touches a key outside the queue's subspace, except in the registry of ids that `open_with` is
+//!   given and in the ledger of a runner.
 //! - It never reads what writers write in a way that would make them, or itself, fail.
 //! - It never drops an update: one that cannot be combined is set aside with the reason.
 //!

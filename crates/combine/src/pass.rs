@@ -450,7 +450,9 @@ async fn observe<K, V, T: Transaction>(
     match env.timeout(limit, observe).await {
         Some(Ok(Ok(()))) => Ok(()),
         Some(Ok(Err(error))) => Err(Error::Observer(Arc::from(error))),
-        Some(Err(_)) => Err(Error::ObserverPanicked),
+        Some(Err(panic)) => Err(Error::ObserverPanicked {
+            message: panic_message(&*panic).to_owned(),
+        }),
         None => Err(Error::ObserverTimedOut { limit }),
     }
 }

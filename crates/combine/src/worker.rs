@@ -1,7 +1,6 @@
 //! What combines updates: a process's part in the work on a queue.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{Database, Runner};
@@ -34,8 +33,7 @@ use crate::queue::CombineQueue;
 /// # Cancel safety
 /// Dropping a worker stops it wherever it is: a pass is committed or is not, and the session ends
 /// after a lease.
-#[must_use = "a worker that is dropped stops"]
-pub struct Worker(WorkerHandle<Error>);
+pub type Worker = WorkerHandle<Error>;
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -79,20 +77,6 @@ where
         let worker = BucketWorker::open(Arc::new(job), runner.clone(), own).await?;
         let span =
             tracing::debug_span!("combine", queue = %self.subspace(), session = %worker.session());
-        Ok(Worker(WorkerHandle::spawn(worker, span)))
-    }
-}
-
-impl Worker {
-    /// Begins no more passes, waits up to `grace` for those under way, and ends the session, so that
-    /// others combine its buckets at once.
-    ///
-    /// # Errors
-    /// Those of [`Runner::run`]: the session ends after a lease then.
-    ///
-    /// # Cancel safety
-    /// Dropping the future is dropping the worker.
-    pub async fn shut_down(self, grace: Duration) -> Result<()> {
-        self.0.shut_down(grace).await
+        Ok(WorkerHandle::spawn(worker, span))
     }
 }

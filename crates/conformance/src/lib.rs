@@ -97,6 +97,8 @@ pub mod server;
 pub mod stores;
 pub mod trace;
 
+pub use keyspace;
+
 use std::panic::Location;
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ pub struct Replay<D> {
     db: D,
     prefix: Bytes,
     env: Environment,
-    patience: Duration,
+    watch_limit: Duration,
 }
 
 /// An answer that is not the expected one.
@@ -60,17 +60,17 @@ impl<D: Database> Replay<D> {
             db,
             prefix: Bytes::new(),
             env,
-            patience: Duration::MAX,
+            watch_limit: Duration::MAX,
         }
     }
 
-    /// Waits for a watch no longer than `patience`, whatever the program says.
+    /// Waits for a watch no longer than `watch_limit`, whatever the program says.
     ///
     /// A store in this process fires its watches before it acknowledges the commit that does it:
     /// a few milliseconds tell as much as the seconds that a cluster needs.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn watch_limit(mut self, watch_limit: Duration) -> Self {
+        self.watch_limit = watch_limit;
         self
     }
 
@@ -284,7 +284,7 @@ impl<D: Database> Run<'_, D> {
     async fn poll_watch(&mut self, id: u64, wait: Duration) -> Result<Outcome> {
         let watch = self.watches.get(&id).cloned();
         let watch = watch.ok_or(Code::CLIENT_INVALID_OPERATION)?;
-        let sleep = self.replay.env.sleep(wait.min(self.replay.patience));
+        let sleep = self.replay.env.sleep(wait.min(self.replay.watch_limit));
         match future::select(watch, sleep).await {
             Either::Left((fired, _)) => fired.map(|()| Outcome::Fired),
             Either::Right(((), _)) => Ok(Outcome::Pending),

@@ -4,8 +4,8 @@
 //! # What it guarantees
 //!
 //! - An entry leaves if, and only if, the transaction that added it committed.
-//! - Every entry is given to the exporter of every subscription at least once, whatever dies when, or
-//!   is kept as a dead letter with the reason.
+//! - Every entry is given to the exporter of every subscription at least once, even if processes
+//!   die at any moment, or is kept as a dead letter with the reason.
 //! - Adding an entry never conflicts.
 //! - Entries of a key are given in the order of their [sequences](Sequence), which is that of their
 //!   commits, and of calls within a commit; what is given again is given in that order, too.
@@ -99,7 +99,7 @@
 //! ```
 //!
 //! **It keeps the sequence of what was deleted, too**: a row without a value, or a table of tombstones.
-//! Otherwise an older value that comes late is taken for a new row, and stays for ever. A tombstone may
+//! Otherwise an older value that comes late is taken for a new row, and stays forever. A tombstone may
 //! go when nothing older can come any more.
 //!
 //! # What the caller must do
@@ -113,7 +113,8 @@
 //! # What it never does
 //!
 //! - It never calls an exporter inside a transaction.
-//! - It never touches a key outside the queue's subspace.
+//! - It never touches a key outside the queue's subspace, except in the registry of ids that `open_with` is
+//!   given and in the ledger of a runner.
 //! - It never removes an entry that some subscription has not passed.
 //!
 //! # Ordering and delivery

@@ -71,7 +71,7 @@ impl<D: Database> World<D> {
             for value in 0..3 {
                 handle.add(&tr, &"key".to_owned(), &value).await?;
             }
-            Ok::<_, crate::Error>(())
+            Ok::<_, crate::error::Error>(())
         };
         runner.run(fill).await.unwrap();
         let tr = world.db.begin().unwrap();

@@ -1,7 +1,6 @@
 //! What exports: a process's part in the work on a subscription.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use combine::bucket_worker::{BucketWorker, BucketWorkerOptions, WorkerHandle};
 use combine::keyspace::codec::Codec;
@@ -26,8 +25,7 @@ use crate::subscription::Subscription;
 /// # Cancel safety
 /// Dropping a worker stops it wherever it is. A batch that was under way comes again, once the session
 /// is found dead, after a lease.
-#[must_use = "a worker that is dropped stops"]
-pub struct Worker(WorkerHandle<Error>);
+pub type Worker = WorkerHandle<Error>;
 
 impl<K, V, C> Subscription<K, V, C>
 where
@@ -68,20 +66,6 @@ where
         let subscription = &*self.name;
         let session = worker.session();
         let span = tracing::debug_span!("export", queue, subscription, %session);
-        Ok(Worker(WorkerHandle::spawn(worker, span)))
-    }
-}
-
-impl Worker {
-    /// Begins no more batches, waits up to `grace` for those under way, and ends the session, so that
-    /// others export its buckets at once.
-    ///
-    /// # Errors
-    /// Those of [`Runner::run`]: the session ends after a lease then.
-    ///
-    /// # Cancel safety
-    /// Dropping the future is dropping the worker.
-    pub async fn shut_down(self, grace: Duration) -> Result<()> {
-        self.0.shut_down(grace).await
+        Ok(WorkerHandle::spawn(worker, span))
     }
 }

@@ -1,4 +1,4 @@
-//! Many consumers take from one queue without colliding, and nothing is lost, whatever dies when: the
+//! Many consumers take from one queue without colliding, and nothing is lost when one dies: the
 //! high-contention dequeue of FoundationDB's *Queues* recipe.
 //!
 //! # What it guarantees

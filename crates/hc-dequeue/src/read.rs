@@ -110,7 +110,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads only.
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
         let first = self.keys.items.peek(tr).await?;
-        Ok(first.map(|record| self.listed(&self.keys.items, record)))
+        Ok(first.map(|record| self.parse_listed(&self.keys.items, record)))
     }
 
     /// Returns a page of the items that wait: up to `limit` behind the item `after`, or from the
@@ -161,11 +161,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         limit: usize,
     ) -> Result<Vec<Listed<T>>> {
         let records = part.items(tr, after, limit).await?.into_iter();
-        Ok(records.map(|record| self.listed(part, record)).collect())
+        Ok(records
+            .map(|record| self.parse_listed(part, record))
+            .collect())
     }
 
     /// Decodes the payload of a record that lies in a part of the queue.
-    fn listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
+    fn parse_listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
         let Listed { id, value } = record;
         let value = value.and_then(|Record { payload, .. }| {
             let value = self.codec.decode(payload.clone());

@@ -87,7 +87,7 @@ impl Settings {
     }
 }
 
-/// What a queue was created with, or opened with. The [schema](crate::keys) has the bytes.
+/// What a queue was created with, or opened with. `docs/schema.md` has the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsRecord {

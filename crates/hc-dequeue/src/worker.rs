@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::error::chain;
+use microqueue::keyspace::error::{chain, panic_message};
 use microqueue::keyspace::{Database, Environment, Runner};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -184,7 +184,7 @@ where
         let problem = match handled {
             Ok(Ok(())) => return delivery.finish(),
             Ok(Err(error)) => chain(&*error.into()).to_string(),
-            Err(_) => "it panicked".to_owned(),
+            Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
         };
         let delay = self.backoff.after(delivery.attempts(), &self.env);
         tracing::warn!(id = ?delivery.id(), problem, ?delay, "a handler failed");

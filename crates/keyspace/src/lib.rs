@@ -100,13 +100,15 @@ pub mod typed;
 pub mod url;
 pub mod version_clock;
 
+pub use crate::codec::{Codec, Json, MessagePack, Raw, Tuple};
 pub use crate::embedded::Embedded;
 pub use crate::env::Environment;
 pub use crate::error::{Code, Error, OpenError, Result, RunError};
+pub use crate::ids::Ids;
 pub use crate::ledger::Receipt;
 pub use crate::listed::{Listed, Undecodable};
 pub use crate::mutation::{MutationOp, Versionstamp};
-pub use crate::recipe::OpenOptions;
+pub use crate::recipe::{OpenOptions, SettingsDiffer};
 pub use crate::run::{Attempt, RunOptions, Runner, Tx};
 pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
 pub use crate::store::{Store, open, open_existing};

@@ -29,7 +29,7 @@ fn traces(file: &str) -> Vec<Trace> {
 
 async fn differences(db: impl Database) -> Vec<Difference> {
     // A store in this process fires its watches before it acknowledges a commit.
-    let replay = Replay::new(db, Environment::system()).patience(Duration::from_millis(20));
+    let replay = Replay::new(db, Environment::system()).watch_limit(Duration::from_millis(20));
     differences_of(&replay).await
 }
 

@@ -31,7 +31,7 @@ use crate::item::{Item, ItemId, Listed, SUFFIX_BYTES};
 use crate::order::Order;
 
 /// The format number of a value in commit order.
-const FORMAT: u8 = 1;
+pub(crate) const FORMAT: u8 = 1;
 
 /// The longest rest of a key: an index of nine bytes, and a suffix of zeros, each of which takes
 /// two bytes, between a type code and an end.
@@ -152,12 +152,12 @@ impl<T, C: Codec<T>> Layout<T, C> {
 
     /// Returns the item that a row holds.
     pub(crate) fn decode(&self, row: &KeyValue) -> Result<Item<T>> {
-        let item = Item::try_from(self.listed(row)?);
+        let item = Item::try_from(self.parse_listed(row)?);
         Ok(item.map_err(keyspace::Error::from)?)
     }
 
     /// Returns the item that a row holds, as a listing shows it.
-    pub(crate) fn listed(&self, row: &KeyValue) -> Result<Listed<T>> {
+    pub(crate) fn parse_listed(&self, row: &KeyValue) -> Result<Listed<T>> {
         let id = self.id(row.key())?;
         let (bytes, decoded) = match (self.order, row.value().first()) {
             (Order::Index, _) => (row.to_value(), self.codec.decode(row.to_value())),

@@ -78,7 +78,8 @@
 //!
 //! # What it never does
 //!
-//! It touches no key outside the queue's subspace. A method that takes a transaction never commits,
+//! It touches no key outside the queue's subspace, except in the registry of ids that `open_with` is given
+//! and in the ledger of a runner. A method that takes a transaction never commits,
 //! retries, waits or spawns. No operation polls: to wait for items, watch a key that enqueuing transactions
 //! write.
 //!
@@ -119,6 +120,7 @@
 //! - [Versionstamps](https://apple.github.io/foundationdb/developer-guide.html#versionstamps) and
 //!   conflict ranges in FoundationDB's developer guide.
 
+pub mod blocks;
 mod by_id;
 mod committing;
 mod dequeue;

@@ -46,7 +46,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
         let (begin, end) = self.layout.subspace.range();
         let row = self.rows(tr, begin, end, 1).await?.pop();
-        row.as_ref().map(|row| self.layout.listed(row)).transpose()
+        row.as_ref()
+            .map(|row| self.layout.parse_listed(row))
+            .transpose()
     }
 
     /// Returns true if the queue has no items.
@@ -108,7 +110,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             begin = key_after(&self.layout.key(&after));
         }
         let rows = self.rows(tr, begin, end, limit).await?;
-        rows.iter().map(|row| self.layout.listed(row)).collect()
+        rows.iter()
+            .map(|row| self.layout.parse_listed(row))
+            .collect()
     }
 
     /// Reads up to `limit` rows serializably, and refuses to if the transaction has enqueued.

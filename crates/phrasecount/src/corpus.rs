@@ -40,9 +40,14 @@ const LEASE: Duration = Duration::from_secs(5);
 const BUCKETS: u32 = 16;
 
 /// What a content, or a part of it, adds to a phrase, or takes away.
+///
+/// MessagePack stores the names of fields. Short ones keep the size of a small record, of which there is
+/// one for each phrase of a document.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Update {
+    #[serde(rename = "d")]
     documents: i64,
+    #[serde(rename = "o")]
     occurrences: i64,
 }
 
@@ -68,8 +73,10 @@ impl Update {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Count {
     /// In how many distinct contents.
+    #[serde(rename = "d")]
     pub(crate) documents: u64,
     /// How often in all of them.
+    #[serde(rename = "o")]
     pub(crate) occurrences: u64,
 }
 
@@ -230,10 +237,7 @@ impl Corpus {
         let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
         let uri = |row: &keyspace::KeyValue| {
             let uri = documents.unpack(row.key());
-            uri.map_err(|error| keyspace::Error::Corrupt {
-                key: row.to_key(),
-                reason: error.to_string(),
-            })
+            uri.map_err(|error| keyspace::Error::corrupt(row.key(), error.to_string()))
         };
         Ok(rows.iter().map(uri).collect::<Result<_, _>>()?)
     }
@@ -349,10 +353,7 @@ impl Corpus {
             let id = uploads.unpack::<Vec<u8>>(row.key());
             let id = id.map_err(|error| error.to_string());
             let id = id.and_then(|id| ContentId::try_from(&*id).map_err(|error| error.to_string()));
-            id.map_err(|reason| keyspace::Error::Corrupt {
-                key: row.to_key(),
-                reason,
-            })
+            id.map_err(|reason| keyspace::Error::corrupt(row.key(), reason))
         };
         Ok(rows.iter().map(id).collect::<Result<_, _>>()?)
     }

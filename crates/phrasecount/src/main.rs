@@ -8,8 +8,8 @@
 //! The whole pipeline: `load` makes the documents of the store those of the directory, and enqueues
 //! every content that is new, or gone; workers take contents out of the queue and add what they
 //! contain to the counts of a combine queue; its observer adds every count that changes to an export
-//! queue; an exporter writes SQLite. Each arrow is one transaction, so that every content counts once,
-//! whatever dies when: kill it and start it again, and it goes on where it was. Files that were edited
+//! queue; an exporter writes SQLite. Each arrow is one transaction, so that every content counts once
+//! even if processes die at any moment: kill it and start it again, and it goes on where it was. Files that were edited
 //! or removed since take out what they had added.
 //!
 //! The parts can be run alone. With `--db fdb:`, in a build with FoundationDB, `load`, any number of

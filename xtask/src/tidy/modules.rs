@@ -55,8 +55,10 @@ fn measure_functions(tokens: &[TokenTree], visit: &mut impl FnMut(&str, usize, u
 }
 
 /// Checks that the modules of each crate form no circle by what they import of each other. A module is
-/// what stands right below the crate's root, with all that is inside of it; its tests do not count.
+/// what stands right below the crate's root, with all that is inside of it; its tests do not count. An
+/// import of what the root re-exports hides the module that it comes from, and is a violation too.
 pub(super) fn check_circles(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     let mut crates: BTreeMap<&str, Imports> = BTreeMap::new();
     for (path, tokens) in sources(tree) {
         let Some((krate, file)) = path.split_once("/src/") else {
@@ -72,14 +74,24 @@ pub(super) fn check_circles(tree: &Tree) -> Vec<Violation> {
         let imports = crates.entry(krate).or_default();
         let imported = imports.entry(module.to_owned()).or_default();
         let mut paths = BTreeSet::new();
-        collect_imports(&tokens, &mut paths);
+        // Right below the root, `super` is the root.
+        let roots: &[&str] =
+            match file == format!("{module}.rs") || file == format!("{module}/mod.rs") {
+                true => &["crate", "super"],
+                false => &["crate"],
+            };
+        collect_imports(&tokens, roots, &mut paths);
         for other in paths {
-            if other != module {
+            if other.starts_with(char::is_uppercase) {
+                let message = format!("`{other}` is imported through the root: name its module");
+                violations.push(Violation::new(path, message));
+            } else if other != module {
                 imported.entry(other).or_insert_with(|| path.to_owned());
             }
         }
     }
-    crates.values().flat_map(circles_of).collect()
+    violations.extend(crates.values().flat_map(circles_of));
+    violations
 }
 
 /// Returns a violation for each pair of modules that reach each other, at the file of one of the two
@@ -128,15 +140,17 @@ fn reaches(imports: &Imports, from: &str, to: &str) -> bool {
 }
 
 /// Collects what follows `crate::` anywhere but in tests.
-fn collect_imports(tokens: &[TokenTree], paths: &mut BTreeSet<String>) {
+fn collect_imports(tokens: &[TokenTree], roots: &[&str], paths: &mut BTreeSet<String>) {
     let mut is_test = false;
     for (index, token) in tokens.iter().enumerate() {
         match token {
-            TokenTree::Ident(ident) if ident == "crate" => match tokens.get(index + 3) {
-                Some(TokenTree::Ident(module)) => drop(paths.insert(module.to_string())),
-                Some(TokenTree::Group(group)) => heads_of(group.stream(), paths),
-                _ => {}
-            },
+            TokenTree::Ident(ident) if roots.iter().any(|root| ident == root) => {
+                match tokens.get(index + 3) {
+                    Some(TokenTree::Ident(module)) => drop(paths.insert(module.to_string())),
+                    Some(TokenTree::Group(group)) => heads_of(group.stream(), paths),
+                    _ => {}
+                }
+            }
             TokenTree::Group(group) => {
                 let inside: Vec<_> = group.stream().into_iter().collect();
                 let of_tests = group.delimiter() == Delimiter::Bracket
@@ -147,7 +161,7 @@ fn collect_imports(tokens: &[TokenTree], paths: &mut BTreeSet<String>) {
                 } else if group.delimiter() == Delimiter::Brace && std::mem::take(&mut is_test) {
                     continue;
                 } else {
-                    collect_imports(&inside, paths);
+                    collect_imports(&inside, roots, paths);
                 }
             }
             TokenTree::Punct(punct) if punct.as_char() == ';' => is_test = false,
@@ -179,6 +193,10 @@ fn sources(tree: &Tree) -> impl Iterator<Item = (&str, Vec<TokenTree>)> {
             let stream: TokenStream = text.parse().ok()?;
             Some((path, stream.into_iter().collect()))
         })
+}
+
+fn is_dollar(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == '$')
 }
 
 fn is_ident(token: &TokenTree, text: &str) -> bool {
@@ -248,6 +266,15 @@ mod tests {
             "use crate::{error::E, queue::Q};",
         );
         assert!(!through_a_third.is_empty());
+        let by_super = circles("use super::keys::Keys;", "use super::{queue::Q};", "");
+        assert_eq!(
+            by_super,
+            ["a circle: `keys` imports `queue`, which reaches it"]
+        );
+        assert_eq!(
+            circles("use crate::Keys;", "", ""),
+            ["`Keys` is imported through the root: name its module"]
+        );
         let in_tests = "#[cfg(test)]\nmod tests { use crate::queue::Q; }";
         assert_eq!(circles("use crate::keys::Keys;", in_tests, ""), none);
     }

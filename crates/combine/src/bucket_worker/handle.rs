@@ -32,14 +32,15 @@ impl<E: Send + 'static> WorkerHandle<E> {
         Self { task, stop }
     }
 
-    /// Begins no more steps, waits up to `grace` for those under way, and ends the session.
+    /// Begins no more passes or batches, waits up to `grace` for those under way, and ends the session, so
+    /// that other workers take over its buckets at once.
     ///
     /// # Errors
     /// Those of [`Runner::run`](hc_dequeue::keyspace::Runner::run): the session ends after a lease
     /// then.
     ///
     /// # Cancel safety
-    /// Dropping the future stops the worker wherever it is.
+    /// Dropping the future is dropping the handle.
     pub async fn shut_down(mut self, grace: Duration) -> Result<(), E> {
         // A worker ends by itself only if it panicked, which the join reports.
         let _ = self.stop.send(grace);

@@ -133,8 +133,8 @@ fn op(name: &str, fields: &mut Fields<'_>) -> Parsed<Op> {
             key: fields.take("key", bytes)?,
             param: fields.take("param", bytes)?,
         },
-        "set_versionstamped_key" => stamped(MutationOp::SetVersionstampedKey, fields)?,
-        "set_versionstamped_value" => stamped(MutationOp::SetVersionstampedValue, fields)?,
+        "set_versionstamped_key" => parse_stamped(MutationOp::SetVersionstampedKey, fields)?,
+        "set_versionstamped_value" => parse_stamped(MutationOp::SetVersionstampedValue, fields)?,
         "add_read_conflict_range" => conflict_range(ConflictKind::Read, fields)?,
         "add_write_conflict_range" => conflict_range(ConflictKind::Write, fields)?,
         "add_read_conflict_key" => conflict_key(ConflictKind::Read, fields)?,
@@ -163,7 +163,7 @@ fn op(name: &str, fields: &mut Fields<'_>) -> Parsed<Op> {
     })
 }
 
-fn stamped(op: MutationOp, fields: &mut Fields<'_>) -> Parsed<Op> {
+fn parse_stamped(op: MutationOp, fields: &mut Fields<'_>) -> Parsed<Op> {
     Ok(Op::Atomic {
         op,
         key: fields.take("key", bytes)?,

@@ -28,6 +28,7 @@ use std::time::Duration;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
+use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{self, Database, Runner};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -398,7 +399,7 @@ where
 
     /// Tells everybody who waits that it does not work, and waits before it tries again.
     async fn fail(&mut self, error: &Error) {
-        tracing::warn!(queue = %self.keys().queue, %error, "dispatcher failed");
+        tracing::warn!(queue = %self.keys().queue, error = %chain(error), "dispatcher failed");
         for want in std::mem::take(&mut self.wants) {
             want.fail(error.clone());
         }

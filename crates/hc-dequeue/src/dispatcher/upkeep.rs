@@ -3,6 +3,7 @@
 use futures::try_join;
 use microqueue::keyspace::Database;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::chain;
 use tokio::sync::oneshot;
 
 use super::{Dispatcher, Lead};
@@ -41,7 +42,7 @@ where
     /// Notes that something failed that is tried again.
     fn note(&self, result: Result<()>) {
         if let Err(error) = result {
-            tracing::warn!(queue = %self.keys().queue, %error, "upkeep failed");
+            tracing::warn!(queue = %self.keys().queue, error = %chain(&error), "upkeep failed");
         }
     }
 

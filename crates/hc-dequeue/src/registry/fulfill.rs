@@ -118,7 +118,7 @@ pub(crate) async fn view_queue<T>(
 
 /// Takes items for the own demand out of those that were seen and are not gone, if nobody has
 /// registered a request. `None`: what was seen ahead of its time is not enough. It serves whole wishes:
-/// there may be more than was view.
+/// there may be more than was seen.
 ///
 /// # Conflicts
 /// Reads the key of each item taken. So it fails if another took one of these items since they were

@@ -66,10 +66,8 @@ impl Meta {
     }
 
     fn decode(bytes: &[u8], path: &Path) -> Result<Self, OpenError> {
-        let corrupt = |reason: String| {
-            let key = Bytes::from_static(META_KEY.as_bytes());
-            OpenError::Store(Error::Corrupt { key, reason })
-        };
+        let corrupt =
+            |reason: String| OpenError::Store(Error::corrupt(META_KEY.as_bytes(), reason));
         let (format, rest) = bytes
             .split_first_chunk()
             .ok_or_else(|| corrupt(format!("expected a format number, found {bytes:02x?}")))?;

@@ -22,7 +22,7 @@
 //!
 //! # Time
 //!
-//! FoundationDB's client waits for an unreachable cluster for ever. A handle therefore has a
+//! FoundationDB's client waits for an unreachable cluster forever. A handle therefore has a
 //! [default time limit](DEFAULT_TIMEOUT) for its transactions, which
 //! [`DatabaseOption::TransactionTimeout`] changes. A transaction that got no answer at all within
 //! its limit fails with [`Error::Unreachable`].

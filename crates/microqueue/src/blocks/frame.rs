@@ -1,0 +1,201 @@
+//! The bytes of a block.
+
+use keyspace::codec::DecodeError;
+use keyspace::record::{Fields, SHORT_BYTES};
+use keyspace::{Bytes, limits};
+
+use crate::keys::FORMAT as ITEM_FORMAT;
+
+/// The largest block as stored: a record that sets one aside fits a value, with any reason in it.
+pub const MAX_BLOCK_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
+
+/// The largest entry, key and value together, in bytes.
+pub const MAX_ENTRY_BYTES: usize = MAX_BLOCK_BYTES - HEADER_BYTES - 2 * LENGTH_BYTES;
+
+/// How large a block becomes, unless one entry is larger.
+pub(super) const USUAL_BLOCK_BYTES: usize = 16 << 10;
+
+/// The most entries of a block: an index has two bytes, and the last one means the whole block.
+pub(super) const MAX_ENTRIES: u16 = u16::MAX;
+
+/// The format number of a block.
+const FORMAT: u8 = 1;
+
+const HEADER_BYTES: usize = 4;
+
+/// The bytes of the largest length that a block can have.
+const LENGTH_BYTES: usize = 3;
+
+/// An entry of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Bytes,
+    /// What belongs to the key: a value, or an update of it.
+    pub value: Bytes,
+}
+
+/// A block that is being written.
+#[derive(Debug)]
+pub(super) struct Frame(Vec<u8>);
+
+impl Frame {
+    pub(super) fn new() -> Self {
+        Self(vec![ITEM_FORMAT, FORMAT, 0, 0])
+    }
+
+    /// Appends an entry, which is not over the [limit](MAX_ENTRY_BYTES). False: the block is full.
+    pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let count = u16::from_be_bytes([self.0[2], self.0[3]]);
+        let bytes = self.0.len() + 2 * LENGTH_BYTES + key.len() + value.len();
+        if count == MAX_ENTRIES || (count > 0 && bytes > USUAL_BLOCK_BYTES) {
+            return false;
+        }
+        push_length(&mut self.0, key.len());
+        push_length(&mut self.0, value.len());
+        self.0.extend_from_slice(key);
+        self.0.extend_from_slice(value);
+        self.0[2..4].copy_from_slice(&(count + 1).to_be_bytes());
+        debug_assert!(self.0.len() <= MAX_BLOCK_BYTES, "an entry over the limit");
+        true
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Returns the entries of a block, in their order. There is at least one.
+///
+/// # Errors
+/// [`DecodeError`] if the bytes are no block: a format that this version does not know, a count or a
+/// length that does not hold, bytes that are left over.
+pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
+    let mut fields = Fields::new(block);
+    let entries = (|| {
+        let count = read_header(&mut fields)?;
+        // Each entry has at least its two lengths: a count that lies reserves no memory.
+        let mut entries = Vec::with_capacity(usize::from(count).min(fields.rest().len() / 2));
+        for _ in 0..count {
+            let (key, value) = (read_length(&mut fields)?, read_length(&mut fields)?);
+            entries.push(Entry {
+                key: block.slice_ref(fields.take(key)?),
+                value: block.slice_ref(fields.take(value)?),
+            });
+        }
+        fields.end()?;
+        Ok(entries)
+    })();
+    entries.map_err(error)
+}
+
+/// Returns how many entries a block has, from its header alone.
+///
+/// # Errors
+/// [`DecodeError`] if the header is none of a block.
+pub fn entry_count(block: &[u8]) -> Result<u16, DecodeError> {
+    read_header(&mut Fields::new(block)).map_err(error)
+}
+
+fn error(reason: String) -> DecodeError {
+    DecodeError {
+        codec: "a block",
+        reason,
+    }
+}
+
+fn read_header(fields: &mut Fields<'_>) -> Result<u16, String> {
+    fields.format(ITEM_FORMAT)?;
+    fields.format(FORMAT)?;
+    match u16::from_be_bytes(fields.array()?) {
+        0 => Err("it has no entries".to_owned()),
+        count => Ok(count),
+    }
+}
+
+/// Appends a length, seven bits in each byte, the lowest first.
+fn push_length(bytes: &mut Vec<u8>, mut length: usize) {
+    while length >= 0x80 {
+        bytes.push(0x80 | (length & 0x7f) as u8);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+}
+
+fn read_length(fields: &mut Fields<'_>) -> Result<usize, String> {
+    let mut length = 0;
+    for place in 0..LENGTH_BYTES {
+        let [byte] = fields.array()?;
+        length |= usize::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return match byte {
+                0 if place > 0 => Err("a length is longer than its shortest form".to_owned()),
+                _ => Ok(length),
+            };
+        }
+    }
+    Err(format!("a length has more than {LENGTH_BYTES} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(bytes: &[u8]) -> Result<Vec<Entry>, DecodeError> {
+        decode_block(&Bytes::copy_from_slice(bytes))
+    }
+
+    #[test]
+    fn a_block_has_these_bytes() {
+        let mut frame = Frame::new();
+        assert!(frame.push(b"key", b"value"));
+        assert!(frame.push(b"", &[7; 300]));
+        let rest = [&[0, 0xac, 0x02][..], &[7; 300]].concat();
+        let bytes = [&b"\x01\x01\0\x02\x03\x05keyvalue"[..], &rest].concat();
+        assert_eq!(frame.as_bytes(), bytes);
+        assert_eq!(entry_count(&bytes).unwrap(), 2);
+        let entries = decode(&bytes).unwrap();
+        assert_eq!(
+            (&entries[0].key[..], &entries[0].value[..]),
+            (&b"key"[..], &b"value"[..])
+        );
+        assert_eq!((entries[1].key.len(), entries[1].value.len()), (0, 300));
+        for length in 0..bytes.len() {
+            assert!(decode(&bytes[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn what_is_no_block_is_refused_with_its_reason() {
+        for (bytes, expected) in [
+            (&b""[..], "ends 1 bytes early"),
+            (b"\x02\x01\0\x01\0\0", "newer"),
+            (b"\x01\x02\0\x01\0\0", "newer"),
+            (b"\x01\x00\0\x01\0\0", "no format 0"),
+            (b"\x01\x01\0\0", "no entries"),
+            (b"\x01\x01\0\x02\0\0", "early"),
+            (b"\x01\x01\xff\xff\0\0", "early"),
+            (b"\x01\x01\0\x01\x01\0", "early"),
+            (b"\x01\x01\0\x01\0\0\0", "left over"),
+            (b"\x01\x01\0\x01\x80\0\0", "shortest form"),
+            (b"\x01\x01\0\x01\x80\x80\x80\x01\0", "more than 3 bytes"),
+        ] {
+            let reason = decode(bytes).unwrap_err().reason;
+            assert!(reason.contains(expected), "{bytes:?}: {reason}");
+        }
+    }
+
+    #[test]
+    fn a_block_ends_at_its_usual_size_and_at_its_largest_count() {
+        let mut frame = Frame::new();
+        assert!(frame.push(b"", &vec![0; MAX_ENTRY_BYTES]));
+        assert!(frame.as_bytes().len() <= MAX_BLOCK_BYTES);
+        assert!(!frame.push(b"", b""));
+
+        let mut frame = Frame::new();
+        while frame.push(b"0123456", b"") {}
+        assert!(frame.as_bytes().len() <= USUAL_BLOCK_BYTES);
+        assert!(frame.as_bytes().len() + 16 > USUAL_BLOCK_BYTES);
+        decode(frame.as_bytes()).unwrap();
+    }
+}
