@@ -144,6 +144,8 @@ fn collect_imports(tokens: &[TokenTree], roots: &[&str], paths: &mut BTreeSet<St
     let mut is_test = false;
     for (index, token) in tokens.iter().enumerate() {
         match token {
+            // In a macro, `$crate` is a path for other crates.
+            TokenTree::Ident(_) if index > 0 && is_dollar(&tokens[index - 1]) => {}
             TokenTree::Ident(ident) if roots.iter().any(|root| ident == root) => {
                 match tokens.get(index + 3) {
                     Some(TokenTree::Ident(module)) => drop(paths.insert(module.to_string())),
