@@ -33,7 +33,7 @@ impl ChangeObserver<String, String> for Index {
         tr: &T,
         changes: &[Change<String, String>],
     ) -> Result<(), BoxError> {
-        for Change { key, old, new } in changes {
+        for Change { key, old, new, .. } in changes {
             if let Some(old) = old {
                 tr.clear(&self.0.pack(&(old, key)));
             }

@@ -21,6 +21,7 @@ pub struct AsideId {
 
 /// An update that was set aside: its value is as if it had not been added.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SetAside {
     /// Why.
     pub reason: String,

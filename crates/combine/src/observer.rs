@@ -8,6 +8,7 @@ use hc_dequeue::BoxError;
 
 /// The change of a key's value from one report to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Change<K, V> {
     /// The key.
     pub key: K,
@@ -16,6 +17,13 @@ pub struct Change<K, V> {
     /// The value that covers every update committed before the reporting transaction began; `None`:
     /// the key has no value any more.
     pub new: Option<V>,
+}
+
+impl<K, V> Change<K, V> {
+    /// Returns a change, as a test of an observer needs it.
+    pub fn new(key: K, old: Option<V>, new: Option<V>) -> Self {
+        Self { key, old, new }
+    }
 }
 
 /// Is told of the changes that a pass has made, in the transaction that makes them.
@@ -36,7 +44,7 @@ pub struct Change<K, V> {
 ///         tr: &T,
 ///         changes: &[Change<String, i64>],
 ///     ) -> Result<(), BoxError> {
-///         for Change { key, old, new } in changes {
+///         for Change { key, old, new, .. } in changes {
 ///             if let Some(old) = old {
 ///                 tr.clear(&self.0.pack(&(old, key)));
 ///             }

@@ -353,7 +353,7 @@ where
         if folded.taken.is_whole && current != folded.reported.bytes {
             let old = decode(&folded.reported.bytes)?;
             let new = value;
-            change = Some(Change { key, old, new });
+            change = Some(Change::new(key, old, new));
         }
         Ok(After { current, change })
     }

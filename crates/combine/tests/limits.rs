@@ -244,7 +244,7 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     assert_eq!(world.settled(&other).await.as_ref(), Some(&more));
     let aside = world.set_aside().await;
     assert_eq!(aside.len(), 1);
-    let SetAside { reason, update } = aside[0].value.as_ref().unwrap();
+    let SetAside { reason, update, .. } = aside[0].value.as_ref().unwrap();
     assert_eq!((&aside[0].id.key, &update[1..]), (&key, &more[..]));
     let bytes = (MAX_VALUE_BYTES + more.len()).to_string();
     assert!(reason.contains(&bytes), "{reason}");

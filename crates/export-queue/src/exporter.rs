@@ -9,6 +9,7 @@ use crate::sequence::Sequence;
 
 /// An entry on its way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SequencedExport<K, V> {
     /// The key.
     pub key: K,
@@ -16,6 +17,17 @@ pub struct SequencedExport<K, V> {
     pub value: V,
     /// Its place in the order of commits: what the receiver compares.
     pub sequence: Sequence,
+}
+
+impl<K, V> SequencedExport<K, V> {
+    /// Returns an entry, as a test of an exporter needs it.
+    pub fn new(key: K, value: V, sequence: Sequence) -> Self {
+        Self {
+            key,
+            value,
+            sequence,
+        }
+    }
 }
 
 /// Writes entries to an external system.

@@ -14,6 +14,7 @@ use crate::subscription::Subscription;
 
 /// An entry that was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeadLetter {
     /// How often it has failed; 0 for one that could not be decoded.
     pub failures: u32,

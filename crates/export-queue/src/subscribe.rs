@@ -13,6 +13,7 @@ use crate::subscription::Subscription;
 
 /// Where a new subscription begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Start {
     /// At the oldest entry that is still there.
     Oldest,

@@ -108,11 +108,7 @@ async fn what_is_exported_before_the_commit_may_never_be_committed(store: TestSt
             queue.add(&tr, key, &Some(value)).await?;
             // The bug: nobody knows yet whether this commits.
             let sequence = "0".repeat(36).parse().unwrap();
-            early.receive(&[Export {
-                key: key.clone(),
-                value: Some(value),
-                sequence,
-            }]);
+            early.receive(&[Export::new(key.clone(), Some(value), sequence)]);
             Ok::<_, Error>(())
         };
         let added = world.runner.run(add).await;

@@ -95,6 +95,7 @@ pub enum Finding {
 /// What an audit found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use]
+#[non_exhaustive]
 pub struct Audit {
     /// What contradicts something else.
     pub findings: Vec<Finding>,

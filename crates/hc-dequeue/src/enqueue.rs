@@ -82,6 +82,7 @@ impl Enqueue {
 /// What became of an enqueue with options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
+#[non_exhaustive]
 pub enum Enqueued {
     /// The item is staged; the commit completes its id.
     Staged(StagedId),

@@ -9,6 +9,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// How a [`Consumer`](crate::Consumer) works.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ConsumerOptions {
     pub(crate) time_limit: Duration,
     pub(crate) poll_interval: Duration,
@@ -25,6 +26,12 @@ impl Default for ConsumerOptions {
 }
 
 impl ConsumerOptions {
+    /// Begins with the defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// Sets how long a delivery may take. Afterwards its item goes back to the queue.
     #[must_use]
     pub fn delivery_time_limit(mut self, limit: Duration) -> Self {

@@ -191,11 +191,8 @@ mod tests {
     #[test]
     fn a_number_that_may_be_larger_says_so() {
         let mut report = Report::default();
-        let pending = Pending {
-            count: 10_000,
-            bytes: 0,
-            has_more: true,
-        };
+        let mut pending = Pending::default();
+        (pending.count, pending.has_more) = (10_000, true);
         report.pending("updates", pending, "updates");
         assert_eq!(report.into_text(), "at least 10000 updates\n");
     }

@@ -13,6 +13,7 @@ const MOST_COUNTED: usize = 10_000;
 
 /// How much waits in a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Pending {
     /// How many rows wait, up to 10,000.
     pub count: usize,

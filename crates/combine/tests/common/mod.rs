@@ -206,7 +206,7 @@ where
         tr: &T,
         changes: &[Change<String, V>],
     ) -> Result<(), BoxError> {
-        for Change { key, old, new } in changes {
+        for Change { key, old, new, .. } in changes {
             let row = self.log.pack(key);
             let last = tr.get(&row, Isolation::Serializable).await?;
             let (reports, last): (u64, Option<V>) = match last {

@@ -75,6 +75,7 @@ impl Life {
 
 /// What a session has seen of the others.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Census {
     /// The other sessions that are dead or seem to be.
     pub suspects: Vec<SessionId>,
