@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::error::{chain, code_of};
-use hc_dequeue::keyspace::{
-    Bytes, Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
-};
+use hc_dequeue::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, Tx, limits};
 use parking_lot::Mutex;
 
 use crate::bucket_worker::{Assignment, Job, Next};
@@ -15,43 +13,47 @@ use crate::keys::Bucket;
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
 use crate::options::CombineOptions;
-use crate::pass::{Pass, Plan};
+use crate::pass::{Pass, Plan, StagedPass};
 use crate::queue::CombineQueue;
 
-/// By how many bits the budget shrinks after a pass that was too large or too slow.
+/// By how many bits a budget shrinks after a pass that was too large or too slow.
 const SHRINK_BITS: u32 = 3;
+
+/// The part of a transaction from which on a pass itself, and not its observer, is what makes it too large.
+const OWN_BYTES: usize = limits::TRANSACTION_BYTES / 4;
 
 /// How a bucket has been going.
 #[derive(Debug, Default)]
 pub(crate) struct RetryState {
     /// How often it has failed in a row.
     failures: u32,
-    /// By how many bits its budget has shrunk.
+    /// By how many bits the budget of bytes has shrunk.
     shrunk_bits: u32,
-    /// The update to be set aside.
-    refused: Option<Refused>,
+    /// To how many changes the budget of changes has shrunk.
+    most_changes: Option<usize>,
+    /// The key whose change alone does not fit a transaction, and what came of it.
+    withheld: Option<(Bytes, String)>,
 }
 
-/// An update whose change alone does not fit a transaction.
-#[derive(Debug)]
-struct Refused {
-    /// Its key in the store.
-    row: Bytes,
-    reason: String,
-}
-
-/// The key of the update that the last attempt of the smallest pass took first. Nobody waits for the
-/// lock: attempts come one after the other.
+/// What the last attempt of a pass had staged when the observer was called.
 #[derive(Debug, Default)]
-struct First(Mutex<Option<Bytes>>);
+struct Attempted {
+    bytes: usize,
+    changes: usize,
+    /// The key of the change, if it was one.
+    only: Option<Bytes>,
+}
 
-impl First {
-    fn set(&self, row: Option<Bytes>) {
-        *self.0.lock() = row;
-    }
-
-    fn take(self) -> Option<Bytes> {
-        self.0.into_inner()
+impl Attempted {
+    fn of<K, V>(staged: &StagedPass<K, V>) -> Self {
+        Self {
+            bytes: staged.pass.bytes,
+            changes: staged.changes.len(),
+            only: match &staged.changed[..] {
+                [only] => Some(only.clone()),
+                _ => None,
+            },
+        }
     }
 }
 
@@ -77,19 +79,14 @@ where
     type State = RetryState;
 
     async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
-        let keys = &self.queue.keys;
-        let (begin, end) = keys.notifications();
-        let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
-        rows.iter()
-            .map(|row| keys.parse_notification(row.key()))
-            .collect()
+        self.queue.pending_buckets(tr).await
     }
 
-    /// The sweeps: every pass writes its own.
+    /// The states of the passes: every pass changes its own.
     async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
         let marks = buckets.iter().map(|bucket| async move {
-            let sweep = self.queue.keys.sweep(*bucket);
-            let mark = tr.get(&sweep, Isolation::Snapshot).await?;
+            let state = self.queue.keys.pass(*bucket);
+            let mark = tr.get(&state, Isolation::Snapshot).await?;
             Ok(mark.unwrap_or_default())
         });
         futures::future::try_join_all(marks).await
@@ -102,18 +99,18 @@ where
         let budget = (self.options.bytes_per_pass).checked_shr(retry.shrunk_bits);
         let plan = Plan {
             budget: budget.unwrap_or(0).max(1),
-            observer_time_limit: self.options.observer_time_limit(),
-            set_aside: None,
+            most_changes: retry.most_changes.unwrap_or(usize::MAX),
+            withheld: retry.withheld.clone(),
         };
         let began = self.runner.environment().now();
-        let first = First::default();
-        let pass = self.pass(assignment, &plan, retry.refused.as_ref(), &first);
-        match pass.await {
+        let attempted = Mutex::new(Attempted::default());
+        match self.pass(assignment, &plan, &attempted).await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.note(&pass, took);
                 let retry = RetryState {
                     shrunk_bits: retry.shrunk_bits.saturating_sub(1),
+                    most_changes: retry.most_changes.and_then(|most| most.checked_mul(2)),
                     ..RetryState::default()
                 };
                 let next = if pass.has_more {
@@ -124,7 +121,7 @@ where
                 (retry, next)
             }
             Ok(None) => (retry, Next::Done),
-            Err(error) => self.failed(assignment.bucket, first.take(), retry, &error),
+            Err(error) => self.failed(assignment.bucket, attempted.into_inner(), retry, &error),
         }
     }
 
@@ -151,16 +148,13 @@ where
     O: ChangeObserver<K, V>,
 {
     /// Makes a pass. `None`: another session has, which owns the bucket.
-    ///
-    /// Sets aside what was refused, if that comes first. What comes first may be another update by
-    /// now, of a key before.
     async fn pass(
         &self,
         assignment: Assignment,
         plan: &Plan,
-        refused: Option<&Refused>,
-        first: &First,
+        attempted: &Mutex<Attempted>,
     ) -> Result<Option<Pass>> {
+        let limit = self.options.observer_time_limit();
         let once = |tr: Tx<_>| async move {
             let attempt = tr.attempt();
             if attempt.after == Some(Code::NOT_COMMITTED) {
@@ -169,17 +163,13 @@ where
                     return Ok(None);
                 }
             }
-            let mut plan = plan.for_attempt(attempt.number);
-            if plan.budget == 1 {
-                let row = self.queue.first_update(&tr, assignment.bucket).await?;
-                let refused = refused.filter(|refused| row.as_ref() == Some(&refused.row));
-                plan.set_aside = refused.map(|refused| refused.reason.clone());
-                first.set(row);
-            }
-            let pass = self
-                .queue
-                .pass(&tr, assignment.bucket, &plan, &self.observer);
-            pass.await.map(Some)
+            let plan = plan.for_attempt(attempt.number);
+            let queue = &self.queue;
+            let staged = queue.stage_pass(&tr, assignment.bucket, &plan).await?;
+            *attempted.lock() = Attempted::of(&staged);
+            let observed = queue.observe(&tr, &staged.changes, &self.observer, limit);
+            observed.await?;
+            Ok(Some(staged.pass))
         };
         self.runner.run(once).await
     }
@@ -188,24 +178,32 @@ where
     fn failed(
         &self,
         bucket: Bucket,
-        first: Option<Bytes>,
+        attempted: Attempted,
         mut retry: RetryState,
         error: &Error,
     ) -> (RetryState, Next) {
+        let Attempted {
+            bytes,
+            changes,
+            only,
+        } = attempted;
         let is_too_large = code_of(error) == Some(Code::TRANSACTION_TOO_LARGE);
-        if is_too_large || matches!(error, Error::ObserverTimedOut { .. }) {
+        if is_too_large && (bytes > OWN_BYTES || changes == 0) {
             // No further than to one update, or the way back would be as long.
             let most = usize::BITS - self.options.bytes_per_pass.leading_zeros();
             retry.shrunk_bits = (retry.shrunk_bits + SHRINK_BITS).min(most);
+        } else if is_too_large || matches!(error, Error::ObserverTimedOut { .. }) {
+            // What is taken stays: with less of it a bucket might never reach its end, and report nothing.
+            retry.most_changes = Some((changes >> SHRINK_BITS).max(1));
         }
         if is_too_large {
-            retry.refused = first.map(|row| Refused {
-                row,
-                reason: format!(
-                    "its change alone does not fit a transaction: {}",
-                    chain(error)
-                ),
-            });
+            let reason = || {
+                let cause = chain(error);
+                format!("its change alone does not fit a transaction: {cause}")
+            };
+            retry.withheld = only
+                .filter(|_| bytes <= OWN_BYTES)
+                .map(|key| (key, reason()));
             return (retry, Next::Again);
         }
         retry.failures = retry.failures.saturating_add(1);

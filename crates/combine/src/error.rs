@@ -7,6 +7,7 @@ use hc_dequeue::keyspace::recipe::SettingsDiffer;
 use hc_dequeue::keyspace::{self, Bytes, Subspace};
 use hc_dequeue::microqueue;
 
+use crate::keys::Bucket;
 use crate::settings::{InvalidSettings, SettingsRecord};
 
 /// The result of every operation of this crate.
@@ -23,8 +24,8 @@ pub enum Error {
     #[error("combine queue operation failed")]
     Keyspace(#[from] keyspace::Error),
 
-    /// The microqueue that the updates of a key are refused the operation; above all
-    /// [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite).
+    /// The log of updates refused the operation: [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite) or
+    /// [`StampAhead`](microqueue::Error::StampAhead).
     #[error(transparent)]
     Updates(#[from] microqueue::Error),
 
@@ -48,12 +49,12 @@ pub enum Error {
         excess: usize,
     },
 
-    /// The update is larger than a record can hold. Nothing was staged.
-    #[error("update of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    /// The update, together with its key, is larger than a block can hold. Nothing was staged.
+    #[error("key and update of {bytes} bytes do not fit queue `{queue}`: up to {limit}")]
     UpdateTooLarge {
         /// The queue's subspace.
         queue: Subspace,
-        /// The size of the encoded update.
+        /// The size of the encoded key and update.
         bytes: usize,
         /// The largest size.
         limit: usize,
@@ -79,17 +80,17 @@ pub enum Error {
         key: Bytes,
     },
 
-    /// More updates of the key are pending than the reader is ready to fold.
+    /// The bucket of the key has more bytes of pending updates than the reader is ready to read.
     #[error(
-        "more than {limit} updates of key {key:?} are pending in queue `{queue}`: read what is \
-         settled, or wait for the workers"
+        "bucket {bucket} of queue `{queue}` has more than {limit} bytes of pending updates: read what \
+         is settled, or wait for the workers"
     )]
     TooManyPending {
         /// The queue's subspace.
         queue: Subspace,
-        /// The encoded key.
-        key: Bytes,
-        /// How many the reader is ready to fold.
+        /// The bucket.
+        bucket: Bucket,
+        /// How many bytes the reader is ready to read.
         limit: usize,
     },
 

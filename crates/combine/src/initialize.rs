@@ -1,11 +1,12 @@
 //! Loading values that are there from the beginning.
 
+use futures::try_join;
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{Isolation, Transaction};
 
 use crate::error::{Error, Result};
 use crate::queue::CombineQueue;
-use crate::record::{MAX_VALUE_BYTES, Value};
+use crate::record::{MAX_VALUE_BYTES, encode_value};
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -16,8 +17,9 @@ where
     /// its old value. Updates that are pending are folded into it.
     ///
     /// # Conflicts
-    /// Reads and writes the key's value: of this and a pass that combines the key at the same time,
-    /// one fails, so that neither overwrites the other.
+    /// Reads the key's value and current value, and writes its value. A pass reads all values of its
+    /// bucket: of this and a pass over the key's bucket at the same time one fails, so that neither
+    /// overwrites the other.
     ///
     /// # Errors
     /// [`AlreadyPresent`](Error::AlreadyPresent) if the key has a value, reported or not;
@@ -37,14 +39,19 @@ where
                 limit: MAX_VALUE_BYTES,
             });
         }
-        let row = self.keys.value(self.keys.bucket(&key), &key);
-        if tr.get(&row, Isolation::Serializable).await?.is_some() {
+        let row = self.keys.value(&key);
+        let (reported, current) = (
+            tr.get(&row, Isolation::Serializable),
+            tr.get(&self.keys.current(&key), Isolation::Serializable),
+        );
+        let (reported, current) = try_join!(reported, current)?;
+        if reported.is_some() || current.is_some() {
             return Err(Error::AlreadyPresent {
                 queue: self.keys.queue.clone(),
                 key: key.into(),
             });
         }
-        tr.set(&row, &Value::from(Some(bytes.into())).encode());
+        tr.set(&row, &encode_value(&bytes));
         Ok(())
     }
 }

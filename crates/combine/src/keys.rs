@@ -1,40 +1,48 @@
 //! The keys of a combine queue.
 //!
 //! ```text
-//! (queue, "m")                              = settings
-//! (queue, "w")                              = wake stamp: versionstamp of the newest commit that
-//!                                             added something, or with which a worker came or went
-//! (queue, "u", generation, bucket, key, id) = update: 01, then the codec's bytes
-//! (queue, "n", generation, bucket)          = notification: versionstamp of the newest commit that
-//!                                             added to the bucket; absent: nothing is left to do
-//! (queue, "v", generation, bucket, key)     = value as it was last reported
-//! (queue, "c", generation, bucket, key)     = current value, while it is not reported yet
-//! (queue, "x", generation, bucket)          = sweep
-//! (queue, "q", bucket, key, id)             = update that was set aside
-//! (queue, "s", session)                     = worker's session: 01, then 01 alive or 00 dead
-//! (queue, "b", session)                     = its heartbeat: versionstamp
+//! (queue, "m")                            = settings
+//! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
+//!                                           something, or with which a worker came or went
+//! (queue, "u", generation, bucket, block) = block of updates: pairs of key and update
+//! (queue, "v", generation, hash, key)     = value as it was last reported
+//! (queue, "c", generation, hash, key)     = current value, if and only if it differs from that
+//! (queue, "x", generation, bucket)        = state of the passes
+//! (queue, "q", bucket, "u", block, index) = update that was set aside, or with index 65,535 a block
+//! (queue, "q", bucket, "k", key)          = why the reports of a key are withheld
+//! (queue, "s", session)                   = worker's session: 01, then 01 alive or 00 dead
+//! (queue, "b", session)                   = its heartbeat: versionstamp
 //!
 //! generation  tuple integer: 0
-//! bucket      tuple integer: XXH3 (64 bits, no seed) of the key's bytes, modulo the bucket count
+//! hash        tuple integer: the first 16 bits of XXH3 (64 bits, no seed) of the key's bytes
+//! bucket      tuple integer: hash * bucket count / 65,536, rounded down
 //! key         tuple byte string: the codec's bytes
-//! id          two tuple elements: versionstamp, call
+//! block       two tuple elements: versionstamp, call; microqueue's log of blocks has the bytes
+//! index       tuple integer
 //! session     tuple byte string: 16 random bytes
 //!
-//! value, current value
+//! value
 //!     0       format, 01
-//!     1       1 if there is a value, plus 2 if "c" has a newer one that is not reported yet
+//!     1..     the codec's bytes
+//! current value
+//!     0       format, 01
+//!     1       1 if there is a value, plus 2 if its reports are withheld
 //!     2..     value: the codec's bytes
-//! sweep
+//! state of the passes
 //!     0       format, 01
-//!     1..9    read version at which the last complete sweep began; 0 if there was none
-//!     9..     nothing, or of the sweep in progress:
-//!             8 bytes   read version at which it began
-//!             10 bytes  notification at that version
-//!             the rest  key at which it goes on
+//!     1       1 if there are current values, plus 2 if some of them can be reported
+//!     2..10   read version of the last pass
+//!     10..18  read version of the last pass that left nothing to report; 0 if there was none
+//!     18..    nothing, or of the first update that is not folded, if others of its block are: ten bytes
+//!             of versionstamp, eight of call, two of index
 //! update that was set aside
 //!     0       format, 01
 //!     1       length of the reason
-//!     2..     reason in UTF-8, then the update as it was under "u"
+//!     2..     reason in UTF-8, then four bytes of the key's length, the key, and the update
+//! block that was set aside, why reports are withheld
+//!     0       format, 01
+//!     1       length of the reason
+//!     2..     reason in UTF-8, then the block, or nothing
 //! settings
 //!     0       format, 01
 //!     1..5    generation
@@ -45,32 +53,60 @@
 //!
 //! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of
 //! the subspace is ever written.
+//!
+//! A bucket is a range of hashes, so that its values are one range of keys.
 
 use std::fmt;
+use std::ops::Range;
 
-use hc_dequeue::keyspace::tuple::Versionstamp as TupleVersionstamp;
-use hc_dequeue::keyspace::{self, Subspace, Transaction};
-use hc_dequeue::microqueue::{ItemId, MAX_PREFIX_BYTES};
+use hc_dequeue::keyspace::{self, Environment, Subspace, Transaction, limits};
+use hc_dequeue::microqueue::blocks::{BlockLogs, EntryId};
 use hc_dequeue::session::{SessionId, Sessions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
 use crate::settings::GENERATION;
 
-/// The type code of a versionstamp in a packed tuple.
-const VERSIONSTAMP_CODE: u8 = 0x33;
+/// How many hashes of keys there are.
+const HASHES: u64 = 1 << 16;
+
+/// The most bytes of a key in the store beside the queue's prefix and the packed key: the name of a part
+/// and the generation or the bucket.
+const MOST_BESIDE_KEY: usize = 12;
+
+/// The hash of a key, which says where its value lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyHash(u16);
+
+impl KeyHash {
+    /// Returns the hash of a key, given its encoded bytes.
+    pub(crate) fn of(key: &[u8]) -> Self {
+        let [first, second, ..] = xxh3_64(key).to_be_bytes();
+        Self(u16::from_be_bytes([first, second]))
+    }
+}
 
 /// A part of a queue's keys, by number from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(pub u32);
 
 impl Bucket {
-    /// Returns the bucket of a key, given its encoded bytes: their XXH3 modulo the count of buckets,
-    /// which is at least one.
+    /// Returns the bucket of a key, given its encoded bytes and the count of buckets, which is from 1 to
+    /// 65,536: a bucket has a range of the first 16 bits of the keys' XXH3, all of about the same size.
     #[must_use]
     pub fn of(key: &[u8], bucket_count: u32) -> Self {
-        let bucket = xxh3_64(key) % u64::from(bucket_count);
+        Self::of_hash(KeyHash::of(key), bucket_count)
+    }
+
+    fn of_hash(hash: KeyHash, bucket_count: u32) -> Self {
+        let bucket = u64::from(hash.0) * u64::from(bucket_count) / HASHES;
         Self(u32::try_from(bucket).expect("less than a count of 32 bits"))
+    }
+
+    /// Returns the hashes of the bucket's keys.
+    fn hashes(self, bucket_count: u32) -> Range<u64> {
+        let begin = |bucket: u64| (bucket * HASHES).div_ceil(u64::from(bucket_count));
+        begin(self.0.into())..begin(u64::from(self.0) + 1)
     }
 }
 
@@ -86,23 +122,24 @@ pub(crate) struct Keys {
     pub(crate) queue: Subspace,
     pub(crate) sessions: Sessions,
     pub(crate) bucket_count: u32,
+    /// The updates, one log for each bucket.
+    pub(crate) logs: BlockLogs,
     updates: Subspace,
-    notifications: Subspace,
     values: Subspace,
     currents: Subspace,
-    sweeps: Subspace,
+    passes: Subspace,
     aside: Subspace,
 }
 
 impl Keys {
-    pub(crate) fn new(queue: Subspace, bucket_count: u32) -> Self {
+    pub(crate) fn new(queue: Subspace, bucket_count: u32, env: Environment) -> Self {
         let part = |name| queue.subspace(&(name, GENERATION));
         Self {
+            logs: BlockLogs::new(part("u"), bucket_count, env),
             updates: part("u"),
-            notifications: part("n"),
             values: part("v"),
             currents: part("c"),
-            sweeps: part("x"),
+            passes: part("x"),
             aside: queue.subspace(&"q"),
             sessions: Sessions::new(queue.clone()),
             bucket_count,
@@ -122,17 +159,18 @@ impl Keys {
 
     /// Refuses a key with which some key of the store would be too long.
     pub(crate) fn check(&self, key: &[u8]) -> Result<()> {
-        // Of all keys that contain it, those of its updates are the longest. These are a microqueue.
-        let prefix_bytes = self.updates_of(self.bucket(key), key).bytes().len();
-        if prefix_bytes > MAX_PREFIX_BYTES {
-            let excess = prefix_bytes - MAX_PREFIX_BYTES;
-            return Err(Error::KeyTooLarge {
+        let zeros = key.iter().filter(|byte| **byte == 0).count();
+        // A tuple writes each zero as two bytes, and a byte before and after the others.
+        let packed = key.len() + zeros + 2;
+        let bytes = self.queue.bytes().len() + MOST_BESIDE_KEY + packed;
+        match bytes.checked_sub(limits::KEY_BYTES) {
+            None | Some(0) => Ok(()),
+            Some(excess) => Err(Error::KeyTooLarge {
                 queue: self.queue.clone(),
                 bytes: key.len(),
                 excess,
-            });
+            }),
         }
-        Ok(())
     }
 
     pub(crate) fn settings(&self) -> Vec<u8> {
@@ -143,31 +181,13 @@ impl Keys {
         self.queue.pack(&"w")
     }
 
-    /// The updates of a bucket.
+    /// The log of a bucket.
     pub(crate) fn updates(&self, bucket: Bucket) -> Subspace {
         self.updates.subspace(&bucket.0)
     }
 
-    /// The updates of a key, a microqueue.
-    pub(crate) fn updates_of(&self, bucket: Bucket, key: &[u8]) -> Subspace {
-        self.updates.subspace(&(bucket.0, key))
-    }
-
-    pub(crate) fn notification(&self, bucket: Bucket) -> Vec<u8> {
-        self.notifications.pack(&bucket.0)
-    }
-
-    pub(crate) fn notifications(&self) -> (Vec<u8>, Vec<u8>) {
-        self.notifications.range()
-    }
-
-    /// Returns the bucket that a key under `(queue, "n")` names.
-    pub(crate) fn parse_notification(&self, key: &[u8]) -> Result<Bucket> {
-        bucket_of(&self.notifications, key)
-    }
-
-    pub(crate) fn value(&self, bucket: Bucket, key: &[u8]) -> Vec<u8> {
-        self.values.pack(&(bucket.0, key))
+    pub(crate) fn value(&self, key: &[u8]) -> Vec<u8> {
+        self.values.pack(&(KeyHash::of(key).0, key))
     }
 
     /// The range of all values.
@@ -175,66 +195,88 @@ impl Keys {
         self.values.range()
     }
 
-    pub(crate) fn values_of(&self, bucket: Bucket) -> Subspace {
-        self.values.subspace(&bucket.0)
+    /// The range of the values of a bucket.
+    pub(crate) fn values_of(&self, bucket: Bucket) -> (Vec<u8>, Vec<u8>) {
+        self.hashes(&self.values, bucket)
     }
 
     /// Returns the key whose value lies under a key of the store.
     pub(crate) fn parse_value(&self, row: &[u8]) -> Result<Vec<u8>> {
-        let unpacked: Result<(u32, Vec<u8>), _> = self.values.unpack(row);
-        let (_, key) =
-            unpacked.map_err(|_| keyspace::Error::corrupt(row, "expected the key of a value"))?;
-        Ok(key)
+        key_of(&self.values, row, "expected the key of a value")
     }
 
-    pub(crate) fn current(&self, bucket: Bucket, key: &[u8]) -> Vec<u8> {
-        self.currents.pack(&(bucket.0, key))
+    pub(crate) fn current(&self, key: &[u8]) -> Vec<u8> {
+        self.currents.pack(&(KeyHash::of(key).0, key))
     }
 
-    pub(crate) fn sweep(&self, bucket: Bucket) -> Vec<u8> {
-        self.sweeps.pack(&bucket.0)
+    /// The range of all current values.
+    pub(crate) fn currents(&self) -> (Vec<u8>, Vec<u8>) {
+        self.currents.range()
     }
 
-    pub(crate) fn aside(&self, key: &[u8], id: &ItemId) -> Vec<u8> {
-        id.key_in(&self.aside_of(self.bucket(key), key))
+    /// The range of the current values of a bucket.
+    pub(crate) fn currents_of(&self, bucket: Bucket) -> (Vec<u8>, Vec<u8>) {
+        self.hashes(&self.currents, bucket)
+    }
+
+    /// Returns the key whose current value lies under a key of the store.
+    pub(crate) fn parse_current(&self, row: &[u8]) -> Result<Vec<u8>> {
+        key_of(&self.currents, row, "expected the key of a current value")
+    }
+
+    /// The state of the passes over a bucket.
+    pub(crate) fn pass(&self, bucket: Bucket) -> Vec<u8> {
+        self.passes.pack(&bucket.0)
+    }
+
+    /// An update or a block that was set aside.
+    pub(crate) fn aside(&self, bucket: Bucket, id: &EntryId) -> Vec<u8> {
+        id.key_in(&self.updates_aside(bucket))
+    }
+
+    /// Why the reports of a key are withheld.
+    pub(crate) fn withheld(&self, key: &[u8]) -> Vec<u8> {
+        self.aside.pack(&(self.bucket(key).0, "k", key))
     }
 
     pub(crate) fn all_aside(&self) -> (Vec<u8>, Vec<u8>) {
         self.aside.range()
     }
 
-    /// Returns the key and the id that a key under `(queue, "q")` names.
-    pub(crate) fn parse_aside(&self, row: &[u8]) -> Result<(Vec<u8>, ItemId)> {
-        let unpacked: Result<(u32, Vec<u8>, TupleVersionstamp, u64), _> = self.aside.unpack(row);
-        let named = unpacked.ok().and_then(|(bucket, key, ..)| {
-            let id = ItemId::of_commit(&self.aside_of(Bucket(bucket), &key), row)?;
-            Some((key, id))
-        });
-        named.ok_or_else(|| {
-            keyspace::Error::corrupt(row, "expected the key of an update set aside").into()
-        })
+    /// Returns what a key under `(queue, "q")` names: an update or a block, or a key.
+    pub(crate) fn parse_aside(&self, row: &[u8]) -> Result<AsideKey> {
+        let corrupt = || keyspace::Error::corrupt(row, "expected the key of what was set aside");
+        let withheld: Result<(u32, String, Vec<u8>), _> = self.aside.unpack(row);
+        if let Ok((_, part, key)) = withheld
+            && part == "k"
+            && self.withheld(&key) == row
+        {
+            return Ok(AsideKey::Key(key));
+        }
+        let bucket = self.buckets_of_aside(row).ok_or_else(corrupt)?;
+        let id = EntryId::of_key(&self.updates_aside(bucket), row).ok_or_else(corrupt)?;
+        Ok(AsideKey::Update(bucket, id))
     }
 
-    fn aside_of(&self, bucket: Bucket, key: &[u8]) -> Subspace {
-        self.aside.subspace(&(bucket.0, key))
+    fn buckets_of_aside(&self, row: &[u8]) -> Option<Bucket> {
+        let id: (u32, String, keyspace::tuple::Versionstamp, u64, u16) =
+            self.aside.unpack(row).ok()?;
+        Some(Bucket(id.0)).filter(|bucket| bucket.0 < self.bucket_count)
     }
 
-    pub(crate) fn update(&self, key: &[u8], id: &ItemId) -> Vec<u8> {
-        id.key_in(&self.updates_of(self.bucket(key), key))
+    fn updates_aside(&self, bucket: Bucket) -> Subspace {
+        self.aside.subspace(&(bucket.0, "u"))
     }
 
-    /// Returns the subspace of the updates of the key that an update under `row` is of, and the key.
-    pub(crate) fn parse_update(&self, bucket: Bucket, row: &[u8]) -> Result<(Subspace, Vec<u8>)> {
-        let unpacked: Result<(Vec<u8>, TupleVersionstamp, u64), _> =
-            self.updates(bucket).unpack(row);
-        let (key, ..) =
-            unpacked.map_err(|_| keyspace::Error::corrupt(row, "expected the key of an update"))?;
-        Ok((self.updates_of(bucket, &key), key))
+    /// The rows of a bucket in a part where rows lie by hash.
+    fn hashes(&self, part: &Subspace, bucket: Bucket) -> (Vec<u8>, Vec<u8>) {
+        let Range { start, end } = bucket.hashes(self.bucket_count);
+        (part.pack(&start), part.pack(&end))
     }
 
-    /// Stages that somebody has added to a bucket. Writes blindly: nobody conflicts.
-    pub(crate) fn notify(&self, tr: &impl Transaction, bucket: Bucket) {
-        tr.set_to_versionstamp(&self.notification(bucket));
+    /// Returns the bucket of a row in a part where rows lie by hash.
+    pub(crate) fn bucket_of_current(&self, row: &[u8]) -> Result<Bucket> {
+        Ok(self.bucket(&self.parse_current(row)?))
     }
 
     /// Stages that the workers look again. Writes blindly: nobody conflicts.
@@ -243,11 +285,11 @@ impl Keys {
     }
 }
 
-/// Returns whether a row is of an update of the same key as another one whose key ends at `prefix`.
-pub(crate) fn is_update_of(row: &[u8], prefix: &[u8]) -> bool {
-    // A longer key may begin with the same bytes, and then goes on with an escape.
-    row.strip_prefix(prefix)
-        .is_some_and(|id| id.first() == Some(&VERSIONSTAMP_CODE))
+/// What was set aside, as its key names it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum AsideKey {
+    Update(Bucket, EntryId),
+    Key(Vec<u8>),
 }
 
 /// Returns how strongly a session is bound to a bucket: the one that is bound most owns it. This is
@@ -258,124 +300,156 @@ pub(crate) fn bond(session: SessionId, bucket: Bucket) -> u64 {
     xxh3_64(&bytes)
 }
 
-fn bucket_of(part: &Subspace, key: &[u8]) -> Result<Bucket> {
-    let bucket: Result<u32, _> = part.unpack(key);
-    match bucket {
-        Ok(bucket) => Ok(Bucket(bucket)),
-        Err(_) => Err(keyspace::Error::corrupt(key, "expected the number of a bucket").into()),
-    }
+/// Returns the key that a row names in a part where rows lie by hash.
+fn key_of(part: &Subspace, row: &[u8], expected: &str) -> Result<Vec<u8>> {
+    let unpacked: Result<(u16, Vec<u8>), _> = part.unpack(row);
+    let key = unpacked
+        .ok()
+        .filter(|(hash, key)| KeyHash::of(key).0 == *hash);
+    let key = key.ok_or_else(|| keyspace::Error::corrupt(row, expected))?;
+    Ok(key.1)
 }
 
 #[cfg(test)]
 mod tests {
-    use hc_dequeue::keyspace::{Versionstamp, limits};
+    use hc_dequeue::keyspace::Versionstamp;
+    use hc_dequeue::microqueue::blocks::WHOLE_BLOCK;
 
     use super::*;
 
-    /// The tuple integer of a bucket or a generation.
-    fn number(number: u8) -> Vec<u8> {
-        match number {
-            0 => vec![0x14],
-            _ => vec![0x15, number],
-        }
+    fn keys(bucket_count: u32) -> Keys {
+        Keys::new(
+            Subspace::from_bytes(b"Q"),
+            bucket_count,
+            Environment::system(),
+        )
     }
 
     #[test]
     fn keys_have_the_bytes_of_the_schema() {
-        let keys = Keys::new(Subspace::from_bytes(b"Q"), 7);
+        let keys = keys(7);
         let key = b"a\0b";
         let bucket = keys.bucket(key);
-        let id = ItemId::Commit {
+        let id = EntryId {
             versionstamp: Versionstamp::from_bytes([8; 10]),
             call: 9,
+            index: WHOLE_BLOCK,
         };
+        let number = |number: u32| Subspace::all().pack(&number);
         let name = |name: &str| [b"Q\x02", name.as_bytes(), b"\0"].concat();
-        let bucket_byte = number(u8::try_from(bucket.0).unwrap());
-        let part = |part| [name(part), number(0), bucket_byte.clone()].concat();
-        let packed_key = b"\x01a\0\xffb\0".to_vec();
-        let packed_id = [b"\x33", &[8; 10][..], b"\0\0\x15\x09"].concat();
-        let keyed = |prefix: Vec<u8>| [prefix, packed_key.clone()].concat();
-        let update = [keyed(part("u")), packed_id.clone()].concat();
-        let aside = [keyed([name("q"), bucket_byte.clone()].concat()), packed_id].concat();
+        let of_bucket = |part| [name(part), number(0), number(bucket.0)].concat();
+        let hash = xxh3_64(key) >> 48;
+        let packed_key = b"\x01a\0\xffb\0";
+        let of_hash = |part| {
+            [
+                name(part),
+                number(0),
+                number(hash.try_into().unwrap()),
+                packed_key.to_vec(),
+            ]
+            .concat()
+        };
+        let aside = [name("q"), number(bucket.0)].concat();
+        let update = [
+            &aside[..],
+            b"\x02u\0\x33",
+            &[8; 10],
+            b"\0\0\x15\x09\x16\xff\xff",
+        ]
+        .concat();
+        let withheld = [&aside[..], b"\x02k\0", packed_key].concat();
         let table = [
             (keys.settings(), name("m")),
             (keys.wake(), name("w")),
-            (keys.updates(bucket).into_bytes(), part("u")),
-            (keys.updates_of(bucket, key).into_bytes(), keyed(part("u"))),
-            (keys.update(key, &id), update.clone()),
-            (keys.notification(bucket), part("n")),
-            (keys.value(bucket, key), keyed(part("v"))),
-            (keys.current(bucket, key), keyed(part("c"))),
-            (keys.sweep(bucket), part("x")),
-            (keys.aside(key, &id), aside.clone()),
+            (keys.updates(bucket).into_bytes(), of_bucket("u")),
+            (keys.logs.subspace(bucket.0).into_bytes(), of_bucket("u")),
+            (keys.value(key), of_hash("v")),
+            (keys.current(key), of_hash("c")),
+            (keys.pass(bucket), of_bucket("x")),
+            (keys.aside(bucket, &id), update.clone()),
+            (keys.withheld(key), withheld.clone()),
         ];
         for (key, expected) in table {
             assert_eq!(key, expected);
         }
-        let (updates, updated) = keys.parse_update(bucket, &update).unwrap();
-        assert_eq!(updated, key);
-        assert!(is_update_of(&update, updates.bytes()));
-        assert_eq!(keys.parse_aside(&aside).unwrap(), (key.to_vec(), id));
-        assert_eq!(keys.parse_notification(&part("n")).unwrap(), bucket);
-        assert_eq!(keys.parse_value(&keyed(part("v"))).unwrap(), key);
-        for row in [&b"Q"[..], &part("u"), &keyed(part("u"))] {
-            assert!(keys.parse_update(bucket, row).is_err());
+        assert_eq!(
+            keys.parse_aside(&update).unwrap(),
+            AsideKey::Update(bucket, id)
+        );
+        assert_eq!(
+            keys.parse_aside(&withheld).unwrap(),
+            AsideKey::Key(key.to_vec())
+        );
+        assert_eq!(keys.parse_value(&of_hash("v")).unwrap(), key);
+        assert_eq!(keys.parse_current(&of_hash("c")).unwrap(), key);
+        assert_eq!(keys.bucket_of_current(&of_hash("c")).unwrap(), bucket);
+        let of_another_hash = [name("v"), number(0), number(1), packed_key.to_vec()].concat();
+        for row in [&b"Q"[..], &of_bucket("u"), &aside, &of_another_hash] {
             assert!(keys.parse_aside(row).is_err());
-            assert!(keys.parse_notification(row).is_err());
             assert!(keys.parse_value(row).is_err());
+            assert!(keys.parse_current(row).is_err());
         }
     }
 
     #[test]
     fn keys_fall_into_these_buckets() {
         // XXH3 of nothing is 2d06800538d394c2, of "a" e6c632b61e964e1f.
-        for (key, hash) in [
-            (&b""[..], 0x2d06_8005_38d3_94c2_u64),
-            (b"a", 0xe6c6_32b6_1e96_4e1f),
-        ] {
+        for (key, hash) in [(&b""[..], 0x2d06_u64), (b"a", 0xe6c6)] {
             for bucket_count in [1, 7, 1009, 65_536] {
-                let keys = Keys::new(Subspace::all(), bucket_count);
-                let bucket = hash % u64::from(bucket_count);
-                assert_eq!(u64::from(keys.bucket(key).0), bucket);
+                let bucket = hash * u64::from(bucket_count) >> 16;
+                assert_eq!(u64::from(keys(bucket_count).bucket(key).0), bucket);
             }
         }
     }
 
     #[test]
-    fn a_key_that_begins_with_another_one_is_another_one() {
-        let keys = Keys::new(Subspace::all(), 1);
-        let id = ItemId::Commit {
-            versionstamp: Versionstamp::from_bytes([0xff; 10]),
-            call: u64::MAX,
-        };
-        let bucket = Bucket(0);
-        let prefix = keys.updates_of(bucket, b"a").into_bytes();
-        assert!(is_update_of(&keys.update(b"a", &id), &prefix));
-        for other in [&b"a\0"[..], b"a\0\x33", b"aa", b""] {
-            assert!(!is_update_of(&keys.update(other, &id), &prefix));
+    fn the_buckets_divide_the_hashes_between_them() {
+        for bucket_count in [1, 2, 3, 7, 1009, 65_535, 65_536] {
+            let mut next = 0;
+            for bucket in 0..bucket_count {
+                let hashes = Bucket(bucket).hashes(bucket_count);
+                assert_eq!(hashes.start, next);
+                next = hashes.end;
+                for hash in [hashes.start, hashes.end - 1] {
+                    let hash = KeyHash(hash.try_into().unwrap());
+                    assert_eq!(Bucket::of_hash(hash, bucket_count), Bucket(bucket));
+                }
+            }
+            assert_eq!(next, HASHES);
         }
-        assert!(keys.update(b"a", &id) < keys.update(b"a\0", &id));
+    }
+
+    #[test]
+    fn the_rows_of_a_bucket_are_in_its_range() {
+        for bucket_count in [1, 7, 1009] {
+            let keys = keys(bucket_count);
+            for key in 0..200_u32 {
+                let key = key.to_be_bytes();
+                for bucket in keys.buckets() {
+                    let is_its = bucket == keys.bucket(&key);
+                    let (begin, end) = keys.values_of(bucket);
+                    assert_eq!((begin..end).contains(&keys.value(&key)), is_its);
+                    let (begin, end) = keys.currents_of(bucket);
+                    assert_eq!((begin..end).contains(&keys.current(&key)), is_its);
+                }
+            }
+        }
     }
 
     #[test]
     fn the_longest_key_fits_wherever_it_comes_to() {
-        let keys = Keys::new(Subspace::from_bytes(b"Q"), 65_536);
-        let longest = (1..).find(|bytes| keys.check(&vec![b'a'; *bytes]).is_err());
-        let longest = vec![b'a'; longest.unwrap() - 1];
-        let id = ItemId::Commit {
-            versionstamp: Versionstamp::INCOMPLETE,
-            call: u64::MAX,
-        };
-        let bucket = keys.bucket(&longest);
-        for key in [
-            keys.update(&longest, &id),
-            keys.aside(&longest, &id),
-            keys.value(bucket, &longest),
-            keys.current(bucket, &longest),
-        ] {
-            assert!(key.len() <= limits::KEY_BYTES);
+        let keys = keys(65_536);
+        for byte in *b"\0a" {
+            let longest = (1..).find(|bytes| keys.check(&vec![byte; *bytes]).is_err());
+            let longest = vec![byte; longest.unwrap() - 1];
+            for key in [
+                keys.withheld(&longest),
+                keys.value(&longest),
+                keys.current(&longest),
+            ] {
+                assert!(key.len() <= limits::KEY_BYTES);
+                assert!(key.len() + 6 > limits::KEY_BYTES);
+            }
         }
-        let updates = keys.updates_of(bucket, &longest);
-        assert_eq!(updates.bytes().len(), MAX_PREFIX_BYTES);
     }
 }

@@ -1,60 +1,68 @@
-//! A pass: one transaction that combines updates of a bucket.
+//! A pass: one transaction that folds updates of a bucket and reports what has changed.
 //!
-//! A *sweep* of a bucket is one or more passes, each over a run of whole keys as far as its budget
-//! goes, and together over all keys of the bucket:
+//! With read version r, and all reads before the first write:
 //!
-//! 1. A sweep begins when there is a notification. It remembers which, and its read version.
-//! 2. Each pass reads where the sweep is, serializably, and writes it: two passes over one bucket never
-//!    both commit.
-//! 3. It takes updates, folds them into the values, which it reads serializably, and tells the
-//!    observer what has changed.
-//! 4. The pass that reaches the end of the bucket clears the notification, *if it is still the one from
-//!    the begin of the sweep*. Whoever has added since has written another one, and perhaps to a key
-//!    that the sweep had passed: comparing with a newer notification would strand that update.
+//! 1. It reads the state of the passes serializably, and always writes it: two passes over one bucket
+//!    never both commit. So what it does is right whoever owns the bucket.
+//! 2. It reads blocks of updates from the head of the log, for a budget of bytes. What it takes is
+//!    protected by a [read conflict range](Portion::remove).
+//! 3. It reads the values of their keys by snapshot, with one read conflict range each over the bucket's
+//!    values and current values: of a pass and a bulk load of the same bucket one fails. It takes updates,
+//!    in their order, for as many keys as a budget of bytes of the transaction allows. The end of what it
+//!    takes may lie inside a block: one block can be of more keys with large values than a transaction
+//!    holds.
+//! 4. It folds the updates. If it has reached the end of the log, it reports as many changes as the budget
+//!    of changes allows, and half of those of keys that have waited. Everything else becomes a current
+//!    value. What the observer cannot do makes the number of changes smaller, not what is taken: a bucket
+//!    that gets less than passes take reaches its end in any case.
+//! 5. It clears the blocks, and stages the values.
+//! 6. The observer is called last. What it adds to its own bucket stands at the end of the log, in a range
+//!    that a later clear would empty.
 //!
-//! A key whose updates do not all fit is folded and not yet reported: the next pass goes on with it,
-//! and the pass that finds no more of its updates reports it. So what is reported covers every update
-//! that was committed before the reporting pass began.
+//! So a report covers every update that was committed before the reporting pass began, and what is reported
+//! as old is what the last report had as new: only reports write values, and they follow one another.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
-use futures::{FutureExt, TryStreamExt, try_join};
+use futures::{FutureExt, try_join};
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::error::panic_message;
-use hc_dequeue::keyspace::{Bytes, Environment, Isolation, KeyValue, MutationOp, Transaction};
+use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transaction};
 
+use crate::decide::{ChangeBudget, KeyValues, PassEnd, Staged, Verdict};
 use crate::error::{Error, Result};
+use crate::fold::FoldedKey;
 use crate::keys::Bucket;
+use crate::log::Portion;
 use crate::observer::{Change, ChangeObserver};
 use crate::queue::CombineQueue;
-use crate::record::{InProgress, MAX_VALUE_BYTES, Sweep, Value, decode_stamp, encode_aside};
-use crate::take::{Batch, TakenUpdates, take};
-
-/// How many values a pass reads at the same time. It bounds by how much they can exceed the budget.
-const READS_AT_ONCE: usize = 100;
+use crate::record::{Current, PassState, encode_aside, encode_update_aside, encode_value};
+use crate::values::{Waiting, cost, take, waiting};
 
 /// What a pass may do.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// How many bytes it reads and stages by itself, but one update at least.
+    /// How many bytes of updates it reads, and how many bytes of the transaction it takes by itself. One
+    /// update at least.
     pub(crate) budget: usize,
-    /// How long the observer may take.
-    pub(crate) observer_time_limit: Duration,
-    /// Why to set aside what is taken instead of combining it.
-    pub(crate) set_aside: Option<String>,
+    /// How many changes it reports, one at least.
+    pub(crate) most_changes: usize,
+    /// The key whose change is not reported but withheld, and why.
+    pub(crate) withheld: Option<(Bytes, String)>,
 }
 
 impl Plan {
     /// Returns the plan for an attempt: each one does less than the one before, so that what takes too
     /// long for a transaction, or meets conflicts, gets done in the end.
     pub(crate) fn for_attempt(&self, number: u32) -> Self {
-        let budget = self.budget.checked_shr(number.saturating_sub(1));
+        let halvings = number.saturating_sub(1);
+        let shrink = |budget: usize| budget.checked_shr(halvings).unwrap_or(0).max(1);
         Self {
-            budget: budget.unwrap_or(0).max(1),
-            ..self.clone()
+            budget: shrink(self.budget),
+            most_changes: shrink(self.most_changes),
+            withheld: self.withheld.clone(),
         }
     }
 }
@@ -63,50 +71,35 @@ impl Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Pass {
     pub(crate) updates: usize,
-    /// What it cost of the budget.
+    /// What it has staged by itself, in bytes of the transaction, about.
     pub(crate) bytes: usize,
     pub(crate) changes: usize,
     pub(crate) set_aside: usize,
-    /// Whether the sweep goes on, or another one is to follow it: somebody has added since it began.
-    /// If not, the bucket has what is newer than the pass, or nothing.
+    /// Whether there is more to do: updates in the log, or values to report.
     pub(crate) has_more: bool,
 }
 
-/// Where a pass begins.
-struct PassStart {
-    /// The version of the last complete sweep.
-    completed: i64,
-    sweep: InProgress,
-    /// Whether somebody has added since the sweep began.
-    has_news: bool,
+/// A pass that is staged, but for the observer's part.
+#[derive(Debug)]
+pub(crate) struct StagedPass<K, V> {
+    pub(crate) pass: Pass,
+    pub(crate) changes: Vec<Change<K, V>>,
+    /// The encoded keys of the changes.
+    pub(crate) changed: Vec<Bytes>,
+    leaves_to_report: bool,
+    leaves_withheld: bool,
 }
 
-/// A key of a pass, and what becomes of it.
-struct Folded<K, V> {
-    taken: TakenUpdates,
-    /// The value as it was last reported.
-    reported: Value,
-    /// The value after all updates before these.
-    current: Option<Bytes>,
-    /// What there is after these. `None`: nothing of it can be read, and it stays as it is.
-    after: Option<After<K, V>>,
-    /// Which updates are set aside, and why.
-    aside: Vec<(usize, String)>,
-}
-
-/// The value of a key after a pass.
-struct After<K, V> {
-    current: Option<Bytes>,
-    /// What to report; `None` also if there are more updates.
-    change: Option<Change<K, V>>,
-}
-
-/// All that becomes of a bucket in a pass.
-struct Work<K, V> {
-    folded: Vec<Folded<K, V>>,
-    /// Where the next pass goes on.
-    next: Option<Bytes>,
-    bytes: usize,
+impl<K, V> Default for StagedPass<K, V> {
+    fn default() -> Self {
+        Self {
+            pass: Pass::default(),
+            changes: Vec::new(),
+            changed: Vec::new(),
+            leaves_to_report: false,
+            leaves_withheld: false,
+        }
+    }
 }
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
@@ -116,323 +109,264 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Makes one pass over a bucket.
+    /// Stages a pass over a bucket, but for the observer's part.
     ///
     /// # Conflicts
-    /// Reads the sweep of the bucket, the values of the keys that it combines, and for each of them
-    /// the range from the first update taken to the last.
-    pub(crate) async fn pass<T: Transaction>(
+    /// Reads the state of the bucket's passes, its log from the begin to the last block that it takes,
+    /// and all of its values and current values.
+    pub(crate) async fn stage_pass(
         &self,
-        tr: &T,
+        tr: &impl Transaction,
         bucket: Bucket,
         plan: &Plan,
-        observer: &impl ChangeObserver<K, V>,
-    ) -> Result<Pass> {
-        let Some(start) = self.begin(tr, bucket).await? else {
-            return Ok(Pass::default());
-        };
-        let PassStart {
-            completed,
-            sweep,
-            has_news,
-        } = start;
-        let batch = take(tr, &self.keys, bucket, sweep.from(), plan.budget).await?;
-        let Work {
-            folded,
-            next,
-            bytes,
-        } = match &plan.set_aside {
-            Some(reason) => set_all_aside(batch, reason),
-            None => self.fold_all(tr, bucket, batch, plan.budget).await?,
-        };
-        let mut pass = Pass {
-            bytes,
-            has_more: next.is_some() || has_news,
-            ..Pass::default()
-        };
-        let mut changes = Vec::new();
-        for folded in folded {
-            pass.updates += folded.taken.len();
-            pass.set_aside += folded.aside.len();
-            changes.extend(self.stage(tr, bucket, folded)?);
-        }
-        pass.changes = changes.len();
-        self.advance(tr, bucket, completed, sweep, next);
-        if !changes.is_empty() {
-            observe(&self.env, tr, observer, &changes, plan.observer_time_limit).await?;
-        }
-        Ok(pass)
-    }
-
-    /// Returns the key in the store of the update that a pass in this transaction takes first.
-    ///
-    /// # Conflicts
-    /// Reads the sweep of the bucket.
-    pub(crate) async fn first_update(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-    ) -> Result<Option<Bytes>> {
-        let Some(PassStart { sweep, .. }) = self.begin(tr, bucket).await? else {
-            return Ok(None);
-        };
-        let batch = take(tr, &self.keys, bucket, sweep.from(), 1).await?;
-        Ok(batch.first().map(KeyValue::to_key))
-    }
-
-    /// Returns the sweep in progress, or begins one. `None`: there is nothing to do.
-    async fn begin(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Option<PassStart>> {
-        let (sweep, notification) = (self.keys.sweep(bucket), self.keys.notification(bucket));
-        // The notification by snapshot, or every writer would make the pass fail. One that changes
-        // before the commit is not cleared.
-        let (stored, notified, version) = try_join!(
-            tr.get(&sweep, Isolation::Serializable),
-            tr.get(&notification, Isolation::Snapshot),
-            tr.read_version(),
+    ) -> Result<StagedPass<K, V>> {
+        let keys = &*self.keys;
+        let state_key = keys.pass(bucket);
+        let (stored, version) = try_join!(
+            tr.get(&state_key, Isolation::Serializable),
+            tr.read_version()
         )?;
-        let Sweep {
-            completed,
-            in_progress,
-        } = Sweep::decode(&sweep, stored)?;
-        let notified = notified
-            .map(|stamp| decode_stamp(&notification, &stamp))
-            .transpose()?;
-        let begin = |notification| InProgress {
-            began: version,
-            notification,
-            next: Vec::new(),
-        };
-        let sweep = in_progress.or_else(|| notified.map(begin));
-        Ok(sweep.map(|sweep| PassStart {
-            completed,
-            has_news: notified != Some(sweep.notification),
-            sweep,
-        }))
-    }
-
-    /// Stages where the sweep is after the pass, and clears its notification at the end.
-    fn advance(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-        completed: i64,
-        sweep: InProgress,
-        next: Option<Bytes>,
-    ) {
-        let after = match next {
-            Some(next) => Sweep {
-                completed,
-                in_progress: Some(InProgress {
-                    next: next.to_vec(),
-                    ..sweep
-                }),
-            },
-            None => {
-                let notification = self.keys.notification(bucket);
-                let compared = sweep.notification;
-                tr.atomic(
-                    MutationOp::CompareAndClear,
-                    &notification,
-                    compared.as_bytes(),
-                );
-                Sweep {
-                    completed: sweep.began,
-                    in_progress: None,
-                }
-            }
-        };
-        tr.set(&self.keys.sweep(bucket), &after.encode());
-    }
-
-    /// Folds what was taken, key by key, until the values, too, are over the budget.
-    async fn fold_all(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-        batch: Batch,
-        budget: usize,
-    ) -> Result<Work<K, V>> {
-        let mut work = Work {
-            folded: Vec::with_capacity(batch.taken.len()),
-            next: batch.next,
-            bytes: 0,
-        };
-        let read = |taken| self.read(tr, bucket, taken);
-        let mut read = stream::iter(batch.taken).map(read).buffered(READS_AT_ONCE);
-        while let Some((taken, reported, current)) = read.try_next().await? {
-            let key = self.fold(taken, reported, current);
-            let after = key.after.as_ref().and_then(|after| after.current.as_ref());
-            // The updates, the value that is read, and what is written instead of it.
-            let bytes = key.taken.bytes
-                + key.current.as_ref().map_or(0, Bytes::len)
-                + after.map_or(0, Bytes::len);
-            if work.bytes + bytes > budget && !work.folded.is_empty() {
-                work.next = Some(key.taken.key);
-                break;
-            }
-            work.bytes += bytes;
-            work.folded.push(key);
+        let state = PassState::decode(&state_key, stored.as_deref())?;
+        let portion = Portion::read(tr, keys, bucket, state.position, plan.budget).await?;
+        let mut staged = StagedPass::default();
+        if portion.is_empty() && !state.has_to_report {
+            return Ok(staged);
         }
-        Ok(work)
-    }
-
-    /// Reads the value of a key: as it was last reported, and as it is.
-    async fn read(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-        taken: TakenUpdates,
-    ) -> Result<(TakenUpdates, Value, Option<Bytes>)> {
-        let row = self.keys.value(bucket, &taken.key);
-        // Serializably: whoever initializes the key makes the pass fail.
-        let reported = Value::decode(&row, tr.get(&row, Isolation::Serializable).await?)?;
-        let current = match reported.is_outdated {
-            false => reported.bytes.clone(),
+        let (taken, read) = take(tr, keys, &portion, &state, plan.budget).await?;
+        let has_reached_end = portion.is_whole && taken == portion.updates.len();
+        let mut budget = ChangeBudget::new(if has_reached_end {
+            plan.most_changes
+        } else {
+            0
+        });
+        let scans = has_reached_end && state.has_to_report;
+        let waiting = match scans {
             true => {
-                let row = self.keys.current(bucket, &taken.key);
-                Value::decode(&row, tr.get(&row, Isolation::Serializable).await?)?.bytes
+                let limits = (budget.for_waiting(), plan.budget.div_ceil(2));
+                waiting(tr, keys, bucket, &read, limits).await?
             }
+            false => Waiting::default(),
         };
-        Ok((taken, reported, current))
-    }
+        staged.leaves_withheld = waiting.has_withheld;
 
-    /// Folds updates of one key. What cannot be folded is set aside, so that the others go on.
-    fn fold(&self, taken: TakenUpdates, reported: Value, current: Option<Bytes>) -> Folded<K, V> {
-        let (mut updates, mut indexes) = (Vec::with_capacity(taken.len()), Vec::new());
-        let mut aside = Vec::new();
-        for (index, update) in taken.updates().enumerate() {
-            let update = update.and_then(|bytes| {
-                <C as Codec<U>>::decode(&self.codec, bytes).map_err(|error| error.to_string())
-            });
-            match update {
-                Ok(update) => {
-                    updates.push(update);
-                    indexes.push(index);
-                }
-                Err(reason) => aside.push((index, reason)),
+        // From here on it writes.
+        if !(read.is_empty() && waiting.keys.is_empty()) {
+            for (begin, end) in [keys.values_of(bucket), keys.currents_of(bucket)] {
+                tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
             }
         }
-        let mut key = Folded {
-            taken,
-            reported,
-            current,
-            after: None,
-            aside,
-        };
-        key.after = match self.combine(&key, updates) {
-            Ok(after) => Some(after),
-            Err(reason) => {
-                let refused = indexes.into_iter().map(|index| (index, reason.clone()));
-                key.aside.extend(refused);
-                // What passes before have folded is still to be reported.
-                self.combine(&key, Vec::new()).ok()
-            }
-        };
-        key
+        portion.remove(tr, keys, bucket, taken)?;
+        self.set_broken_aside(tr, bucket, &portion, taken, &mut staged.pass);
+        let waited = waiting.keys.into_iter();
+        // Those that have waited come before those that are new.
+        let (known, new): (Vec<_>, Vec<_>) = read
+            .into_iter()
+            .partition(|key| !matches!(key.current, Ok(None)));
+        for key in waited.chain(known).chain(new) {
+            let key = self.fold(&portion, key);
+            self.set_updates_aside(tr, bucket, &portion, &key, &mut staged.pass);
+            self.stage_key(tr, key, plan, &mut budget, &mut staged);
+        }
+        let after = state.after(PassEnd {
+            version,
+            has_reached_end,
+            scanned: scans.then_some(waiting.is_whole),
+            leaves_to_report: staged.leaves_to_report,
+            leaves_withheld: staged.leaves_withheld,
+            position: portion.position(taken, state.position),
+        });
+        tr.set(&state_key, &after.encode());
+        staged.pass.updates = taken;
+        staged.pass.changes = staged.changes.len();
+        staged.pass.has_more = !has_reached_end || after.has_to_report;
+        Ok(staged)
     }
 
-    /// Returns the value of a key after some updates, or why there is none.
-    fn combine(&self, folded: &Folded<K, V>, updates: Vec<U>) -> Result<After<K, V>, String> {
-        let key = <C as Codec<K>>::decode(&self.codec, folded.taken.key.clone());
-        let key = key.map_err(|error| format!("the key: {error}"))?;
-        let decode = |bytes: &Option<Bytes>| {
-            let decode = |bytes| <C as Codec<V>>::decode(&self.codec, bytes);
-            let value = bytes.clone().map(decode).transpose();
-            value.map_err(|error| format!("the value: {error}"))
-        };
-        let mut value = decode(&folded.current)?;
-        let mut current = folded.current.clone();
-        if !updates.is_empty() {
-            let fold = || self.combiner.fold(&key, value, updates);
-            value = catch_unwind(AssertUnwindSafe(fold))
-                .map_err(|panic| format!("the combiner panicked: {}", panic_message(&*panic)))?;
-            let encode = |value| encode(&self.codec, value);
-            current = value.as_ref().map(encode).transpose()?;
-        }
-        let mut change = None;
-        if folded.taken.is_whole && current != folded.reported.bytes {
-            let old = decode(&folded.reported.bytes)?;
-            let new = value;
-            change = Some(Change::new(key, old, new));
-        }
-        Ok(After { current, change })
-    }
-
-    /// Stages what becomes of a key. Returns what to report.
-    fn stage(
+    /// Stages that the broken blocks among those that are taken are set aside.
+    fn set_broken_aside(
         &self,
         tr: &impl Transaction,
         bucket: Bucket,
-        folded: Folded<K, V>,
-    ) -> Result<Option<Change<K, V>>> {
-        let Folded {
-            taken,
-            reported,
-            current,
-            after,
-            aside,
-        } = folded;
-        taken.remove(tr)?;
-        for (index, reason) in &aside {
-            let (id, update) = taken.record(*index)?;
-            let row = self.keys.aside(&taken.key, &id);
-            tracing::warn!(queue = %self.keys.queue, key = ?taken.key, ?id, reason, "set an update aside");
-            tr.set(&row, &encode_aside(reason, &update));
+        portion: &Portion,
+        taken: usize,
+        pass: &mut Pass,
+    ) {
+        for (block, reason) in portion.broken(taken) {
+            tracing::warn!(queue = %self.keys.queue, %bucket, id = ?block.id, reason, "set a block aside");
+            let row = self.keys.aside(bucket, &block.id);
+            tr.set(&row, &encode_aside(reason, &block.bytes));
+            pass.set_aside += 1;
+            pass.bytes += block.bytes.len();
         }
-        let Some(After {
-            current: new,
-            change,
-        }) = after
-        else {
-            return Ok(None);
+    }
+
+    /// Stages that the updates of a key that cannot be folded are set aside.
+    fn set_updates_aside(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+        portion: &Portion,
+        key: &FoldedKey<K, V>,
+        pass: &mut Pass,
+    ) {
+        for (place, reason) in &key.aside {
+            let update = &portion.updates[*place];
+            tracing::warn!(queue = %self.keys.queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
+            let row = self.keys.aside(bucket, &update.id);
+            tr.set(
+                &row,
+                &encode_update_aside(reason, &update.key, &update.update),
+            );
+            pass.set_aside += 1;
+            pass.bytes += cost(&update.key, update.update.len());
+        }
+    }
+
+    /// Stages what becomes of a key.
+    fn stage_key(
+        &self,
+        tr: &impl Transaction,
+        key: FoldedKey<K, V>,
+        plan: &Plan,
+        budget: &mut ChangeBudget,
+        staged: &mut StagedPass<K, V>,
+    ) {
+        let FoldedKey {
+            key, folded, read, ..
+        } = key;
+        let (decoded, value, values) = match folded {
+            Ok(folded) => folded,
+            Err(reason) => {
+                let current = read.current.ok().flatten();
+                match read.places.is_empty() {
+                    true => self.withhold(tr, &key, current, &reason, staged),
+                    // A look at the current values finds it.
+                    false if current.is_some_and(|current| !current.is_withheld) => {
+                        staged.leaves_to_report = true;
+                    }
+                    false => staged.leaves_withheld = true,
+                }
+                return;
+            }
         };
-        let value_row = self.keys.value(bucket, &taken.key);
-        let current_row = self.keys.current(bucket, &taken.key);
-        let is_outdated = !taken.is_whole;
-        if is_outdated && new != current {
-            tr.set(&current_row, &Value::from(new).encode());
-            let bytes = reported.bytes;
-            tr.set(&value_row, &Value { bytes, is_outdated }.encode());
-        } else if !is_outdated && (reported.is_outdated || new != reported.bytes) {
-            if reported.is_outdated {
-                tr.clear(&current_row);
+        let withheld = plan.withheld.as_ref();
+        let mut refusal = withheld
+            .filter(|(withheld, _)| *withheld == key)
+            .map(|(_, reason)| reason.clone());
+        let mut old = None;
+        let is_reportable = values.is_changed() && !values.is_withheld();
+        let verdict = if refusal.is_some() {
+            Verdict::Withhold
+        } else if is_reportable && budget.spend() {
+            match self.decode_stored(&values.reported) {
+                Ok(reported) => {
+                    old = reported;
+                    Verdict::Report
+                }
+                Err(reason) => {
+                    refusal = Some(reason);
+                    Verdict::Withhold
+                }
             }
-            match new {
-                Some(_) => tr.set(&value_row, &Value::from(new).encode()),
-                None => tr.clear(&value_row),
+        } else {
+            Verdict::Defer
+        };
+        let decision = values.decide(verdict);
+        self.write_key(tr, &key, &values, decision);
+        let new_bytes = values.new.as_ref().map_or(0, Bytes::len);
+        staged.pass.bytes += cost(&key, new_bytes);
+        match decision {
+            Staged::Report => {
+                staged.changes.push(Change::new(decoded, old, value));
+                staged.changed.push(key);
+            }
+            Staged::Withhold if !values.is_withheld() => {
+                let reason = refusal.unwrap_or_default();
+                self.note_withheld(tr, &key, &reason, staged);
+            }
+            Staged::Withhold => staged.leaves_withheld = true,
+            Staged::Keep => staged.leaves_to_report = true,
+            Staged::Nothing if values.is_withheld() => staged.leaves_withheld = true,
+            Staged::Nothing => staged.leaves_to_report |= values.current.is_some(),
+            Staged::Restore => {}
+        }
+    }
+
+    /// Stages the values of a key.
+    fn write_key(&self, tr: &impl Transaction, key: &[u8], values: &KeyValues, decision: Staged) {
+        let has_current = values.current.is_some();
+        match decision {
+            Staged::Nothing => {}
+            Staged::Restore => {
+                tr.clear(&self.keys.current(key));
+                if values.is_withheld() {
+                    tr.clear(&self.keys.withheld(key));
+                }
+            }
+            Staged::Report => {
+                match &values.new {
+                    Some(new) => tr.set(&self.keys.value(key), &encode_value(new)),
+                    None => tr.clear(&self.keys.value(key)),
+                }
+                if has_current {
+                    tr.clear(&self.keys.current(key));
+                }
+            }
+            Staged::Keep | Staged::Withhold => {
+                let current = Current {
+                    bytes: values.new.clone(),
+                    is_withheld: decision == Staged::Withhold,
+                };
+                tr.set(&self.keys.current(key), &current.encode());
             }
         }
-        Ok(change)
     }
-}
 
-/// Sets aside all that was taken, and leaves the values as they are.
-fn set_all_aside<K, V>(batch: Batch, reason: &str) -> Work<K, V> {
-    let aside = |taken: TakenUpdates| Folded {
-        aside: (0..taken.len())
-            .map(|index| (index, reason.to_owned()))
-            .collect(),
-        taken,
-        reported: Value::default(),
-        current: None,
-        after: None,
-    };
-    Work {
-        folded: batch.taken.into_iter().map(aside).collect(),
-        next: batch.next,
-        bytes: batch.bytes,
+    /// Stages that the reports of a key are withheld that has waited for one and does not decode.
+    fn withhold(
+        &self,
+        tr: &impl Transaction,
+        key: &[u8],
+        current: Option<Current>,
+        reason: &str,
+        staged: &mut StagedPass<K, V>,
+    ) {
+        // A record that does not decode has no flag to set. It is not looked at again, either.
+        if let Some(current) = current {
+            let current = Current {
+                is_withheld: true,
+                ..current
+            };
+            tr.set(&self.keys.current(key), &current.encode());
+        }
+        self.note_withheld(tr, key, reason, staged);
     }
-}
 
-/// Returns the bytes of a value, or why it cannot be stored.
-fn encode<V>(codec: &impl Codec<V>, value: &V) -> Result<Bytes, String> {
-    let mut bytes = Vec::new();
-    (codec.encode(value, &mut bytes)).map_err(|error| error.to_string())?;
-    match bytes.len() {
-        fits if fits <= MAX_VALUE_BYTES => Ok(bytes.into()),
-        bytes => Err(format!(
-            "the value would have {bytes} bytes, and a record holds up to {MAX_VALUE_BYTES}"
-        )),
+    fn note_withheld(
+        &self,
+        tr: &impl Transaction,
+        key: &[u8],
+        reason: &str,
+        staged: &mut StagedPass<K, V>,
+    ) {
+        tracing::warn!(queue = %self.keys.queue, ?key, reason, "the reports of a key are withheld");
+        tr.set(&self.keys.withheld(key), &encode_aside(reason, &[]));
+        staged.pass.set_aside += 1;
+        staged.leaves_withheld = true;
+    }
+
+    /// Calls the observer with the changes of a staged pass.
+    pub(crate) async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<K, V>],
+        observer: &impl ChangeObserver<K, V>,
+        limit: Duration,
+    ) -> Result<()> {
+        match changes {
+            [] => Ok(()),
+            _ => observe(&self.env, tr, observer, changes, limit).await,
+        }
     }
 }
 

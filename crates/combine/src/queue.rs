@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hc_dequeue::keyspace::codec::{Codec, MessagePack, Raw};
+use hc_dequeue::keyspace::codec::{Codec, MessagePack};
 use hc_dequeue::keyspace::{
     Bytes, Database, Environment, OpenOptions, Runner, Subspace, Transaction,
 };
-use hc_dequeue::microqueue::MicroQueue;
+use hc_dequeue::microqueue::blocks::BlockBatch;
 
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
@@ -46,7 +46,9 @@ where
     ///
     /// # Errors
     /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others,
-    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work, and those of [`Runner::run`].
+    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work,
+    /// [`StampAhead`](microqueue::Error::StampAhead) if updates come from a store whose version was larger,
+    /// and those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves a queue or none.
@@ -85,7 +87,11 @@ where
     ) -> Result<Self> {
         settings.check()?;
         let queue = Self {
-            keys: Arc::new(Keys::new(subspace, settings.bucket_count)),
+            keys: Arc::new(Keys::new(
+                subspace,
+                settings.bucket_count,
+                runner.environment().clone(),
+            )),
             settings,
             combiner: Arc::new(combiner),
             env: runner.environment().clone(),
@@ -101,16 +107,19 @@ where
             .map(str::to_owned),
         };
         let (subspace, key) = (queue.subspace(), queue.keys.settings());
-        let opened = options.open(runner, subspace, &key, &record).await;
-        opened.map(|()| queue)
+        let opened: Result<()> = options.open(runner, subspace, &key, &record).await;
+        opened?;
+        let logs = &queue.keys.logs;
+        let verify = |tr| async move { Ok::<_, Error>(logs.verify_order(&tr).await?) };
+        runner.run(verify).await?;
+        Ok(queue)
     }
 
-    /// Stages an update of a key.
+    /// Stages an update of a key: a row in the log of its bucket.
     ///
     /// # Conflicts
-    /// Reads nothing, and so never conflicts, on any key. Writes the update, the notification of its
-    /// bucket, and the wake stamp; nobody reads these serializably but a serializable
-    /// [`exact`](Self::exact) of this key.
+    /// Reads nothing, and so never conflicts, on any key. Writes the row and the wake stamp; only a
+    /// serializable [`exact`](Self::exact) of a key in the same bucket reads the log serializably.
     ///
     /// # Retries
     /// A retry of the transaction stages it anew. How to commit it exactly once is the runner's.
@@ -122,17 +131,13 @@ where
     /// # Cancel safety
     /// Is ready at the first poll; dropping it before stages nothing.
     pub async fn add(&self, tr: &impl Transaction, key: &K, update: &U) -> Result<()> {
-        let (key, update) = (self.encode_key(key)?, self.encode_update(update)?);
-        let bucket = self.keys.bucket(&key);
-        self.updates_of(bucket, &key).enqueue(tr, &update).await?;
-        self.keys.notify(tr, bucket);
-        self.keys.wake_all(tr);
-        Ok(())
+        self.add_all(tr, [(key, update)]).await
     }
 
     /// Stages updates, in their order. All or nothing: if one does not fit, none is staged.
     ///
-    /// Costs a write for each of them, one for each bucket that they fall into, and one more.
+    /// Costs a row for each bucket that they fall into, or for each 16 KiB of updates of one bucket, and
+    /// the wake stamp.
     ///
     /// # Conflicts
     /// As [`add`](Self::add).
@@ -151,42 +156,39 @@ where
         K: 'a,
         U: 'a,
     {
-        let encoded = (updates.into_iter())
-            .map(|(key, update)| Ok((self.encode_key(key)?, self.encode_update(update)?)))
-            .collect::<Result<Vec<_>>>()?;
-        self.stage_all(tr, &encoded).await
-    }
-
-    async fn stage_all(&self, tr: &impl Transaction, updates: &[(Vec<u8>, Bytes)]) -> Result<()> {
-        let mut buckets = Vec::with_capacity(updates.len());
+        let mut batch = self.keys.logs.batch();
+        let (mut key_bytes, mut update_bytes) = (Vec::new(), Vec::new());
         for (key, update) in updates {
-            let bucket = self.keys.bucket(key);
-            self.updates_of(bucket, key).enqueue(tr, update).await?;
-            buckets.push(bucket);
+            key_bytes.clear();
+            update_bytes.clear();
+            <C as Codec<K>>::encode(&self.codec, key, &mut key_bytes)?;
+            <C as Codec<U>>::encode(&self.codec, update, &mut update_bytes)?;
+            self.push(&mut batch, &key_bytes, &update_bytes)?;
         }
-        buckets.sort_unstable();
-        buckets.dedup();
-        for bucket in &buckets {
-            self.keys.notify(tr, *bucket);
-        }
-        if !buckets.is_empty() {
-            self.keys.wake_all(tr);
-        }
-        Ok(())
+        self.stage(tr, &batch)
     }
 
-    /// Refuses an update that could not be set aside.
-    fn encode_update(&self, update: &U) -> Result<Bytes> {
-        let mut bytes = Vec::new();
-        <C as Codec<U>>::encode(&self.codec, update, &mut bytes)?;
-        if bytes.len() > MAX_UPDATE_BYTES {
+    /// Appends an update to a batch.
+    pub(crate) fn push(&self, batch: &mut BlockBatch<'_>, key: &[u8], update: &[u8]) -> Result<()> {
+        self.keys.check(key)?;
+        let bytes = key.len() + update.len();
+        if bytes > MAX_UPDATE_BYTES {
             return Err(Error::UpdateTooLarge {
                 queue: self.keys.queue.clone(),
-                bytes: bytes.len(),
+                bytes,
                 limit: MAX_UPDATE_BYTES,
             });
         }
-        Ok(bytes.into())
+        Ok(batch.push(self.keys.bucket(key).0, key, update)?)
+    }
+
+    /// Stages a batch of updates.
+    pub(crate) fn stage(&self, tr: &impl Transaction, batch: &BlockBatch<'_>) -> Result<()> {
+        if batch.logs().next().is_some() {
+            batch.stage(tr)?;
+            self.keys.wake_all(tr);
+        }
+        Ok(())
     }
 
     /// Returns the queue's subspace.
@@ -211,14 +213,15 @@ where
 
     /// Returns where to split the queue between shards, so that each has so many buckets, at least one:
     /// the recipe's *buckets per tablet*. These are keys of the store, in their order: the begin of
-    /// every so many buckets among the updates and among the values, and of the parts between.
+    /// every so many buckets among the updates and, by the hashes of keys, among the values, and of the
+    /// parts between.
     #[must_use]
     pub fn suggested_splits(&self, buckets_per_shard: u32) -> Vec<Vec<u8>> {
         let step = usize::try_from(buckets_per_shard.max(1)).unwrap_or(usize::MAX);
         let updates = self.keys.buckets().step_by(step);
         let values = self.keys.buckets().step_by(step);
         (updates.map(|bucket| self.keys.updates(bucket).into_bytes()))
-            .chain(values.map(|bucket| self.keys.values_of(bucket).into_bytes()))
+            .chain(values.map(|bucket| self.keys.values_of(bucket).0))
             .collect()
     }
 
@@ -233,12 +236,6 @@ where
         let value =
             <C as Codec<V>>::decode(&self.codec, bytes).map_err(|error| error.at(row.to_vec()));
         Ok(value?)
-    }
-
-    /// The updates of a key that are not folded yet.
-    pub(crate) fn updates_of(&self, bucket: Bucket, key: &[u8]) -> MicroQueue<Bytes, Raw> {
-        let updates = self.keys.updates_of(bucket, key);
-        MicroQueue::new(updates).environment(self.env.clone())
     }
 }
 

@@ -1,18 +1,25 @@
 //! Looking at values: as they were reported, and exactly.
 
+use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 
-use hc_dequeue::keyspace::codec::Codec;
+use futures::future::try_join_all;
+use futures::try_join;
+use hc_dequeue::keyspace::codec::{Codec, DecodeError};
 use hc_dequeue::keyspace::{
-    self, Bytes, Isolation, RangeQuery, StreamingMode, Transaction, key_after, read_all,
+    Bytes, Code, ConflictKind, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Transaction,
+    Undecodable, key_after, read_all,
 };
-use hc_dequeue::microqueue::Item;
+use hc_dequeue::microqueue;
+use hc_dequeue::microqueue::blocks::EntryId;
 
 use crate::bucket_worker::Pending;
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::queue::CombineQueue;
-use crate::record::Value;
+use crate::record::{Current, decode_value};
 
 /// How [`CombineQueue::exact`] reads.
 ///
@@ -20,22 +27,22 @@ use crate::record::Value;
 /// use combine::Exact;
 /// use combine::keyspace::Isolation;
 ///
-/// let strict = Exact::new().isolation(Isolation::Serializable).most_pending(100);
+/// let strict = Exact::new().isolation(Isolation::Serializable).most_bytes(1 << 20);
 /// # drop(strict);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exact {
     isolation: Isolation,
-    most_pending: usize,
+    most_bytes: usize,
 }
 
 impl Default for Exact {
-    /// By snapshot, and up to 10,000 pending updates.
+    /// By snapshot, and up to eight mebibytes of pending updates.
     fn default() -> Self {
         Self {
             isolation: Isolation::Snapshot,
-            most_pending: 10_000,
+            most_bytes: 8 << 20,
         }
     }
 }
@@ -48,17 +55,18 @@ impl Exact {
     }
 
     /// Sets how it reads. A serializable read makes the transaction fail with a conflict whenever
-    /// another one adds to the key or combines it.
+    /// another one adds to the key's bucket, or changes the key's value.
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// Sets how many pending updates the reader is ready to fold.
+    /// Sets how many bytes of pending updates the reader is ready to read: those of the key's bucket, of
+    /// all keys in it.
     #[must_use]
-    pub fn most_pending(mut self, updates: usize) -> Self {
-        self.most_pending = updates;
+    pub fn most_bytes(mut self, bytes: usize) -> Self {
+        self.most_bytes = bytes;
         self
     }
 }
@@ -86,23 +94,25 @@ where
         key: &K,
         isolation: Isolation,
     ) -> Result<Option<V>> {
-        let key = self.encode_key(key)?;
-        let row = self.keys.value(self.keys.bucket(&key), &key);
-        let value = Value::decode(&row, tr.get(&row, isolation).await?)?;
-        self.decode(&row, value.bytes)
+        let row = self.keys.value(&self.encode_key(key)?);
+        let stored = tr.get(&row, isolation).await?;
+        self.decode_reported(&row, stored)
     }
 
     /// Returns the value of a key after every update that was committed before this transaction
     /// began, combined by a worker or not. Updates that were set aside are not in it.
     ///
+    /// It reads all pending updates of the key's bucket, of whatever keys:
+    /// [`exact_many`](Self::exact_many) does so once for several keys.
+    ///
     /// # Conflicts
-    /// None, unless serializable: then the key's value and all of its pending updates, so that this
-    /// transaction fails whenever anybody adds to the key or combines it.
+    /// None, unless serializable: then the log of the key's bucket, and the key's values, so that this
+    /// transaction fails whenever another one adds to the bucket or changes the key's value.
     ///
     /// # Errors
     /// [`TooManyPending`](Error::TooManyPending);
     /// [`ReadAfterWrite`](hc_dequeue::microqueue::Error::ReadAfterWrite) in a transaction that has
-    /// added to the key, always: it may not have worked; [`CombinerPanicked`](Error::CombinerPanicked);
+    /// added to the queue; [`CombinerPanicked`](Error::CombinerPanicked);
     /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt).
     ///
     /// # Cancel safety
@@ -113,111 +123,185 @@ where
         key: &K,
         options: &Exact,
     ) -> Result<Option<V>> {
-        let encoded = self.encode_key(key)?;
-        let bucket = self.keys.bucket(&encoded);
-        let updates = self.updates_of(bucket, &encoded);
-        let most = options.most_pending;
-        let pending = async {
-            Ok::<_, Error>(match options.isolation {
-                Isolation::Serializable => {
-                    let listed = updates.items(tr, None, most.saturating_add(1)).await?;
-                    let items = listed.into_iter().map(Item::try_from);
-                    let items: Result<Vec<_>, _> = items.collect();
-                    items.map_err(keyspace::Error::from)?
+        let mut values = self.exact_many(tr, slice::from_ref(key), options).await?;
+        Ok(values.pop().flatten())
+    }
+
+    /// Returns the values of several keys, in their order, as [`exact`](Self::exact) does. The log of a
+    /// bucket is read once for all of its keys.
+    ///
+    /// # Conflicts
+    /// As [`exact`](Self::exact), for each key.
+    ///
+    /// # Errors
+    /// As [`exact`](Self::exact).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn exact_many(
+        &self,
+        tr: &impl Transaction,
+        keys: &[K],
+        options: &Exact,
+    ) -> Result<Vec<Option<V>>> {
+        self.refuse_after_add(tr).await?;
+        let encoded = keys.iter().map(|key| self.encode_key(key));
+        let encoded: Vec<Bytes> = encoded.map(|key| Ok(key?.into())).collect::<Result<_>>()?;
+        let buckets: BTreeSet<_> = encoded.iter().map(|key| self.keys.bucket(key)).collect();
+        let mut pending: HashMap<&Bytes, Vec<U>> =
+            encoded.iter().map(|key| (key, Vec::new())).collect();
+        for bucket in buckets {
+            self.read_pending(tr, bucket, options, &mut pending).await?;
+        }
+        let reads = encoded
+            .iter()
+            .map(|key| self.current(tr, key, options.isolation));
+        let mut values = try_join_all(reads).await?;
+        for ((key, encoded), value) in keys.iter().zip(&encoded).zip(&mut values) {
+            // The same key may be asked for twice.
+            let updates = pending
+                .get_mut(encoded)
+                .map(std::mem::take)
+                .unwrap_or_default();
+            if updates.is_empty() {
+                continue;
+            }
+            let current = value.take();
+            let fold = || self.combiner.fold(key, current, updates);
+            *value = catch_unwind(AssertUnwindSafe(fold)).map_err(|_| Error::CombinerPanicked {
+                key: encoded.clone(),
+            })?;
+        }
+        Ok(values)
+    }
+
+    /// Refuses a transaction that has added to the queue: what it has added has no place yet.
+    async fn refuse_after_add(&self, tr: &impl Transaction) -> Result<()> {
+        // Every addition stamps this key, and the transaction cannot read what it has stamped. By snapshot,
+        // or additions of others would make the transaction fail.
+        match tr.get(&self.keys.wake(), Isolation::Snapshot).await {
+            Err(error) if error.code() == Some(Code::ACCESSED_UNREADABLE) => {
+                let queue = self.keys.queue.clone();
+                Err(microqueue::Error::ReadAfterWrite { queue }.into())
+            }
+            read => read.map(drop).map_err(Error::from),
+        }
+    }
+
+    /// Reads the updates of a bucket that are not folded yet, as far as they are of certain keys.
+    async fn read_pending(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+        options: &Exact,
+        pending: &mut HashMap<&Bytes, Vec<U>>,
+    ) -> Result<()> {
+        let logs = &self.keys.logs;
+        if options.isolation == Isolation::Serializable {
+            let (begin, end) = logs.after(bucket.0, None);
+            tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
+        }
+        // A transaction whose snapshot reads leave out what it has written could miss its own additions.
+        logs.refuse_after_add(tr, bucket.0).await?;
+        // By snapshot: a pass that folds an update of one of the keys changes its value, too.
+        let position = self.pass_state(tr, bucket).await?.position;
+        let mut left = Some(options.most_bytes);
+        logs.visit(tr, bucket.0, None, |block| {
+            left = left.and_then(|left| left.checked_sub(block.bytes.len()));
+            if left.is_none() {
+                return Ok(ControlFlow::Break(()));
+            }
+            let is_in_it = |position: &EntryId| position.block() == block.id.block();
+            let folded = position
+                .filter(is_in_it)
+                .map_or(0, |position| position.index);
+            // A broken block is going to be set aside.
+            let entries = block.entries().unwrap_or_default();
+            for entry in entries.into_iter().skip(folded.into()) {
+                if let Some(updates) = pending.get_mut(&entry.key) {
+                    let update = <C as Codec<U>>::decode(&self.codec, entry.value);
+                    updates.push(update.map_err(|error| error.at(block.row.to_vec()))?);
                 }
-                Isolation::Snapshot => {
-                    let limit = most.saturating_add(1);
-                    updates.snapshot(tr, limit, usize::MAX).await?
-                }
-            })
-        };
-        let current = self.current(tr, bucket, &encoded, options.isolation);
-        let (pending, current) = futures::try_join!(pending, current)?;
-        let key_bytes = Bytes::from(encoded);
-        if pending.len() > most {
-            return Err(Error::TooManyPending {
+            }
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        })
+        .await?;
+        match left {
+            Some(_) => Ok(()),
+            None => Err(Error::TooManyPending {
                 queue: self.keys.queue.clone(),
-                key: key_bytes,
-                limit: most,
-            });
+                bucket,
+                limit: options.most_bytes,
+            }),
         }
-        if pending.is_empty() {
-            return Ok(current);
-        }
-        let decode = |item: Item<Bytes>| {
-            let update = <C as Codec<U>>::decode(&self.codec, item.value);
-            update.map_err(|error| error.at(self.keys.update(&key_bytes, &item.id)))
-        };
-        let updates = pending.into_iter().map(decode).collect::<Result<_, _>>()?;
-        catch_unwind(AssertUnwindSafe(|| {
-            self.combiner.fold(key, current, updates)
-        }))
-        .map_err(|_| Error::CombinerPanicked { key: key_bytes })
     }
 
     /// Returns the value of a key after what has been folded, reported or not.
     async fn current(
         &self,
         tr: &impl Transaction,
-        bucket: Bucket,
         key: &[u8],
         isolation: Isolation,
     ) -> Result<Option<V>> {
-        let mut row = self.keys.value(bucket, key);
-        let mut value = Value::decode(&row, tr.get(&row, isolation).await?)?;
-        if value.is_outdated {
-            row = self.keys.current(bucket, key);
-            value = Value::decode(&row, tr.get(&row, isolation).await?)?;
+        let (value_row, current_row) = (self.keys.value(key), self.keys.current(key));
+        let reads = (
+            tr.get(&value_row, isolation),
+            tr.get(&current_row, isolation),
+        );
+        let (reported, current) = try_join!(reads.0, reads.1)?;
+        match current {
+            Some(stored) => {
+                let current = Current::decode(&current_row, &stored)?;
+                let decode = |bytes| self.decode_value(&current_row, bytes);
+                current.bytes.map(decode).transpose()
+            }
+            None => self.decode_reported(&value_row, reported),
         }
-        self.decode(&row, value.bytes)
     }
 
     /// Returns a page of the keys that have a value, with the values as they were last reported: up to
-    /// `limit` behind the key `after`, or from the first. They come bucket by bucket, and within a
-    /// bucket in the order of the codec's bytes. Fewer than `limit` are the last page.
+    /// `limit` after the key `after`, or from the first. They come in the order of the hashes of keys, so
+    /// bucket by bucket. Fewer than `limit` are the last page. Each has its encoded key, and the key and its
+    /// value or why they do not decode.
     ///
     /// # Conflicts
     /// Serializable: what it reads.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a record does not decode.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a key of the store is none of a value.
     ///
     /// # Cancel safety
     /// Reads only.
     pub async fn values(
         &self,
         tr: &impl Transaction,
-        after: Option<&K>,
+        after: Option<&[u8]>,
         limit: usize,
         isolation: Isolation,
-    ) -> Result<Vec<(K, V)>> {
-        let (mut begin, end) = self.keys.values();
-        if let Some(after) = after {
-            let after = self.encode_key(after)?;
-            begin = key_after(&self.keys.value(self.keys.bucket(&after), &after));
+    ) -> Result<Vec<Listed<Bytes, (K, V)>>> {
+        if limit == 0 {
+            return Ok(Vec::new());
         }
-        let mut found = Vec::new();
-        while found.len() < limit {
-            let asked = limit - found.len();
-            let query = RangeQuery::keys(begin, end.clone())
-                .limit(asked)
-                .mode(StreamingMode::WantAll);
-            let rows = read_all(tr, query, isolation).await?;
-            for row in &rows {
-                // There is a row without a value for a key whose first value is not reported yet.
-                let value = Value::decode(row.key(), Some(row.to_value()))?;
-                if let Some(value) = self.decode(row.key(), value.bytes)? {
-                    let key = self.keys.parse_value(row.key())?;
-                    let key = <C as Codec<K>>::decode(&self.codec, key.into());
-                    found.push((key.map_err(|error| error.at(row.to_key()))?, value));
-                }
-            }
-            match rows.last() {
-                Some(last) if rows.len() == asked => begin = key_after(last.key()),
-                _ => break,
-            }
-        }
-        Ok(found)
+        let (begin, end) = self.keys.values();
+        let begin = after.map_or(begin, |after| key_after(&self.keys.value(after)));
+        let query = RangeQuery::keys(begin, end).limit(limit);
+        let rows = read_all(tr, query.mode(StreamingMode::WantAll), isolation).await?;
+        let listed = rows.iter().map(|row| {
+            let id = Bytes::from(self.keys.parse_value(row.key())?);
+            let undecodable = |error| Undecodable::new(row.to_key(), row.to_value(), error);
+            let value = self.decode_pair(&id, row).map_err(undecodable);
+            Ok(Listed { id, value })
+        });
+        listed.collect()
+    }
+
+    fn decode_pair(&self, key: &Bytes, row: &KeyValue) -> Result<(K, V), DecodeError> {
+        let bytes = decode_value(row.key(), &row.to_value()).map_err(|error| DecodeError {
+            codec: "a value",
+            reason: error.to_string(),
+        })?;
+        let key = <C as Codec<K>>::decode(&self.codec, key.clone())?;
+        Ok((key, <C as Codec<V>>::decode(&self.codec, bytes)?))
     }
 
     /// Counts the updates of a bucket that are not combined yet.
@@ -231,10 +315,12 @@ where
     /// # Cancel safety
     /// Reads only.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
-        Ok(Pending::of_range(tr, self.keys.updates(bucket).range()).await?)
+        let position = self.pass_state(tr, bucket).await?.position;
+        Pending::of_log(tr, &self.keys.logs, bucket, position).await
     }
 
-    fn decode(&self, row: &[u8], value: Option<Bytes>) -> Result<Option<V>> {
-        value.map(|bytes| self.decode_value(row, bytes)).transpose()
+    fn decode_reported(&self, row: &[u8], stored: Option<Bytes>) -> Result<Option<V>> {
+        let decode = |stored| self.decode_value(row, decode_value(row, &stored)?);
+        stored.map(decode).transpose()
     }
 }

@@ -1,229 +1,284 @@
 //! The values of a combine queue. The module of the keys has their layout.
 
 use hc_dequeue::keyspace::codec::DecodeError;
-use hc_dequeue::keyspace::record::{self, Fields, SHORT_BYTES, push_text};
-use hc_dequeue::keyspace::{Bytes, Error, Result, Versionstamp, limits};
+use hc_dequeue::keyspace::record::{self, Fields, push_text};
+use hc_dequeue::keyspace::{Bytes, Result, limits};
+use hc_dequeue::microqueue::blocks::{ENTRY_ID_BYTES, EntryId, MAX_ENTRY_BYTES};
 
-/// The largest update, in bytes as encoded: it fits a record with any reason to set it aside.
-pub const MAX_UPDATE_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
+/// The largest update, in bytes as encoded, together with its key: it fits a block, and a record that
+/// sets it aside with any reason.
+pub const MAX_UPDATE_BYTES: usize = MAX_ENTRY_BYTES;
 
 /// The largest value, in bytes as encoded.
 pub const MAX_VALUE_BYTES: usize = limits::VALUE_BYTES - 2;
 
 const FORMAT: u8 = 1;
 
-/// A value as stored: what was last reported, or what is current.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Value {
-    /// The codec's bytes.
+/// The flags of a current value.
+const HAS_VALUE: u8 = 1;
+const IS_WITHHELD: u8 = 2;
+
+/// The flags of the state of the passes.
+const HAS_CURRENT: u8 = 1;
+const HAS_TO_REPORT: u8 = 2;
+
+/// Returns the record of a value as it was reported.
+pub(crate) fn encode_value(value: &[u8]) -> Vec<u8> {
+    [&[FORMAT], value].concat()
+}
+
+/// Returns the value that is stored under a key.
+pub(crate) fn decode_value(key: &[u8], stored: &Bytes) -> Result<Bytes> {
+    record::decode(key, stored, FORMAT, |fields| {
+        Ok(stored.slice_ref(fields.rest()))
+    })
+}
+
+/// A value that differs from the one that was reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Current {
+    /// The codec's bytes. `None`: the key has no value.
     pub(crate) bytes: Option<Bytes>,
-    /// Whether there is a current value that is not reported yet.
-    pub(crate) is_outdated: bool,
+    /// Whether it is not reported, because its change alone does not fit a transaction or does not decode.
+    pub(crate) is_withheld: bool,
 }
 
-impl From<Option<Bytes>> for Value {
-    /// A value with nothing newer.
-    fn from(bytes: Option<Bytes>) -> Self {
-        let is_outdated = false;
-        Self { bytes, is_outdated }
-    }
-}
-
-impl Value {
+impl Current {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let bytes = self.bytes.as_deref();
-        let mut value = Vec::with_capacity(2 + bytes.map_or(0, <[u8]>::len));
-        value.push(FORMAT);
-        value.push(u8::from(bytes.is_some()) + 2 * u8::from(self.is_outdated));
-        value.extend_from_slice(bytes.unwrap_or_default());
-        value
+        let has_value = HAS_VALUE * u8::from(bytes.is_some());
+        let flags = has_value + IS_WITHHELD * u8::from(self.is_withheld);
+        [&[FORMAT, flags], bytes.unwrap_or_default()].concat()
     }
 
-    /// Returns what is stored under a key: no value, if nothing is.
-    pub(crate) fn decode(key: &[u8], stored: Option<Bytes>) -> Result<Self> {
-        let Some(stored) = stored else {
-            return Ok(Self::default());
-        };
-        record::decode(key, &stored, FORMAT, |fields| {
+    pub(crate) fn decode(key: &[u8], stored: &Bytes) -> Result<Self> {
+        record::decode(key, stored, FORMAT, |fields| {
             let [flags] = fields.array()?;
-            let bytes = match flags & 1 {
+            if flags > HAS_VALUE + IS_WITHHELD {
+                return Err(format!("there are no flags {flags:#x}"));
+            }
+            let bytes = match flags & HAS_VALUE {
                 0 => {
                     fields.end()?;
                     None
                 }
                 _ => Some(stored.slice_ref(fields.rest())),
             };
-            let is_outdated = match flags & !1 {
-                0 => false,
-                2 => true,
-                _ => return Err(format!("there are no flags {flags:#x}")),
-            };
-            Ok(Self { bytes, is_outdated })
+            let is_withheld = flags & IS_WITHHELD != 0;
+            Ok(Self { bytes, is_withheld })
         })
     }
 }
 
-/// How far the work on a bucket is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Sweep {
-    /// The read version at which the last complete sweep began; 0 if there was none.
-    pub(crate) completed: i64,
-    pub(crate) in_progress: Option<InProgress>,
+/// How far the passes over a bucket are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PassState {
+    /// Whether some keys have a current value that is not reported.
+    pub(crate) has_current: bool,
+    /// Whether some of these can be reported.
+    pub(crate) has_to_report: bool,
+    /// The read version of the last pass. It makes every pass change the state.
+    pub(crate) last: i64,
+    /// The read version of the last pass that left nothing to report; 0 if there was none.
+    pub(crate) complete: i64,
+    /// The first update that is not folded, if others of its block are.
+    pub(crate) position: Option<EntryId>,
 }
 
-/// A sweep that is not complete yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct InProgress {
-    /// The read version at which it began.
-    pub(crate) began: i64,
-    /// The notification at that version.
-    pub(crate) notification: Versionstamp,
-    /// The key at which it goes on.
-    pub(crate) next: Vec<u8>,
-}
-
-impl InProgress {
-    /// Returns the key at which it goes on, unless that is the first one of the bucket.
-    pub(crate) fn from(&self) -> Option<&[u8]> {
-        (!self.next.is_empty()).then_some(&self.next)
-    }
-}
-
-impl Sweep {
+impl PassState {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut value = vec![FORMAT];
-        value.extend_from_slice(&self.completed.to_be_bytes());
-        if let Some(sweep) = &self.in_progress {
-            value.extend_from_slice(&sweep.began.to_be_bytes());
-            value.extend_from_slice(sweep.notification.as_bytes());
-            value.extend_from_slice(&sweep.next);
+        let has_current = HAS_CURRENT * u8::from(self.has_current);
+        let flags = has_current + HAS_TO_REPORT * u8::from(self.has_to_report);
+        let mut value = vec![FORMAT, flags];
+        value.extend_from_slice(&self.last.to_be_bytes());
+        value.extend_from_slice(&self.complete.to_be_bytes());
+        if let Some(position) = &self.position {
+            value.extend_from_slice(&position.to_bytes());
         }
         value
     }
 
-    /// Returns what is stored under a key: a sweep that has not begun, if nothing is.
-    pub(crate) fn decode(key: &[u8], stored: Option<Bytes>) -> Result<Self> {
+    /// Returns what is stored under a key: that there was no pass, if nothing is.
+    pub(crate) fn decode(key: &[u8], stored: Option<&[u8]>) -> Result<Self> {
         let Some(stored) = stored else {
             return Ok(Self::default());
         };
-        record::decode(key, &stored, FORMAT, |fields| {
-            let completed = i64::from_be_bytes(fields.array()?);
-            let in_progress = match fields.rest().is_empty() {
-                true => None,
-                false => Some(InProgress {
-                    began: i64::from_be_bytes(fields.array()?),
-                    notification: Versionstamp::from_bytes(fields.array()?),
-                    next: fields.rest().to_vec(),
-                }),
+        record::decode(key, stored, FORMAT, |fields| {
+            let [flags] = fields.array()?;
+            if flags > HAS_CURRENT + HAS_TO_REPORT {
+                return Err(format!("there are no flags {flags:#x}"));
+            }
+            let (last, complete) = (fields.array()?, fields.array()?);
+            let position = match fields.rest() {
+                [] => None,
+                _ => {
+                    let id: [u8; ENTRY_ID_BYTES] = fields.array()?;
+                    fields.end()?;
+                    Some(EntryId::try_from(&id[..]).map_err(|error| error.to_string())?)
+                }
             };
             Ok(Self {
-                completed,
-                in_progress,
+                has_current: flags & HAS_CURRENT != 0,
+                has_to_report: flags & HAS_TO_REPORT != 0,
+                last: i64::from_be_bytes(last),
+                complete: i64::from_be_bytes(complete),
+                position,
             })
         })
     }
 }
 
+/// What was set aside, as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AsideRecord {
+    pub(crate) reason: String,
+    /// What follows the reason.
+    pub(crate) rest: Bytes,
+}
+
+impl AsideRecord {
+    pub(crate) fn decode(stored: &Bytes) -> Result<Self, DecodeError> {
+        let mut fields = Fields::new(stored);
+        let aside = (|| {
+            fields.format(FORMAT)?;
+            Ok::<_, String>(Self {
+                reason: fields.text()?.to_owned(),
+                rest: stored.slice_ref(fields.rest()),
+            })
+        })();
+        aside.map_err(decode_error)
+    }
+
+    /// Returns the key and the update of an update that was set aside.
+    pub(crate) fn update(&self) -> Result<(Bytes, Bytes), DecodeError> {
+        let mut fields = Fields::new(&self.rest);
+        let update = (|| {
+            let length = usize::try_from(fields.u32()?).map_err(|error| error.to_string())?;
+            let key = self.rest.slice_ref(fields.take(length)?);
+            Ok::<_, String>((key, self.rest.slice_ref(fields.rest())))
+        })();
+        update.map_err(decode_error)
+    }
+}
+
+fn decode_error(reason: String) -> DecodeError {
+    DecodeError {
+        codec: "a record set aside",
+        reason,
+    }
+}
+
 /// Returns the record of an update that is set aside.
-pub(crate) fn encode_aside(reason: &str, update: &[u8]) -> Vec<u8> {
-    let mut value = vec![FORMAT];
-    push_text(&mut value, reason);
+pub(crate) fn encode_update_aside(reason: &str, key: &[u8], update: &[u8]) -> Vec<u8> {
+    let mut value = encode_aside(reason, &[]);
+    let length = u32::try_from(key.len()).expect("a key is shorter than a value of the store");
+    value.extend_from_slice(&length.to_be_bytes());
+    value.extend_from_slice(key);
     value.extend_from_slice(update);
     value
 }
 
-/// Returns why an update was set aside, and the update.
-pub(crate) fn decode_aside(value: &Bytes) -> Result<(String, Bytes), DecodeError> {
-    let mut fields = Fields::new(value);
-    let aside = (|| {
-        fields.format(FORMAT)?;
-        Ok::<_, String>((fields.text()?.to_owned(), value.slice_ref(fields.rest())))
-    })();
-    aside.map_err(|reason| DecodeError {
-        codec: "an update set aside",
-        reason,
-    })
-}
-
-/// Returns the versionstamp that a key's value is.
-pub(crate) fn decode_stamp(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
-    Versionstamp::try_from(value)
-        .map_err(|_| Error::corrupt(key, "expected the ten bytes of a versionstamp"))
+/// Returns the record of a block that is set aside, or without one, of a key whose reports are withheld.
+pub(crate) fn encode_aside(reason: &str, block: &[u8]) -> Vec<u8> {
+    let mut value = vec![FORMAT];
+    push_text(&mut value, reason);
+    value.extend_from_slice(block);
+    value
 }
 
 #[cfg(test)]
 mod tests {
+    use hc_dequeue::keyspace::Versionstamp;
+    use hc_dequeue::keyspace::record::SHORT_BYTES;
+    use hc_dequeue::microqueue::blocks::MAX_BLOCK_BYTES;
+
     use super::*;
 
     #[test]
     fn values_have_these_bytes() {
-        let value = |bytes: Option<&'static [u8]>, is_outdated| Value {
+        assert_eq!(encode_value(b"value"), b"\x01value");
+        let stored = Bytes::from_static(b"\x01value");
+        assert_eq!(decode_value(b"key", &stored).unwrap(), &b"value"[..]);
+        for damaged in [&b""[..], b"\0value", b"\x02value"] {
+            assert!(decode_value(b"key", &Bytes::from_static(damaged)).is_err());
+        }
+        let current = |bytes: Option<&'static [u8]>, is_withheld| Current {
             bytes: bytes.map(Bytes::from_static),
-            is_outdated,
+            is_withheld,
         };
-        for (value, bytes) in [
-            (value(None, true), &b"\x01\x02"[..]),
-            (value(Some(b""), false), b"\x01\x01"),
-            (value(Some(b"v"), false), b"\x01\x01v"),
-            (value(Some(b"v"), true), b"\x01\x03v"),
+        for (current, bytes) in [
+            (current(None, false), &b"\x01\0"[..]),
+            (current(Some(b""), false), b"\x01\x01"),
+            (current(Some(b"value"), false), b"\x01\x01value"),
+            (current(None, true), b"\x01\x02"),
+            (current(Some(b"value"), true), b"\x01\x03value"),
         ] {
-            assert_eq!(value.encode(), bytes);
-            let stored = Some(Bytes::copy_from_slice(bytes));
-            assert_eq!(Value::decode(b"key", stored).unwrap(), value);
+            assert_eq!(current.encode(), bytes);
+            let decoded = Current::decode(b"key", &Bytes::copy_from_slice(bytes));
+            assert_eq!(decoded.unwrap(), current);
         }
-        assert_eq!(Value::decode(b"key", None).unwrap(), Value::default());
-        for damaged in [&b""[..], b"\x01", b"\x02\x01v", b"\x01\x04", b"\x01\x02v"] {
-            let stored = Some(Bytes::copy_from_slice(damaged));
-            assert!(Value::decode(b"key", stored).is_err(), "{damaged:?}");
+        for damaged in [&b""[..], b"\x01", b"\x01\x04", b"\x01\0value", b"\x02\x01"] {
+            assert!(Current::decode(b"key", &Bytes::from_static(damaged)).is_err());
         }
     }
 
     #[test]
-    fn sweeps_have_these_bytes() {
-        let idle = Sweep {
-            completed: 0x0102,
-            in_progress: None,
+    fn states_of_passes_have_these_bytes() {
+        let position = EntryId {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+            index: 3,
         };
-        let busy = Sweep {
-            in_progress: Some(InProgress {
-                began: 3,
-                notification: Versionstamp::from_bytes([9; 10]),
-                next: b"key".to_vec(),
-            }),
-            ..idle.clone()
+        let state = PassState {
+            has_current: true,
+            has_to_report: false,
+            last: 0x0102,
+            complete: 0x0304,
+            position: Some(position),
         };
-        let idle_bytes = b"\x01\0\0\0\0\0\0\x01\x02".to_vec();
-        let rest = [b"\0\0\0\0\0\0\0\x03".as_slice(), &[9; 10], b"key"].concat();
-        let busy_bytes = [idle_bytes.clone(), rest].concat();
-        for (sweep, bytes) in [(idle, &idle_bytes), (busy, &busy_bytes)] {
-            assert_eq!(sweep.encode(), *bytes);
-            let stored = Some(Bytes::copy_from_slice(bytes));
-            assert_eq!(Sweep::decode(b"key", stored).unwrap(), sweep);
-        }
-        assert_eq!(Sweep::decode(b"key", None).unwrap(), Sweep::default());
-        for length in (0..9).chain(10..27) {
-            let stored = Some(Bytes::copy_from_slice(&busy_bytes[..length]));
-            assert!(Sweep::decode(b"key", stored).is_err(), "{length} bytes");
-        }
-    }
-
-    #[test]
-    fn updates_set_aside_have_these_bytes() {
-        let aside = encode_aside("why", b"\x01u");
-        assert_eq!(aside, b"\x01\x03why\x01u");
-        let decoded = decode_aside(&aside.into()).unwrap();
-        assert_eq!(decoded, ("why".to_owned(), Bytes::from_static(b"\x01u")));
-    }
-
-    #[test]
-    fn the_largest_update_can_be_set_aside_for_any_reason() {
-        let update = [&[1][..], &[7; MAX_UPDATE_BYTES]].concat();
-        let aside = encode_aside(&"x".repeat(1000), &update);
-        assert_eq!(aside.len(), limits::VALUE_BYTES);
-        let largest = vec![7; MAX_VALUE_BYTES].into();
+        let versions = b"\x01\x01\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\x03\x04";
+        let bytes = [&versions[..], &[8; 10], b"\0\0\0\0\0\0\0\x09\0\x03"].concat();
+        assert_eq!(state.encode(), bytes);
+        assert_eq!(PassState::decode(b"key", Some(&bytes)).unwrap(), state);
+        let without = PassState {
+            position: None,
+            ..state
+        };
+        assert_eq!(without.encode(), versions);
+        assert_eq!(PassState::decode(b"key", Some(versions)).unwrap(), without);
         assert_eq!(
-            Value::from(Some(largest)).encode().len(),
-            limits::VALUE_BYTES
+            PassState::decode(b"key", None).unwrap(),
+            PassState::default()
         );
+        for length in (0..bytes.len()).filter(|length| *length != versions.len()) {
+            assert!(PassState::decode(b"key", Some(&bytes[..length])).is_err());
+        }
+        let flags = [&b"\x01\x04"[..], &versions[2..]].concat();
+        assert!(PassState::decode(b"key", Some(&flags)).is_err());
+    }
+
+    #[test]
+    fn what_is_set_aside_has_these_bytes() {
+        let update = encode_update_aside("why", b"key", b"update");
+        assert_eq!(update, b"\x01\x03why\0\0\0\x03keyupdate");
+        let decoded = AsideRecord::decode(&update.into()).unwrap();
+        assert_eq!(decoded.reason, "why");
+        assert_eq!(decoded.update().unwrap(), ("key".into(), "update".into()));
+        let block = encode_aside("why", b"\0\0\0\x09block");
+        assert_eq!(block, b"\x01\x03why\0\0\0\x09block");
+        let decoded = AsideRecord::decode(&block.into()).unwrap();
+        assert_eq!(decoded.rest, &b"\0\0\0\x09block"[..]);
+        assert!(decoded.update().is_err());
+        for damaged in [&b""[..], b"\x01", b"\x01\x03wh", b"\x02\0"] {
+            assert!(AsideRecord::decode(&Bytes::from_static(damaged)).is_err());
+        }
+    }
+
+    #[test]
+    fn the_largest_update_and_block_can_be_set_aside_with_any_reason() {
+        let reason = "r".repeat(2 * SHORT_BYTES);
+        let update = encode_update_aside(&reason, b"", &vec![0; MAX_UPDATE_BYTES]);
+        let block = encode_aside(&reason, &vec![0; MAX_BLOCK_BYTES]);
+        assert!(update.len() <= limits::VALUE_BYTES && block.len() <= limits::VALUE_BYTES);
     }
 }

@@ -1,27 +1,17 @@
 //! Waiting until updates have been combined and reported.
 
+use std::collections::BTreeSet;
+
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::recipe::wait_until_none;
-use hc_dequeue::keyspace::{
-    Database, Isolation, RangeQuery, Runner, Transaction, Versionstamp, read_all,
-};
-use hc_dequeue::microqueue::{Item, ItemId};
+use hc_dequeue::keyspace::{Database, Isolation, KeySelector, Runner, Transaction, Versionstamp};
 
 use crate::error::{Error, Result};
 use crate::keys::Bucket;
 use crate::queue::CombineQueue;
-use crate::record::{Sweep, Value};
-
-/// Returns whether an update was committed up to a versionstamp.
-fn is_up_to(update: &ItemId, up_to: Versionstamp) -> bool {
-    match update {
-        ItemId::Commit { versionstamp, .. } => *versionstamp <= up_to,
-        // No update has such an id.
-        ItemId::Index { .. } => false,
-    }
-}
+use crate::record::{Current, PassState};
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -59,7 +49,7 @@ where
     /// # Cancel safety
     /// Reads only.
     pub async fn is_all_settled(&self, tr: &impl Transaction, up_to: Versionstamp) -> Result<bool> {
-        Ok(self.first_unswept(tr, Some(up_to)).await?.is_none())
+        Ok(self.first_pending(tr, Some(up_to)).await?.is_none())
     }
 
     /// Waits until [`is_settled`](Self::is_settled). Workers must be running somewhere.
@@ -80,7 +70,7 @@ where
     {
         wait_until_none(runner, |tr| async move {
             let bucket = self.first_unsettled(&tr, keys, up_to).await?;
-            Ok(bucket.map(|bucket| self.keys.sweep(bucket)))
+            Ok(bucket.map(|bucket| self.keys.pass(bucket)))
         })
         .await
     }
@@ -98,8 +88,8 @@ where
         up_to: Versionstamp,
     ) -> Result<()> {
         wait_until_none(runner, |tr| async move {
-            let bucket = self.first_unswept(&tr, Some(up_to)).await?;
-            Ok(bucket.map(|bucket| self.keys.sweep(bucket)))
+            let bucket = self.first_pending(&tr, Some(up_to)).await?;
+            Ok(bucket.map(|bucket| self.keys.pass(bucket)))
         })
         .await
     }
@@ -118,13 +108,14 @@ where
     /// Reads only.
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
-            let bucket = self.first_unswept(&tr, None).await?;
-            Ok(bucket.map(|bucket| self.keys.sweep(bucket)))
+            let bucket = self.first_pending(&tr, None).await?;
+            Ok(bucket.map(|bucket| self.keys.pass(bucket)))
         })
         .await
     }
 
-    /// Returns the bucket of a key that is not settled.
+    /// Returns the bucket of a key that is not settled: one whose log begins with an update that was
+    /// committed up to a versionstamp, or one of a key with a value that is to be reported.
     async fn first_unsettled(
         &self,
         tr: &impl Transaction,
@@ -134,41 +125,83 @@ where
         let looks = keys.iter().map(|key| async move {
             let key = self.encode_key(key)?;
             let bucket = self.keys.bucket(&key);
-            let row = self.keys.value(bucket, &key);
-            let updates = self.updates_of(bucket, &key);
-            let (value, pending) = try_join!(
+            let row = self.keys.current(&key);
+            let (current, first) = try_join!(
                 tr.get(&row, Isolation::Snapshot).map_err(Error::from),
-                updates.snapshot(tr, 1, usize::MAX).map_err(Error::from)
+                self.keys
+                    .logs
+                    .first(tr, bucket.0, None)
+                    .map_err(Error::from)
             )?;
-            // What is folded and not reported waits for the updates that are pending; if there are
-            // none, for one that was set aside.
-            let is_outdated = Value::decode(&row, value)?.is_outdated;
-            let is_pending = |first: &Item<_>| is_outdated || is_up_to(&first.id, up_to);
-            Ok::<_, Error>(pending.first().is_some_and(is_pending).then_some(bucket))
+            // One that does not decode is not reported, as one that is withheld.
+            let is_to_report = current.is_some_and(|stored| {
+                Current::decode(&row, &stored).is_ok_and(|current| !current.is_withheld)
+            });
+            let is_pending = first.is_some_and(|first| first.versionstamp <= up_to);
+            Ok::<_, Error>((is_to_report || is_pending).then_some(bucket))
         });
         Ok(try_join_all(looks).await?.into_iter().flatten().next())
     }
 
-    /// Returns a bucket with a notification, but for those whose last complete sweep has seen
-    /// everything up to a versionstamp.
-    async fn first_unswept(
+    /// Returns a bucket with something to do, but for those whose last complete pass has seen everything
+    /// up to a versionstamp.
+    async fn first_pending(
         &self,
         tr: &impl Transaction,
         up_to: Option<Versionstamp>,
     ) -> Result<Option<Bucket>> {
-        let (begin, end) = self.keys.notifications();
-        let notified = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
-        for row in &notified {
-            let bucket = self.keys.parse_notification(row.key())?;
+        for bucket in self.pending_buckets(tr).await? {
             let Some(up_to) = up_to else {
                 return Ok(Some(bucket));
             };
-            let key = self.keys.sweep(bucket);
-            let sweep = Sweep::decode(&key, tr.get(&key, Isolation::Snapshot).await?)?;
-            if sweep.completed < up_to.commit_version() {
+            if self.pass_state(tr, bucket).await?.complete < up_to.commit_version() {
                 return Ok(Some(bucket));
             }
         }
         Ok(None)
+    }
+
+    /// Returns the buckets with something to do: updates in the log, or values to report.
+    ///
+    /// Costs one look for each bucket that has something, and two more. Nothing is written for it when
+    /// updates are added.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    pub(crate) async fn pending_buckets(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+        let (logs, to_report) = try_join!(
+            self.keys.logs.non_empty(tr).map_err(Error::from),
+            self.buckets_to_report(tr)
+        )?;
+        let buckets: BTreeSet<_> = logs.into_iter().map(Bucket).chain(to_report).collect();
+        Ok(buckets.into_iter().collect())
+    }
+
+    /// Returns the buckets with values to report: goes from one that has current values to the next.
+    async fn buckets_to_report(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+        let mut found = Vec::new();
+        let (mut begin, end) = self.keys.currents();
+        loop {
+            let selector = KeySelector::first_greater_or_equal(begin);
+            let row = tr.get_key(&selector, Isolation::Snapshot).await?;
+            if *row >= end[..] {
+                return Ok(found);
+            }
+            let bucket = self.keys.bucket_of_current(&row)?;
+            if self.pass_state(tr, bucket).await?.has_to_report {
+                found.push(bucket);
+            }
+            begin = self.keys.currents_of(bucket).1;
+        }
+    }
+
+    pub(crate) async fn pass_state(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+    ) -> Result<PassState> {
+        let key = self.keys.pass(bucket);
+        let state = tr.get(&key, Isolation::Snapshot).await?;
+        Ok(PassState::decode(&key, state.as_deref())?)
     }
 }

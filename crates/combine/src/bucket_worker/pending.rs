@@ -1,30 +1,33 @@
 //! What waits in a bucket, and the gauges that tell it.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
-use hc_dequeue::keyspace::{self, Isolation, RangeQuery, StreamingMode, Transaction, read_all};
+use hc_dequeue::keyspace::Transaction;
+use hc_dequeue::microqueue;
+use hc_dequeue::microqueue::blocks::{BlockLogs, EntryId};
 use metrics::{Label, gauge};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::keys::Bucket;
 
-/// How many rows are counted at most.
-const MOST_COUNTED: usize = 10_000;
+/// How many bytes of blocks are read at most to count what is in them.
+const MOST_COUNTED_BYTES: usize = 1 << 20;
 
 /// How much waits in a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Pending {
-    /// How many rows wait, up to 10,000.
+    /// How many updates or entries wait.
     pub count: usize,
-    /// The bytes of their keys and values.
+    /// The bytes of their blocks, up to about a mebibyte.
     pub bytes: usize,
     /// Whether there are more, which were not counted.
     pub has_more: bool,
 }
 
 impl Pending {
-    /// Counts the rows of a range.
+    /// Counts the entries of a log from a position on, by the headers of its blocks.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -34,21 +37,33 @@ impl Pending {
     ///
     /// # Cancel safety
     /// Reads only.
-    pub async fn of_range(
+    pub async fn of_log<E>(
         tr: &impl Transaction,
-        (begin, end): (Vec<u8>, Vec<u8>),
-    ) -> keyspace::Result<Self> {
-        let query = RangeQuery::keys(begin, end).limit(MOST_COUNTED + 1);
-        let rows = read_all(tr, query.mode(StreamingMode::WantAll), Isolation::Snapshot).await?;
-        let counted = &rows[..rows.len().min(MOST_COUNTED)];
-        let bytes = counted
-            .iter()
-            .map(|row| row.key().len() + row.value().len());
-        Ok(Self {
-            count: counted.len(),
-            bytes: bytes.sum(),
-            has_more: counted.len() < rows.len(),
-        })
+        logs: &BlockLogs,
+        bucket: Bucket,
+        position: Option<EntryId>,
+    ) -> Result<Self, E>
+    where
+        E: From<microqueue::Error>,
+    {
+        let mut pending = Self::default();
+        let visited = logs.visit(tr, bucket.0, position, |block| {
+            if pending.bytes >= MOST_COUNTED_BYTES {
+                pending.has_more = true;
+                return Ok(ControlFlow::Break(()));
+            }
+            let is_in_it = |position: &EntryId| position.block() == block.id.block();
+            let before = position
+                .filter(is_in_it)
+                .map_or(0, |position| position.index);
+            // A broken block is one entry, which is going to be set aside.
+            let count = block.entry_count().unwrap_or(1);
+            pending.count += usize::from(count.saturating_sub(before));
+            pending.bytes += block.row.len() + block.bytes.len();
+            Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
+        });
+        visited.await?;
+        Ok(pending)
     }
 }
 

@@ -1,0 +1,123 @@
+//! The third step of a pass: the updates of a key become a value.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hc_dequeue::keyspace::Bytes;
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::error::panic_message;
+
+use crate::decide::KeyValues;
+use crate::log::Portion;
+use crate::queue::CombineQueue;
+use crate::record::MAX_VALUE_BYTES;
+use crate::values::ReadKey;
+
+/// A key of a pass after its updates.
+pub(crate) struct FoldedKey<K, V> {
+    pub(crate) key: Bytes,
+    /// The key and its value after the updates, with the bytes before and after them; or why there is none:
+    /// what is stored does not decode, and stays as it is.
+    pub(crate) folded: Result<(K, Option<V>, KeyValues), String>,
+    /// Which updates are set aside, by their places, and why.
+    pub(crate) aside: Vec<(usize, String)>,
+    pub(crate) read: ReadKey,
+}
+
+impl<K, U, V, C> CombineQueue<K, U, V, C>
+where
+    K: Send + Sync + 'static,
+    U: Send + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<U> + Codec<V>,
+{
+    /// Folds the updates of a key. What cannot be folded is set aside, so that the others go on.
+    pub(crate) fn fold(&self, portion: &Portion, read: ReadKey) -> FoldedKey<K, V> {
+        let (mut updates, mut places) = (Vec::with_capacity(read.places.len()), Vec::new());
+        let mut aside = Vec::new();
+        for place in &read.places {
+            let update = portion.updates[*place].update.clone();
+            match <C as Codec<U>>::decode(&self.codec, update) {
+                Ok(update) => {
+                    updates.push(update);
+                    places.push(*place);
+                }
+                Err(error) => aside.push((*place, error.to_string())),
+            }
+        }
+        let mut refuse = |reason: &String| {
+            aside.extend(places.iter().map(|place| (*place, reason.clone())));
+        };
+        let folded = match self.decode_base(&read) {
+            Ok((key, value, values)) => match self.combine(&key, value, &values.new, updates) {
+                Ok((value, new)) => Ok((key, value, KeyValues { new, ..values })),
+                Err(reason) => {
+                    refuse(&reason);
+                    // What passes before have folded is still to be reported.
+                    self.decode_base(&read)
+                }
+            },
+            Err(reason) => {
+                refuse(&reason);
+                Err(reason)
+            }
+        };
+        FoldedKey {
+            key: read.key.clone(),
+            folded,
+            aside,
+            read,
+        }
+    }
+
+    /// Returns a key, its value before the updates, and the bytes of its values.
+    fn decode_base(&self, read: &ReadKey) -> Result<(K, Option<V>, KeyValues), String> {
+        let key = <C as Codec<K>>::decode(&self.codec, read.key.clone());
+        let key = key.map_err(|error| format!("the key: {error}"))?;
+        let base = read.base()?;
+        let value = self.decode_stored(&base)?;
+        let values = KeyValues {
+            reported: read.reported.clone()?,
+            current: read.current.clone()?,
+            new: base,
+        };
+        Ok((key, value, values))
+    }
+
+    /// Returns a value that is stored.
+    pub(crate) fn decode_stored(&self, bytes: &Option<Bytes>) -> Result<Option<V>, String> {
+        let decode = |bytes| <C as Codec<V>>::decode(&self.codec, bytes);
+        let value = bytes.clone().map(decode).transpose();
+        value.map_err(|error| format!("the value: {error}"))
+    }
+
+    /// Returns the value of a key after some updates, and its bytes, or why there is none.
+    fn combine(
+        &self,
+        key: &K,
+        value: Option<V>,
+        bytes: &Option<Bytes>,
+        updates: Vec<U>,
+    ) -> Result<(Option<V>, Option<Bytes>), String> {
+        if updates.is_empty() {
+            return Ok((value, bytes.clone()));
+        }
+        let fold = || self.combiner.fold(key, value, updates);
+        let value = catch_unwind(AssertUnwindSafe(fold))
+            .map_err(|panic| format!("the combiner panicked: {}", panic_message(&*panic)))?;
+        let encode = |value| encode(&self.codec, value);
+        let bytes = value.as_ref().map(encode).transpose()?;
+        Ok((value, bytes))
+    }
+}
+
+/// Returns the bytes of a value, or why it cannot be stored.
+fn encode<V>(codec: &impl Codec<V>, value: &V) -> Result<Bytes, String> {
+    let mut bytes = Vec::new();
+    (codec.encode(value, &mut bytes)).map_err(|error| error.to_string())?;
+    match bytes.len() {
+        fits if fits <= MAX_VALUE_BYTES => Ok(bytes.into()),
+        bytes => Err(format!(
+            "the value would have {bytes} bytes, and a record holds up to {MAX_VALUE_BYTES}"
+        )),
+    }
+}

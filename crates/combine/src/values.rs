@@ -1,0 +1,178 @@
+//! The second step of a pass: which keys it takes, and their values.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use futures::TryStreamExt;
+use futures::stream::{self, StreamExt};
+use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows};
+
+use crate::error::{Error, Result};
+use crate::keys::{Bucket, Keys};
+use crate::log::{KeyUpdates, Portion};
+use crate::record::{Current, PassState, decode_value};
+
+/// How many keys' values a pass reads at the same time. It bounds by how much they can exceed the budget.
+const READS_AT_ONCE: usize = 100;
+
+/// What a key costs a transaction beside the bytes of its keys and its value.
+const OVERHEAD_PER_KEY: usize = 77;
+
+/// How many times a transaction names a key.
+const KEYS_PER_KEY: usize = 3;
+
+/// A key of a pass, as it was read.
+#[derive(Debug)]
+pub(crate) struct ReadKey {
+    pub(crate) key: Bytes,
+    /// The places of its updates in the portion. None: it has waited for its report.
+    pub(crate) places: Vec<usize>,
+    /// The value as it was last reported, or why it does not decode.
+    pub(crate) reported: Result<Option<Bytes>, String>,
+    /// The current value, if it differs.
+    pub(crate) current: Result<Option<Current>, String>,
+}
+
+impl ReadKey {
+    /// Returns the value before the updates.
+    pub(crate) fn base(&self) -> Result<Option<Bytes>, String> {
+        let reported = self.reported.clone()?;
+        Ok(match &self.current {
+            Ok(Some(current)) => current.bytes.clone(),
+            Ok(None) => reported,
+            Err(reason) => return Err(reason.clone()),
+        })
+    }
+}
+
+/// Keys that have waited for their report.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) keys: Vec<ReadKey>,
+    /// Whether there are others whose reports are withheld.
+    pub(crate) has_withheld: bool,
+    /// Whether these are all of them, but for those of the portion.
+    pub(crate) is_whole: bool,
+}
+
+/// Returns about how many bytes of a transaction a key takes.
+pub(crate) fn cost(key: &[u8], value_bytes: usize) -> usize {
+    KEYS_PER_KEY * key.len() + value_bytes + OVERHEAD_PER_KEY
+}
+
+/// Reads the values of as many keys of a portion as a budget allows, one key at least. Returns how many
+/// updates are taken, and the keys: in the order of the log, up to the first update of the next key.
+///
+/// # Conflicts
+/// Reads by snapshot: the pass reads the range of the bucket's values.
+pub(crate) async fn take(
+    tr: &impl Transaction,
+    keys: &Keys,
+    portion: &Portion,
+    state: &PassState,
+    budget: usize,
+) -> Result<(usize, Vec<ReadKey>)> {
+    let groups = portion.by_key();
+    let read = |group: KeyUpdates| async move {
+        let largest = group.largest;
+        let key = read_key(tr, keys, group.key, state.has_current).await?;
+        Ok::<_, Error>((key, group.places, largest))
+    };
+    let mut reads = stream::iter(groups.into_iter().map(read)).buffered(READS_AT_ONCE);
+    let (mut taken, mut left) = (Vec::new(), budget);
+    let mut end = portion.updates.len();
+    while let Some((mut key, places, largest)) = reads.try_next().await? {
+        let before = key.base().ok().flatten().map_or(0, |value| value.len());
+        // The new value is not known yet: as a rule it is as long as the old one, or as an update.
+        let bytes = cost(&key.key, before.max(largest));
+        if bytes > left && !taken.is_empty() {
+            end = places[0];
+            break;
+        }
+        left = left.saturating_sub(bytes);
+        key.places = places;
+        taken.push(key);
+    }
+    for key in &mut taken {
+        key.places
+            .truncate(key.places.partition_point(|place| *place < end));
+    }
+    Ok((end, taken))
+}
+
+/// Reads keys that have waited for their report and are not in `but`, up to `limit`, and no more after the
+/// one that brings them to `bytes`.
+///
+/// # Conflicts
+/// As [`take`].
+pub(crate) async fn waiting(
+    tr: &impl Transaction,
+    keys: &Keys,
+    bucket: Bucket,
+    but: &[ReadKey],
+    (limit, bytes): (usize, usize),
+) -> Result<Waiting> {
+    let but: HashSet<&[u8]> = but.iter().map(|key| &*key.key).collect();
+    let mut waiting = Waiting {
+        is_whole: true,
+        ..Waiting::default()
+    };
+    let mut found = Vec::new();
+    let mut left = bytes;
+    let (begin, end) = keys.currents_of(bucket);
+    let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+    visit_rows(tr, query, Isolation::Snapshot, |row| {
+        let key = keys.parse_current(row.key())?;
+        if but.contains(&key[..]) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let current = Current::decode(row.key(), &row.to_value());
+        if current.as_ref().is_ok_and(|current| current.is_withheld) {
+            waiting.has_withheld = true;
+            return Ok(ControlFlow::Continue(()));
+        }
+        if found.len() == limit || left == 0 {
+            waiting.is_whole = false;
+            return Ok(ControlFlow::Break(()));
+        }
+        left = left.saturating_sub(cost(&key, row.value().len()));
+        found.push((key, current.map_err(|error| error.to_string())));
+        Ok::<_, Error>(ControlFlow::Continue(()))
+    })
+    .await?;
+    let read = |(key, current): (Vec<u8>, Result<Current, String>)| async move {
+        let key = read_key(tr, keys, key.into(), false).await?;
+        let current = current.map(Some);
+        Ok::<_, Error>(ReadKey { current, ..key })
+    };
+    let reads = stream::iter(found.into_iter().map(read)).buffered(READS_AT_ONCE);
+    waiting.keys = reads.try_collect().await?;
+    Ok(waiting)
+}
+
+/// Reads the value of a key as it was last reported, and if there may be one, its current value.
+async fn read_key(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: Bytes,
+    may_have_current: bool,
+) -> Result<ReadKey> {
+    let value_key = keys.value(&key);
+    let reported = tr.get(&value_key, Isolation::Snapshot);
+    let current_key = may_have_current.then(|| keys.current(&key));
+    let current = (current_key.as_ref()).map(|key| tr.get(key, Isolation::Snapshot));
+    let reported = reported.await?;
+    let current = match current {
+        Some(current) => current.await?,
+        None => None,
+    };
+    let reported = reported.map(|stored| decode_value(&value_key, &stored));
+    let current = current.zip(current_key);
+    let current = current.map(|(stored, key)| Current::decode(&key, &stored));
+    Ok(ReadKey {
+        key,
+        places: Vec::new(),
+        reported: reported.transpose().map_err(|error| error.to_string()),
+        current: current.transpose().map_err(|error| error.to_string()),
+    })
+}
