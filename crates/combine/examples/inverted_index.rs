@@ -104,7 +104,10 @@ async fn move_to(
 async fn check(runner: &Runner<Store>, places: &Places, index: &Index) -> Result<usize> {
     let read = |tr| async move {
         let values = places.values(&tr, None, usize::MAX, Isolation::Snapshot);
-        let values = values.await?;
+        let values = values.await?.into_iter().map(|listed| listed.value);
+        let values = values
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(keyspace::Error::from)?;
         let mut found = 0;
         for place in ["attic", "cellar", "garden"] {
             let indexed = index.people_in(&tr, place).await?;

@@ -168,7 +168,11 @@ async fn add(runner: &Runner<Store>, sums: &Sums, measured: &[(Cell, i64)]) -> R
 async fn read(runner: &Runner<Store>, sums: &Sums) -> Result<Cube> {
     let read = |tr| async move {
         let sums = sums.values(&tr, None, usize::MAX, Isolation::Snapshot);
-        Ok::<_, Error>(sums.await?.into_iter().collect())
+        let sums = sums.await?.into_iter().map(|listed| listed.value);
+        Ok::<_, Error>(
+            sums.collect::<Result<_, _>>()
+                .map_err(keyspace::Error::from)?,
+        )
     };
     runner.run(read).await
 }

@@ -106,12 +106,14 @@ impl Library {
             let counts = self
                 .counts
                 .values(&tr, None, usize::MAX, Isolation::Snapshot);
-            Ok((documents, counts.await?))
+            let counts = counts.await?.into_iter().map(|listed| listed.value);
+            let counts = counts.collect::<Result<_, _>>();
+            Ok((documents, counts.map_err(keyspace::Error::from)?))
         };
         let (documents, counts) = runner.run::<_, combine::Error, _, _, _>(read).await?;
         let text = |row: &keyspace::KeyValue| String::from_utf8_lossy(row.value()).into_owned();
         let documents = documents.iter().map(text).collect();
-        Ok((documents, counts.into_iter().collect()))
+        Ok((documents, counts))
     }
 }
 

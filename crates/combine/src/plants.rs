@@ -7,7 +7,7 @@ use conformance::plant::{Plant, Planted};
 use hc_dequeue::keyspace::error::code_of;
 use hc_dequeue::keyspace::{
     self, Bytes, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
-    Transaction, Versionstamp, read_all,
+    Transaction, read_all,
 };
 use hc_dequeue::microqueue::ItemId;
 
@@ -46,8 +46,8 @@ enum Step {
     Pass(usize, usize),
     /// Adds an update that does not decode.
     AddBroken(usize),
-    /// Adds a block that stands before all others, as a restored store may.
-    AddBefore(usize),
+    /// Adds a block that stands right after the first one, as a restored store may.
+    AddBetween(usize),
     /// A pass that withholds the reports of a key.
     Withhold(usize),
     /// Tries again what is aside first.
@@ -132,13 +132,15 @@ impl<D: Database> World<D> {
                 queue.push(&mut batch, &queue.encode_key(key(place))?, b"\xc1")?;
                 queue.stage(tr, &batch)?;
             }
-            Step::AddBefore(place) => {
+            Step::AddBetween(place) => {
                 let key = queue.encode_key(key(place))?;
+                let bucket = queue.keys.bucket(&key).0;
+                let first = queue.keys.logs.first(tr, bucket, None).await?.unwrap();
                 let id = ItemId::Commit {
-                    versionstamp: Versionstamp::new(0, 0),
-                    call: 0,
+                    versionstamp: first.versionstamp,
+                    call: u64::MAX,
                 };
-                let log = queue.keys.logs.subspace(queue.keys.bucket(&key).0);
+                let log = queue.keys.logs.subspace(bucket);
                 let length = u8::try_from(key.len()).unwrap();
                 let block = [&[1, 1, 0, 1, length, 1], &key[..], &[1]].concat();
                 tr.set(&id.key_in(&log), &block);
@@ -193,7 +195,7 @@ impl<D: Database> World<D> {
     /// Takes note of a step that has committed.
     fn note(&mut self, step: Step) {
         let (key, change) = match step {
-            Step::Add(key) | Step::AddBefore(key) => (key, 1),
+            Step::Add(key) | Step::AddBetween(key) => (key, 1),
             Step::Flood(key) => (key, FLOOD),
             Step::Initialize(key) => (key, LOADED),
             _ => return,
@@ -310,8 +312,8 @@ const CONFLICTS: [Meeting; 21] = [
     Meeting::new(PENDING, Step::Initialize(B), PASS),
     Meeting::new(PENDING, Step::Initialize(B), Step::Initialize(B)),
     Meeting::new(PENDING, Step::Withhold(A), Step::Initialize(A)),
-    // A pass clears all up to the last update that it takes.
-    Meeting::new(PENDING, Step::AddBefore(B), PASS),
+    // A pass clears all from the first to the last update that it takes.
+    Meeting::new(PENDING, Step::AddBetween(B), PASS),
     // What is aside goes one way.
     Meeting::new(UPDATE_ASIDE, Step::Redrive, Step::Redrive),
     Meeting::new(UPDATE_ASIDE, Step::Redrive, Step::Purge),
@@ -354,10 +356,10 @@ const PLANTS: [(Plant, Meeting); 6] = [
         Plant::ReadsWithoutConflicts,
         Meeting::new(&[Step::Add(A)], PASS, Step::Initialize(A)),
     ),
-    // What comes to stand before the updates taken is not cleared with them.
+    // What comes to stand between the updates taken is not cleared with them.
     (
         Plant::AddedConflictsWithoutEffect,
-        Meeting::new(&[Step::Add(A)], Step::AddBefore(B), PASS),
+        Meeting::new(PENDING, Step::AddBetween(B), PASS),
     ),
     // The end of a batch is not the end of the log.
     (

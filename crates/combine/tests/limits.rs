@@ -109,7 +109,9 @@ impl Bytewise {
             let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
             values.await
         };
-        self.runner.run(read).await.unwrap().into_iter().collect()
+        let values = self.runner.run(read).await.unwrap();
+        let decode = values.into_iter().map(|listed| listed.value);
+        decode.collect::<std::result::Result<_, _>>().unwrap()
     }
 
     async fn set_aside(&self) -> Vec<Listed<AsideId, SetAside>> {
@@ -183,7 +185,8 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
     let passes = passes.load(Ordering::Relaxed);
-    assert!(passes >= updates / 2_000, "{passes} passes");
+    // An update takes five bytes of a block.
+    assert!(passes > updates / 20_000, "{passes} passes");
     let sum = Some(i64::try_from(updates).unwrap());
     assert_eq!(
         log.reports(&world.runner).await,
@@ -196,10 +199,11 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
 async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
     let (key, loaded) = (Bytes::from("key"), Bytes::from("loaded"));
-    let largest = Bytes::from(vec![7; MAX_UPDATE_BYTES]);
-    let too_large = Bytes::from(vec![7; MAX_UPDATE_BYTES + 1]);
+    let most = MAX_UPDATE_BYTES - key.len();
+    let largest = Bytes::from(vec![7; most]);
+    let too_large = Bytes::from(vec![7; most + 1]);
     let refused = world.add(&key, &too_large).await.unwrap_err();
-    let bytes = too_large.len();
+    let bytes = key.len() + too_large.len();
     assert!(
         matches!(refused, Error::UpdateTooLarge { bytes: found, limit: MAX_UPDATE_BYTES, .. } if found == bytes),
         "{refused}"
@@ -207,7 +211,7 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     assert_eq!(world.exact(&key).await, None);
 
     world.add(&key, &largest).await.unwrap();
-    let rest = Bytes::from(vec![8; MAX_VALUE_BYTES - MAX_UPDATE_BYTES]);
+    let rest = Bytes::from(vec![8; MAX_VALUE_BYTES - most]);
     world.add(&key, &rest).await.unwrap();
     let value = Bytes::from([largest, rest].concat());
     assert_eq!(world.exact(&key).await.as_ref(), Some(&value));
@@ -244,8 +248,13 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     assert_eq!(world.settled(&other).await.as_ref(), Some(&more));
     let aside = world.set_aside().await;
     assert_eq!(aside.len(), 1);
-    let SetAside { reason, update, .. } = aside[0].value.as_ref().unwrap();
-    assert_eq!((&aside[0].id.key, &update[1..]), (&key, &more[..]));
+    let SetAside {
+        reason,
+        key: of,
+        update,
+        ..
+    } = aside[0].value.as_ref().unwrap();
+    assert_eq!((of, update), (&key, &more));
     let bytes = (MAX_VALUE_BYTES + more.len()).to_string();
     assert!(reason.contains(&bytes), "{reason}");
 
@@ -253,11 +262,13 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     assert!(world.redrive(&aside[0].id).await);
     assert!(!world.redrive(&aside[0].id).await);
     world.combine(CombineOptions::default()).await;
-    assert_eq!(world.set_aside().await, aside);
+    let again = world.set_aside().await;
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].value, aside[0].value);
     world.add(&key, &nothing).await.unwrap();
     world.combine(CombineOptions::default()).await;
     assert_eq!(world.settled(&key).await, None);
-    assert!(world.redrive(&aside[0].id).await);
+    assert!(world.redrive(&again[0].id).await);
     world.combine(CombineOptions::default()).await;
     assert_eq!(world.settled(&key).await, Some(more));
     assert_eq!(world.set_aside().await, []);
@@ -289,11 +300,12 @@ async fn values_count_as_bytes_of_a_pass(store: TestStore) {
         world.initialize(&key, &half).await.unwrap();
         world.add(&key, &more).await.unwrap();
     }
-    // Room for the updates of all of them, and for two values as they were and as they are.
-    let (most, room) = (Most::default(), 5 * half.len());
+    // Room for the updates of all of them, and for two values; and at the log's end for two more, of keys
+    // that have waited.
+    let (most, room) = (Most::default(), 3 * half.len());
     let options = CombineOptions::new().bytes_per_pass(room);
     world.combine_and_tell(options, most.clone()).await;
-    assert_eq!(most.0.load(Ordering::Relaxed), 2);
+    assert_eq!(most.0.load(Ordering::Relaxed), 4);
     let value = Bytes::from([half, more].concat());
     let expected = keys.map(|key| (key, value.clone()));
     assert_eq!(world.values().await, expected.collect());

@@ -11,7 +11,7 @@ use combine::{
 };
 use common::{LONG, Log, World};
 use conformance::stores::TestStore;
-use keyspace::{Isolation, MutationOp, Subspace, Transaction};
+use keyspace::{Bytes, Isolation, MutationOp, Subspace, Transaction};
 
 conformance::on_every_store!(threads:
     updates_become_values_and_reports,
@@ -168,7 +168,7 @@ async fn exact_values_count_what_is_pending(store: TestStore) {
     assert_eq!(world.exact("a").await, None);
 
     let (queue, key) = (&world.queue, &"a".to_owned());
-    let strict = Exact::new().most_pending(0);
+    let strict = Exact::new().most_bytes(0);
     let strict = &strict;
     let read = |tr| async move { queue.exact(&tr, key, strict).await };
     let refused = world.runner.run(read).await.unwrap_err();
@@ -222,13 +222,14 @@ async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
         .combine(CombineOptions::default(), &Log::new(&world.root))
         .await;
     let queue = &world.queue;
-    let mut all = Vec::new();
+    let (mut all, mut last) = (Vec::new(), None::<Bytes>);
     loop {
-        let after = all.last().map(|(key, _): &(String, i64)| key);
+        let after = last.as_deref();
         let page = |tr| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
         let page = world.runner.run(page).await.unwrap();
         let is_last = page.len() < 7;
-        all.extend(page);
+        last = page.last().map(|listed| listed.id.clone());
+        all.extend(page.into_iter().map(|listed| listed.value.unwrap()));
         if is_last {
             break;
         }

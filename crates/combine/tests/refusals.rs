@@ -4,10 +4,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::time::Duration;
 
+use combine::microqueue::blocks::WHOLE_BLOCK;
 use combine::microqueue::{self, ItemId};
 use combine::{
     AsideId, Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside,
@@ -27,9 +28,9 @@ conformance::on_every_store!(threads:
     updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on,
     a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes,
     a_combiner_that_panics_keeps_its_own_updates_only,
-    a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction,
+    a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
-    a_damaged_sweep_keeps_its_own_bucket_only,
+    a_damaged_pass_state_keeps_its_own_bucket_only,
     a_subspace_that_the_registry_of_ids_knows_is_refused,
 );
 
@@ -156,29 +157,36 @@ async fn settings_of_a_newer_version_are_refused(store: TestStore) {
     open().await.unwrap();
 }
 
+/// Returns a block of one update of a key.
+fn block(key: &str, update: &[u8]) -> Vec<u8> {
+    let key = encoded(key);
+    let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
+    let header = [1, 1, 0, 1, length(&key), length(update)];
+    [&header, &key[..], update].concat()
+}
+
 async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: TestStore) {
     for bytes_per_pass in [1, 1 << 20] {
         let world = World::sums(&store, 1).await;
         let log = Log::new(&world.root);
-        // Each behind the update of the first commit, and before that of the second.
+        // Each after the update of the first commit, and before that of the second.
         let first = world.add("a", 1).await;
-        let updates = world.queue.subspace();
-        let updates = updates.subspace(&("u", 0, 0, encoded("a")));
-        let bad = [
-            &b""[..],
-            b"\x09\x02",
-            b"\x01",
-            b"\x01\xff\xff",
-            b"\x01\x02\x02",
+        let updates = world.queue.subspace().subspace(&("u", 0, 0));
+        let bad_updates = [&b""[..], b"\xc1", b"\x02\x02"];
+        let whole = block("a", b"\x02");
+        let bad_blocks = [
+            Vec::new(),
+            [b"\x09", &whole[1..]].concat(),
+            [b"\x01\x01\0\x02", &whole[4..]].concat(),
+            [&whole[..], b"more"].concat(),
         ];
-        let ids: Vec<_> = (0..bad.len() as u64)
-            .map(|number| ItemId::Commit {
+        let blocks = bad_updates.iter().map(|update| block("a", update));
+        for (number, block) in (0..).zip(blocks.chain(bad_blocks.clone())) {
+            let id = ItemId::Commit {
                 versionstamp: first,
                 call: u64::MAX - number,
-            })
-            .collect();
-        for (id, record) in ids.iter().zip(bad) {
-            write(&world, &id.key_in(&updates), record).await;
+            };
+            write(&world, &id.key_in(&updates), &block).await;
         }
         world.add("a", 2).await;
         world.add("b", 4).await;
@@ -188,16 +196,33 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         assert_eq!(world.values().await, expected.clone().into());
         log.check(&world).await;
 
-        let found = set_aside(&world).await;
-        let by_id: BTreeMap<_, _> = found.iter().map(|aside| (aside.id.id, aside)).collect();
-        assert_eq!(by_id.len(), bad.len());
-        for (id, record) in ids.iter().zip(bad) {
-            let (key, aside) = (&by_id[id].id.key, by_id[id].value.as_ref().unwrap());
-            assert_eq!((&key[..], &aside.update[..]), (&encoded("a")[..], record));
-            assert!(aside.reason.starts_with("expected "), "{}", aside.reason);
+        let (mut of_updates, mut of_blocks) = (BTreeMap::new(), BTreeMap::new());
+        for aside in set_aside(&world).await {
+            let AsideId::Update { bucket, id } = &aside.id else {
+                panic!("expected an update or a block, found {:?}", aside.id);
+            };
+            assert_eq!((bucket.0, id.versionstamp), (0, first));
+            let kept = aside.value.unwrap();
+            assert!(!kept.reason.is_empty());
+            match id.index {
+                0 => {
+                    assert_eq!(kept.key, encoded("a"));
+                    of_updates.insert(kept.update.to_vec(), aside.id)
+                }
+                WHOLE_BLOCK => of_blocks.insert(kept.update.to_vec(), aside.id),
+                _ => panic!("{id:?}"),
+            };
         }
+        assert!(
+            of_updates
+                .keys()
+                .eq(&BTreeSet::from(bad_updates.map(<[u8]>::to_vec)))
+        );
+        assert!(of_blocks.keys().eq(&BTreeSet::from(bad_blocks.clone())));
+
         // One that is as bad as before comes back, one that is purged does not, nor does a repaired one.
-        let (queue, purged, repaired) = (&world.queue, &found[1].id, &found[2].id);
+        let [again, purged, repaired] = bad_updates.map(|update| &of_updates[update]);
+        let queue = &world.queue;
         let purge = |tr| async move { queue.purge(&tr, purged).await };
         assert!(world.runner.run(purge).await.unwrap());
         assert!(!world.runner.run(purge).await.unwrap());
@@ -207,11 +232,25 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
             Ok::<_, Error>(is_there)
         };
         assert!(world.runner.run(repair).await.unwrap());
-        assert!(redrive(&world, &found[0].id).await);
-        assert!(!redrive(&world, &found[1].id).await);
+        assert!(redrive(&world, again).await);
+        assert!(!redrive(&world, purged).await);
+        // A block that is broken stays aside until it is purged.
+        let broken = &of_blocks[&bad_blocks[1]];
+        let retry = |tr| async move { queue.redrive(&tr, broken).await };
+        let refused = world.runner.run(retry).await.unwrap_err();
+        assert!(
+            matches!(refused, Error::Keyspace(keyspace::Error::Corrupt { .. })),
+            "{refused}"
+        );
+        let purge = |tr| async move { queue.purge(&tr, broken).await };
+        assert!(world.runner.run(purge).await.unwrap());
         world.combine(options, &log).await;
         let left = set_aside(&world).await;
-        assert_eq!(left, [&found[..1], &found[3..]].concat());
+        assert_eq!(left.len(), bad_blocks.len());
+        let kept = left
+            .iter()
+            .map(|aside| &aside.value.as_ref().unwrap().update[..]);
+        assert_eq!(kept.filter(|kept| *kept == bad_updates[0]).count(), 2);
         assert_eq!(world.settled("a").await, Some(3 + 8));
         log.check(&world).await;
     }
@@ -227,11 +266,10 @@ async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: 
     world.combine(CombineOptions::default(), &log).await;
     let whole = set_aside(&world).await;
     let broken = &whole[1].id;
-    let bucket = world
-        .queue
-        .subspace()
-        .subspace(&("q", 0_u32, &broken.key[..]));
-    let row = broken.id.key_in(&bucket);
+    let AsideId::Update { bucket, id } = broken else {
+        panic!("expected an update, found {broken:?}");
+    };
+    let row = id.key_in(&world.queue.subspace().subspace(&("q", bucket.0, "u")));
     write(&world, &row, b"\x02newer").await;
 
     let listed = set_aside(&world).await;
@@ -284,8 +322,8 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     let found = set_aside(&world).await;
     assert_eq!(found.len(), 2);
     for aside in &found {
-        assert_eq!(aside.id.key, encoded("bad"));
-        let reason = &aside.value.as_ref().unwrap().reason;
+        let SetAside { key, reason, .. } = aside.value.as_ref().unwrap();
+        assert_eq!(key[..], encoded("bad"));
         assert!(reason.contains("on purpose, for bad"), "{reason}");
     }
     // What it takes alone counts after all.
@@ -296,18 +334,18 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     log.check(&world).await;
 }
 
-async fn a_key_that_was_added_to_has_no_exact_value_in_the_same_transaction(store: TestStore) {
-    let world = World::sums(&store, 1).await;
+async fn a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction(store: TestStore) {
+    let world = World::sums(&store, 7).await;
     for is_there_before in [false, true] {
-        for isolation in [Isolation::Snapshot, Isolation::Serializable] {
-            let (queue, a, b) = (&world.queue, &"a".to_owned(), &"b".to_owned());
+        let isolations = [Isolation::Snapshot, Isolation::Serializable];
+        for (isolation, added_to) in isolations.into_iter().zip(["a", "b"]) {
+            let (queue, a, added_to) = (&world.queue, &"a".to_owned(), &added_to.to_owned());
             let options = &Exact::new().isolation(isolation);
             let read = |tr| async move {
-                // Reading first is fine, and so is another key.
+                // Reading first is fine. Afterwards no key is, in whichever bucket.
                 let before = queue.exact(&tr, a, options).await?;
                 assert_eq!(before.is_some(), is_there_before);
-                queue.clone().add(&tr, a, &1).await?;
-                queue.exact(&tr, b, options).await?;
+                queue.clone().add(&tr, added_to, &1).await?;
                 queue.exact(&tr, a, options).await
             };
             let refused = world.runner.run(read).await.unwrap_err();
@@ -331,47 +369,54 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     add_all().await;
     world.combine(CombineOptions::default(), &log).await;
 
-    let bucket = bucket_of(&world, &keys[0]);
-    let row = world.queue.subspace();
-    let row = row.pack(&("v", 0, bucket.0, encoded(&keys[0])));
     let (queue, key) = (&world.queue, &keys[0]);
-    for damaged in [&b""[..], b"\x02\x01\x02", b"\x01\x04\x02", b"\x01\x01"] {
-        write(&world, &row, damaged).await;
+    let packed = keyspace::tuple::pack(&encoded(key));
+    let rows = world.rows("v").await;
+    let row = rows
+        .iter()
+        .find(|row| row.key().ends_with(&packed))
+        .unwrap();
+    let row = row.key();
+    for damaged in [&b""[..], b"\x02\x02", b"\x01\xc1"] {
+        write(&world, row, damaged).await;
         let settled = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
         let exact = |tr| async move { queue.exact(&tr, key, &Exact::default()).await };
-        let values = |tr| async move {
-            let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
-            values.await.map(|_| None::<i64>)
-        };
         for refused in [
             world.runner.run(settled).await.unwrap_err(),
             world.runner.run(exact).await.unwrap_err(),
-            world.runner.run(values).await.unwrap_err(),
         ] {
-            assert!(is_corrupt(&refused, &row), "{refused}");
+            assert!(is_corrupt(&refused, row), "{refused}");
         }
+        let values = |tr| async move {
+            let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
+            values.await
+        };
+        let values = world.runner.run(values).await.unwrap();
+        let (bad, good): (Vec<_>, Vec<_>) =
+            values.into_iter().partition(|listed| listed.value.is_err());
+        assert_eq!((bad.len(), good.len()), (1, keys.len() - 1));
+        assert_eq!(bad[0].id, encoded(key));
+        assert_eq!(bad[0].value.as_ref().unwrap_err().key, row);
     }
-    // The keys of other buckets go on, and with the value repaired all do.
-    write(&world, &row, b"\x02\x01\x02").await;
-    let worker = world.work(log.clone()).await;
-    let stamp = add_all().await;
-    let others: Vec<_> = keys
-        .iter()
-        .filter(|key| bucket_of(&world, key) != bucket)
-        .cloned()
-        .collect();
-    let settled = world.queue.await_settled(&world.runner, &others, stamp);
-    timeout(LONG, settled).await.unwrap();
-    write(&world, &row, b"\x01\x01\x01").await;
-    world.wait_idle().await;
-    worker.shut_down(LONG).await.unwrap();
+    // Its updates are set aside, and every other key goes on.
+    add_all().await;
+    world.combine(CombineOptions::default(), &log).await;
+    let found = set_aside(&world).await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].value.as_ref().unwrap().key, encoded(key));
+    for other in &keys[1..] {
+        assert_eq!(world.settled(other).await, Some(2));
+    }
+    write(&world, row, b"\x01\x01").await;
+    assert!(redrive(&world, &found[0].id).await);
+    world.combine(CombineOptions::default(), &log).await;
     let expected = keys.into_iter().map(|key| (key, 2));
     assert_eq!(world.values().await, expected.collect());
     log.check(&world).await;
     world.assert_nothing_left().await;
 }
 
-async fn a_damaged_sweep_keeps_its_own_bucket_only(store: TestStore) {
+async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
     let world = World::sums(&store, 2).await;
     let log = Log::new(&world.root);
     let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
@@ -395,7 +440,7 @@ async fn a_damaged_sweep_keeps_its_own_bucket_only(store: TestStore) {
         .collect();
     let settled = world.queue.await_settled(&world.runner, &others, stamp);
     timeout(LONG, settled).await.unwrap();
-    // Without the record a sweep begins anew.
+    // Without the record the first pass begins anew.
     clear(&world, &row).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

@@ -117,7 +117,8 @@ where
             queue.values(&tr, None, usize::MAX, isolation).await
         };
         let values = self.runner.run(read).await.unwrap();
-        values.into_iter().collect()
+        let decode = values.into_iter().map(|listed| listed.value);
+        decode.collect::<Result<_, _>>().unwrap()
     }
 
     /// A worker that is patient and polls seldom: what it does, it does because it was told.
@@ -164,7 +165,7 @@ where
 
     /// Panics if there is anything but values, sweeps and settings.
     pub(crate) async fn assert_nothing_left(&self) {
-        for part in ["u", "n", "c", "q", "s", "b"] {
+        for part in ["u", "c", "q", "s", "b"] {
             let rows = self.rows(part).await;
             assert_eq!(rows, [], "{part}");
         }
