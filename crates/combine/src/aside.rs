@@ -7,8 +7,9 @@ use hc_dequeue::keyspace::{
 };
 use hc_dequeue::microqueue::blocks::{EntryId, WHOLE_BLOCK, decode_block};
 
+use crate::bucket::Bucket;
 use crate::error::Result;
-use crate::keys::{AsideKey, Bucket};
+use crate::keys::AsideKey;
 use crate::queue::CombineQueue;
 use crate::record::{AsideRecord, Current, PassState};
 

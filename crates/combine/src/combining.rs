@@ -7,9 +7,9 @@ use hc_dequeue::keyspace::error::{chain, code_of};
 use hc_dequeue::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, Tx, limits};
 use parking_lot::Mutex;
 
+use crate::bucket::Bucket;
 use crate::bucket_worker::{Assignment, Job, Next};
 use crate::error::{Error, Result};
-use crate::keys::Bucket;
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
 use crate::options::CombineOptions;

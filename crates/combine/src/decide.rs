@@ -143,3 +143,156 @@ impl PassState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(value: Option<u8>) -> Option<Bytes> {
+        value.map(|value| Bytes::copy_from_slice(&[value]))
+    }
+
+    /// Every combination of reported, current and new value that can be.
+    fn all_values() -> Vec<KeyValues> {
+        let values = [None, Some(1), Some(2)];
+        let mut all = Vec::new();
+        for reported in values {
+            for new in values {
+                let of = |current| KeyValues {
+                    reported: bytes(reported),
+                    current,
+                    new: bytes(new),
+                };
+                all.push(of(None));
+                for current in values.into_iter().filter(|current| *current != reported) {
+                    for is_withheld in [false, true] {
+                        let bytes = bytes(current);
+                        all.push(of(Some(Current { bytes, is_withheld })));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns the reported and the current value after a decision.
+    fn after(values: &KeyValues, staged: Staged) -> (Option<Bytes>, Option<Current>) {
+        let current = |is_withheld| {
+            let bytes = values.new.clone();
+            Some(Current { bytes, is_withheld })
+        };
+        match staged {
+            Staged::Nothing => (values.reported.clone(), values.current.clone()),
+            Staged::Restore => (values.reported.clone(), None),
+            Staged::Report => (values.new.clone(), None),
+            Staged::Keep => (values.reported.clone(), current(false)),
+            Staged::Withhold => (values.reported.clone(), current(true)),
+        }
+    }
+
+    #[test]
+    fn a_current_value_exists_if_and_only_if_it_differs_and_no_update_is_lost() {
+        for values in all_values() {
+            for verdict in [Verdict::Report, Verdict::Defer, Verdict::Withhold] {
+                let staged = values.decide(verdict);
+                let (reported, current) = after(&values, staged);
+                let value = match &current {
+                    Some(current) => current.bytes.clone(),
+                    None => reported.clone(),
+                };
+                assert_eq!(value, values.new, "{values:?}, {verdict:?}");
+                assert!(current.is_none_or(|current| current.bytes != reported));
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_verdict_reports_and_only_what_is_not_withheld() {
+        for values in all_values() {
+            let is_reported = values.decide(Verdict::Report) == Staged::Report;
+            assert_eq!(is_reported, values.is_changed() && !values.is_withheld());
+            for verdict in [Verdict::Defer, Verdict::Withhold] {
+                assert_ne!(values.decide(verdict), Staged::Report);
+            }
+            let is_kept_aside = !values.is_changed() || {
+                let staged = values.decide(Verdict::Withhold);
+                after(&values, staged)
+                    .1
+                    .is_some_and(|current| current.is_withheld)
+            };
+            assert!(is_kept_aside, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn half_of_the_changes_are_kept_for_keys_that_have_waited() {
+        for (changes, kept) in [(1, 1), (2, 1), (3, 2), (8, 4)] {
+            assert_eq!(ChangeBudget::new(changes).for_waiting(), kept);
+        }
+        let mut budget = ChangeBudget::new(2);
+        assert_eq!([(); 3].map(|()| budget.spend()), [true, true, false]);
+    }
+
+    #[test]
+    fn a_pass_is_complete_if_it_reached_the_end_and_left_nothing_to_report() {
+        let waiting = PassState {
+            has_current: true,
+            has_to_report: true,
+            last: 5,
+            complete: 3,
+            position: None,
+        };
+        let end = PassEnd {
+            version: 7,
+            has_reached_end: true,
+            scanned: Some(true),
+            leaves_to_report: false,
+            leaves_withheld: false,
+            position: None,
+        };
+        let nothing_left = PassState {
+            has_current: false,
+            has_to_report: false,
+            last: 7,
+            complete: 7,
+            position: None,
+        };
+        assert_eq!(waiting.after(end), nothing_left);
+        assert_eq!(
+            PassState::default().after(PassEnd {
+                scanned: None,
+                ..end
+            }),
+            nothing_left
+        );
+        let withheld = waiting.after(PassEnd {
+            leaves_withheld: true,
+            ..end
+        });
+        assert!(withheld.has_current && !withheld.has_to_report && withheld.complete == 7);
+        for incomplete in [
+            PassEnd {
+                has_reached_end: false,
+                scanned: None,
+                ..end
+            },
+            PassEnd {
+                scanned: Some(false),
+                ..end
+            },
+            PassEnd {
+                leaves_to_report: true,
+                ..end
+            },
+        ] {
+            let after = waiting.after(incomplete);
+            assert!(after.has_current && after.has_to_report && after.complete == 3);
+        }
+        // Of values that are withheld it keeps knowing, without a look at them.
+        let after = withheld.after(PassEnd {
+            scanned: None,
+            ..end
+        });
+        assert!(after.has_current && !after.has_to_report);
+    }
+}

@@ -7,7 +7,7 @@ use hc_dequeue::keyspace::recipe::SettingsDiffer;
 use hc_dequeue::keyspace::{self, Bytes, Subspace};
 use hc_dequeue::microqueue;
 
-use crate::keys::Bucket;
+use crate::bucket::Bucket;
 use crate::settings::{InvalidSettings, SettingsRecord};
 
 /// The result of every operation of this crate.

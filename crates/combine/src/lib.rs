@@ -4,8 +4,8 @@
 //! # What it guarantees
 //!
 //! - **The new value of a report covers every update of the key that was committed before the pass
-//!   began**, in as many passes as it takes: a key is reported by the pass that finds no more of its
-//!   updates.
+//!   began**, in as many passes as it takes: keys are reported by a pass that reaches the end of their
+//!   bucket's log.
 //! - **The old value of a report is the new value of the report before.** Reports of a key are a chain
 //!   without a gap. A value that ends where it was is not reported.
 //! - Adding an update never conflicts, on any key, however many do it at the same time.
@@ -16,7 +16,8 @@
 //! # Key schema
 //!
 //! Everything lies under the queue's subspace; `docs/schema.md` in the repository has the bytes. An
-//! update waits in its *bucket*, a hash of its key, and leaves a notification there.
+//! update waits in the log of its *bucket*, a range of the hashes of keys. What one call adds to a bucket
+//! is one row there, a [block](hc_dequeue::microqueue::blocks).
 //!
 //! # Example
 //!
@@ -63,8 +64,8 @@
 //! - Commit additions exactly once, as [`Runner::run`] does: a repeated addition counts twice.
 //! - Let an observer do what it does through its transaction alone, since it may run several times for
 //!   one commit, and in less than [its time](WorkerOptions::time_limit).
-//! - Run workers as fast as writers write: updates that nobody combines pile up, and a key that gets
-//!   more of them than a pass takes, pass after pass, is reported when that ends.
+//! - Run enough workers for the rate of updates. A bucket that gets more of them than its passes take goes
+//!   on folding, and reports nothing until it has caught up.
 //! - Look at what was [set aside](CombineQueue::set_aside).
 //!
 //! # What it never does
@@ -80,24 +81,25 @@
 //! |---|---|---|
 //! | `add`, `add_all` | nothing | never |
 //! | `settled`, `values` | values, by snapshot or not | if not: a value that it read was reported anew |
-//! | `exact` | a value and its pending updates, by snapshot or not | if not: the key was added to, or combined |
+//! | `exact`, `exact_many` | values and the pending updates of their buckets, by snapshot or not | if not: the bucket was added to, or a key changed |
 //! | `is_settled`, `pending`, `set_aside` | by snapshot | never |
-//! | `initialize` | the value | a pass has combined the key |
-//! | `redrive`, `purge` | the update that is aside | another did the same |
-//! | a pass | the bucket's sweep; the values; the ranges of updates taken | another pass was made over the bucket, a key was initialized, an update came back into such a range |
+//! | `initialize` | the value and the current value | a pass has combined the key |
+//! | `redrive`, `purge` | the record that is aside; of a key also the state of the bucket's passes | another did the same; of a key also if a pass was made over the bucket |
+//! | a pass | the state of the bucket's passes; all values of the bucket; its log up to the last block taken | another pass was made over the bucket, a key of it was initialized or redriven |
 //!
 //! A cascade of queues is exact at every level once each has been idle in turn. What is added by the
 //! transaction that the observer runs in counts as committed after that pass.
 //!
 //! # Limits
 //!
-//! - An update takes up to [`MAX_UPDATE_BYTES`] and a value up to [`MAX_VALUE_BYTES`], as encoded. A
-//!   combiner that goes beyond sets the updates aside.
+//! - An update takes up to [`MAX_UPDATE_BYTES`] and a value up to [`MAX_VALUE_BYTES`], as encoded,
+//!   an update together with its key. A combiner that goes beyond sets the updates aside.
 //! - A pass stays within its [budget](CombineOptions::bytes_per_pass) and a transaction's limits,
-//!   whatever the observer adds: when it was too large or took too long, it is tried with less. A change
-//!   that alone does not fit is not reported, and its last update set aside.
-//! - One key, the wake stamp, is written by every addition, and one per bucket: on a large cluster the
-//!   storage server that has them bounds the rate of one queue.
+//!   whatever the observer adds: when it was too large or took too long, it is tried with fewer changes. A
+//!   change that alone does not fit is not reported: the reports of its key are withheld until `redrive`.
+//! - [`exact`](CombineQueue::exact) reads the whole log of a bucket, up to eight mebibytes by default.
+//! - One key, the wake stamp, is written by every addition: on a large cluster the storage server that has
+//!   it bounds the rate of one queue.
 //!
 //! # Observing
 //!
@@ -118,6 +120,7 @@
 //! [`Runner::run`]: hc_dequeue::keyspace::Runner::run
 
 mod aside;
+mod bucket;
 pub mod bucket_worker;
 mod combiner;
 mod combining;
@@ -142,10 +145,10 @@ mod values;
 mod worker;
 
 pub use crate::aside::{AsideId, SetAside};
+pub use crate::bucket::Bucket;
 pub use crate::bucket_worker::Pending;
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{Error, Result};
-pub use crate::keys::Bucket;
 pub use crate::observer::{Change, ChangeObserver, Unobserved};
 pub use crate::options::CombineOptions;
 pub use crate::queue::CombineQueue;

@@ -1,14 +1,15 @@
 //! The first step of a pass: the updates of a bucket in the order of their commits, and which keys they
 //! are of.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Transaction, key_after};
 use hc_dequeue::microqueue::blocks::{Entry, EntryId, StoredBlock};
 
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::keys::{Bucket, Keys};
+use crate::keys::Keys;
 
 /// What a pass has read from the log of its bucket, from the first update on that is not folded yet.
 #[derive(Debug, Default)]
@@ -117,7 +118,7 @@ impl Portion {
     /// Groups the updates by key, in the order in which the keys come first.
     pub(crate) fn by_key(&self) -> Vec<KeyUpdates> {
         let mut groups: Vec<KeyUpdates> = Vec::new();
-        let mut found: HashMap<&Bytes, usize> = HashMap::with_capacity(self.updates.len());
+        let mut found: BTreeMap<&Bytes, usize> = BTreeMap::new();
         for (place, update) in self.updates.iter().enumerate() {
             let group = *found.entry(&update.key).or_insert_with(|| {
                 groups.push(KeyUpdates {

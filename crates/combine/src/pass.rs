@@ -31,10 +31,10 @@ use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::error::panic_message;
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transaction};
 
+use crate::bucket::Bucket;
 use crate::decide::{ChangeBudget, KeyValues, PassEnd, Staged, Verdict};
 use crate::error::{Error, Result};
 use crate::fold::FoldedKey;
-use crate::keys::Bucket;
 use crate::log::Portion;
 use crate::observer::{Change, ChangeObserver};
 use crate::queue::CombineQueue;

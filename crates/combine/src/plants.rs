@@ -12,9 +12,9 @@ use hc_dequeue::keyspace::{
 use hc_dequeue::microqueue::ItemId;
 
 use crate::aside::AsideId;
+use crate::bucket::Bucket;
 use crate::combiner::Sum;
 use crate::error::Result;
-use crate::keys::Bucket;
 use crate::observer::Change;
 use crate::pass::{Pass, Plan, StagedPass};
 use crate::queue::CombineQueue;

@@ -9,9 +9,10 @@ use hc_dequeue::keyspace::{
 };
 use hc_dequeue::microqueue::blocks::BlockBatch;
 
+use crate::bucket::Bucket;
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
-use crate::keys::{Bucket, Keys};
+use crate::keys::Keys;
 use crate::record::MAX_UPDATE_BYTES;
 use crate::settings::{Settings, SettingsRecord};
 

@@ -1,6 +1,6 @@
 //! Looking at values: as they were reported, and exactly.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -15,9 +15,9 @@ use hc_dequeue::keyspace::{
 use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::EntryId;
 
+use crate::bucket::Bucket;
 use crate::bucket_worker::Pending;
 use crate::error::{Error, Result};
-use crate::keys::Bucket;
 use crate::queue::CombineQueue;
 use crate::record::{Current, decode_value};
 
@@ -70,6 +70,9 @@ impl Exact {
         self
     }
 }
+
+/// The updates of some keys that are not folded yet, each with the row of its block.
+type PendingUpdates<'a> = BTreeMap<&'a Bytes, Vec<(Bytes, Bytes)>>;
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -148,8 +151,7 @@ where
         let encoded = keys.iter().map(|key| self.encode_key(key));
         let encoded: Vec<Bytes> = encoded.map(|key| Ok(key?.into())).collect::<Result<_>>()?;
         let buckets: BTreeSet<_> = encoded.iter().map(|key| self.keys.bucket(key)).collect();
-        let mut pending: HashMap<&Bytes, Vec<U>> =
-            encoded.iter().map(|key| (key, Vec::new())).collect();
+        let mut pending: PendingUpdates<'_> = encoded.iter().map(|key| (key, Vec::new())).collect();
         for bucket in buckets {
             self.read_pending(tr, bucket, options, &mut pending).await?;
         }
@@ -158,11 +160,14 @@ where
             .map(|key| self.current(tr, key, options.isolation));
         let mut values = try_join_all(reads).await?;
         for ((key, encoded), value) in keys.iter().zip(&encoded).zip(&mut values) {
-            // The same key may be asked for twice.
-            let updates = pending
-                .get_mut(encoded)
-                .map(std::mem::take)
-                .unwrap_or_default();
+            let decode = |(row, update): &(Bytes, Bytes)| {
+                let update = <C as Codec<U>>::decode(&self.codec, update.clone());
+                update.map_err(|error| error.at(row.to_vec()))
+            };
+            let updates: Vec<U> = pending[encoded]
+                .iter()
+                .map(decode)
+                .collect::<Result<_, _>>()?;
             if updates.is_empty() {
                 continue;
             }
@@ -194,7 +199,7 @@ where
         tr: &impl Transaction,
         bucket: Bucket,
         options: &Exact,
-        pending: &mut HashMap<&Bytes, Vec<U>>,
+        pending: &mut PendingUpdates<'_>,
     ) -> Result<()> {
         let logs = &self.keys.logs;
         if options.isolation == Isolation::Serializable {
@@ -219,8 +224,7 @@ where
             let entries = block.entries().unwrap_or_default();
             for entry in entries.into_iter().skip(folded.into()) {
                 if let Some(updates) = pending.get_mut(&entry.key) {
-                    let update = <C as Codec<U>>::decode(&self.codec, entry.value);
-                    updates.push(update.map_err(|error| error.at(block.row.to_vec()))?);
+                    updates.push((block.row.clone(), entry.value));
                 }
             }
             Ok::<_, Error>(ControlFlow::Continue(()))

@@ -8,8 +8,8 @@ use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::recipe::wait_until_none;
 use hc_dequeue::keyspace::{Database, Isolation, KeySelector, Runner, Transaction, Versionstamp};
 
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::keys::Bucket;
 use crate::queue::CombineQueue;
 use crate::record::{Current, PassState};
 

@@ -1,14 +1,15 @@
 //! The second step of a pass: which keys it takes, and their values.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
 use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows};
 
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::keys::{Bucket, Keys};
+use crate::keys::Keys;
 use crate::log::{KeyUpdates, Portion};
 use crate::record::{Current, PassState, decode_value};
 
@@ -112,7 +113,7 @@ pub(crate) async fn waiting(
     but: &[ReadKey],
     (limit, bytes): (usize, usize),
 ) -> Result<Waiting> {
-    let but: HashSet<&[u8]> = but.iter().map(|key| &*key.key).collect();
+    let but: BTreeSet<&[u8]> = but.iter().map(|key| &*key.key).collect();
     let mut waiting = Waiting {
         is_whole: true,
         ..Waiting::default()

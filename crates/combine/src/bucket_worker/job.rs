@@ -6,7 +6,7 @@ use std::time::Duration;
 use hc_dequeue::keyspace::{self, Bytes, Transaction};
 use hc_dequeue::session::SessionId;
 
-use crate::keys::Bucket;
+use crate::bucket::Bucket;
 
 /// Something to be done bucket by bucket, by sessions that divide the buckets between them.
 pub trait Job: Send + Sync + 'static {

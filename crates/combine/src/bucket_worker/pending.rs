@@ -9,7 +9,7 @@ use hc_dequeue::microqueue::blocks::{BlockLogs, EntryId};
 use metrics::{Label, gauge};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::keys::Bucket;
+use crate::bucket::Bucket;
 
 /// How many bytes of blocks are read at most to count what is in them.
 const MOST_COUNTED_BYTES: usize = 1 << 20;

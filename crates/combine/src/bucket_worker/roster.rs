@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use hc_dequeue::keyspace::Bytes;
 use hc_dequeue::session::SessionId;
 
-use crate::keys::{Bucket, bond};
+use crate::bucket::Bucket;
+use crate::keys::bond;
 
 /// For how many rounds a bucket of another session has stood still.
 #[derive(Debug)]

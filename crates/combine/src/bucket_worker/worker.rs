@@ -17,7 +17,7 @@ use tracing::Instrument;
 use super::job::{Assignment, Job, Next};
 use super::options::BucketWorkerOptions;
 use super::roster::Roster;
-use crate::keys::Bucket;
+use crate::bucket::Bucket;
 
 /// How long to wait after a read that failed, or a step that panicked.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);

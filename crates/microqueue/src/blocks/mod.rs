@@ -4,6 +4,8 @@
 //! entry is a key and a value, as bytes. Recipes that divide their keys into buckets keep one log for
 //! each bucket, and [`BlockLogs`] is all logs of a recipe.
 //!
+//! # Key schema
+//!
 //! ```text
 //! (logs, log, versionstamp, call)  =  block
 //!
