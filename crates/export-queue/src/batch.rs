@@ -8,38 +8,119 @@
 //!
 //! A worker that dies between 2 and 3 leaves a batch that is exported again. One that hangs there until
 //! another one has the claim cannot set the position any more.
+//!
+//! A batch may begin and end inside of a block. The position is then the last entry exported, and the
+//! block stays until every subscription has exported the whole of it.
 
 use std::ops::ControlFlow;
 
 use combine::Bucket;
 use combine::hc_dequeue::session::{Life, SessionId};
-use combine::keyspace::codec::Codec;
-use combine::keyspace::transaction::key_after;
-use combine::keyspace::{Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, visit_rows};
-use combine::microqueue::Item;
+use combine::keyspace::codec::{Codec, DecodeError};
+use combine::keyspace::{Bytes, Isolation, Transaction};
+use combine::microqueue::blocks::{Entry, EntryId, StoredBlock};
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 
 use crate::error::{Error, Result};
-use crate::record::{Entry, Letter, decode_claim, decode_position, encode_claim, encode_position};
-use crate::sequence::Sequence;
+use crate::record::{Letter, decode_claim, decode_position, encode_claim, encode_position};
+use crate::sequence::{SEQUENCE_BYTES, Sequence};
 use crate::subscription::Subscription;
 
 /// How much to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Portion {
+    /// A broken block counts as one.
     pub(crate) entries: usize,
-    /// Of keys and values in the store. At least one entry is read.
+    /// Of keys, values and sequences. At least one entry is read.
     pub(crate) bytes: usize,
 }
 
-/// Entries behind the position of a bucket.
+/// What stands after the position of a bucket.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// At least one, in commit order.
-    pub(crate) entries: Vec<Item<Entry>>,
+    /// In commit order.
+    pub(crate) entries: Vec<(Sequence, Entry)>,
+    /// Blocks that do not decode.
+    pub(crate) broken: Vec<BrokenBlock>,
+    /// The position once all of that is exported or given up.
+    pub(crate) end: Sequence,
     pub(crate) bytes: usize,
     pub(crate) has_more: bool,
+}
+
+/// A block that does not decode.
+#[derive(Debug)]
+pub(crate) struct BrokenBlock {
+    pub(crate) sequence: Sequence,
+    pub(crate) bytes: Bytes,
+    pub(crate) error: DecodeError,
+}
+
+impl Batch {
+    fn new(end: Sequence) -> Self {
+        Self {
+            entries: Vec::new(),
+            broken: Vec::new(),
+            end,
+            bytes: 0,
+            has_more: false,
+        }
+    }
+
+    /// Returns how many entries and broken blocks there are. None: a position says that more of a block is
+    /// exported than there is, and only moves.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len() + self.broken.len()
+    }
+
+    /// Takes what is not exported of a block, the first `exported` entries of which are.
+    fn take(&mut self, block: &StoredBlock, exported: usize, portion: Portion) -> ControlFlow<()> {
+        let entries = match block.entries() {
+            Ok(entries) => entries,
+            Err(error) => return self.take_broken(block, error, portion),
+        };
+        for (index, entry) in (0..).zip(entries).skip(exported) {
+            self.make_room(entry_bytes(&entry), portion)?;
+            self.end = Sequence::of(EntryId { index, ..block.id });
+            self.entries.push((self.end, entry));
+        }
+        self.end = Sequence::of(block.id);
+        ControlFlow::Continue(())
+    }
+
+    fn take_broken(
+        &mut self,
+        block: &StoredBlock,
+        error: DecodeError,
+        portion: Portion,
+    ) -> ControlFlow<()> {
+        self.make_room(block.bytes.len(), portion)?;
+        self.end = Sequence::of(block.id);
+        self.broken.push(BrokenBlock {
+            sequence: self.end,
+            bytes: block.bytes.clone(),
+            error,
+        });
+        ControlFlow::Continue(())
+    }
+
+    /// Breaks if the batch is full without so many bytes more.
+    fn make_room(&mut self, bytes: usize, portion: Portion) -> ControlFlow<()> {
+        let bytes = self.bytes + bytes;
+        let is_full = self.count() >= portion.entries || bytes > portion.bytes;
+        if is_full && self.count() > 0 {
+            self.has_more = true;
+            return ControlFlow::Break(());
+        }
+        self.bytes = bytes;
+        ControlFlow::Continue(())
+    }
+}
+
+/// Returns how many bytes of a batch an entry takes.
+fn entry_bytes(entry: &Entry) -> usize {
+    entry.key.len() + entry.value.len() + SEQUENCE_BYTES
 }
 
 /// Who has a bucket, and how far it is.
@@ -65,7 +146,7 @@ impl<K, V, C> Subscription<K, V, C>
 where
     C: Codec<K> + Codec<V>,
 {
-    /// Claims a bucket and reads entries behind its position. A session that lives loses its claim only
+    /// Claims a bucket and reads entries after its position. A session that lives loses its claim only
     /// if that is `stalled`: it has not moved since.
     ///
     /// # Conflicts
@@ -106,49 +187,35 @@ where
         if is_paused {
             return Ok(ClaimOutcome::Nothing);
         }
-        let batch = self.read(tr, bucket, position, portion).await?;
-        if batch.entries.is_empty() {
+        let Some(batch) = self.read(tr, bucket, position, portion).await? else {
             return Ok(ClaimOutcome::Nothing);
-        }
+        };
         if claim != Some(session) {
             tr.set(&claim_key, &encode_claim(session));
         }
         Ok(ClaimOutcome::Batch(batch))
     }
 
-    /// Reads entries behind a position.
+    /// Reads entries after a position. `None`: there is no block.
     ///
-    /// By snapshot: nobody adds before what is there, since a later commit has a larger stamp, and only
-    /// what every subscription has passed is cleared.
+    /// By snapshot: nothing is added before what is there, since a later commit has a larger stamp, and
+    /// only what every subscription has passed is cleared.
     async fn read(
         &self,
         tr: &impl Transaction,
         bucket: Bucket,
         position: Option<Sequence>,
         portion: Portion,
-    ) -> Result<Batch> {
-        let log = self.queue.keys.log(bucket);
-        let (begin, end) = self.behind(bucket, position);
-        let mut batch = Batch {
-            entries: Vec::new(),
-            bytes: 0,
-            has_more: false,
-        };
-        let limit = portion.entries.saturating_add(1);
-        let query = RangeQuery::keys(begin, end).limit(limit);
-        let query = query.mode(StreamingMode::WantAll);
-        visit_rows(tr, query, Isolation::Snapshot, |row| {
-            let bytes = batch.bytes + row.key().len() + row.value().len();
-            let is_full = batch.entries.len() == portion.entries || bytes > portion.bytes;
-            if is_full && !batch.entries.is_empty() {
-                batch.has_more = true;
-                return Ok(ControlFlow::Break(()));
-            }
-            batch.entries.push(log.decode(&row)?);
-            batch.bytes = bytes;
-            Ok::<_, Error>(ControlFlow::Continue(()))
-        })
-        .await?;
+    ) -> Result<Option<Batch>> {
+        let position = position.map(|position| position.id());
+        let mut batch: Option<Batch> = None;
+        let visited = (self.queue.keys.logs).visit(tr, bucket.0, position, |block| {
+            let last = position.filter(|position| position.block() == block.id.block());
+            let exported = last.map_or(0, |last| usize::from(last.index) + 1);
+            let batch = batch.get_or_insert_with(|| Batch::new(Sequence::of(block.id)));
+            Ok::<_, Error>(batch.take(&block, exported, portion))
+        });
+        visited.await?;
         Ok(batch)
     }
 
@@ -184,7 +251,7 @@ where
             tr.clear(&claim_key);
         }
         for (sequence, letter) in &advance.dead {
-            tr.set(&keys.letter(&self.name, sequence), &letter.encode()?);
+            tr.set(&keys.letter(&self.name, sequence), &letter.encode());
         }
         let others = stored
             .subscriptions
@@ -201,34 +268,12 @@ where
         // One that has exported nothing yet has passed nothing.
         let passed = (others.into_iter()).fold(Some(advance.position), Option::min);
         if let Some(passed) = passed {
-            let log = keys.log(bucket);
-            let end = key_after(&passed.id().key_in(log.subspace()));
-            tr.clear_range(log.subspace().bytes(), &end);
+            // Up to the block that the slowest one is inside of, or past it if that one has all of it.
+            let (begin, _) = keys.logs.after(bucket.0, None);
+            let (end, _) = keys.logs.after(bucket.0, Some(passed.id()));
+            tr.clear_range(&begin, &end);
         }
         Ok(true)
-    }
-
-    /// The range of the entries behind a position.
-    pub(crate) fn behind(&self, bucket: Bucket, position: Option<Sequence>) -> (Vec<u8>, Vec<u8>) {
-        let log = self.queue.keys.log(bucket);
-        let (begin, end) = log.subspace().range();
-        let begin = position.map_or(begin, |position| {
-            key_after(&position.id().key_in(log.subspace()))
-        });
-        (begin, end)
-    }
-
-    /// Reads the first entry behind the position of a bucket.
-    pub(crate) async fn first(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-    ) -> Result<Option<KeyValue>> {
-        let position = self.position(tr, bucket, Isolation::Snapshot).await?;
-        let (begin, end) = self.behind(bucket, position);
-        let first = RangeQuery::keys(begin, end).limit(1);
-        let batch = tr.get_range(&first, Isolation::Snapshot).await?;
-        Ok(batch.rows.into_iter().next())
     }
 
     /// Reads up to where a bucket is exported.
@@ -247,9 +292,9 @@ where
 /// How far a batch moves the position, and what else becomes of it.
 #[derive(Debug)]
 pub(crate) struct Advance {
-    /// The last entry of it.
+    /// The last entry of it, or the end of its block.
     pub(crate) position: Sequence,
-    /// Which of its entries were not exported, and are not tried again.
+    /// Which of its entries and blocks were not exported, and are not tried again.
     pub(crate) dead: Vec<(Sequence, Letter)>,
     /// Whether another session may have the bucket.
     pub(crate) gives_up: bool,

@@ -23,7 +23,8 @@ pub enum Error {
     #[error("export queue operation failed")]
     Keyspace(#[from] keyspace::Error),
 
-    /// The microqueue that the entries of a bucket are refused the operation.
+    /// The log of entries refused the operation: [`StampAhead`](microqueue::Error::StampAhead) or
+    /// [`PrefixTooLong`](microqueue::Error::PrefixTooLong).
     #[error(transparent)]
     Log(#[from] microqueue::Error),
 
@@ -67,7 +68,7 @@ pub enum Error {
         queue: Subspace,
     },
 
-    /// The entry is larger than a record can hold. Nothing was staged.
+    /// The entry is larger than a block can hold. Nothing was staged.
     #[error("entry of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
     EntryTooLarge {
         /// The queue's subspace.

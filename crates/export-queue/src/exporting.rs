@@ -8,7 +8,7 @@ use combine::bucket_worker::{Assignment, Job, Next};
 use combine::keyspace::codec::Codec;
 use combine::keyspace::error::{chain, code_of, panic_message};
 use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction};
-use combine::microqueue::Item;
+use combine::microqueue::blocks::Entry;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::{FutureExt, try_join};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport};
 use crate::metrics::Metrics;
 use crate::options::ExportOptions;
-use crate::record::{Entry, Letter};
+use crate::record::{Kept, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
@@ -159,7 +159,7 @@ where
         let is_set = self.runner.run(set).await.inspect_err(|error| {
             if code_of(error) == Some(Code::TRANSACTION_TOO_LARGE) {
                 // So many dead letters do not fit. Fewer entries have fewer.
-                retry.limit = Some((batch.entries.len() / 2).max(1));
+                retry.limit = Some((batch.count() / 2).max(1));
             }
         });
         if !is_set? {
@@ -210,13 +210,14 @@ where
         retry: &mut RetryState,
         batch: &Batch,
     ) -> Result<Advance> {
-        let sequence = |entry: &Item<Entry>| Sequence::of(&entry.id);
-        let position = batch.entries.iter().map(sequence).max();
-        let position = position.expect("a batch has an entry at least");
-        let repeats = (batch.entries.iter()).filter(|entry| Some(sequence(entry)) <= retry.given);
+        let repeats = (batch.entries.iter()).filter(|(sequence, _)| Some(*sequence) <= retry.given);
         self.metrics.repeats.increment(repeats.count() as u64);
-        retry.given = retry.given.max(Some(position));
-        let mut dead = Vec::new();
+        retry.given = retry.given.max(Some(batch.end));
+        let broken = batch.broken.iter().map(|block| {
+            let kept = Kept::Block(block.bytes.clone());
+            self.bury(block.sequence, 0, block.error.to_string(), kept)
+        });
+        let mut dead: Vec<_> = broken.collect();
         let exports = self.decode(&batch.entries, &mut dead);
         let began = self.runner.environment().now();
         if let Err(error) = self.call(exports).await {
@@ -224,10 +225,10 @@ where
         }
         let took = self.runner.environment().now().saturating_sub(began);
         self.metrics
-            .exported(batch.entries.len() - dead.len(), batch.bytes, took);
+            .exported(batch.count() - dead.len(), batch.bytes, took);
         self.metrics.dead.increment(dead.len() as u64);
         Ok(Advance {
-            position,
+            position: batch.end,
             dead,
             gives_up: !batch.has_more || !assignment.is_owner,
         })
@@ -236,28 +237,24 @@ where
     /// Returns the batch as the exporter gets it: key by key. What does not decode is dead at once.
     fn decode(
         &self,
-        entries: &[Item<Entry>],
+        entries: &[(Sequence, Entry)],
         dead: &mut Vec<(Sequence, Letter)>,
     ) -> Vec<SequencedExport<K, V>> {
         // Those of one key stay in their order.
         let mut by_key: Vec<_> = entries.iter().collect();
-        by_key.sort_by(|one, other| one.value.key.cmp(&other.value.key));
+        by_key.sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let mut batch = Vec::with_capacity(entries.len());
-        for of_key in by_key.chunk_by(|one, other| one.value.key == other.value.key) {
+        for of_key in by_key.chunk_by(|(_, one), (_, other)| one.key == other.key) {
             let skipped = match self.options.coalesce {
                 true => of_key.len() - 1,
                 false => 0,
             };
-            for entry in &of_key[skipped..] {
-                let sequence = Sequence::of(&entry.id);
-                match self.subscription.queue.decode(&entry.value) {
-                    Ok((key, value)) => batch.push(SequencedExport {
-                        key,
-                        value,
-                        sequence,
-                    }),
+            for (sequence, entry) in &of_key[skipped..] {
+                match self.subscription.queue.decode(entry) {
+                    Ok((key, value)) => batch.push(SequencedExport::new(key, value, *sequence)),
                     Err(error) => {
-                        dead.push(self.bury(sequence, 0, error.to_string(), &entry.value));
+                        let kept = Kept::Entry(entry.clone());
+                        dead.push(self.bury(*sequence, 0, error.to_string(), kept));
                     }
                 }
             }
@@ -270,14 +267,18 @@ where
         sequence: Sequence,
         failures: u32,
         reason: String,
-        entry: &Entry,
+        kept: Kept,
     ) -> (Sequence, Letter) {
         let subscription = self.subscription.name();
-        tracing::warn!(subscription, %sequence, failures, reason, "an entry is a dead letter");
+        let what = match kept {
+            Kept::Entry(_) => "an entry",
+            Kept::Block(_) => "a block",
+        };
+        tracing::warn!(subscription, %sequence, failures, reason, "{what} is a dead letter");
         let letter = Letter {
             failures,
             reason,
-            entry: entry.clone(),
+            kept,
         };
         (sequence, letter)
     }
@@ -306,18 +307,18 @@ where
     fn refuse(
         &self,
         retry: &mut RetryState,
-        entries: &[Item<Entry>],
+        entries: &[(Sequence, Entry)],
         error: Error,
     ) -> Result<(Sequence, Letter)> {
-        if let [entry] = entries {
-            let sequence = Sequence::of(&entry.id);
-            let before = retry.failing.filter(|(failing, _)| *failing == sequence);
+        if let [(sequence, entry)] = entries {
+            let before = retry.failing.filter(|(failing, _)| failing == sequence);
             let failures = before.map_or(0, |(_, failures)| failures) + 1;
             let limit = self.options.dead_letter_after;
             if limit.is_some_and(|limit| failures >= limit) {
-                return Ok(self.bury(sequence, failures, reason_of(&error), &entry.value));
+                let kept = Kept::Entry(entry.clone());
+                return Ok(self.bury(*sequence, failures, reason_of(&error), kept));
             }
-            retry.failing = Some((sequence, failures));
+            retry.failing = Some((*sequence, failures));
         } else if retry.failures + 1 >= FAILURES_BEFORE_BISECTION {
             retry.limit = Some(entries.len() / 2);
         }

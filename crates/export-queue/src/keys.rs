@@ -4,26 +4,26 @@
 //! (queue, "m")                            = settings
 //! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
 //!                                           something, or with which a worker or a pause came or went
-//! (queue, "e", bucket, sequence)          = entry
-//! (queue, "p", subscription, bucket)      = position: nothing up to it is exported again
+//! (queue, "e", bucket, block)             = block of entries: pairs of key and value
+//! (queue, "p", subscription, bucket)      = position: the last entry that is exported
 //! (queue, "c", subscription, bucket)      = claim: the session that exports
 //! (queue, "o", subscription)              = empty: nothing is exported while it is there
-//! (queue, "d", subscription, sequence)    = dead letter
+//! (queue, "d", subscription, block, index) = dead letter, or with index 65,535 that of a whole block
 //! (queue, "s", subscription, "s", session) = worker's session: 01, then 01 alive or 00 dead
 //! (queue, "s", subscription, "b", session) = its heartbeat: versionstamp
 //!
-//! bucket        tuple integer: XXH3 (64 bits, no seed) of the key's bytes, modulo the bucket count
-//! sequence      two tuple elements: versionstamp, call
+//! bucket        tuple integer: hash * bucket count / 65,536, rounded down, where hash is the first 16
+//!               bits of XXH3 (64 bits, no seed) of the key's bytes
+//! block         two tuple elements: versionstamp, call; microqueue's log of blocks has the bytes
+//! index         tuple integer: the place of the entry in the block, from 0
 //! subscription  tuple string: its name
 //! session       tuple byte string: 16 random bytes
 //!
-//! entry         01 (microqueue's format), then
-//!     0..4    length of the key
-//!     4..     key, then the value: the codec's bytes
 //! position
 //!     0       format, 01
-//!     1..11   versionstamp
-//!     11..19  call
+//!     1..11   versionstamp of the block
+//!     11..19  its call
+//!     19..21  index of the entry, or 65,535 if all of the block is exported
 //! claim
 //!     0       format, 01
 //!     1..17   session
@@ -31,7 +31,8 @@
 //!     0       format, 01
 //!     1..5    how often it has failed
 //!     5       length of the reason
-//!     6..     reason in UTF-8, then the entry from the length of the key on
+//!     6..     reason in UTF-8, then four bytes of the key's length, the key, and the value: the codec's
+//!             bytes; of a whole block its bytes
 //! settings
 //!     0       format, 01
 //!     1..5    bucket count
@@ -46,30 +47,25 @@
 use combine::Bucket;
 use combine::hc_dequeue::session::Sessions;
 use combine::keyspace::{Environment, Subspace, Transaction};
-use combine::microqueue::{ItemId, MicroQueue};
+use combine::microqueue::blocks::{BlockLogs, EntryId};
 
-use crate::record::{Entry, EntryCodec};
 use crate::sequence::Sequence;
-
-/// The entries of a bucket, in commit order.
-pub(crate) type Log = MicroQueue<Entry, EntryCodec>;
 
 /// The parts of a queue's subspace.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     pub(crate) queue: Subspace,
     pub(crate) bucket_count: u32,
-    entries: Subspace,
-    env: Environment,
+    /// The entries, one log for each bucket.
+    pub(crate) logs: BlockLogs,
 }
 
 impl Keys {
     pub(crate) fn new(queue: Subspace, bucket_count: u32, env: Environment) -> Self {
         Self {
-            entries: queue.subspace(&"e"),
+            logs: BlockLogs::new(queue.subspace(&"e"), bucket_count, env),
             queue,
             bucket_count,
-            env,
         }
     }
 
@@ -87,11 +83,6 @@ impl Keys {
 
     pub(crate) fn wake(&self) -> Vec<u8> {
         self.queue.pack(&"w")
-    }
-
-    /// The entries of a bucket.
-    pub(crate) fn log(&self, bucket: Bucket) -> Log {
-        MicroQueue::new(self.entries.subspace(&bucket.0)).environment(self.env.clone())
     }
 
     pub(crate) fn position(&self, subscription: &str, bucket: Bucket) -> Vec<u8> {
@@ -117,8 +108,7 @@ impl Keys {
 
     /// Returns the sequence of the dead letter under a key.
     pub(crate) fn parse_letter(&self, subscription: &str, row: &[u8]) -> Option<Sequence> {
-        let id = ItemId::of_commit(&self.letters(subscription), row)?;
-        Some(Sequence::of(&id))
+        EntryId::of_key(&self.letters(subscription), row).map(Sequence::of)
     }
 
     /// The sessions of the workers of a subscription.
@@ -146,20 +136,24 @@ mod tests {
     #[test]
     fn keys_have_the_bytes_of_the_schema() {
         let keys = Keys::new(Subspace::from_bytes(b"Q"), 7, Environment::system());
-        let sequence = Sequence::new(Versionstamp::from_bytes([8; 10]), 9);
+        let sequence = Sequence::of(EntryId {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+            index: 0x0102,
+        });
         let name = |name: &str| [b"Q\x02", name.as_bytes(), b"\0"].concat();
         let of_reader = |part| [name(part), b"\x02reader\0".to_vec()].concat();
         let bucket = |prefix: Vec<u8>| [prefix, b"\x15\x03".to_vec()].concat();
         let packed = [b"\x33", &[8; 10][..], b"\0\0\x15\x09"].concat();
-        let letter = [of_reader("d"), packed.clone()].concat();
-        let log = keys.log(Bucket(3));
+        let letter = [of_reader("d"), packed.clone(), b"\x16\x01\x02".to_vec()].concat();
+        let log = keys.logs.subspace(3);
         let table = [
             (keys.settings(), name("m")),
             (keys.wake(), name("w")),
-            (log.subspace().bytes().to_vec(), bucket(name("e"))),
+            (log.bytes().to_vec(), bucket(name("e"))),
             (
-                sequence.id().key_in(log.subspace()),
-                [bucket(name("e")), packed].concat(),
+                sequence.id().block().key_in(&log),
+                [bucket(name("e")), packed.clone()].concat(),
             ),
             (keys.position("reader", Bucket(3)), bucket(of_reader("p"))),
             (keys.claim("reader", Bucket(3)), bucket(of_reader("c"))),
@@ -175,6 +169,8 @@ mod tests {
         }
         assert_eq!(keys.parse_letter("reader", &letter), Some(sequence));
         assert_eq!(keys.parse_letter("other", &letter), None);
+        let without_index = [of_reader("d"), packed].concat();
+        assert_eq!(keys.parse_letter("reader", &without_index), None);
         for part in keys.of_subscription("reader") {
             assert!(!part.is_start_of(&keys.settings()));
             assert!(part.bytes().ends_with(b"\x02reader\0"));

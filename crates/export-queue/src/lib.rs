@@ -160,6 +160,8 @@ mod metrics;
 mod options;
 #[cfg(test)]
 mod pairs;
+#[cfg(test)]
+mod positions;
 mod queue;
 mod record;
 mod sequence;

@@ -4,15 +4,15 @@
 //! | name | kind | what |
 //! |---|---|---|
 //! | `export_queue_lag_seconds` | gauge | for how long the oldest entry has waited that is not exported; reported for every subscription, also one without a worker, which holds the log back |
-//! | `export_queue_pending_entries` | gauge, label `bucket` | entries of a bucket of this worker that wait, up to 10,000 |
-//! | `export_queue_pending_bytes` | gauge, label `bucket` | the bytes of their keys and values |
+//! | `export_queue_pending_entries` | gauge, label `bucket` | entries of a bucket of this worker that wait, as many as are in a mebibyte of blocks |
+//! | `export_queue_pending_bytes` | gauge, label `bucket` | the bytes of their blocks, up to about a mebibyte |
 //! | `export_queue_exported` | counter | entries that were exported, or skipped for newer ones |
 //! | `export_queue_repeats` | counter | entries that this worker has given to the exporter once more |
 //! | `export_queue_failures` | counter | batches that failed, and are tried again later |
 //! | `export_queue_dead` | counter | entries that became dead letters |
 //! | `export_queue_lost` | counter | batches that were exported under a claim that was lost, and come again |
 //! | `export_queue_batch_entries` | histogram | entries of a batch |
-//! | `export_queue_batch_bytes` | histogram | their bytes in the store |
+//! | `export_queue_batch_bytes` | histogram | the bytes of their keys, values and sequences |
 //! | `export_queue_export_seconds` | histogram | how long the exporter took |
 //!
 //! The gauges are set at each heartbeat.

@@ -62,7 +62,8 @@ impl ExportOptions {
         self
     }
 
-    /// Sets how many bytes of entries, as stored, a batch has at most; one entry at least.
+    /// Sets how many bytes a batch has at most, of the keys and values as encoded and of the sequences;
+    /// one entry at least.
     #[must_use]
     pub fn bytes_per_batch(mut self, bytes: usize) -> Self {
         self.bytes_per_batch = bytes.max(1);

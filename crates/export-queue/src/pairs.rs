@@ -7,6 +7,7 @@ use combine::keyspace::{
     Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace, Versionstamp,
     read_all,
 };
+use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use combine::{Bucket, Settings};
 use conformance::plant::{Plant, Planted};
 
@@ -34,7 +35,7 @@ enum Step {
     Add,
     /// Takes the bucket; B finds that the claim of A stands still.
     Take(SessionId),
-    /// Sets the position behind the first entry.
+    /// Sets the position after the block of the first entry.
     Settle(SessionId),
     Subscribe,
     DeclareDead(SessionId),
@@ -45,11 +46,12 @@ struct World<D> {
     db: D,
     queue: ExportQueue<String, u64>,
     reader: Subscription<String, u64>,
+    /// The end of the block of the first entry.
     first: Sequence,
 }
 
 impl<D: Database> World<D> {
-    /// A queue with three entries, of which A has taken all.
+    /// A queue with three entries, each in a block of its own, of which A has taken all.
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
         let settings = Settings::new().bucket_count(1);
@@ -59,7 +61,7 @@ impl<D: Database> World<D> {
         let reader = queue.subscribe(&runner, "reader", Start::Oldest).await;
         let mut world = Self {
             reader: reader.unwrap(),
-            first: Sequence::new(Versionstamp::INCOMPLETE, 0),
+            first: Sequence::after_commit(Versionstamp::INCOMPLETE),
             queue,
             db,
         };
@@ -83,7 +85,10 @@ impl<D: Database> World<D> {
         let ClaimOutcome::Batch(batch) = taken else {
             panic!("{taken:?}");
         };
-        world.first = Sequence::of(&batch.entries[0].id);
+        world.first = Sequence::of(EntryId {
+            index: WHOLE_BLOCK,
+            ..batch.entries[0].0.id()
+        });
         world.commit(Step::Take(A)).await.unwrap();
         world
     }

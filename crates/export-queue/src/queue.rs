@@ -7,11 +7,12 @@ use std::sync::Arc;
 use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
 use combine::keyspace::recipe::StoredSettings;
 use combine::keyspace::{Database, Isolation, OpenOptions, Runner, Subspace, Transaction};
+use combine::microqueue::blocks::{BlockBatch, Entry};
 use combine::{Bucket, Settings};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::record::{Entry, MAX_ENTRY_BYTES, SettingsRecord};
+use crate::record::{MAX_ENTRY_BYTES, SettingsRecord};
 
 /// What a queue is about, of which it holds nothing.
 type Types<K, V> = fn() -> (K, V);
@@ -41,7 +42,9 @@ where
     ///
     /// # Errors
     /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others;
-    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work; those of [`Runner::run`].
+    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work;
+    /// [`StampAhead`](combine::microqueue::Error::StampAhead) if entries come from a store whose version was
+    /// larger; those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves a queue or none.
@@ -90,14 +93,18 @@ where
             subscriptions: Vec::new(),
         };
         let (subspace, key) = (queue.subspace(), queue.keys.settings());
-        let opened = options.open(runner, subspace, &key, &record).await;
-        opened.map(|()| queue)
+        let opened: Result<()> = options.open(runner, subspace, &key, &record).await;
+        opened?;
+        let logs = &queue.keys.logs;
+        let verify = |tr| async move { Ok::<_, Error>(logs.verify_order(&tr).await?) };
+        runner.run(verify).await?;
+        Ok(queue)
     }
 
-    /// Stages an entry.
+    /// Stages an entry: a row in the log of its bucket.
     ///
     /// # Conflicts
-    /// Reads nothing, and so never conflicts. Writes the entry and the wake stamp.
+    /// Reads nothing, and so never conflicts. Writes the row and the wake stamp.
     ///
     /// # Retries
     /// A retry of the transaction stages it anew. How to commit it exactly once is the runner's.
@@ -109,14 +116,13 @@ where
     /// # Cancel safety
     /// Is ready at the first poll; dropping it before stages nothing.
     pub async fn add(&self, tr: &impl Transaction, key: &K, value: &V) -> Result<()> {
-        let entry = self.encode(key, value)?;
-        let bucket = self.keys.bucket(&entry.key);
-        self.keys.log(bucket).enqueue(tr, &entry).await?;
-        self.keys.wake_all(tr);
-        Ok(())
+        self.add_all(tr, [(key, value)]).await
     }
 
     /// Stages entries, in their order. All or nothing: if one does not fit, none is staged.
+    ///
+    /// Costs a row for each bucket that they fall into, or for each 16 KiB of entries of one bucket, and
+    /// the wake stamp.
     ///
     /// # Conflicts
     /// As [`add`](Self::add).
@@ -135,28 +141,25 @@ where
         K: 'a,
         V: 'a,
     {
-        let encoded = (entries.into_iter())
-            .map(|(key, value)| self.encode(key, value))
-            .collect::<Result<Vec<_>>>()?;
-        self.stage_all(tr, &encoded).await
-    }
-
-    async fn stage_all(&self, tr: &impl Transaction, entries: &[Entry]) -> Result<()> {
-        for entry in entries {
-            let bucket = self.keys.bucket(&entry.key);
-            self.keys.log(bucket).enqueue(tr, entry).await?;
+        let mut batch = self.keys.logs.batch();
+        let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
+        for (key, value) in entries {
+            key_bytes.clear();
+            value_bytes.clear();
+            <C as Codec<K>>::encode(&self.codec, key, &mut key_bytes)?;
+            <C as Codec<V>>::encode(&self.codec, value, &mut value_bytes)?;
+            self.push(&mut batch, &key_bytes, &value_bytes)?;
         }
-        if !entries.is_empty() {
+        if batch.logs().next().is_some() {
+            batch.stage(tr)?;
             self.keys.wake_all(tr);
         }
         Ok(())
     }
 
-    fn encode(&self, key: &K, value: &V) -> Result<Entry> {
-        let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
-        <C as Codec<K>>::encode(&self.codec, key, &mut key_bytes)?;
-        <C as Codec<V>>::encode(&self.codec, value, &mut value_bytes)?;
-        let bytes = key_bytes.len() + value_bytes.len();
+    /// Appends an entry to a batch.
+    fn push(&self, batch: &mut BlockBatch<'_>, key: &[u8], value: &[u8]) -> Result<()> {
+        let bytes = key.len() + value.len();
         if bytes > MAX_ENTRY_BYTES {
             return Err(Error::EntryTooLarge {
                 queue: self.keys.queue.clone(),
@@ -164,10 +167,7 @@ where
                 limit: MAX_ENTRY_BYTES,
             });
         }
-        Ok(Entry {
-            key: key_bytes.into(),
-            value: value_bytes.into(),
-        })
+        Ok(batch.push(self.keys.bucket(key).0, key, value)?)
     }
 
     /// Returns the key and the value of an entry.

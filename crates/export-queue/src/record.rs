@@ -4,60 +4,19 @@ use std::fmt;
 
 use combine::Settings;
 use combine::hc_dequeue::session::SessionId;
-use combine::keyspace::codec::{Codec, DecodeError};
+use combine::keyspace::codec::DecodeError;
 use combine::keyspace::recipe::StoredSettings;
-use combine::keyspace::record::{self, Fields, SHORT_BYTES, push_text};
-use combine::keyspace::{self, Bytes, Result, limits};
+use combine::keyspace::record::{self, Fields, push_text};
+use combine::keyspace::{Bytes, Result, limits};
+use combine::microqueue::blocks::{self, Entry};
 
 use crate::sequence::{SEQUENCE_BYTES, Sequence};
 
-/// The largest entry, key and value together, in bytes as encoded: it fits a dead letter with any
-/// reason.
-pub const MAX_ENTRY_BYTES: usize = limits::VALUE_BYTES - 10 - SHORT_BYTES;
+/// The largest entry, key and value together, in bytes as encoded: it fits a block, and a dead letter
+/// with any reason.
+pub const MAX_ENTRY_BYTES: usize = blocks::MAX_ENTRY_BYTES;
 
 const FORMAT: u8 = 1;
-
-/// A key and a value, as their codecs wrote them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) key: Bytes,
-    pub(crate) value: Bytes,
-}
-
-/// The codec of [`Entry`].
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct EntryCodec;
-
-impl Codec<Entry> for EntryCodec {
-    const NAME: &'static str = "an entry";
-
-    fn encode(&self, entry: &Entry, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
-        let length = u32::try_from(entry.key.len()).map_err(|_| keyspace::Error::Encode {
-            codec: Self::NAME,
-            reason: "the length of its key does not fit 32 bits".to_owned(),
-        })?;
-        buffer.extend_from_slice(&length.to_be_bytes());
-        buffer.extend_from_slice(&entry.key);
-        buffer.extend_from_slice(&entry.value);
-        Ok(())
-    }
-
-    fn decode(&self, bytes: Bytes) -> Result<Entry, DecodeError> {
-        let mut fields = Fields::new(&bytes);
-        let entry = (|| {
-            let length = usize::try_from(fields.u32()?).map_err(|error| error.to_string())?;
-            let key = fields.take(length)?;
-            Ok(Entry {
-                key: bytes.slice_ref(key),
-                value: bytes.slice_ref(fields.rest()),
-            })
-        })();
-        entry.map_err(|reason| DecodeError {
-            codec: Self::NAME,
-            reason,
-        })
-    }
-}
 
 /// What a queue was created with, or opened with, and the names of its subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,29 +118,62 @@ pub(crate) fn decode_claim(key: &[u8], stored: Option<&[u8]>) -> Result<Option<S
 pub(crate) struct Letter {
     pub(crate) failures: u32,
     pub(crate) reason: String,
-    pub(crate) entry: Entry,
+    pub(crate) kept: Kept,
+}
+
+/// What was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Entry(Entry),
+    /// The bytes of a block that did not decode.
+    Block(Bytes),
 }
 
 impl Letter {
-    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+    /// Returns the record. It fits a value of the store: no block of a queue is longer than what is left
+    /// for it, and of a longer one, which something else has written, the end is cut off.
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut value = vec![FORMAT];
         value.extend_from_slice(&self.failures.to_be_bytes());
         push_text(&mut value, &self.reason);
-        EntryCodec.encode(&self.entry, &mut value)?;
-        Ok(value)
+        match &self.kept {
+            Kept::Entry(Entry {
+                key, value: bytes, ..
+            }) => {
+                let length = u32::try_from(key.len()).expect("a key is shorter than a block");
+                value.extend_from_slice(&length.to_be_bytes());
+                value.extend_from_slice(key);
+                value.extend_from_slice(bytes);
+            }
+            Kept::Block(bytes) => {
+                let room = limits::VALUE_BYTES - value.len();
+                value.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+        }
+        value
     }
 
-    pub(crate) fn decode(value: &Bytes) -> Result<Self, DecodeError> {
-        let mut fields = Fields::new(value);
+    /// Returns the dead letter of a sequence.
+    pub(crate) fn decode(sequence: &Sequence, stored: &Bytes) -> Result<Self, DecodeError> {
+        let mut fields = Fields::new(stored);
         let letter = (|| {
             fields.format(FORMAT)?;
             let failures = fields.u32()?;
             let reason = fields.text()?.to_owned();
-            let entry = EntryCodec.decode(value.slice_ref(fields.rest()));
+            let kept = match sequence.is_of_block() {
+                true => Kept::Block(stored.slice_ref(fields.rest())),
+                false => {
+                    let length =
+                        usize::try_from(fields.u32()?).map_err(|error| error.to_string())?;
+                    let key = stored.slice_ref(fields.take(length)?);
+                    let value = stored.slice_ref(fields.rest());
+                    Kept::Entry(Entry { key, value })
+                }
+            };
             Ok::<_, String>(Self {
                 failures,
                 reason,
-                entry: entry.map_err(|error| error.to_string())?,
+                kept,
             })
         })();
         letter.map_err(|reason| DecodeError {
@@ -196,45 +188,56 @@ mod tests {
     use std::time::Duration;
 
     use combine::keyspace::Versionstamp;
+    use combine::keyspace::record::SHORT_BYTES;
+    use combine::microqueue::blocks::{EntryId, MAX_BLOCK_BYTES, WHOLE_BLOCK};
 
     use super::*;
 
-    fn entry() -> Entry {
-        Entry {
-            key: Bytes::from_static(b"key"),
-            value: Bytes::from_static(b"value"),
-        }
+    fn sequence(index: u16) -> Sequence {
+        Sequence::of(EntryId {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+            index,
+        })
     }
 
     #[test]
-    fn entries_and_dead_letters_have_these_bytes() {
-        let mut bytes = Vec::new();
-        EntryCodec.encode(&entry(), &mut bytes).unwrap();
-        assert_eq!(bytes, b"\0\0\0\x03keyvalue");
-        let decoded = EntryCodec.decode(bytes.into()).unwrap();
-        assert_eq!(decoded, entry());
-        for damaged in [&b"\0\0\0"[..], b"\0\0\0\x04key"] {
-            assert!(EntryCodec.decode(Bytes::copy_from_slice(damaged)).is_err());
-        }
-
-        let letter = Letter {
+    fn dead_letters_have_these_bytes() {
+        let entry = Entry {
+            key: Bytes::from_static(b"key"),
+            value: Bytes::from_static(b"value"),
+        };
+        let letter = |kept| Letter {
             failures: 7,
             reason: "why".to_owned(),
-            entry: entry(),
+            kept,
         };
-        let bytes = letter.encode().unwrap();
+        let (of_entry, of_block) = (sequence(2), sequence(WHOLE_BLOCK));
+        let entry = letter(Kept::Entry(entry));
+        let bytes = entry.encode();
         assert_eq!(bytes, b"\x01\0\0\0\x07\x03why\0\0\0\x03keyvalue");
-        assert_eq!(Letter::decode(&bytes.clone().into()).unwrap(), letter);
+        let decoded = Letter::decode(&of_entry, &bytes.clone().into());
+        assert_eq!(decoded.unwrap(), entry);
         for length in 0..15 {
             let cut = Bytes::copy_from_slice(&bytes[..length]);
-            assert!(Letter::decode(&cut).is_err(), "{length} bytes");
+            assert!(Letter::decode(&of_entry, &cut).is_err(), "{length} bytes");
+        }
+
+        let block = letter(Kept::Block(Bytes::from_static(b"no block")));
+        let bytes = block.encode();
+        assert_eq!(bytes, b"\x01\0\0\0\x07\x03whyno block");
+        let decoded = Letter::decode(&of_block, &bytes.clone().into());
+        assert_eq!(decoded.unwrap(), block);
+        for length in 0..9 {
+            let cut = Bytes::copy_from_slice(&bytes[..length]);
+            assert!(Letter::decode(&of_block, &cut).is_err(), "{length} bytes");
         }
     }
 
     #[test]
     fn positions_and_claims_have_these_bytes() {
-        let position = Sequence::new(Versionstamp::from_bytes([8; 10]), 9);
-        let bytes = [&[1][..], &[8; 10], b"\0\0\0\0\0\0\0\x09"].concat();
+        let position = sequence(0x0102);
+        let bytes = [&[1][..], &[8; 10], b"\0\0\0\0\0\0\0\x09\x01\x02"].concat();
         assert_eq!(encode_position(&position), bytes);
         assert_eq!(
             decode_position(b"key", Some(&bytes)).unwrap(),
@@ -249,9 +252,11 @@ mod tests {
         for damaged in [
             &b""[..],
             &b"\x01"[..],
-            &[2; 19],
+            &[2; 21],
             &[2; 17],
+            &[1; 19],
             &[1; 20],
+            &[1; 22],
             &[1; 18],
         ] {
             assert!(decode_position(b"key", Some(damaged)).is_err());
@@ -280,18 +285,23 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_entry_fits_a_dead_letter_with_any_reason() {
-        let letter = Letter {
+    fn the_largest_entry_and_the_largest_block_fit_a_dead_letter() {
+        let letter = |reason_bytes: usize, kept| Letter {
             failures: u32::MAX,
-            reason: "x".repeat(1000),
-            entry: Entry {
-                key: vec![1; 1000].into(),
-                value: vec![2; MAX_ENTRY_BYTES - 1000].into(),
-            },
+            reason: "x".repeat(reason_bytes),
+            kept,
         };
-        assert_eq!(letter.encode().unwrap().len(), limits::VALUE_BYTES);
-        let mut bytes = vec![1];
-        EntryCodec.encode(&letter.entry, &mut bytes).unwrap();
-        assert!(bytes.len() <= limits::VALUE_BYTES);
+        let entry = Entry {
+            key: vec![1; 1000].into(),
+            value: vec![2; MAX_ENTRY_BYTES - 1000].into(),
+        };
+        let entry = letter(1000, Kept::Entry(entry)).encode();
+        assert!(entry.len() <= limits::VALUE_BYTES);
+        assert_eq!(entry.len(), 10 + SHORT_BYTES + MAX_ENTRY_BYTES);
+
+        let largest = letter(200, Kept::Block(vec![1; MAX_BLOCK_BYTES].into())).encode();
+        assert_eq!(largest.len(), 6 + 200 + MAX_BLOCK_BYTES);
+        let foreign = letter(1000, Kept::Block(vec![1; limits::VALUE_BYTES].into())).encode();
+        assert_eq!(foreign.len(), limits::VALUE_BYTES);
     }
 }

@@ -4,20 +4,22 @@ use std::fmt;
 use std::str::FromStr;
 
 use combine::keyspace::Versionstamp;
-use combine::microqueue::ItemId;
+use combine::microqueue::blocks::{ENTRY_ID_BYTES, EntryId, EntryIdError, WHOLE_BLOCK};
 
 /// How many bytes a sequence has.
-pub const SEQUENCE_BYTES: usize = 18;
+pub const SEQUENCE_BYTES: usize = ENTRY_ID_BYTES;
 
-/// The place of an entry: ten bytes of versionstamp and eight of call number, big-endian.
+/// The place of an entry: ten bytes of the versionstamp, eight of the call number and two of the index
+/// among the entries that the call added to one block, all big-endian.
 ///
-/// Sequences are in the order of the commits that added the entries, and of calls within a commit, as
-/// values, as bytes and as texts. No two entries of a database have the same.
+/// Sequences are in the order of the commits that added the entries and, for the entries of one key, of
+/// the additions within a commit: as values, as bytes and as texts. No two entries of a database have the
+/// same.
 ///
 /// ```
 /// use export_queue::Sequence;
 ///
-/// let text = "00000000000003e8000000000000000000aa";
+/// let text = "00000000000003e8000000000000000000aa0002";
 /// let sequence: Sequence = text.parse()?;
 /// assert_eq!(sequence.to_string(), text);
 /// assert_eq!(Sequence::try_from(&sequence.to_bytes()[..])?, sequence);
@@ -25,10 +27,7 @@ pub const SEQUENCE_BYTES: usize = 18;
 /// # Ok::<(), export_queue::SequenceError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sequence {
-    versionstamp: Versionstamp,
-    call: u64,
-}
+pub struct Sequence(EntryId);
 
 /// Bytes or a text are no sequence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,23 +37,28 @@ pub struct Sequence {
 pub struct SequenceError;
 
 impl Sequence {
-    pub(crate) fn new(versionstamp: Versionstamp, call: u64) -> Self {
-        Self { versionstamp, call }
+    pub(crate) fn of(id: EntryId) -> Self {
+        Self(id)
     }
 
-    /// Returns the sequence of an entry, all of which are in commit order.
-    pub(crate) fn of(id: &ItemId) -> Self {
-        match id {
-            ItemId::Commit { versionstamp, call } => Self::new(*versionstamp, *call),
-            ItemId::Index { index, .. } => Self::new(Versionstamp::INCOMPLETE, *index),
-        }
+    pub(crate) fn id(&self) -> EntryId {
+        self.0
     }
 
-    pub(crate) fn id(&self) -> ItemId {
-        ItemId::Commit {
-            versionstamp: self.versionstamp,
-            call: self.call,
-        }
+    /// Returns whether this is the place of a whole block, after its entries: that of a dead letter which
+    /// keeps a block that does not decode.
+    #[must_use]
+    pub fn is_of_block(&self) -> bool {
+        self.0.index == WHOLE_BLOCK
+    }
+
+    /// Returns the sequence that stands after all that a commit adds.
+    pub(crate) fn after_commit(versionstamp: Versionstamp) -> Self {
+        Self(EntryId {
+            versionstamp,
+            call: u64::MAX,
+            index: WHOLE_BLOCK,
+        })
     }
 
     /// Returns the sequence that stands after those of every commit up to a version, and before those of
@@ -77,23 +81,19 @@ impl Sequence {
     /// ```
     #[must_use]
     pub fn after_version(version: i64) -> Self {
-        Self::new(Versionstamp::new(version, u16::MAX), u64::MAX)
+        Self::after_commit(Versionstamp::new(version, u16::MAX))
     }
 
     /// Returns the versionstamp of the commit that added the entry.
     #[must_use]
     pub fn versionstamp(&self) -> Versionstamp {
-        self.versionstamp
+        self.0.versionstamp
     }
 
     /// Returns the bytes, which sort as the sequences do.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SEQUENCE_BYTES] {
-        let mut bytes = [0; SEQUENCE_BYTES];
-        let (versionstamp, call) = bytes.split_at_mut(self.versionstamp.as_bytes().len());
-        versionstamp.copy_from_slice(self.versionstamp.as_bytes());
-        call.copy_from_slice(&self.call.to_be_bytes());
-        bytes
+        self.0.to_bytes()
     }
 }
 
@@ -101,10 +101,8 @@ impl TryFrom<&[u8]> for Sequence {
     type Error = SequenceError;
 
     fn try_from(bytes: &[u8]) -> Result<Self, SequenceError> {
-        let (versionstamp, call) = bytes.split_at_checked(10).ok_or(SequenceError)?;
-        let versionstamp = Versionstamp::try_from(versionstamp).map_err(|_| SequenceError)?;
-        let call = call.try_into().map_err(|_| SequenceError)?;
-        Ok(Self::new(versionstamp, u64::from_be_bytes(call)))
+        let id = EntryId::try_from(bytes).map_err(|EntryIdError| SequenceError)?;
+        Ok(Self(id))
     }
 }
 
@@ -147,51 +145,72 @@ impl fmt::Debug for Sequence {
 mod tests {
     use super::*;
 
+    fn sequence(version: i64, batch_index: u16, call: u64, index: u16) -> Sequence {
+        Sequence::of(EntryId {
+            versionstamp: Versionstamp::new(version, batch_index),
+            call,
+            index,
+        })
+    }
+
     #[test]
     fn values_bytes_and_texts_are_in_the_same_order() {
-        let sequence =
-            |version, batch, call| Sequence::new(Versionstamp::new(version, batch), call);
         let ordered = [
-            sequence(1, 0, 9),
-            sequence(1, 1, 0),
-            sequence(1, 1, 255),
-            sequence(1, 1, 256),
-            sequence(256, 0, 0),
-            sequence(i64::MAX, u16::MAX, u64::MAX),
+            sequence(1, 0, 9, 7),
+            sequence(1, 1, 0, 0),
+            sequence(1, 1, 255, 0),
+            sequence(1, 1, 255, 255),
+            sequence(1, 1, 255, 256),
+            sequence(1, 1, 255, WHOLE_BLOCK),
+            sequence(1, 1, 256, 0),
+            sequence(256, 0, 0, 0),
+            sequence(i64::MAX, u16::MAX, u64::MAX, u16::MAX),
         ];
         assert!(ordered.is_sorted());
         assert!(ordered.map(|sequence| sequence.to_bytes()).is_sorted());
         assert!(ordered.map(|sequence| sequence.to_string()).is_sorted());
         for sequence in ordered {
             assert_eq!(sequence.to_string().parse(), Ok(sequence));
-            assert_eq!(Sequence::of(&sequence.id()), sequence);
+            assert_eq!(Sequence::try_from(&sequence.to_bytes()[..]), Ok(sequence));
+            assert_eq!(sequence.is_of_block(), sequence.id().index == u16::MAX);
         }
     }
 
     #[test]
     fn the_sequence_after_a_version_parts_its_commits_from_later_ones() {
         let after = Sequence::after_version(0x0102);
-        assert_eq!(after.to_string(), "0000000000000102ffffffffffffffffffff");
-        let of_commit =
-            |version, batch, call| Sequence::new(Versionstamp::new(version, batch), call);
-        assert!(of_commit(0x0101, u16::MAX, u64::MAX) < after);
-        assert!(of_commit(0x0102, u16::MAX, u64::MAX - 1) < after);
-        assert!(after < of_commit(0x0103, 0, 0));
+        assert_eq!(
+            after.to_string(),
+            "0000000000000102ffffffffffffffffffffffff"
+        );
+        assert!(sequence(0x0101, u16::MAX, u64::MAX, u16::MAX) < after);
+        assert!(sequence(0x0102, u16::MAX, u64::MAX, u16::MAX - 1) < after);
+        assert!(after < sequence(0x0103, 0, 0, 0));
         assert!(after < Sequence::after_version(0x0103));
     }
 
     #[test]
     fn what_is_no_sequence_is_refused() {
-        let text = "0".repeat(36);
+        let text = "0".repeat(2 * SEQUENCE_BYTES);
         for text in [
             "",
             "0",
+            // Without an index.
+            &text[4..],
             &text[1..],
             &format!("{text}00"),
             &text.replace('0', "A"),
         ] {
             assert_eq!(text.parse::<Sequence>(), Err(SequenceError), "{text}");
         }
-        assert_eq!(Sequence::try_from(&[0; 17][..]), Err(SequenceError));
+        for length in [0, 10, 17, 18, 19, 21] {
+            let bytes = vec![0; length];
+            assert_eq!(
+                Sequence::try_from(&bytes[..]),
+                Err(SequenceError),
+                "{length}"
+            );
+        }
+        assert_eq!(text.parse::<Sequence>(), Ok(sequence(0, 0, 0, 0)));
     }
 }

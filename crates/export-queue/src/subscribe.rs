@@ -17,7 +17,7 @@ use crate::subscription::Subscription;
 pub enum Start {
     /// At the oldest entry that is still there.
     Oldest,
-    /// Behind everything that was committed before.
+    /// After everything that was committed before.
     Now,
 }
 
@@ -107,10 +107,10 @@ where
         Ok(())
     }
 
-    /// Stages positions behind everything that is committed before.
+    /// Stages positions after everything that is committed before.
     fn begin_now(&self, tr: &impl Transaction, name: &str) {
-        // Also behind what this transaction adds, whatever its calls.
-        let position = Sequence::new(Versionstamp::INCOMPLETE, u64::MAX);
+        // Also after what this transaction adds, whatever its calls.
+        let position = Sequence::after_commit(Versionstamp::INCOMPLETE);
         let mut value = encode_position(&position);
         value.extend_from_slice(&POSITION_STAMP.to_le_bytes());
         for bucket in self.keys.buckets() {

@@ -8,12 +8,12 @@ use combine::hc_dequeue::session::Sessions;
 use combine::keyspace::codec::{Codec, MessagePack};
 use combine::keyspace::recipe::wait_until_none;
 use combine::keyspace::{Database, Isolation, Runner, Transaction, limits};
+use combine::microqueue::blocks::EntryId;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 
 use crate::error::{Error, Result};
 use crate::queue::ExportQueue;
-use crate::sequence::Sequence;
 
 /// A reader of an export queue, by its name. Clones are the same one.
 pub struct Subscription<K, V, C = MessagePack> {
@@ -82,7 +82,13 @@ where
     /// Reads only.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
         let position = self.position(tr, bucket, Isolation::Snapshot).await?;
-        Ok(Pending::of_range(tr, self.behind(bucket, position)).await?)
+        // The count goes on with the entry after the last one that is exported.
+        let next = position.map(|position| {
+            let last = position.id();
+            let index = last.index.saturating_add(1);
+            EntryId { index, ..last }
+        });
+        Pending::of_log(tr, &self.queue.keys.logs, bucket, next).await
     }
 
     /// Returns for how long the oldest entry has waited that is not exported yet, by the store's
@@ -98,16 +104,10 @@ where
     /// Reads only.
     pub async fn lag(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
         let now = tr.read_version().await?;
-        let firsts = self.queue.keys.buckets().map(|bucket| async move {
-            let Some(first) = self.first(tr, bucket).await? else {
-                return Ok(None);
-            };
-            let item = self.queue.keys.log(bucket).decode(&first)?;
-            let version = Sequence::of(&item.id).versionstamp().commit_version();
-            Ok::<_, Error>(Some(now.saturating_sub(version).max(0)))
-        });
-        let oldest = try_join_all(firsts).await?.into_iter().flatten().max();
-        Ok(oldest.map(|versions| {
+        let firsts = self.firsts(tr).await?.into_iter();
+        let oldest = firsts.map(|(_, first)| first.versionstamp).min();
+        Ok(oldest.map(|stamp| {
+            let versions = now.saturating_sub(stamp.commit_version()).max(0);
             Duration::from_secs_f64(versions as f64 / limits::VERSIONS_PER_SECOND as f64)
         }))
     }
@@ -157,9 +157,21 @@ where
 
     /// Returns the buckets with entries that are not exported yet.
     pub(crate) async fn all_behind(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
-        let looks = self.queue.keys.buckets().map(|bucket| async move {
-            let first = self.first(tr, bucket).await?;
-            Ok::<_, Error>(first.map(|_| bucket))
+        let firsts = self.firsts(tr).await?.into_iter();
+        Ok(firsts.map(|(bucket, _)| bucket).collect())
+    }
+
+    /// Returns the buckets with blocks that are not exported yet, or not wholly, and the first of each.
+    ///
+    /// By snapshot: an entry that comes meanwhile wakes the workers.
+    async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(Bucket, EntryId)>> {
+        let logs = &self.queue.keys.logs;
+        let looks = logs.non_empty(tr).await?.into_iter().map(|log| async move {
+            let bucket = Bucket(log);
+            let position = self.position(tr, bucket, Isolation::Snapshot).await?;
+            let position = position.map(|position| position.id());
+            let first = logs.first(tr, log, position).await?;
+            Ok::<_, Error>(first.map(|first| (bucket, first)))
         });
         Ok(try_join_all(looks).await?.into_iter().flatten().collect())
     }

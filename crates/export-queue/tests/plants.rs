@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use common::{LONG, Receiver, World};
 use conformance::stores::TestStore;
-use export_queue::{BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, async_trait};
+use export_queue::{
+    BoxError, Error, ExportOptions, Exporter, SEQUENCE_BYTES, SequencedExport, Start, async_trait,
+};
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{
     Database, Environment, OwnedTransaction, RunOptions, Runner, Transaction, Versionstamp,
@@ -80,7 +82,7 @@ async fn sequences_are_in_commit_order_and_read_versions_are_not(store: TestStor
                 .filter(|export| export.key == "key" && is_planted)
             {
                 let stamp = Versionstamp::new(versions[&export.value], 0);
-                let bytes = [stamp.as_bytes().as_slice(), &[0; 8]].concat();
+                let bytes = [stamp.as_bytes().as_slice(), &[0; 10]].concat();
                 export.sequence = (&bytes[..]).try_into().unwrap();
             }
             batch
@@ -107,7 +109,7 @@ async fn what_is_exported_before_the_commit_may_never_be_committed(store: TestSt
         let add = |tr| async move {
             queue.add(&tr, key, &Some(value)).await?;
             // The bug: nobody knows yet whether this commits.
-            let sequence = "0".repeat(36).parse().unwrap();
+            let sequence = "0".repeat(2 * SEQUENCE_BYTES).parse().unwrap();
             early.receive(&[Export::new(key.clone(), Some(value), sequence)]);
             Ok::<_, Error>(())
         };

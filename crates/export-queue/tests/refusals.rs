@@ -10,8 +10,11 @@ use common::{LONG, Queue, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
-use export_queue::{Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Start, WorkerOptions};
-use keyspace::{Bytes, OpenOptions, Transaction, Tx};
+use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
+use export_queue::{
+    Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Start, WorkerOptions, microqueue,
+};
+use keyspace::{Bytes, OpenOptions, Transaction, Tx, Versionstamp};
 
 conformance::on_every_store!(threads:
     a_queue_is_opened_with_what_it_was_created_with,
@@ -23,6 +26,7 @@ conformance::on_every_store!(threads:
     a_listing_of_dead_letters_tells_of_each_whether_it_decodes,
     more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_letters,
     a_queue_without_settings_is_no_queue,
+    a_queue_with_a_stamp_above_the_stores_version_is_not_opened,
 );
 
 async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
@@ -154,14 +158,10 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     let world = World::new(&store, 1).await;
     world.add("key", 1).await;
     world.add("other", 2).await;
-    // The value's bytes, behind the format, the length of the key and the key.
+    // A block of one entry, whose value is no MessagePack.
     let damaged = world.rows("e").await[0].to_key();
-    let key = &damaged;
-    let damage = |tr: Tx<_>| async move {
-        tr.set(key, b"\x01\0\0\0\x04\xa3key\xc1");
-        Ok::<_, Error>(())
-    };
-    world.runner.run(damage).await.unwrap();
+    let block = b"\x01\x01\0\x01\x04\x01\xa3key\xc1";
+    world.set(&damaged, block).await;
     let receiver = Receiver::default();
     let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work(options, receiver.clone()).await;
@@ -288,4 +288,29 @@ async fn a_queue_without_settings_is_no_queue(store: TestStore) {
         .subscribe(&world.runner, "late", Start::Now)
         .await;
     assert!(matches!(refused, Err(Error::NoQueue { .. })));
+}
+
+async fn a_queue_with_a_stamp_above_the_stores_version_is_not_opened(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    world.add("key", 1).await;
+    let row = &world.rows("e").await[0];
+    let stamp = Versionstamp::new(i64::MAX, 0);
+    let id = EntryId {
+        versionstamp: stamp,
+        call: 0,
+        index: WHOLE_BLOCK,
+    };
+    let log = world.queue.subspace().subspace(&("e", 0));
+    world.set(&id.block().key_in(&log), row.value()).await;
+    let subspace = world.queue.subspace().clone();
+    let refused = Queue::open(&world.runner, subspace, settings(1)).await;
+    let Err(Error::Log(microqueue::Error::StampAhead {
+        queue,
+        stamp: found,
+        ..
+    })) = refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((queue, found), (log, stamp));
 }

@@ -18,13 +18,11 @@ use tokio::task::spawn_blocking;
 use crate::corpus::{Corpus, Count, random_id};
 use crate::error::{Error, Result};
 use crate::keyspace::error::chain;
-use crate::keyspace::{Isolation, Transaction};
+use crate::keyspace::{Bytes, Transaction};
 use crate::progress::{Progress, Tally};
 use crate::sqlite::{Row, SequenceBytes, Table};
+use crate::top::{Page, page};
 use crate::work::GRACE;
-
-/// How many counts one look at the store returns.
-const COUNTS_AT_ONCE: usize = 5_000;
 
 /// How many buckets are read while one batch is written: SQLite has one writer.
 const BUCKETS_AT_ONCE: usize = 2;
@@ -182,15 +180,15 @@ impl Export {
 /// Writes into the file what is in the counts. A count gets the sequence after the version that it was
 /// read at: it is newer than every export from before, and older than every one that is to come.
 async fn fill(store: &Corpus, table: &Table) -> Result<()> {
-    let mut after: Option<String> = None;
+    let mut after: Option<Bytes> = None;
     let mut begin = None;
     loop {
-        let last = after.as_ref();
+        let last = after.as_deref();
         let look = |tr| async move { read_counts(store, &tr, last).await };
-        let (sequence, counts) = store.runner.run(look).await?;
+        let (sequence, page) = store.runner.run(look).await?;
         begin = begin.or(Some(sequence));
-        after = counts.last().map(|(phrase, _)| phrase.clone());
-        let rows = counts.into_iter().map(|(phrase, count)| Row {
+        after = page.last;
+        let rows = page.counts.into_iter().map(|(phrase, count)| Row {
             phrase,
             count: Some(count),
             sequence,
@@ -212,18 +210,15 @@ async fn fill(store: &Corpus, table: &Table) -> Result<()> {
     }
 }
 
-/// Reads the counts after a phrase, with the sequence after the version that they are read at.
+/// Reads the counts after a key, with the sequence after the version that they are read at.
 async fn read_counts(
     store: &Corpus,
     tr: &impl Transaction,
-    after: Option<&String>,
-) -> Result<(SequenceBytes, Vec<(String, Count)>)> {
+    after: Option<&[u8]>,
+) -> Result<(SequenceBytes, Page)> {
     let sequence = Sequence::after_version(tr.read_version().await?);
-    // By snapshot: what is reported meanwhile is exported after this.
-    let counts = store
-        .counts
-        .values(tr, after, COUNTS_AT_ONCE, Isolation::Snapshot);
-    Ok((sequence.to_bytes(), counts.await?))
+    // What is reported meanwhile is exported after this.
+    Ok((sequence.to_bytes(), page(store, tr, after).await?))
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use export_queue::combine;
+
 use crate::corpus::{Corpus, Count};
 use crate::error::Result;
-use crate::keyspace::Isolation;
+use crate::keyspace::{self, Bytes, Isolation, Transaction};
 use crate::text::{PHRASE_TOKENS, Tokenizer};
 
 /// How many counts one look at the store returns.
@@ -54,22 +56,49 @@ pub(crate) async fn top(store: &Corpus, limit: usize) -> Result<Vec<(String, Cou
 
 /// Gives each phrase with its count, as they were last reported, one after the other.
 pub(crate) async fn each_count(store: &Corpus, mut each: impl FnMut(String, Count)) -> Result<()> {
-    let mut after: Option<String> = None;
+    let mut after: Option<Bytes> = None;
     loop {
-        let last = after.as_ref();
-        let look = |tr| async move {
-            let values = store
-                .counts
-                .values(&tr, last, COUNTS_AT_ONCE, Isolation::Snapshot);
-            values.await
-        };
+        let last = after.as_deref();
+        let look = |tr| async move { page(store, &tr, last).await };
         let page = store.runner.run(look).await?;
-        let Some((last, _)) = page.last() else {
-            return Ok(());
-        };
-        after = Some(last.clone());
-        for (phrase, count) in page {
+        for (phrase, count) in page.counts {
             each(phrase, count);
         }
+        after = page.last;
+        if after.is_none() {
+            return Ok(());
+        }
     }
+}
+
+/// Some of the counts, as they were last reported.
+pub(crate) struct Page {
+    pub(crate) counts: Vec<(String, Count)>,
+    /// The key that the next page comes after. `None`: there is none.
+    pub(crate) last: Option<Bytes>,
+}
+
+/// Reads the counts after a key.
+///
+/// # Errors
+/// [`Error::Counts`](crate::error::Error::Counts) if one of them does not decode.
+pub(crate) async fn page(
+    store: &Corpus,
+    tr: &impl Transaction,
+    after: Option<&[u8]>,
+) -> Result<Page> {
+    // By snapshot: each count is right by itself, whatever is reported meanwhile.
+    let values = store
+        .counts
+        .values(tr, after, COUNTS_AT_ONCE, Isolation::Snapshot);
+    let listed = values.await?;
+    let last = listed.last().map(|listed| listed.id.clone());
+    let counts = listed.into_iter().map(|listed| {
+        let corrupt = |error| combine::Error::from(keyspace::Error::from(error));
+        listed.value.map_err(corrupt)
+    });
+    Ok(Page {
+        counts: counts.collect::<Result<_, _>>()?,
+        last,
+    })
 }

@@ -8,13 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance::stores::TestStore;
+use export_queue::combine::Bucket;
 use export_queue::hc_dequeue::Backoff;
+use export_queue::microqueue::blocks::{EntryId, decode_block};
 use export_queue::{
-    BoxError, ExportOptions, ExportQueue, Exporter, Sequence, SequencedExport, Settings, Start,
-    Subscription, Worker, async_trait,
+    BoxError, DeadLetter, Error, ExportOptions, ExportQueue, Exporter, Pending, Sequence,
+    SequencedExport, Settings, Start, Subscription, Worker, async_trait,
 };
 use keyspace::{
-    Database, Isolation, KeyValue, RangeQuery, Runner, Store, Subspace, Versionstamp, read_all,
+    Database, Isolation, KeyValue, Listed, RangeQuery, Runner, Store, Subspace, Transaction, Tx,
+    Versionstamp, read_all,
 };
 
 /// More time than anything takes that is not stuck.
@@ -112,6 +115,44 @@ impl<D: Database> World<D> {
         let query = &RangeQuery::keys(begin, end);
         let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(rows).await.unwrap()
+    }
+
+    /// Returns how many entries are in the logs.
+    pub(crate) async fn logged(&self) -> usize {
+        let blocks = self.rows("e").await;
+        let entries = blocks.iter().map(|row| decode_block(&row.to_value()));
+        entries.map(|entries| entries.unwrap().len()).sum()
+    }
+
+    /// Returns the position of a subscription in a bucket.
+    pub(crate) async fn position(&self, name: &str, bucket: u32) -> Option<EntryId> {
+        let key = &self.queue.subspace().pack(&("p", name, bucket));
+        let read = |tr: Tx<_>| async move { tr.get(key, Isolation::Snapshot).await };
+        let record = self.runner.run(read).await.unwrap()?;
+        assert_eq!(record[0], 1);
+        Some(EntryId::try_from(&record[1..]).unwrap())
+    }
+
+    /// Sets a row of the store.
+    pub(crate) async fn set(&self, key: &[u8], value: &[u8]) {
+        let set = |tr: Tx<_>| async move {
+            tr.set(key, value);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(set).await.unwrap();
+    }
+
+    /// Returns how much a subscription has to export of a bucket.
+    pub(crate) async fn pending(&self, reader: &Reader, bucket: u32) -> Pending {
+        let pending = |tr| async move { reader.pending(&tr, Bucket(bucket)).await };
+        self.runner.run(pending).await.unwrap()
+    }
+
+    /// Returns the dead letters of the subscription.
+    pub(crate) async fn letters(&self) -> Vec<Listed<Sequence, DeadLetter>> {
+        let reader = &self.reader;
+        let letters = |tr| async move { reader.dead_letters(&tr, None, 1000).await };
+        self.runner.run(letters).await.unwrap()
     }
 
     /// Panics if there is anything but positions and settings.

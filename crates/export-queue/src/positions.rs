@@ -1,0 +1,189 @@
+//! Positions inside of blocks, set by one transaction at a time: what is read after them, and what is
+//! trimmed.
+
+use combine::hc_dequeue::session::SessionId;
+use combine::keyspace::{self, Database, Isolation, OwnedTransaction, Runner, Store, Subspace};
+use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
+use combine::{Bucket, Settings};
+
+use crate::batch::{Advance, Batch, ClaimOutcome, Portion};
+use crate::error::Error;
+use crate::queue::ExportQueue;
+use crate::subscribe::Start;
+use crate::subscription::Subscription;
+
+const SESSION: SessionId = SessionId([1; 16]);
+
+const BUCKET: Bucket = Bucket(0);
+
+type Reader = Subscription<String, u64>;
+
+struct World {
+    runner: Runner<Store>,
+    queue: ExportQueue<String, u64>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let runner = Runner::new(keyspace::open("memory:").unwrap());
+        let settings = Settings::new().bucket_count(1);
+        let queue = ExportQueue::open(&runner, Subspace::from("queue"), settings);
+        let queue = queue.await.unwrap();
+        Self { runner, queue }
+    }
+
+    /// Makes a subscription with a session that lives.
+    async fn subscribe(&self, name: &str, start: Start) -> Reader {
+        let reader = self.queue.subscribe(&self.runner, name, start).await;
+        let reader = reader.unwrap();
+        let mut tr = self.begin();
+        reader.sessions().open(&tr, SESSION);
+        tr.commit().await.unwrap();
+        reader
+    }
+
+    fn begin(&self) -> <Store as Database>::Transaction {
+        self.runner.database().begin().unwrap()
+    }
+
+    /// Adds a block of so many entries.
+    async fn add(&self, entries: u64) {
+        let mut tr = self.begin();
+        self.stage(&tr, entries).await;
+        tr.commit().await.unwrap();
+    }
+
+    async fn stage(&self, tr: &<Store as Database>::Transaction, entries: u64) {
+        let key = "key".to_owned();
+        let values: Vec<_> = (0..entries).collect();
+        let entries = values.iter().map(|value| (&key, value));
+        self.queue.add_all(tr, entries).await.unwrap();
+    }
+
+    /// Takes up to so many entries and sets the position after them. Returns them.
+    async fn export(&self, reader: &Reader, entries: usize) -> Option<Batch> {
+        let portion = Portion {
+            entries,
+            bytes: usize::MAX,
+        };
+        let mut tr = self.begin();
+        let claimed = reader.claim_batch(&tr, SESSION, BUCKET, portion, None);
+        let batch = match claimed.await.unwrap() {
+            ClaimOutcome::Batch(batch) => batch,
+            ClaimOutcome::Nothing => return None,
+            other => panic!("{other:?}"),
+        };
+        tr.commit().await.unwrap();
+        let advance = Advance {
+            position: batch.end,
+            dead: Vec::new(),
+            gives_up: false,
+        };
+        let mut tr = self.begin();
+        let advanced = reader.advance(&tr, SESSION, BUCKET, &advance).await;
+        assert!(advanced.unwrap());
+        tr.commit().await.unwrap();
+        Some(batch)
+    }
+
+    async fn position(&self, reader: &Reader) -> Option<EntryId> {
+        let tr = self.begin();
+        let position = reader.position(&tr, BUCKET, Isolation::Snapshot).await;
+        position.unwrap().map(|position| position.id())
+    }
+
+    /// Returns the ids of the blocks that are left.
+    async fn blocks(&self) -> Vec<EntryId> {
+        let (tr, mut blocks) = (self.begin(), Vec::new());
+        let visited = self.queue.keys.logs.visit(&tr, 0, None, |block| {
+            blocks.push(block.id);
+            Ok::<_, Error>(std::ops::ControlFlow::Continue(()))
+        });
+        visited.await.unwrap();
+        blocks
+    }
+}
+
+#[tokio::test]
+async fn the_last_entry_of_a_block_moves_the_position_past_the_block() {
+    let world = World::new().await;
+    let reader = &world.subscribe("reader", Start::Oldest).await;
+    world.add(3).await;
+    let block = world.blocks().await[0];
+    for (index, has_more) in [(0, true), (1, true), (WHOLE_BLOCK, false)] {
+        let batch = world.export(reader, 1).await.unwrap();
+        assert_eq!((batch.count(), batch.has_more), (1, has_more));
+        let expected = EntryId { index, ..block };
+        assert_eq!(world.position(reader).await, Some(expected));
+        assert_eq!(world.blocks().await.len(), usize::from(has_more));
+    }
+    assert!(world.export(reader, 1).await.is_none());
+}
+
+#[tokio::test]
+async fn a_trim_ends_before_the_block_that_the_slowest_is_inside_of() {
+    let world = World::new().await;
+    let quick = &world.subscribe("quick", Start::Oldest).await;
+    let slow = &world.subscribe("slow", Start::Oldest).await;
+    for _ in 0..3 {
+        world.add(3).await;
+    }
+    let blocks = world.blocks().await;
+    for (reader, entries, expected) in [
+        // The slow one has exported nothing, and has passed nothing.
+        (quick, 9, &blocks[..]),
+        (slow, 1, &blocks[..]),
+        (slow, 1, &blocks[..]),
+        (slow, 1, &blocks[1..]),
+        (slow, 2, &blocks[1..]),
+        (slow, 2, &blocks[2..]),
+        (slow, 2, &[]),
+    ] {
+        let batch = world.export(reader, entries).await.unwrap();
+        assert_eq!(batch.count(), entries);
+        assert_eq!(world.blocks().await, expected);
+    }
+}
+
+#[tokio::test]
+async fn one_that_begins_with_a_commit_sees_nothing_that_it_adds() {
+    for adds_first in [true, false] {
+        let world = World::new().await;
+        world.subscribe("holds the log", Start::Oldest).await;
+        world.add(2).await;
+        let mut tr = world.begin();
+        if adds_first {
+            world.stage(&tr, 2).await;
+        }
+        world.queue.create(&tr, "late", Start::Now).await.unwrap();
+        if !adds_first {
+            world.stage(&tr, 2).await;
+        }
+        tr.commit().await.unwrap();
+        let late = &world.subscribe("late", Start::Oldest).await;
+        let begin = world.position(late).await.unwrap();
+        assert_eq!((begin.call, begin.index), (u64::MAX, WHOLE_BLOCK));
+        let last = *world.blocks().await.last().unwrap();
+        assert_eq!(begin.versionstamp, last.versionstamp);
+        assert!(world.export(late, 9).await.is_none());
+        world.add(1).await;
+        assert_eq!(world.export(late, 9).await.unwrap().count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_waits_is_counted_from_the_entry_after_the_position() {
+    let world = World::new().await;
+    let reader = &world.subscribe("reader", Start::Oldest).await;
+    world.add(3).await;
+    world.add(2).await;
+    for expected in (0..=5).rev() {
+        let tr = world.begin();
+        let pending = reader.pending(&tr, BUCKET).await.unwrap();
+        assert_eq!((pending.count, pending.has_more), (expected, false));
+        let behind = reader.all_behind(&tr).await.unwrap();
+        assert_eq!(behind.is_empty(), expected == 0);
+        assert_eq!(reader.lag(&tr).await.unwrap().is_some(), expected > 0);
+        world.export(reader, 1).await;
+    }
+}
