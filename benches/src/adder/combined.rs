@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use combine::{CombineOptions, CombineQueue, Settings, Unobserved};
-use keyspace::{Database, Isolation, OwnedTransaction, RunOptions, Runner, Store, Transaction};
+use keyspace::{
+    Bytes, Database, Isolation, OwnedTransaction, RunOptions, Runner, Store, Transaction,
+};
 
 use super::{Adder, Count, Key, ONE, sum};
 use crate::contender::Site;
@@ -118,9 +120,9 @@ impl Added {
     /// # Panics
     /// If the store fails.
     pub async fn total(&self) -> u64 {
-        let (queue, mut total, mut last) = (&self.queue, 0, None);
+        let (queue, mut total, mut last) = (&self.queue, 0, None::<Bytes>);
         loop {
-            let after = last.as_ref();
+            let after = last.as_deref();
             let page = |tr| async move {
                 let isolation = Isolation::Snapshot;
                 queue.values(&tr, after, VALUES_PER_PAGE, isolation).await
@@ -128,10 +130,10 @@ impl Added {
             let page = self.runner.run(page).await.expect("the store serves");
             total += page
                 .iter()
-                .map(|(_, count)| u64::from_be_bytes(*count))
+                .map(|listed| u64::from_be_bytes(listed.value.as_ref().expect("a count decodes").1))
                 .sum::<u64>();
             match page.last() {
-                Some((key, _)) if page.len() == VALUES_PER_PAGE => last = Some(*key),
+                Some(listed) if page.len() == VALUES_PER_PAGE => last = Some(listed.id.clone()),
                 _ => return total,
             }
         }
