@@ -113,10 +113,12 @@ where
                     most_changes: retry.most_changes.and_then(|most| most.checked_mul(2)),
                     ..RetryState::default()
                 };
-                let next = if pass.has_more {
-                    Next::Again
-                } else {
-                    Next::Done
+                let interval = self.options.pass_interval;
+                let next = match pass.has_more {
+                    true => Next::Again,
+                    // What is added meanwhile is for the pass after that.
+                    false if pass.updates > 0 && !interval.is_zero() => Next::After(interval),
+                    false => Next::Done,
                 };
                 (retry, next)
             }

@@ -27,15 +27,17 @@ pub struct CombineOptions {
     worker: WorkerOptions,
     pub(crate) bytes_per_pass: usize,
     pub(crate) takeover_after: Duration,
+    pub(crate) pass_interval: Duration,
 }
 
 impl Default for CombineOptions {
-    /// Passes of a mebibyte, and a takeover after five seconds.
+    /// Passes of a mebibyte, one right after the other, and a takeover after five seconds.
     fn default() -> Self {
         Self {
             worker: WorkerOptions::default(),
             bytes_per_pass: 1 << 20,
             takeover_after: Duration::from_secs(5),
+            pass_interval: Duration::ZERO,
         }
     }
 }
@@ -72,6 +74,15 @@ impl CombineOptions {
     #[must_use]
     pub fn takeover_after(mut self, time: Duration) -> Self {
         self.takeover_after = time.max(SHORTEST);
+        self
+    }
+
+    /// Sets how long a bucket is left alone after a pass that reached the end of its log. The next pass then
+    /// finds more updates: there are fewer and larger transactions, which write each value and each page of
+    /// the store less often, and changes are reported later by up to this time.
+    #[must_use]
+    pub fn pass_interval(mut self, interval: Duration) -> Self {
+        self.pass_interval = interval;
         self
     }
 
