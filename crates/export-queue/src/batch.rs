@@ -105,7 +105,7 @@ impl Batch {
         ControlFlow::Continue(())
     }
 
-    /// Breaks if the batch is full without so many bytes more.
+    /// Counts bytes that are to be added. Breaks if the batch has no room for them.
     fn make_room(&mut self, bytes: usize, portion: Portion) -> ControlFlow<()> {
         let bytes = self.bytes + bytes;
         let is_full = self.count() >= portion.entries || bytes > portion.bytes;
@@ -123,7 +123,7 @@ fn entry_bytes(entry: &Entry) -> usize {
     entry.key.len() + entry.value.len() + SEQUENCE_BYTES
 }
 
-/// Who has a bucket, and how far it is.
+/// Which session has a bucket, and how far the bucket is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     by: SessionId,
@@ -220,7 +220,7 @@ where
     }
 
     /// Sets the position to the last entry that was exported, keeps those that were not as dead
-    /// letters, gives up the claim if told to, and clears what all subscriptions have passed. False: another
+    /// letters, gives up the claim if that is asked for, and clears what all subscriptions have passed. False: another
     /// session has the claim, or the session is dead.
     ///
     /// # Conflicts

@@ -62,7 +62,7 @@ pub enum Error {
     },
 
     /// The names of the subscriptions do not fit the record of the settings. Nothing was changed.
-    #[error("queue `{queue}` has too many subscriptions: remove those that nobody needs")]
+    #[error("queue `{queue}` has too many subscriptions: remove those that are not needed")]
     TooManySubscriptions {
         /// The queue's subspace.
         queue: Subspace,

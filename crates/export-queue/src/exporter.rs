@@ -1,4 +1,4 @@
-//! Who takes entries out of the store.
+//! What takes entries out of the store.
 
 use std::sync::Arc;
 

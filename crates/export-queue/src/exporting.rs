@@ -158,7 +158,7 @@ where
         let set = |tr| async move { subscription.advance(&tr, session, bucket, advance).await };
         let is_set = self.runner.run(set).await.inspect_err(|error| {
             if code_of(error) == Some(Code::TRANSACTION_TOO_LARGE) {
-                // So many dead letters do not fit. Fewer entries have fewer.
+                // The dead letters do not fit a transaction. Fewer entries have fewer.
                 retry.limit = Some((batch.count() / 2).max(1));
             }
         });

@@ -85,6 +85,11 @@ impl Keys {
         self.queue.pack(&"w")
     }
 
+    /// The positions of all subscriptions.
+    pub(crate) fn positions(&self) -> Subspace {
+        self.queue.subspace(&"p")
+    }
+
     pub(crate) fn position(&self, subscription: &str, bucket: Bucket) -> Vec<u8> {
         self.queue.pack(&("p", subscription, bucket.0))
     }
@@ -121,7 +126,7 @@ impl Keys {
         ["p", "c", "o", "d", "s"].map(|part| self.queue.subspace(&(part, subscription)))
     }
 
-    /// Stages that the workers look again. Writes blindly: nobody conflicts.
+    /// Stages that the workers look again. Writes blindly, and so never conflicts.
     pub(crate) fn wake_all(&self, tr: &impl Transaction) {
         tr.set_to_versionstamp(&self.wake());
     }

@@ -14,7 +14,7 @@ use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
 /// An entry that was given up, or a whole block of entries that does not decode: the sequence of a letter
-/// says [which of both](Sequence::is_of_block).
+/// says [which of the two](Sequence::is_of_block).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {

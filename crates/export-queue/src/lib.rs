@@ -14,7 +14,9 @@
 //! # Key schema
 //!
 //! Everything lies under the queue's subspace; `docs/schema.md` in the repository has the bytes. A
-//! bucket, a hash of the key, is a log in commit order; a subscription has a position in each.
+//! bucket, a range of hashes of keys, is a log in commit order, whose rows are *blocks*: what one call of
+//! `add_all` adds to a bucket is one block, up to about 16 KiB. A subscription has a position in each log:
+//! the last entry that is exported, which may stand inside of a block.
 //!
 //! # Example
 //!
@@ -78,7 +80,7 @@
 //!
 //! - if the worker dies, or is dropped, before the position is committed;
 //! - if the exporter fails, panics or takes longer than it may, whatever it has written by then;
-//! - if the worker's session is found dead meanwhile, or somebody else takes over a claim that stands
+//! - if the worker's session is found dead meanwhile, or another session takes over a claim that stands
 //!   still: the position of the first one is refused;
 //! - as a dead letter that is redriven, at any time afterwards.
 //!
@@ -90,7 +92,8 @@
 //!
 //! # What the receiver does
 //!
-//! It keeps the sequence with each value and takes nothing that is not newer:
+//! It keeps the [sequence](Sequence) with each value, as its 20 bytes or as its text, and takes nothing that
+//! is not newer:
 //!
 //! ```sql
 //! INSERT INTO counts (key, value, sequence) VALUES (?, ?, ?)
@@ -106,16 +109,21 @@
 //!
 //! - Give each queue a subspace of its own, and open it with the settings that it was created with.
 //! - Commit additions exactly once, as [`Runner::run`] does.
+//! - Add what a transaction adds in one call of `add_all`: it costs a row for each bucket, and each call of
+//!   `add` a row of its own.
 //! - [Remove](ExportQueue::unsubscribe) subscriptions without a worker: they hold the log back.
 //!   Without any subscription entries wait for the first one.
-//! - Look at [dead letters](Subscription::dead_letters), if they are asked for.
+//! - Look at [dead letters](Subscription::dead_letters): an entry that does not decode becomes one at once,
+//!   a block of entries that does not decode becomes one as a whole, and an entry that fails becomes one if
+//!   the worker is [configured](ExportOptions::dead_letter_after) to give it up.
 //!
 //! # What it never does
 //!
 //! - It never calls an exporter inside a transaction.
 //! - It never touches a key outside the queue's subspace, except in the registry of ids that `open_with` is
 //!   given and in the ledger of a runner.
-//! - It never removes an entry that some subscription has not passed.
+//! - It never removes an entry that some subscription has not passed. So a block stays until every
+//!   subscription has passed its last entry.
 //!
 //! # Ordering and delivery
 //!
@@ -132,6 +140,7 @@
 //! # Limits
 //!
 //! - Key and value of an entry take up to [`MAX_ENTRY_BYTES`] together, as encoded.
+//! - A worker that exports in small batches reads the block that it is inside of once for each batch.
 //! - Between buckets there is no order. Their number bounds how many calls of an exporter run at once.
 //! - One key, the wake stamp, is written by every addition.
 //!

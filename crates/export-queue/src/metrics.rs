@@ -36,7 +36,7 @@ pub(crate) struct Metrics {
     batch_bytes: Histogram,
     export_seconds: Histogram,
     pub(crate) pending: PendingGauges,
-    /// The subscriptions whose lag is told.
+    /// The subscriptions whose lag was reported last.
     told: Mutex<BTreeSet<String>>,
 }
 

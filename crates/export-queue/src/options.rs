@@ -10,7 +10,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// How a [`Worker`](crate::Worker) works.
 ///
 /// Unless set otherwise in [`worker`](Self::worker), it exports four buckets at once; a call of the
-/// exporter has a minute; the worker looks every second at what a watch should have told; a batch waits
+/// exporter has a minute; the worker looks once in a second, in case a watch was lost; a batch waits
 /// from 100 milliseconds to 30 seconds after a failure.
 ///
 /// ```

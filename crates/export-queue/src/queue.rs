@@ -2,17 +2,21 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
 use combine::keyspace::recipe::StoredSettings;
-use combine::keyspace::{Database, Isolation, OpenOptions, Runner, Subspace, Transaction};
+use combine::keyspace::{
+    Database, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode, Subspace, Transaction,
+    Versionstamp, visit_rows,
+};
 use combine::microqueue::blocks::{BlockBatch, Entry};
-use combine::{Bucket, Settings};
+use combine::{Bucket, Settings, microqueue};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::record::{MAX_ENTRY_BYTES, SettingsRecord};
+use crate::record::{MAX_ENTRY_BYTES, SettingsRecord, decode_position};
 
 /// What a queue is about, of which it holds nothing.
 type Types<K, V> = fn() -> (K, V);
@@ -43,8 +47,8 @@ where
     /// # Errors
     /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others;
     /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work;
-    /// [`StampAhead`](combine::microqueue::Error::StampAhead) if entries come from a store whose version was
-    /// larger; those of [`Runner::run`].
+    /// [`StampAhead`](microqueue::Error::StampAhead) if entries or positions come from a store whose version
+    /// was larger; those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves a queue or none.
@@ -95,10 +99,35 @@ where
         let (subspace, key) = (queue.subspace(), queue.keys.settings());
         let opened: Result<()> = options.open(runner, subspace, &key, &record).await;
         opened?;
-        let logs = &queue.keys.logs;
-        let verify = |tr| async move { Ok::<_, Error>(logs.verify_order(&tr).await?) };
-        runner.run(verify).await?;
+        let opened = &queue;
+        runner
+            .run(|tr| async move { opened.verify_order(&tr).await })
+            .await?;
         Ok(queue)
+    }
+
+    /// Makes sure that what is added from now on stands after all entries and all positions: what stands
+    /// before a position would never be exported.
+    async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
+        self.keys.logs.verify_order(tr).await?;
+        // Safe as snapshot reads: what commits after the read version gets a stamp above it.
+        let read_version = tr.read_version().await?;
+        let newest = Versionstamp::new(read_version, u16::MAX);
+        let (begin, end) = self.keys.positions().range();
+        let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            // One that does not decode holds up its own bucket, and not the queue.
+            let position = decode_position(row.key(), Some(row.value())).ok().flatten();
+            match position.map(|position| position.versionstamp()) {
+                Some(stamp) if stamp > newest => Err(Error::Log(microqueue::Error::StampAhead {
+                    queue: self.keys.queue.clone(),
+                    stamp,
+                    read_version,
+                })),
+                _ => Ok(ControlFlow::Continue(())),
+            }
+        })
+        .await
     }
 
     /// Stages an entry: a row in the log of its bucket.

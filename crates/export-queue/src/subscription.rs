@@ -139,8 +139,8 @@ where
         .await
     }
 
-    /// Waits until the subscription is [removed](ExportQueue::unsubscribe): what its workers, and those
-    /// who wait for them, were there for.
+    /// Waits until the subscription is [removed](ExportQueue::unsubscribe). Its workers find nothing to do
+    /// from then on.
     ///
     /// # Errors
     /// [`NoQueue`](Error::NoQueue), and those of [`Runner::run`].

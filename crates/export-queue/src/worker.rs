@@ -15,9 +15,9 @@ use crate::subscription::Subscription;
 
 /// Exports the entries of a subscription until it is shut down.
 ///
-/// Behind it runs a task with a session of its own. The buckets are divided between the living sessions
-/// of the subscription, as those of a combine queue are, and each batch is exported under a claim, so
-/// that of two who believe to own a bucket one sets the position.
+/// A task with a session of its own does the work. The buckets are divided between the living sessions
+/// of the subscription, as those of a combine queue are, and each batch is exported under a claim: of two
+/// sessions that both take a bucket for theirs, one sets the position.
 ///
 /// # Retries
 /// Transactions are retried by the runner, and batches after a [backoff](combine::WorkerOptions::backoff).

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use common::{LONG, Receiver, World};
 use conformance::stores::TestStore;
+use export_queue::microqueue::blocks::EntryId;
 use export_queue::{
     BoxError, Error, ExportOptions, Exporter, SEQUENCE_BYTES, SequencedExport, Start, async_trait,
 };
@@ -22,6 +23,7 @@ conformance::on_every_store!(threads:
     coalescing_must_keep_the_newest,
     a_deletion_without_a_tombstone_is_undone_by_a_repetition,
     a_trim_past_the_slowest_subscription_loses_entries,
+    a_trim_of_a_block_that_a_subscription_is_inside_of_loses_entries,
 );
 
 type Export = SequencedExport<String, Option<i64>>;
@@ -201,4 +203,36 @@ async fn a_trim_past_the_slowest_subscription_loses_entries(store: TestStore) {
         ends.push(receiver.values().len());
     }
     assert_eq!(ends, [2, 1]);
+}
+
+async fn a_trim_of_a_block_that_a_subscription_is_inside_of_loses_entries(store: TestStore) {
+    let mut ends = Vec::new();
+    for is_planted in [false, true] {
+        let world = World::new(&store, 1).await;
+        let slow = world.subscribe("slow", Start::Oldest).await;
+        let entry = |value: i64| (format!("key {value}"), Some(value));
+        world.add_all((0..10).map(entry).collect()).await;
+        world.export(&world.reader, &Receiver::default()).await;
+        let block = world.position("reader", 0).await.unwrap();
+        // The slow one has exported the first four entries.
+        let inside = EntryId { index: 3, ..block };
+        let position = [&[1][..], &inside.to_bytes()].concat();
+        let key = world.queue.subspace().pack(&("p", "slow", 0));
+        world.set(&key, &position).await;
+        world.add("last", 10).await;
+        if is_planted {
+            // The bug: the block that the slowest is inside of goes with those before it.
+            let row = &world.rows("e").await[0].to_key();
+            let trim = |tr: keyspace::Tx<_>| async move {
+                tr.clear(row);
+                Ok::<_, Error>(())
+            };
+            world.runner.run(trim).await.unwrap();
+        }
+        world.export(&world.reader, &Receiver::default()).await;
+        let receiver = Receiver::default();
+        world.export(&slow, &receiver).await;
+        ends.push(receiver.values().len());
+    }
+    assert_eq!(ends, [7, 1]);
 }

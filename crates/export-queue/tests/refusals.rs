@@ -291,26 +291,31 @@ async fn a_queue_without_settings_is_no_queue(store: TestStore) {
 }
 
 async fn a_queue_with_a_stamp_above_the_stores_version_is_not_opened(store: TestStore) {
-    let world = World::new(&store, 1).await;
-    world.add("key", 1).await;
-    let row = &world.rows("e").await[0];
-    let stamp = Versionstamp::new(i64::MAX, 0);
-    let id = EntryId {
-        versionstamp: stamp,
+    let ahead = EntryId {
+        versionstamp: Versionstamp::new(i64::MAX, 0),
         call: 0,
         index: WHOLE_BLOCK,
     };
-    let log = world.queue.subspace().subspace(&("e", 0));
-    world.set(&id.block().key_in(&log), row.value()).await;
-    let subspace = world.queue.subspace().clone();
-    let refused = Queue::open(&world.runner, subspace, settings(1)).await;
-    let Err(Error::Log(microqueue::Error::StampAhead {
-        queue,
-        stamp: found,
-        ..
-    })) = refused
-    else {
-        panic!("{refused:?}");
-    };
-    assert_eq!((queue, found), (log, stamp));
+    for is_position in [false, true] {
+        let world = World::new(&store, 1).await;
+        world.add("key", 1).await;
+        let block = world.rows("e").await[0].to_value();
+        let place = world.queue.subspace();
+        let log = place.subspace(&("e", 0));
+        let (key, value, expected) = match is_position {
+            false => (ahead.block().key_in(&log), block, &log),
+            true => {
+                let position = [&[1][..], &ahead.to_bytes()].concat();
+                (place.pack(&("p", "reader", 0)), position.into(), place)
+            }
+        };
+        world.set(&key, &value).await;
+        let refused = Queue::open(&world.runner, place.clone(), settings(1)).await;
+        match refused {
+            Err(Error::Log(microqueue::Error::StampAhead { queue, stamp, .. })) => {
+                assert_eq!((&queue, stamp), (expected, ahead.versionstamp));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
