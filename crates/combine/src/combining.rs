@@ -37,7 +37,7 @@ pub(crate) struct RetryState {
 
 /// What the last attempt of a pass had staged when the observer was called.
 #[derive(Debug, Default)]
-struct Attempted {
+pub(crate) struct Attempted {
     bytes: usize,
     changes: usize,
     /// The key of the change, if it was one.
@@ -45,7 +45,7 @@ struct Attempted {
 }
 
 impl Attempted {
-    fn of<K, V>(staged: &StagedPass<K, V>) -> Self {
+    pub(crate) fn of<K, V>(staged: &StagedPass<K, V>) -> Self {
         Self {
             bytes: staged.pass.bytes,
             changes: staged.changes.len(),
@@ -54,6 +54,83 @@ impl Attempted {
                 _ => None,
             },
         }
+    }
+}
+
+/// How a pass failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The transaction was too large. This is why.
+    TooLarge(String),
+    /// The observer took too long.
+    TooSlow,
+    /// In another way.
+    Other,
+}
+
+impl Failure {
+    fn of(error: &Error) -> Self {
+        if code_of(error) == Some(Code::TRANSACTION_TOO_LARGE) {
+            return Self::TooLarge(chain(error).to_string());
+        }
+        match error {
+            Error::ObserverTimedOut { .. } => Self::TooSlow,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl RetryState {
+    /// Returns what the next pass may do.
+    pub(crate) fn plan(&self, bytes_per_pass: usize) -> Plan {
+        let budget = bytes_per_pass.checked_shr(self.shrunk_bits);
+        Plan {
+            budget: budget.unwrap_or(0).max(1),
+            most_changes: self.most_changes.unwrap_or(usize::MAX),
+            withheld: self.withheld.clone(),
+        }
+    }
+
+    /// Returns the state after a pass that has succeeded.
+    pub(crate) fn after_success(&self) -> Self {
+        Self {
+            shrunk_bits: self.shrunk_bits.saturating_sub(1),
+            most_changes: self.most_changes.and_then(|most| most.checked_mul(2)),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the state after a pass that has failed, so that the next one does less of what has made it
+    /// fail.
+    pub(crate) fn after_failure(
+        mut self,
+        attempted: Attempted,
+        failure: &Failure,
+        bytes_per_pass: usize,
+    ) -> Self {
+        let Attempted {
+            bytes,
+            changes,
+            only,
+        } = attempted;
+        let is_too_large = matches!(failure, Failure::TooLarge(_));
+        if is_too_large && (bytes > OWN_BYTES || changes == 0) {
+            // No further than to one update, or the way back would be as long.
+            let most = usize::BITS - bytes_per_pass.leading_zeros();
+            self.shrunk_bits = (self.shrunk_bits + SHRINK_BITS).min(most);
+        } else if is_too_large || *failure == Failure::TooSlow {
+            // What is taken stays: with less of it a bucket might never reach its end, and report nothing.
+            self.most_changes = Some((changes >> SHRINK_BITS).max(1));
+        }
+        match failure {
+            Failure::TooLarge(cause) => {
+                let reason = format!("its change alone does not fit a transaction: {cause}");
+                let only = only.filter(|_| bytes <= OWN_BYTES);
+                self.withheld = only.map(|key| (key, reason));
+            }
+            _ => self.failures = self.failures.saturating_add(1),
+        }
+        self
     }
 }
 
@@ -96,23 +173,13 @@ where
         if !assignment.is_owner {
             self.metrics.takeovers.increment(1);
         }
-        let budget = (self.options.bytes_per_pass).checked_shr(retry.shrunk_bits);
-        let plan = Plan {
-            budget: budget.unwrap_or(0).max(1),
-            most_changes: retry.most_changes.unwrap_or(usize::MAX),
-            withheld: retry.withheld.clone(),
-        };
+        let plan = retry.plan(self.options.bytes_per_pass);
         let began = self.runner.environment().now();
         let attempted = Mutex::new(Attempted::default());
         match self.pass(assignment, &plan, &attempted).await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.note(&pass, took);
-                let retry = RetryState {
-                    shrunk_bits: retry.shrunk_bits.saturating_sub(1),
-                    most_changes: retry.most_changes.and_then(|most| most.checked_mul(2)),
-                    ..RetryState::default()
-                };
                 let interval = self.options.pass_interval;
                 let next = match pass.has_more {
                     true => Next::Again,
@@ -120,7 +187,7 @@ where
                     false if pass.updates > 0 && !interval.is_zero() => Next::After(interval),
                     false => Next::Done,
                 };
-                (retry, next)
+                (retry.after_success(), next)
             }
             Ok(None) => (retry, Next::Done),
             Err(error) => self.failed(assignment.bucket, attempted.into_inner(), retry, &error),
@@ -181,34 +248,14 @@ where
         &self,
         bucket: Bucket,
         attempted: Attempted,
-        mut retry: RetryState,
+        retry: RetryState,
         error: &Error,
     ) -> (RetryState, Next) {
-        let Attempted {
-            bytes,
-            changes,
-            only,
-        } = attempted;
-        let is_too_large = code_of(error) == Some(Code::TRANSACTION_TOO_LARGE);
-        if is_too_large && (bytes > OWN_BYTES || changes == 0) {
-            // No further than to one update, or the way back would be as long.
-            let most = usize::BITS - self.options.bytes_per_pass.leading_zeros();
-            retry.shrunk_bits = (retry.shrunk_bits + SHRINK_BITS).min(most);
-        } else if is_too_large || matches!(error, Error::ObserverTimedOut { .. }) {
-            // What is taken stays: with less of it a bucket might never reach its end, and report nothing.
-            retry.most_changes = Some((changes >> SHRINK_BITS).max(1));
-        }
-        if is_too_large {
-            let reason = || {
-                let cause = chain(error);
-                format!("its change alone does not fit a transaction: {cause}")
-            };
-            retry.withheld = only
-                .filter(|_| bytes <= OWN_BYTES)
-                .map(|key| (key, reason()));
+        let failure = Failure::of(error);
+        let retry = retry.after_failure(attempted, &failure, self.options.bytes_per_pass);
+        if let Failure::TooLarge(_) = failure {
             return (retry, Next::Again);
         }
-        retry.failures = retry.failures.saturating_add(1);
         let wait = self
             .options
             .backoff()

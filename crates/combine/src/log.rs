@@ -53,6 +53,10 @@ pub(crate) struct KeyUpdates {
 impl Portion {
     /// Reads blocks from the head of a log, up to the one that brings them to `limit` bytes.
     ///
+    /// A block that is folded in part is folded to its end before any other: there is one position, so
+    /// that a second such block would be folded again from its begin. It is the first one, unless a
+    /// restored store has put others before it. Then the portion is this block alone, and not whole.
+    ///
     /// # Conflicts
     /// Reads by snapshot, so that no addition makes the pass fail. [`remove`](Self::remove) protects
     /// what the pass takes.
@@ -67,10 +71,13 @@ impl Portion {
             is_whole: true,
             ..Self::default()
         };
+        let mut others_before = None;
         // From the log's begin, and not from the position: a block that a restored store has put before
         // it is to be taken, too.
         let visited = keys.logs.visit(tr, bucket.0, None, |block| {
-            if portion.bytes >= limit {
+            others_before =
+                position.filter(|at| portion.is_empty() && at.block() != block.id.block());
+            if others_before.is_some() || portion.bytes >= limit {
                 portion.is_whole = false;
                 return Ok(ControlFlow::Break(()));
             }
@@ -78,6 +85,13 @@ impl Portion {
             Ok::<_, Error>(ControlFlow::Continue(()))
         });
         visited.await?;
+        if others_before.is_some() {
+            let visited = keys.logs.visit(tr, bucket.0, position, |block| {
+                portion.put(block, position);
+                Ok::<_, Error>(ControlFlow::Break(()))
+            });
+            visited.await?;
+        }
         Ok(portion)
     }
 
@@ -176,15 +190,9 @@ impl Portion {
     }
 
     /// Returns the first update that is not folded after the first `taken` ones are, if its block is
-    /// folded in part. `before` is what this was before the pass.
-    pub(crate) fn position(&self, taken: usize, before: Option<EntryId>) -> Option<EntryId> {
+    /// folded in part.
+    pub(crate) fn position(&self, taken: usize) -> Option<EntryId> {
         let next = self.updates.get(taken).map(|update| update.id);
-        let is_read = |position: &EntryId| {
-            let mut ids = self.blocks.iter().map(|block| block.stored.id.block());
-            ids.any(|id| id == position.block())
-        };
-        // The block that was folded in part may stand after all that were read, if others came before it.
-        next.or_else(|| before.filter(|before| !is_read(before)))
-            .filter(|next| next.index > 0)
+        next.filter(|next| next.index > 0)
     }
 }

@@ -173,7 +173,7 @@ where
             scanned: scans.then_some(waiting.is_whole),
             leaves_to_report: staged.leaves_to_report,
             leaves_withheld: staged.leaves_withheld,
-            position: portion.position(taken, state.position),
+            position: portion.position(taken),
         });
         tr.set(&state_key, &after.encode());
         staged.pass.updates = taken;
