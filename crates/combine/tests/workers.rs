@@ -33,6 +33,7 @@ conformance::on_every_store!(threads:
     an_observer_may_add_to_the_queue_that_it_observes,
     a_worker_that_was_found_dead_opens_another_session,
     after_a_restart_everything_goes_on,
+    a_bucket_rests_between_passes_while_others_go_on,
     what_is_pending_can_be_counted,
 );
 
@@ -386,6 +387,31 @@ async fn after_a_restart_everything_goes_on(store: TestStore) {
     worker.shut_down(LONG).await.unwrap();
     log.check(&world).await;
     world.assert_nothing_left().await;
+}
+
+async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
+    let world = World::sums(&store, 2).await;
+    let bucket = |key: &&str| world.queue.bucket(&(*key).to_owned()).unwrap();
+    let (rests, goes_on) = ("a", ["b", "c", "d", "e"].into_iter());
+    let goes_on = goes_on.clone().find(|key| bucket(key) != bucket(&rests)).unwrap();
+    let options = CombineOptions::new().pass_interval(LONG * 60);
+    let worker = world.work_with(options, Unobserved).await;
+    world.add(rests, 1).await;
+    world.wait_idle().await;
+    world.add(rests, 1).await;
+    // The worker sees both when it looks.
+    let stamp = world.add(goes_on, 1).await;
+    let keys = [goes_on.to_owned()];
+    let settled = world.queue.await_settled(&world.runner, &keys, stamp);
+    timeout(LONG, settled).await.unwrap();
+    assert_eq!(world.settled(rests).await, Some(1));
+    assert_eq!(world.exact(rests).await, Some(2));
+    worker.shut_down(LONG).await.unwrap();
+    // Another worker knows of no rest.
+    let worker = world.work(Unobserved).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(world.settled(rests).await, Some(2));
 }
 
 async fn what_is_pending_can_be_counted(store: TestStore) {

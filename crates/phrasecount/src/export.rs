@@ -15,7 +15,7 @@ use export_queue::{
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::spawn_blocking;
 
-use crate::corpus::{Corpus, Count, random_id};
+use crate::corpus::{Corpus, Count, REST, random_id};
 use crate::error::{Error, Result};
 use crate::keyspace::error::chain;
 use crate::keyspace::{Bytes, Transaction};
@@ -115,6 +115,7 @@ impl Export {
         let options = ExportOptions::new()
             .worker(WorkerOptions::new().concurrency(BUCKETS_AT_ONCE))
             .bytes_per_batch(BYTES_PER_BATCH)
+            .batch_interval(REST)
             .coalesce(true);
         let (failed, failures) = mpsc::unbounded_channel();
         let exporter = ToSqlite {
