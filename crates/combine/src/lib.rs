@@ -128,6 +128,8 @@ mod initialize;
 mod keys;
 mod log;
 mod metrics;
+#[cfg(test)]
+mod model;
 mod observer;
 mod options;
 mod pass;

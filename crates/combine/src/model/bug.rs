@@ -1,0 +1,148 @@
+//! Planted bugs: rules of the protocol that are broken between the recipe and the rows.
+
+use std::collections::BTreeMap;
+
+use hc_dequeue::keyspace::Bytes;
+
+use crate::model::store::{Rows, Span, Write};
+use crate::record::{Current, PassState};
+
+/// A rule of the protocol that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A pass reads the state of the passes by snapshot.
+    StateNotInConflict,
+    /// A pass adds no read conflict range over the log.
+    LogNotInConflict,
+    /// A pass adds no read conflict range over the values.
+    ValuesNotInConflict,
+    /// `initialize` reads the current value by snapshot.
+    CurrentNotInConflict,
+    /// A pass takes the end of what it has read for the end of the log.
+    EndIgnored,
+    /// A pass does not know which updates of the first block are folded already.
+    PositionIgnored,
+    /// A pass clears the blocks after the observer has added to the log.
+    ClearedLate,
+    /// A current value cannot say that the key has none.
+    NoneUnsaid,
+    /// A key that comes back to the value last reported keeps its current value.
+    CurrentKept,
+    /// A pass takes whole blocks only, and more than one update does not fit it.
+    WholeBlocks,
+    /// A pass forgets that there are current values.
+    StateForgets,
+    /// What is aside stays there.
+    NoteKept,
+}
+
+/// Where the parts of a bucket lie.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) state: Vec<u8>,
+    pub(crate) log: (Vec<u8>, Vec<u8>),
+    pub(crate) values: (Vec<u8>, Vec<u8>),
+    pub(crate) currents: (Vec<u8>, Vec<u8>),
+    /// What is aside.
+    pub(crate) notes: (Vec<u8>, Vec<u8>),
+    /// The row of a value by the row of its current value.
+    pub(crate) value_of: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Bug {
+    /// Returns whether a serializable read adds no conflict range.
+    pub(crate) fn hides_read(self, key: &[u8], parts: &Parts) -> bool {
+        match self {
+            Self::StateNotInConflict => *key == *parts.state,
+            Self::CurrentNotInConflict => is_in(&parts.currents, key),
+            _ => false,
+        }
+    }
+
+    /// Returns whether a read conflict range is not added.
+    pub(crate) fn hides_range(self, begin: &[u8], parts: &Parts) -> bool {
+        match self {
+            Self::LogNotInConflict => is_in(&parts.log, begin),
+            Self::ValuesNotInConflict => is_in(&parts.values, begin),
+            _ => false,
+        }
+    }
+
+    /// Returns what is read under a key.
+    pub(crate) fn read(self, key: &[u8], value: Option<Bytes>, parts: &Parts) -> Option<Bytes> {
+        if self != Self::PositionIgnored || *key != *parts.state {
+            return value;
+        }
+        let state = PassState::decode(key, value.as_deref()).expect("a pass has written it");
+        let position = None;
+        Some(PassState { position, ..state }.encode().into())
+    }
+
+    /// Returns whether the rows after the first one are not read.
+    pub(crate) fn cuts(self, begin: &[u8], parts: &Parts) -> bool {
+        self == Self::EndIgnored && is_in(&parts.log, begin)
+    }
+
+    /// Changes what a transaction has written.
+    pub(crate) fn rewrite(self, writes: &mut Vec<Write>, parts: &Parts, rows: &Rows) {
+        match self {
+            Self::ClearedLate => writes.sort_by_key(|write| match write {
+                Write::Clear(span) => is_in(&parts.log, &span.begin),
+                _ => false,
+            }),
+            Self::NoneUnsaid => (writes.iter_mut()).for_each(|write| without_none(write, parts)),
+            Self::CurrentKept => keep_current(writes, parts, rows),
+            Self::StateForgets => writes.iter_mut().for_each(|write| match write {
+                // The second byte has the flags.
+                Write::Set(key, state) if *key == parts.state => state[1] = 0,
+                _ => {}
+            }),
+            Self::NoteKept => writes.retain(|write| match write {
+                Write::Clear(span) => !is_in(&parts.notes, &span.begin),
+                _ => true,
+            }),
+            _ => {}
+        }
+    }
+}
+
+fn is_in((begin, end): &(Vec<u8>, Vec<u8>), key: &[u8]) -> bool {
+    **begin <= *key && *key < **end
+}
+
+/// Turns a current value that says "none" into none.
+fn without_none(write: &mut Write, parts: &Parts) {
+    if let Write::Set(key, value) = write
+        && is_in(&parts.currents, key)
+        && Current::decode(key, &value.clone().into()).is_ok_and(|current| current.bytes.is_none())
+    {
+        *write = Write::Clear(Span::key(key));
+    }
+}
+
+/// Turns what takes a current value away, of a key that is not reported, into the value last reported.
+fn keep_current(writes: &mut [Write], parts: &Parts, rows: &Rows) {
+    let written = |key: &[u8]| {
+        let is_written = |write: &Write| match write {
+            Write::Set(set, _) => *set == key,
+            Write::Clear(span) => span.has(key),
+            Write::Append(..) => false,
+        };
+        writes.iter().any(is_written)
+    };
+    let cleared = writes.iter().enumerate().filter_map(|(place, write)| {
+        let Write::Clear(span) = write else {
+            return None;
+        };
+        let value = parts.value_of.get(&span.begin)?;
+        (!written(value)).then(|| (place, span.begin.clone(), value))
+    });
+    for (place, key, value) in cleared.collect::<Vec<_>>() {
+        let bytes = rows.get(&value[..]).map(|stored| stored.slice(1..));
+        let current = Current {
+            bytes,
+            is_withheld: false,
+        };
+        writes[place] = Write::Set(key, current.encode());
+    }
+}

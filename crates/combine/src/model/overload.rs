@@ -1,0 +1,78 @@
+//! A bucket that gets less than a pass takes, and an observer that makes a pass of two changes too large.
+
+use std::sync::Arc;
+
+use crate::combining::{Attempted, Failure, RetryState};
+use crate::model::protocol::{BUCKET, Protocol, finish};
+use crate::model::store::Rows;
+use crate::pass::Plan;
+
+/// How many times updates come.
+const ROUNDS: usize = 40;
+
+/// How many bytes a pass takes: much more than a block.
+const BYTES_PER_PASS: usize = 1 << 12;
+
+/// More attempts than a pass takes until it succeeds.
+const MOST_ATTEMPTS: usize = 20;
+
+/// Returns how many changes are reported while an update of each of two keys comes before every pass.
+fn reported(has_one_budget: bool) -> usize {
+    let protocol = Protocol::new(None);
+    let (mut rows, mut version) = (Arc::<Rows>::default(), 1);
+    let mut retry = RetryState::default();
+    let mut count = 0;
+    for _ in 0..ROUNDS {
+        let tr = protocol.begin(&rows, version);
+        protocol.add(&tr, &[(0, Some(1)), (1, Some(1))]);
+        version += 1;
+        let added = tr.staged().expect("it adds a block");
+        rows = Arc::new(added.applied(&rows, version));
+        for attempt in 0.. {
+            assert!(attempt < MOST_ATTEMPTS, "the pass never succeeds");
+            let plan = retry.plan(BYTES_PER_PASS);
+            let plan = match has_one_budget {
+                true => of_one_budget(&plan),
+                false => plan,
+            };
+            let tr = protocol.begin(&rows, version);
+            let pass = finish(protocol.queue.stage_pass(&tr, BUCKET, &plan)).unwrap();
+            if pass.changes.len() > 1 {
+                let attempted = Attempted::of(&pass);
+                let failure = Failure::TooLarge("for the observer".to_owned());
+                retry = retry.after_failure(attempted, &failure, BYTES_PER_PASS);
+                continue;
+            }
+            let staged = tr.staged().expect("there is an update to fold");
+            rows = Arc::new(staged.applied(&rows, version));
+            count += pass.changes.len();
+            retry = retry.after_success();
+            break;
+        }
+    }
+    count
+}
+
+/// Returns a plan in which fewer changes mean that less is taken.
+fn of_one_budget(plan: &Plan) -> Plan {
+    let all = usize::MAX;
+    match plan.most_changes {
+        changes if changes == all => plan.clone(),
+        _ => Plan {
+            budget: 1,
+            most_changes: all,
+            withheld: None,
+        },
+    }
+}
+
+#[test]
+fn a_bucket_below_its_capacity_reports_while_its_observer_fails() {
+    let count = reported(false);
+    assert!(count >= ROUNDS / 2, "{count} reports in {ROUNDS} rounds");
+}
+
+#[test]
+fn catches_a_failure_of_the_observer_that_shrinks_what_is_taken() {
+    assert_eq!(reported(true), 0);
+}
