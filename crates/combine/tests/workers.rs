@@ -393,7 +393,10 @@ async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
     let world = World::sums(&store, 2).await;
     let bucket = |key: &&str| world.queue.bucket(&(*key).to_owned()).unwrap();
     let (rests, goes_on) = ("a", ["b", "c", "d", "e"].into_iter());
-    let goes_on = goes_on.clone().find(|key| bucket(key) != bucket(&rests)).unwrap();
+    let goes_on = goes_on
+        .clone()
+        .find(|key| bucket(key) != bucket(&rests))
+        .unwrap();
     let options = CombineOptions::new().pass_interval(LONG * 60);
     let worker = world.work_with(options, Unobserved).await;
     world.add(rests, 1).await;

@@ -32,7 +32,7 @@ pub(crate) enum Bug {
     WholeBlocks,
     /// A pass forgets that there are current values.
     StateForgets,
-    /// What says why a key is withheld stays when it is withheld no longer.
+    /// What is aside stays there.
     NoteKept,
 }
 
@@ -43,6 +43,7 @@ pub(crate) struct Parts {
     pub(crate) log: (Vec<u8>, Vec<u8>),
     pub(crate) values: (Vec<u8>, Vec<u8>),
     pub(crate) currents: (Vec<u8>, Vec<u8>),
+    /// What is aside.
     pub(crate) notes: (Vec<u8>, Vec<u8>),
     /// The row of a value by the row of its current value.
     pub(crate) value_of: BTreeMap<Vec<u8>, Vec<u8>>,

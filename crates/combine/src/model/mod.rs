@@ -1,6 +1,6 @@
 //! The passes over a bucket, checked in every order of what may happen to it.
 //!
-//! The model has one bucket with two keys, and a checker that visits every state that it can reach. What
+//! The model has one bucket with three keys, and a checker that visits every state that it can reach. What
 //! runs in it are the recipe's own functions, on a [`store`] whose rows are the state of the model: it
 //! has no copy of their rules.
 //!
@@ -80,6 +80,13 @@ const MORE_BLOCKS: &[&[Update]] = &[
     &[(1, Some(-2))],
 ];
 
+/// Three keys, so that two may wait while a third one is reported.
+const THREE_KEYS: &[&[Update]] = &[
+    &[(0, Some(1)), (1, Some(2)), (2, Some(4))],
+    &[(0, Some(-1))],
+    &[(2, Some(8)), (1, Some(-2))],
+];
+
 /// Updates that do not decode, in blocks with others.
 const WITH_BROKEN: &[&[Update]] = &[
     &[(0, None), (1, Some(1))],
@@ -126,6 +133,16 @@ fn keeps_its_promises_with_passes_at_the_same_time() {
         ..QUIET
     };
     check(MORE_BLOCKS, scale(3, 4), budget);
+}
+
+#[test]
+fn keeps_its_promises_while_several_keys_wait() {
+    let budget = Budget {
+        withholdings: 1,
+        redrives: scale(0, 1),
+        ..QUIET
+    };
+    check(THREE_KEYS, scale(2, 3), budget);
 }
 
 #[test]

@@ -18,7 +18,13 @@ use crate::queue::CombineQueue;
 use crate::settings::Settings;
 
 /// How many keys there are.
-pub(crate) const KEYS: usize = 2;
+pub(crate) const KEYS: usize = 3;
+
+/// How many of them, the first ones, are loaded and withheld.
+pub(crate) const EVENTFUL_KEYS: usize = 2;
+
+/// The key that the observer adds to.
+pub(crate) const OBSERVERS_KEY: usize = 1;
 
 /// The only bucket.
 pub(crate) const BUCKET: Bucket = Bucket(0);
@@ -52,7 +58,7 @@ pub(crate) enum Extent {
 pub(crate) enum Action {
     /// `add_all`.
     Add(Vec<Update>),
-    /// A pass, and whether the observer adds an update of the last key.
+    /// A pass, and whether the observer adds an update.
     Pass(Extent, bool),
     /// `initialize`, of a key.
     Initialize(usize),
@@ -85,8 +91,8 @@ impl Protocol {
             env,
             codec: MessagePack,
         };
-        let keys = ["a", "b"].map(str::to_owned);
-        let encoded = [0, 1].map(|key: usize| queue.encode_key(&keys[key]).unwrap());
+        let keys = ["a", "b", "c"].map(str::to_owned);
+        let encoded = [0, 1, 2].map(|key: usize| queue.encode_key(&keys[key]).unwrap());
         let rows = encoded.iter().map(|key| {
             let (current, value) = (queue.keys.current(key), queue.keys.value(key));
             (current, value)
@@ -96,12 +102,7 @@ impl Protocol {
             log: queue.keys.logs.after(BUCKET.0, None),
             values: queue.keys.values_of(BUCKET),
             currents: queue.keys.currents_of(BUCKET),
-            notes: (
-                queue.keys.withheld(&encoded[0]),
-                queue
-                    .keys
-                    .withheld(&[encoded[1].as_slice(), b"\0"].concat()),
-            ),
+            notes: queue.keys.all_aside(),
             value_of: rows.collect(),
         };
         Self {
@@ -169,7 +170,7 @@ impl Protocol {
             .await?;
         // The observer.
         if adds && !staged.changes.is_empty() {
-            let key = &self.keys[KEYS - 1];
+            let key = &self.keys[OBSERVERS_KEY];
             self.queue.add(tr, key, &1).await?;
         }
         let number = |key| self.keys.iter().position(|known| *known == key);

@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use crate::aside::AsideId;
 use crate::model::promises;
-use crate::model::protocol::{Action, Extent, KEYS, Protocol, Update};
+use crate::model::protocol::{Action, EVENTFUL_KEYS, Extent, OBSERVERS_KEY, Protocol, Update};
 use crate::model::state::{Budget, Effect, Flight, State, aside, log};
 
 /// The model: the blocks that are added, and how much else happens.
@@ -55,7 +55,7 @@ impl Model for PassModel {
             ];
             actions.extend(extents.map(|extent| Action::Pass(extent, false)));
             if state.budget.withholdings > 0 {
-                let withheld = (0..KEYS).map(Extent::Withholding);
+                let withheld = (0..EVENTFUL_KEYS).map(Extent::Withholding);
                 actions.extend(withheld.map(|extent| Action::Pass(extent, false)));
             }
             if state.budget.additions > 0 {
@@ -63,7 +63,7 @@ impl Model for PassModel {
                 actions.push(Action::Pass(Extent::OneChange, true));
             }
             if state.budget.loads > 0 {
-                actions.extend((0..KEYS).map(Action::Initialize));
+                actions.extend((0..EVENTFUL_KEYS).map(Action::Initialize));
             }
             if state.budget.redrives > 0 {
                 let aside = aside(&self.protocol, &state.rows);
@@ -127,7 +127,7 @@ impl PassModel {
                         return None;
                     }
                     budget.additions -= 1;
-                    effect.added[KEYS - 1] = 1;
+                    effect.added[OBSERVERS_KEY] = 1;
                 }
                 if matches!(extent, Extent::Withholding(_)) {
                     budget.withholdings -= 1;
