@@ -67,17 +67,41 @@ impl Portion {
         position: Option<EntryId>,
         limit: usize,
     ) -> Result<Self> {
+        let Some(position) = position else {
+            return Self::read_head(tr, keys, bucket, None, limit).await;
+        };
+        let head = keys.logs.first(tr, bucket.0, None).await?;
+        if head.is_none_or(|head| head.block() == position.block()) {
+            return Self::read_head(tr, keys, bucket, Some(position), limit).await;
+        }
+        let mut portion = Self::default();
+        let visited = keys.logs.visit(tr, bucket.0, Some(position), |block| {
+            if block.id.block() == position.block() {
+                portion.put(block, Some(position));
+            }
+            Ok::<_, Error>(ControlFlow::Break(()))
+        });
+        visited.await?;
+        match portion.is_empty() {
+            // It is gone: no block is folded in part.
+            true => Self::read_head(tr, keys, bucket, None, limit).await,
+            false => Ok(portion),
+        }
+    }
+
+    async fn read_head(
+        tr: &impl Transaction,
+        keys: &Keys,
+        bucket: Bucket,
+        position: Option<EntryId>,
+        limit: usize,
+    ) -> Result<Self> {
         let mut portion = Self {
             is_whole: true,
             ..Self::default()
         };
-        let mut others_before = None;
-        // From the log's begin, and not from the position: a block that a restored store has put before
-        // it is to be taken, too.
         let visited = keys.logs.visit(tr, bucket.0, None, |block| {
-            others_before =
-                position.filter(|at| portion.is_empty() && at.block() != block.id.block());
-            if others_before.is_some() || portion.bytes >= limit {
+            if portion.bytes >= limit {
                 portion.is_whole = false;
                 return Ok(ControlFlow::Break(()));
             }
@@ -85,13 +109,6 @@ impl Portion {
             Ok::<_, Error>(ControlFlow::Continue(()))
         });
         visited.await?;
-        if others_before.is_some() {
-            let visited = keys.logs.visit(tr, bucket.0, position, |block| {
-                portion.put(block, position);
-                Ok::<_, Error>(ControlFlow::Break(()))
-            });
-            visited.await?;
-        }
         Ok(portion)
     }
 

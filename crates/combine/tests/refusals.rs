@@ -31,6 +31,7 @@ conformance::on_every_store!(threads:
     a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
     a_damaged_pass_state_keeps_its_own_bucket_only,
+    a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded,
     a_subspace_that_the_registry_of_ids_knows_is_refused,
 );
 
@@ -448,6 +449,23 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
     assert_eq!(world.values().await, expected.collect());
     log.check(&world).await;
     world.assert_nothing_left().await;
+}
+
+async fn a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded(store: TestStore) {
+    for stamp in [0, 0xfe] {
+        let world = World::sums(&store, 1).await;
+        let row = world.queue.subspace().pack(&("x", 0, 0));
+        let position = [&[stamp; 10][..], &[0; 8], &[0, 3]].concat();
+        let state = [&[1, 0][..], &[0; 16], &position].concat();
+        world.add("a", 1).await;
+        world.add("a", 2).await;
+        write(&world, &row, &state).await;
+        let log = Log::new(&world.root);
+        world.combine(CombineOptions::default(), &log).await;
+        assert_eq!(world.settled("a").await, Some(3));
+        log.check(&world).await;
+        world.assert_nothing_left().await;
+    }
 }
 
 async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) {
