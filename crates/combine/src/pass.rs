@@ -3,7 +3,7 @@
 //! With read version r, and all reads before the first write:
 //!
 //! 1. It reads the state of the passes serializably, and always writes it: two passes over one bucket
-//!    never both commit. So what it does is right whoever owns the bucket.
+//!    never both commit. So what it does does not depend on which session owns the bucket.
 //! 2. It reads blocks of updates from the head of the log, for a budget of bytes. What it takes is
 //!    protected by a [read conflict range](Portion::remove).
 //! 3. It reads the values of their keys by snapshot, with one read conflict range each over the bucket's

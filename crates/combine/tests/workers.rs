@@ -372,7 +372,7 @@ async fn after_a_restart_everything_goes_on(store: TestStore) {
         .bytes_per_pass(1)
         .takeover_after(LONG * 60);
     for _ in 0..5 {
-        // Dropped wherever it is, in the middle of a sweep as a rule.
+        // Dropped wherever it is, in the middle of the work as a rule.
         let worker = world.work_with(options.clone(), log.clone()).await;
         world.add_all(updates()).await;
         drop(worker);

@@ -163,7 +163,7 @@ where
         self.runner.run(rows).await.unwrap()
     }
 
-    /// Panics if there is anything but values, sweeps and settings.
+    /// Panics if there is anything but values, states of passes and settings.
     pub(crate) async fn assert_nothing_left(&self) {
         for part in ["u", "c", "q", "s", "b"] {
             let rows = self.rows(part).await;
