@@ -48,7 +48,7 @@ where
     /// # Errors
     /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others,
     /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work,
-    /// [`StampAhead`](microqueue::Error::StampAhead) if updates come from a store whose version was larger,
+    /// [`StampAhead`](hc_dequeue::microqueue::Error::StampAhead) if updates come from a store whose version was larger,
     /// and those of [`Runner::run`].
     ///
     /// # Cancel safety

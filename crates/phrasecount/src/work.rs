@@ -8,7 +8,7 @@ use export_queue::ExportQueue;
 use export_queue::combine::{self, BoxError, Change, ChangeObserver};
 use export_queue::hc_dequeue::{self, Delivery, WorkerOptions};
 
-use crate::corpus::{Corpus, Count, REST};
+use crate::corpus::{BYTES_PER_PASS, Corpus, Count, REST};
 use crate::count::Counter;
 use crate::error::{Error, Result};
 use crate::keyspace::Transaction;
@@ -76,7 +76,9 @@ impl Workers {
         };
         let counting = store.work.work(&store.runner, options, count).await?;
         let observer = ExportChanges(store.exports.clone());
-        let options = combine::CombineOptions::new().pass_interval(REST);
+        let options = combine::CombineOptions::new()
+            .pass_interval(REST)
+            .bytes_per_pass(BYTES_PER_PASS);
         let combining = store.counts.work(&store.runner, options, observer).await?;
         Ok(Self {
             counting,
