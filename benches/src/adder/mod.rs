@@ -53,8 +53,7 @@ fn encode(count: &Count) -> Vec<u8> {
 mod tests {
     use std::sync::Arc;
 
-    use keyspace::{Environment, Isolation, RangeQuery, Subspace, read_all};
-    use keyspace::{KeyValue, Runner};
+    use keyspace::{Isolation, KeyValue, RangeQuery, Runner, Subspace, read_all, tuple};
 
     use super::*;
     use crate::meter::Metered;
@@ -116,22 +115,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn blind_sets_write_what_an_update_takes_beside_it() {
-        // Numbers of calls that take two bytes each, however many others there are meanwhile.
-        while Environment::system().next_call() <= u64::from(u8::MAX) {}
-        let (updated, set) = (site(), site());
-        Staged::open(&updated).await.add(&[KEY]).await;
-        BlindSets::open(&set).await.add(&[KEY]).await;
-        let [update, row] = [updated, set].map(|site| async move {
-            let rows = rows(&site, &site.queue().subspace(&"u")).await;
-            assert_eq!(rows.len(), 1);
-            rows.into_iter().next().unwrap()
-        });
-        let (update, row) = (update.await, row.await);
-        assert_eq!(update.value(), row.value());
-        // All but the versionstamp, and the number of the call.
-        let stamp_begins = update.key().len() - 14;
-        assert_eq!(row.key().len(), update.key().len());
-        assert_eq!(row.key()[..stamp_begins], update.key()[..stamp_begins]);
+    async fn blind_sets_write_a_row_for_each_update_with_its_key_and_its_bytes() {
+        let site = site();
+        let other = 7_u64.to_be_bytes();
+        BlindSets::open(&site).await.add(&[KEY, other]).await;
+        let part = site.queue().subspace(&("u", 0));
+        let found = rows(&site, &part).await;
+        let mut keys = Vec::new();
+        for row in &found {
+            let unpacked = part.unpack(row.key()).unwrap();
+            let (_, key, ..): (u32, Vec<u8>, tuple::Versionstamp, u64) = unpacked;
+            keys.push(key);
+            assert_eq!(row.value(), [&[1][..], &encode(&ONE)].concat());
+        }
+        keys.sort();
+        assert_eq!(keys, [encode(&other), encode(&KEY)]);
     }
 }

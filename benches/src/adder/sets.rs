@@ -7,8 +7,8 @@ use super::{Adder, Key, ONE, encode};
 use crate::contender::Site;
 use crate::meter::Metered;
 
-/// The yardstick. Nothing is counted: to add is to set a row of the same size, at the same place, as
-/// an update of the combine queue takes.
+/// The yardstick. Nothing is counted: to add is to set a row for each update, with its bucket, its key
+/// and a stamp, as a log of rows would have it.
 #[derive(Debug)]
 pub struct BlindSets {
     db: Metered<Store>,
