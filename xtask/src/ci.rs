@@ -67,13 +67,23 @@ fn fmt() -> anyhow::Result<()> {
 /// Packages the layers as a release would, and builds what is in the packages.
 fn package() -> anyhow::Result<()> {
     remove_stale_sources().context("cannot remove what an earlier packaging has unpacked")?;
-    let mut command = cargo(&["package", "--quiet", "--allow-dirty"])?;
+    let built = root()?.join("target/packages");
+    remove(&built).context("cannot remove what an earlier packaging has built")?;
+    let mut command = cargo(&["package", "--quiet", "--allow-dirty", "--target-dir"])?;
+    command.arg(&built);
     for package in tidy::PACKAGES.into_iter().chain([tidy::JUDGE]) {
         command.args(["--package", package]);
     }
     succeed(&mut command)?;
     // The programs depend on each other and on nothing published: their archives are made, not built.
     succeed(cargo(&["package", "--quiet", "--allow-dirty", "--workspace"])?.arg("--no-verify"))
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Removes the layers that an earlier packaging has unpacked into cargo's cache. Cargo goes by their
@@ -97,7 +107,7 @@ fn remove_stale_sources() -> anyhow::Result<()> {
     {
         for krate in entries(&registry.path())? {
             if krate.file_name().as_encoded_bytes().starts_with(b"fdbq-") {
-                fs::remove_dir_all(krate.path())?;
+                remove(&krate.path())?;
             }
         }
     }
