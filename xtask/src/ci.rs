@@ -1,5 +1,8 @@
 //! `cargo xtask ci`: all that must hold of a change, the quickest checks first.
 
+use std::fs::{self, DirEntry};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
@@ -63,13 +66,52 @@ fn fmt() -> anyhow::Result<()> {
 
 /// Packages the layers as a release would, and builds what is in the packages.
 fn package() -> anyhow::Result<()> {
-    let mut command = cargo(&["package", "--quiet", "--allow-dirty"])?;
+    remove_stale_sources().context("cannot remove what an earlier packaging has unpacked")?;
+    let built = root()?.join("target/packages");
+    remove(&built).context("cannot remove what an earlier packaging has built")?;
+    let mut command = cargo(&["package", "--quiet", "--allow-dirty", "--target-dir"])?;
+    command.arg(&built);
     for package in tidy::PACKAGES.into_iter().chain([tidy::JUDGE]) {
         command.args(["--package", package]);
     }
     succeed(&mut command)?;
     // The programs depend on each other and on nothing published: their archives are made, not built.
     succeed(cargo(&["package", "--quiet", "--allow-dirty", "--workspace"])?.arg("--no-verify"))
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the layers that an earlier packaging has unpacked into cargo's cache. Cargo goes by their
+/// version, which stays the same from change to change, and would build those instead of the new ones.
+fn remove_stale_sources() -> anyhow::Result<()> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let sources = home
+        .context("there is no home directory")?
+        .join("registry/src");
+    let entries = |folder: &Path| match fs::read_dir(folder) {
+        Ok(entries) => entries.collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    };
+    // A registry without a host is a temporary one, of a packaging.
+    let is_temporary = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"-");
+    for registry in entries(&sources)?
+        .iter()
+        .filter(|entry| is_temporary(entry))
+    {
+        for krate in entries(&registry.path())? {
+            if krate.file_name().as_encoded_bytes().starts_with(b"fdbq-") {
+                remove(&krate.path())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn clippy() -> anyhow::Result<()> {
