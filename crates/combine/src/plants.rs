@@ -321,7 +321,8 @@ const CONFLICTS: [Meeting; 21] = [
     Meeting::new(KEY_ASIDE, Step::Redrive, Step::Redrive),
     Meeting::new(KEY_ASIDE, Step::Redrive, PASS),
     Meeting::new(KEY_ASIDE, PASS, Step::Redrive),
-    // Who reads serializably learns of changes: of the exact value also by those of its bucket.
+    // A serializable read conflicts with a change of its key; one of the exact value, with any change of
+    // its bucket.
     Meeting::new(PENDING, PASS, Step::Settled(A)),
     Meeting::new(PENDING, PASS, Step::Exact(A)),
     Meeting::new(PENDING, PASS, Step::Exact(B)),

@@ -212,10 +212,11 @@ where
         Ok(self.keys.bucket(&self.encode_key(key)?))
     }
 
-    /// Returns where to split the queue between shards, so that each has so many buckets, at least one:
-    /// the recipe's *buckets per tablet*. These are keys of the store, in their order: the begin of
-    /// every so many buckets among the updates and, by the hashes of keys, among the values, and of the
-    /// parts between.
+    /// Returns keys of the store at which to split the queue, in order, so that each shard has
+    /// `buckets_per_shard` buckets, at least one: the recipe's *buckets per tablet*.
+    ///
+    /// The first half are begins of buckets among the updates. The second half are begins of the same
+    /// buckets among the values, which lie by the hashes of their keys.
     #[must_use]
     pub fn suggested_splits(&self, buckets_per_shard: u32) -> Vec<Vec<u8>> {
         let step = usize::try_from(buckets_per_shard.max(1)).unwrap_or(usize::MAX);

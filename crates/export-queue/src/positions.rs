@@ -46,7 +46,7 @@ impl World {
         self.runner.database().begin().unwrap()
     }
 
-    /// Adds a block of so many entries.
+    /// Adds one block with this number of entries.
     async fn add(&self, entries: u64) {
         let mut tr = self.begin();
         self.stage(&tr, entries).await;
@@ -60,7 +60,7 @@ impl World {
         self.queue.add_all(tr, entries).await.unwrap();
     }
 
-    /// Takes up to so many entries and sets the position after them. Returns them.
+    /// Exports a batch of at most `entries` entries, sets the position after it, and returns it.
     async fn export(&self, reader: &Reader, entries: usize) -> Option<Batch> {
         let portion = Portion {
             entries,

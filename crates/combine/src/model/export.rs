@@ -72,7 +72,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Add,
-    /// A subscription exports up to so many entries.
+    /// A subscription exports a batch of up to this number of entries.
     Export(usize, usize),
     Trim,
     /// A transaction in flight commits.
