@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
 use crate::options::CombineOptions;
-use crate::pass::{Pass, Plan, StagedPass};
+use crate::pass::{Pass, Plan, StagedPass, observe};
 use crate::queue::CombineQueue;
 
 /// By how many bits a budget shrinks after a pass that was too large or too slow.
@@ -236,7 +236,7 @@ where
             let queue = &self.queue;
             let staged = queue.stage_pass(&tr, assignment.bucket, &plan).await?;
             *attempted.lock() = Attempted::of(&staged);
-            let observed = queue.observe(&tr, &staged.changes, &self.observer, limit);
+            let observed = observe(&queue.env, &tr, &self.observer, &staged.changes, limit);
             observed.await?;
             Ok(Some(staged.pass))
         };

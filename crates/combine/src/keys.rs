@@ -208,12 +208,12 @@ impl Keys {
         {
             return Ok(AsideKey::Key(key));
         }
-        let bucket = self.buckets_of_aside(row).ok_or_else(corrupt)?;
+        let bucket = self.bucket_of_aside(row).ok_or_else(corrupt)?;
         let id = EntryId::of_key(&self.updates_aside(bucket), row).ok_or_else(corrupt)?;
         Ok(AsideKey::Update(bucket, id))
     }
 
-    fn buckets_of_aside(&self, row: &[u8]) -> Option<Bucket> {
+    fn bucket_of_aside(&self, row: &[u8]) -> Option<Bucket> {
         let id: (u32, String, keyspace::tuple::Versionstamp, u64, u16) =
             self.aside.unpack(row).ok()?;
         Some(Bucket(id.0)).filter(|bucket| bucket.0 < self.bucket_count)

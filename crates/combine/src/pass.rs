@@ -354,30 +354,19 @@ where
         staged.pass.set_aside += 1;
         staged.leaves_withheld = true;
     }
-
-    /// Calls the observer with the changes of a staged pass.
-    pub(crate) async fn observe<T: Transaction>(
-        &self,
-        tr: &T,
-        changes: &[Change<K, V>],
-        observer: &impl ChangeObserver<K, V>,
-        limit: Duration,
-    ) -> Result<()> {
-        match changes {
-            [] => Ok(()),
-            _ => observe(&self.env, tr, observer, changes, limit).await,
-        }
-    }
 }
 
-/// Calls the observer, for as long as it may take.
-async fn observe<K, V, T: Transaction>(
+/// Calls the observer with the changes of a staged pass, if there are any, for as long as it may take.
+pub(crate) async fn observe<K, V, T: Transaction>(
     env: &Environment,
     tr: &T,
     observer: &impl ChangeObserver<K, V>,
     changes: &[Change<K, V>],
     limit: Duration,
 ) -> Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
     // The call itself may panic as well as its future.
     let observe = async { observer.observe(tr, changes).await };
     let observe = AssertUnwindSafe(observe).catch_unwind();

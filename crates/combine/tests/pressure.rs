@@ -5,15 +5,15 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use combine::microqueue::{self, ItemId};
 use combine::{
     BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Error, Exact, Sum, Unobserved,
 };
-use common::{LONG, Log, World, settings};
+use common::{LONG, Log, Stages, World, settings};
 use conformance::stores::TestStore;
-use keyspace::{Subspace, Transaction, Versionstamp};
+use keyspace::{Transaction, Versionstamp};
 
 conformance::on_every_store!(threads:
     a_block_of_many_keys_with_large_values_is_folded_in_parts,
@@ -60,47 +60,11 @@ async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestSt
     world.assert_nothing_left().await;
 }
 
-/// Writes a log, and stages a row of some size for each change.
-#[derive(Clone)]
-struct Stages {
-    log: Log<i64>,
-    rows: Subspace,
-    bytes: usize,
-    reported: Arc<AtomicUsize>,
-}
-
-impl Stages {
-    fn new(world: &World, bytes: usize) -> Self {
-        Self {
-            log: Log::new(&world.root),
-            rows: world.root.subspace(&"staged"),
-            bytes,
-            reported: Arc::default(),
-        }
-    }
-}
-
-impl ChangeObserver<String, i64> for Stages {
-    async fn observe<T: Transaction>(
-        &self,
-        tr: &T,
-        changes: &[Change<String, i64>],
-    ) -> Result<(), BoxError> {
-        self.log.observe(tr, changes).await?;
-        let row = vec![7; self.bytes];
-        for change in changes {
-            tr.set(&self.rows.pack(&change.key), &row);
-        }
-        self.reported.fetch_add(changes.len(), Ordering::Relaxed);
-        Ok(())
-    }
-}
-
 async fn an_observer_that_stages_a_few_kilobytes_for_each_change_is_called_with_fewer(
     store: TestStore,
 ) {
     let world = World::sums(&store, 1).await;
-    let stages = Stages::new(&world, 5_000);
+    let stages = Stages::new(&world, 5_000, |_| 1);
     // Together half as much again as a transaction holds.
     let updates = (0..3_000).map(|key| (format!("key {key}"), 1));
     world.add_all(updates.clone().collect()).await;
@@ -146,7 +110,7 @@ impl ChangeObserver<String, i64> for AddsMore {
 async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestStore) {
     let world = Arc::new(World::sums(&store, 1).await);
     // A pass can take all updates, and report only some of their changes.
-    let stages = Stages::new(&world, 5_000);
+    let stages = Stages::new(&world, 5_000, |_| 1);
     let added = Arc::new(AtomicI64::new(0));
     let adds_more = AddsMore {
         world: world.clone(),

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use combine::hc_dequeue::Backoff;
 use combine::{AsideId, BoxError, Change, ChangeObserver, CombineOptions, SetAside, WorkerOptions};
-use common::{LONG, Log, World};
+use common::{LONG, Log, Stages, World};
 use conformance::stores::TestStore;
-use keyspace::{Listed, Subspace, Transaction, limits};
+use keyspace::limits::VALUE_BYTES;
+use keyspace::{Listed, Transaction};
 
 conformance::on_every_store!(threads:
     an_observer_may_stage_more_for_a_pass_than_a_transaction_holds,
@@ -23,49 +24,10 @@ conformance::on_every_store!(threads:
     an_observer_that_is_slow_for_many_changes_gets_fewer,
 );
 
-/// Writes a log, and stages as many bytes for each key as its rows of a tenth of a megabyte say.
-#[derive(Clone)]
-struct Stages {
-    log: Log<i64>,
-    rows: Subspace,
-    rows_of: fn(&str) -> u32,
-    /// Whether it stages nothing any more.
-    is_fixed: Arc<AtomicBool>,
-}
-
-impl Stages {
-    fn new(world: &World, rows_of: fn(&str) -> u32) -> Self {
-        Self {
-            log: Log::new(&world.root),
-            rows: world.root.subspace(&"staged"),
-            rows_of,
-            is_fixed: Arc::default(),
-        }
-    }
-}
-
-impl ChangeObserver<String, i64> for Stages {
-    async fn observe<T: Transaction>(
-        &self,
-        tr: &T,
-        changes: &[Change<String, i64>],
-    ) -> Result<(), BoxError> {
-        self.log.observe(tr, changes).await?;
-        let row = [7; limits::VALUE_BYTES];
-        let changes = changes.iter();
-        for change in changes.filter(|_| !self.is_fixed.load(Ordering::Relaxed)) {
-            for number in 0..(self.rows_of)(&change.key) {
-                tr.set(&self.rows.pack(&(&change.key, number)), &row);
-            }
-        }
-        Ok(())
-    }
-}
-
 async fn an_observer_may_stage_more_for_a_pass_than_a_transaction_holds(store: TestStore) {
     let world = World::sums(&store, 1).await;
     // A third of what a transaction holds, for each.
-    let stages = Stages::new(&world, |_| 33);
+    let stages = Stages::new(&world, VALUE_BYTES, |_| 33);
     let updates = (0..10).map(|key| (format!("key {key}"), 1 + key));
     world.add_all(updates.clone().collect()).await;
     let worker = world.work(stages.clone()).await;
@@ -95,7 +57,7 @@ fn encoded(key: &str) -> Vec<u8> {
 
 async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: TestStore) {
     let world = World::sums(&store, 1).await;
-    let stages = Stages::new(&world, too_much_for_one);
+    let stages = Stages::new(&world, VALUE_BYTES, too_much_for_one);
     let updates = ["a", "heavy", "z", "heavy", "heavy"];
     let updates = updates.into_iter().zip(1..);
     let updates = updates.map(|(key, update)| (key.to_owned(), update));
@@ -147,7 +109,7 @@ impl ChangeObserver<String, i64> for Interrupts {
 
 async fn what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside(store: TestStore) {
     let world = Arc::new(World::sums(&store, 1).await);
-    let stages = Stages::new(&world, too_much_for_one);
+    let stages = Stages::new(&world, VALUE_BYTES, too_much_for_one);
     let interrupts = Interrupts {
         stages: stages.clone(),
         world: world.clone(),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -260,6 +261,54 @@ where
             .filter_map(|(key, (_, new))| Some((key, new?)))
             .collect();
         assert_eq!(last, world.values().await);
+    }
+}
+
+/// An observer that writes a log, and stages rows of some size for each change.
+#[derive(Clone)]
+pub(crate) struct Stages {
+    pub(crate) log: Log<i64>,
+    rows: Subspace,
+    row_bytes: usize,
+    rows_of: fn(&str) -> u32,
+    /// Whether it only writes the log from now on.
+    pub(crate) is_fixed: Arc<AtomicBool>,
+    /// The changes of all calls, whether their passes committed or not.
+    pub(crate) reported: Arc<AtomicUsize>,
+}
+
+impl Stages {
+    /// Stages as many rows of `row_bytes` as `rows_of` says for the key of a change.
+    pub(crate) fn new(world: &World, row_bytes: usize, rows_of: fn(&str) -> u32) -> Self {
+        Self {
+            log: Log::new(&world.root),
+            rows: world.root.subspace(&"staged"),
+            row_bytes,
+            rows_of,
+            is_fixed: Arc::default(),
+            reported: Arc::default(),
+        }
+    }
+}
+
+impl ChangeObserver<String, i64> for Stages {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, i64>],
+    ) -> Result<(), BoxError> {
+        self.log.observe(tr, changes).await?;
+        self.reported.fetch_add(changes.len(), Ordering::Relaxed);
+        if self.is_fixed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let row = vec![7; self.row_bytes];
+        for change in changes {
+            for number in 0..(self.rows_of)(&change.key) {
+                tr.set(&self.rows.pack(&(&change.key, number)), &row);
+            }
+        }
+        Ok(())
     }
 }
 
