@@ -2,6 +2,7 @@
 //! as many buckets at once.
 
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,10 +13,9 @@ use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
 use export_queue::{ExportOptions, WorkerOptions};
-use keyspace::codec::{Codec, MessagePack, Raw};
-use keyspace::transaction::key_after;
-use keyspace::{Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction};
-use microqueue::MicroQueue;
+use keyspace::Transaction;
+use keyspace::codec::{Codec, MessagePack};
+use microqueue::blocks::{BlockLogs, Entry, EntryId, StoredBlock, WHOLE_BLOCK};
 
 use crate::log::{ENTRIES_PER_COMMIT, Log};
 
@@ -77,51 +77,58 @@ async fn read_all(log: &Log) -> Duration {
 
 /// Reads a bucket, and returns how many entries it has.
 async fn read_bucket(log: &Log, bucket: u64) -> u64 {
-    let subspace = log.queue.subspace().subspace(&("e", bucket));
-    let (mut begin, end) = subspace.range();
-    let (rows, mut entries) = (MicroQueue::<Bytes, Raw>::new(subspace), 0);
+    let settings = log.queue.settings();
+    let logs = BlockLogs::new(
+        log.queue.subspace().subspace(&"e"),
+        settings.get_bucket_count(),
+        log.runner.environment().clone(),
+    );
+    let bucket = u32::try_from(bucket).expect("there are few buckets");
+    let (mut after, mut entries) = (None, 0);
     loop {
-        let (from, end) = (&begin, &end);
-        let read = |tr| async move { read_batch(&tr, from, end).await };
+        let logs = &logs;
+        let read = |tr| async move { read_batch(&tr, logs, bucket, after).await };
         let batch = log.runner.run(read).await.expect("the store serves");
         let Some(last) = batch.last() else {
             return entries;
         };
-        begin = key_after(last.key());
-        for row in &batch {
-            let entry = rows.decode(row).expect("entries are a microqueue's");
-            black_box(decode(&entry.value));
-            entries += 1;
+        // The block after it.
+        after = Some(EntryId {
+            index: WHOLE_BLOCK,
+            ..last.id
+        });
+        for block in &batch {
+            for entry in block.entries().expect("blocks are whole") {
+                black_box(decode(entry));
+                entries += 1;
+            }
         }
     }
 }
 
 async fn read_batch(
     tr: &impl Transaction,
-    begin: &[u8],
-    end: &[u8],
-) -> keyspace::Result<Vec<KeyValue>> {
-    let query = RangeQuery::keys(begin.to_vec(), end.to_vec()).mode(StreamingMode::WantAll);
-    let (mut next, mut batch, mut bytes) = (Some(query), Vec::new(), 0);
-    while let Some(query) = next.filter(|_| bytes < BYTES_PER_BATCH) {
-        let read = tr.get_range(&query, Isolation::Snapshot).await?;
-        next = query.after(&read);
-        let sizes = read
-            .rows
-            .iter()
-            .map(|row| row.key().len() + row.value().len());
-        bytes += sizes.sum::<usize>();
-        batch.extend(read.rows);
-    }
+    logs: &BlockLogs,
+    bucket: u32,
+    after: Option<EntryId>,
+) -> microqueue::Result<Vec<StoredBlock>> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    let visited = logs.visit(tr, bucket, after, |block| {
+        bytes += block.bytes.len();
+        batch.push(block);
+        Ok::<_, microqueue::Error>(match bytes < BYTES_PER_BATCH {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        })
+    });
+    visited.await?;
     Ok(batch)
 }
 
-/// Returns key and value of an entry: the length of the key, key, value.
-fn decode(entry: &Bytes) -> (String, u64) {
-    let (length, _) = entry.split_first_chunk().expect("it begins with a length");
-    let value_begins = 4 + u32::from_be_bytes(*length) as usize;
-    let key = MessagePack.decode(entry.slice(4..value_begins));
-    let value = MessagePack.decode(entry.slice(value_begins..));
+/// Returns key and value of an entry.
+fn decode(entry: Entry) -> (String, u64) {
+    let key = MessagePack.decode(entry.key);
+    let value = MessagePack.decode(entry.value);
     (
         key.expect("the key is a text"),
         value.expect("the value is a number"),

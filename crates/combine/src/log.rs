@@ -1,7 +1,7 @@
 //! The first step of a pass: the updates of a bucket in the order of their commits, and which keys they
 //! are of.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Transaction, key_after};
@@ -149,7 +149,7 @@ impl Portion {
     /// Groups the updates by key, in the order in which the keys come first.
     pub(crate) fn by_key(&self) -> Vec<KeyUpdates> {
         let mut groups: Vec<KeyUpdates> = Vec::new();
-        let mut found: BTreeMap<&Bytes, usize> = BTreeMap::new();
+        let mut found: HashMap<&[u8], usize> = HashMap::new();
         for (place, update) in self.updates.iter().enumerate() {
             let group = *found.entry(&update.key).or_insert_with(|| {
                 groups.push(KeyUpdates {

@@ -174,11 +174,9 @@ where
             limit: limit.and_then(|limit| limit.checked_mul(2)),
             ..RetryState::default()
         };
-        let interval = self.options.batch_interval;
         Ok(match batch.has_more {
             true => Next::Again,
-            false if interval.is_zero() => Next::Done,
-            false => Next::After(interval),
+            false => Next::Done,
         })
     }
 

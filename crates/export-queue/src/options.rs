@@ -30,7 +30,6 @@ pub struct ExportOptions {
     worker: WorkerOptions,
     pub(crate) bytes_per_batch: usize,
     pub(crate) takeover_after: Duration,
-    pub(crate) batch_interval: Duration,
     pub(crate) coalesce: bool,
     pub(crate) dead_letter_after: Option<u32>,
 }
@@ -43,7 +42,6 @@ impl Default for ExportOptions {
             worker: WorkerOptions::default(),
             bytes_per_batch: 1 << 20,
             takeover_after: Duration::from_secs(120),
-            batch_interval: Duration::ZERO,
             coalesce: false,
             dead_letter_after: None,
         }
@@ -77,15 +75,6 @@ impl ExportOptions {
     #[must_use]
     pub fn takeover_after(mut self, time: Duration) -> Self {
         self.takeover_after = time.max(SHORTEST);
-        self
-    }
-
-    /// Sets how long a bucket is left alone after a batch that reached the end of its log. The next batch
-    /// then is larger: for receivers to which a call costs more than an entry. Entries are exported later
-    /// by up to this time.
-    #[must_use]
-    pub fn batch_interval(mut self, interval: Duration) -> Self {
-        self.batch_interval = interval;
         self
     }
 

@@ -36,10 +36,10 @@ pub(crate) type Runner = keyspace::Runner<keyspace::Store>;
 /// How long others wait for a process that is silent before they take its work.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// How long a bucket rests after a pass or a batch. Phrases of all documents that come meanwhile are
-/// counted, stored and exported together: more than twice as fast as at once, with a quarter of the bytes
+/// How long a bucket rests after a pass. Phrases of all documents that come meanwhile are counted, stored
+/// and exported together: more than twice as fast as at once, with a quarter of the bytes
 /// written.
-pub(crate) const REST: Duration = Duration::from_millis(500);
+pub(crate) const REST: Duration = Duration::from_millis(300);
 
 /// How many bytes a pass takes: enough for what comes while a bucket rests. A pass that does not reach the
 /// end of its log writes values that it does not report yet, which the next one writes again.

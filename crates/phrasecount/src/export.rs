@@ -5,35 +5,52 @@
 //! would hold the log back: whoever exports to that file ends.
 
 use std::future::Future;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use export_queue::{
     BoxError, ExportOptions, Exporter, Sequence, SequencedExport, Start, Subscription, Worker,
     WorkerOptions, async_trait,
 };
-use tokio::sync::{Mutex, mpsc};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
-use crate::corpus::{Corpus, Count, REST, random_id};
+use crate::corpus::{Corpus, Count, random_id};
 use crate::error::{Error, Result};
 use crate::keyspace::error::chain;
-use crate::keyspace::{Bytes, Transaction};
+use crate::keyspace::{Bytes, Environment, Transaction};
 use crate::progress::{Progress, Tally};
 use crate::sqlite::{Row, SequenceBytes, Table};
 use crate::top::{Page, page};
 use crate::work::GRACE;
 
-/// How many buckets are read while one batch is written: SQLite has one writer.
-const BUCKETS_AT_ONCE: usize = 2;
+/// How many buckets are exported at the same time.
+const BUCKETS_AT_ONCE: usize = 16;
 
-/// How many bytes of counts go into one transaction of SQLite, in the order of their phrases: the more,
-/// the more of them lie on the same page of the file.
-const BYTES_PER_BATCH: usize = 4 << 20;
+/// How many bytes of counts a batch of a bucket has.
+const BYTES_PER_BATCH: usize = 512 << 10;
 
-/// Writes batches into the file.
+/// How long a transaction of SQLite waits for batches of other buckets. The more rows it has, the more of
+/// them lie on the same page of the file: two thirds fewer bytes are written.
+const GATHERING: Duration = Duration::from_millis(300);
+
+/// A batch that waits to be written.
+struct Batch {
+    rows: Vec<Row>,
+    done: oneshot::Sender<Result<(), String>>,
+}
+
+/// Writes batches into the file: those that come before a transaction of SQLite begins, in the order of
+/// their phrases.
 struct ToSqlite {
+    env: Environment,
     table: Table,
+    waiting: Mutex<Vec<Batch>>,
+    /// Held by the batch that writes.
+    turn: tokio::sync::Mutex<()>,
     /// What does not pass by itself, such as a full disk.
     failures: mpsc::UnboundedSender<Error>,
     tally: Arc<Tally>,
@@ -51,27 +68,58 @@ impl Exporter<String, Option<Count>> for ToSqlite {
             count: export.value,
             sequence: export.sequence.to_bytes(),
         };
-        let mut rows: Vec<_> = batch.iter().map(row).collect();
-        rows.sort_by(|a, b| a.phrase.cmp(&b.phrase));
-        let table = self.table.clone();
-        match spawn_blocking(move || table.take(&rows)).await? {
-            Ok(()) => {}
-            Err(error @ Error::Locked { .. }) => {
-                self.progress
-                    .line(format_args!("will be tried again: {}", chain(&error)));
-                return Err(error.into());
-            }
-            Err(error) => {
-                let problem = chain(&error).to_string();
-                // If there is nobody to tell, the program has come to its end.
-                let _ = self.failures.send(error);
-                return Err(problem.into());
-            }
+        let rows = batch.iter().map(row).collect();
+        let (done, written) = oneshot::channel();
+        self.waiting.lock().push(Batch { rows, done });
+        let turn = self.turn.lock().await;
+        if written.is_empty() {
+            self.write().await;
         }
+        drop(turn);
+        written.await??;
         self.tally.exported(batch.len());
         self.progress
             .detail(|| format!("exported {} counts", batch.len()));
         Ok(())
+    }
+}
+
+impl ToSqlite {
+    /// Writes the batches that wait, and says to each of them what came of it.
+    async fn write(&self) {
+        self.env.sleep(GATHERING).await;
+        let waiting = mem::take(&mut *self.waiting.lock());
+        let (rows, done): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .map(|batch| (batch.rows, batch.done))
+            .unzip();
+        let mut rows = rows.concat();
+        rows.sort_by(|a, b| a.phrase.cmp(&b.phrase));
+        let table = self.table.clone();
+        let written = spawn_blocking(move || table.take(&rows)).await;
+        let written = match written {
+            Ok(written) => written,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        let result = written.map_err(|error| self.report(error));
+        for done in done {
+            // A batch whose time is over is exported again.
+            let _ = done.send(result.clone());
+        }
+    }
+
+    /// Reports why the file was not written. Returns it as text.
+    fn report(&self, error: Error) -> String {
+        let problem = chain(&error).to_string();
+        match error {
+            Error::Locked { .. } => {
+                let line = format_args!("will be tried again: {problem}");
+                self.progress.line(line);
+            }
+            // If nothing receives it, the program has come to its end.
+            error => drop(self.failures.send(error)),
+        }
+        problem
     }
 }
 
@@ -81,7 +129,7 @@ pub(crate) struct Export {
     path: PathBuf,
     subscription: Subscription<String, Option<Count>>,
     worker: Worker,
-    failures: Mutex<mpsc::UnboundedReceiver<Error>>,
+    failures: tokio::sync::Mutex<mpsc::UnboundedReceiver<Error>>,
 }
 
 impl Export {
@@ -115,11 +163,13 @@ impl Export {
         let options = ExportOptions::new()
             .worker(WorkerOptions::new().concurrency(BUCKETS_AT_ONCE))
             .bytes_per_batch(BYTES_PER_BATCH)
-            .batch_interval(REST)
             .coalesce(true);
         let (failed, failures) = mpsc::unbounded_channel();
         let exporter = ToSqlite {
+            env: store.runner.environment().clone(),
             table: table.clone(),
+            waiting: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
             failures: failed,
             tally: tally.clone(),
             progress: progress.clone(),
@@ -130,7 +180,7 @@ impl Export {
             path: path.to_owned(),
             subscription,
             worker,
-            failures: Mutex::new(failures),
+            failures: tokio::sync::Mutex::new(failures),
         })
     }
 

@@ -22,6 +22,9 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// How long a step of counting may take.
 const STEP_TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// How many buckets are combined at the same time. A pass takes tens of megabytes of memory.
+const PASSES_AT_ONCE: usize = 2;
+
 /// How often those who wait look whether the queue of contents is empty.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -77,6 +80,7 @@ impl Workers {
         let counting = store.work.work(&store.runner, options, count).await?;
         let observer = ExportChanges(store.exports.clone());
         let options = combine::CombineOptions::new()
+            .worker(WorkerOptions::new().concurrency(PASSES_AT_ONCE))
             .pass_interval(REST)
             .bytes_per_pass(BYTES_PER_PASS);
         let combining = store.counts.work(&store.runner, options, observer).await?;
