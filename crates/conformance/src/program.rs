@@ -63,6 +63,8 @@ pub enum Op {
     },
     /// Obtains the read version.
     ReadVersion,
+    /// Asks for the size of what is staged.
+    ApproximateSize,
     /// Reads at a given version.
     SetReadVersion(i64),
     /// Sets a key.
@@ -180,6 +182,7 @@ impl Op {
                 *end = prefixed(prefix, end);
             }
             Self::ReadVersion
+            | Self::ApproximateSize
             | Self::SetReadVersion(_)
             | Self::SetOption(_)
             | Self::PollWatch { .. }

@@ -245,6 +245,9 @@ impl<D: Database> Run<'_, D> {
                 return Ok(Outcome::Rows(self.rows(rows)));
             }
             Op::ReadVersion => return tr.read_version().await.map(version),
+            Op::ApproximateSize => {
+                tr.approximate_size().await?;
+            }
             Op::SetReadVersion(version) => tr.set_read_version(*version),
             Op::Set { key, value } => tr.set(key, value),
             Op::Clear { key } => tr.clear(key),

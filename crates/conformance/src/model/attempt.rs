@@ -27,7 +27,9 @@ const READ_SLACK_BYTES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Attempt {
     model: Model,
-    /// Why everything fails from now on.
+    /// Whether its commit was called.
+    pub(super) is_sent: bool,
+    /// Why the attempt is over.
     pub(super) over: Option<Code>,
     /// The first bad write: everything fails from now on, and this comes first.
     pub(super) bad_write: Option<Code>,
@@ -56,6 +58,7 @@ impl Attempt {
     pub(super) fn new(model: Model, size_limit: usize) -> Self {
         Self {
             model,
+            is_sent: false,
             over: None,
             bad_write: None,
             failed_read: None,

@@ -95,16 +95,35 @@ impl Life {
         }
     }
 
-    /// Returns the attempt, unless nothing works any more.
+    /// Returns the attempt, unless nothing works any more. To use one whose commit was called ends it.
     fn alive(&mut self, now: Duration) -> Result<&mut Attempt, Code> {
+        self.over(now);
+        let attempt = &mut self.attempt;
+        if attempt.is_sent {
+            attempt.over.get_or_insert(Code::USED_DURING_COMMIT);
+        }
+        let over = attempt.over;
+        let sent = attempt.is_sent.then_some(Code::USED_DURING_COMMIT);
+        match attempt.bad_write.or(sent).or(over) {
+            Some(code) => Err(code),
+            None => Ok(attempt),
+        }
+    }
+
+    /// Keeps the first error of a write.
+    fn fail(&mut self, written: Result<(), Code>) {
+        if let Err(code) = written {
+            self.attempt.bad_write.get_or_insert(code);
+        }
+    }
+
+    /// Returns why the attempt is over. What came first stays.
+    fn over(&mut self, now: Duration) -> Option<Code> {
         let timeout = self.current.timeout;
         if !timeout.is_zero() && now.saturating_sub(self.began) >= timeout {
             self.attempt.over.get_or_insert(Code::TRANSACTION_TIMED_OUT);
         }
-        match self.attempt.bad_write.or(self.attempt.over) {
-            Some(code) => Err(code),
-            None => Ok(&mut self.attempt),
-        }
+        self.attempt.over
     }
 
     fn set_option(&mut self, option: TransactionOption) -> Result<(), Code> {
@@ -120,9 +139,7 @@ impl Life {
 
     /// Returns how long to wait before the next attempt, or gives the error back.
     fn backoff(&mut self, model: &Model, error: Error) -> Result<Duration> {
-        if let Err(code @ (Code::TRANSACTION_CANCELLED | Code::TRANSACTION_TIMED_OUT)) =
-            self.alive(model.env.now())
-        {
+        if let Some(code) = self.over(model.env.now()) {
             return Err(code.into());
         }
         let max_delay = self.current.max_retry_delay;
@@ -187,14 +204,22 @@ impl ModelTransaction {
         answer.map_err(Error::from)
     }
 
-    /// Stages a write. A bad one makes everything fail from here on.
+    /// Stages a write. A bad one makes everything fail from here on, and so does any after a commit.
     fn write(&self, write: impl FnOnce(&mut Life) -> Result<(), Code>) {
         let mut life = self.lock();
-        if life.alive(self.model.env.now()).is_ok()
-            && let Err(code) = write(&mut life)
-        {
-            life.attempt.bad_write = Some(code);
-        }
+        let written = match life.attempt.is_sent {
+            true => life.alive(self.model.env.now()).map(drop),
+            false => write(&mut life),
+        };
+        life.fail(written);
+    }
+
+    /// Does to the attempt what it takes after its commit, too.
+    fn change(&self, change: impl FnOnce(&mut Life) -> Result<(), Code>) {
+        let mut life = self.lock();
+        life.over(self.model.env.now());
+        let changed = change(&mut life);
+        life.fail(changed);
     }
 
     fn start_watch(&self, key: &[u8]) -> Result<oneshot::Receiver<Result<()>>> {
@@ -226,7 +251,7 @@ impl ModelTransaction {
         let mut life = self.lock();
         let attempt = life.alive(self.model.env.now())?;
         let outcome = attempt.commit();
-        attempt.over = Some(Code::USED_DURING_COMMIT);
+        attempt.is_sent = true;
         let stamp = match &outcome {
             Ok(commit) => commit.versionstamp.ok_or(Code::NO_COMMIT_VERSION),
             Err(_) => Err(Code::TRANSACTION_INVALID_VERSION),
@@ -277,11 +302,16 @@ impl Transaction for ModelTransaction {
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
-        ready(self.read(Ok(()), |attempt| Ok(attempt.version())))
+        let mut life = self.lock();
+        let over = life.over(self.model.env.now());
+        ready(match life.attempt.bad_write.or(over) {
+            Some(code) => Err(code.into()),
+            None => Ok(life.attempt.version()),
+        })
     }
 
     fn set_read_version(&self, version: i64) {
-        self.write(|life| life.attempt.set_version(version));
+        self.change(|life| life.attempt.set_version(version));
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
@@ -293,6 +323,9 @@ impl Transaction for ModelTransaction {
     }
 
     fn clear_range(&self, begin: &[u8], end: &[u8]) {
+        if begin > end {
+            return self.change(|_| Err(Code::INVERTED_RANGE));
+        }
         self.write(|life| life.attempt.clear(begin, end));
     }
 
@@ -309,7 +342,7 @@ impl Transaction for ModelTransaction {
     }
 
     fn set_option(&self, option: TransactionOption) -> Result<()> {
-        self.write(|life| life.set_option(option));
+        self.change(|life| life.set_option(option));
         Ok(())
     }
 
@@ -324,7 +357,11 @@ impl Transaction for ModelTransaction {
     }
 
     fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<> {
-        ready(self.read(Ok(()), |attempt| Ok(attempt.bytes())))
+        let attempt = &self.lock().attempt;
+        ready(match attempt.bad_write {
+            Some(code) => Err(code.into()),
+            None => Ok(attempt.bytes()),
+        })
     }
 }
 
@@ -354,7 +391,10 @@ impl OwnedTransaction for ModelTransaction {
 
     fn cancel(&mut self) {
         let mut life = self.lock();
-        life.attempt = Attempt::new(self.model.clone(), life.defaults.size_limit);
-        life.attempt.over = Some(Code::TRANSACTION_CANCELLED);
+        life.over(self.model.env.now());
+        let attempt = &mut life.attempt;
+        attempt.over.get_or_insert(Code::TRANSACTION_CANCELLED);
+        attempt.watches.clear();
+        attempt.stamps.clear();
     }
 }

@@ -116,6 +116,7 @@ fn op(name: &str, fields: &mut Fields<'_>) -> Parsed<Op> {
         },
         // Versions differ from run to run: the two names ask for one thing, a positive version.
         "get_read_version" | "read_version_sign" => Op::ReadVersion,
+        "approximate_size" => Op::ApproximateSize,
         "set_read_version" => Op::SetReadVersion(fields.take("version", number)?),
         "set" => Op::Set {
             key: fields.take("key", bytes)?,

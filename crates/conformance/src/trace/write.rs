@@ -59,6 +59,7 @@ fn op(op: &Op) -> (&'static str, Value) {
             }),
         ),
         Op::ReadVersion => ("get_read_version", json!({})),
+        Op::ApproximateSize => ("approximate_size", json!({})),
         Op::SetReadVersion(version) => ("set_read_version", json!({"version": version})),
         Op::Set { key, value } => ("set", json!({"key": bytes(key), "value": bytes(value)})),
         Op::Clear { key } => ("clear", json!({"key": bytes(key)})),

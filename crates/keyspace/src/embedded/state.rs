@@ -47,14 +47,6 @@ impl Default for Defaults {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    Active,
-    /// A commit was called, whatever came of it.
-    CommitStarted,
-    Cancelled,
-}
-
 /// A watch that the commit will arm.
 pub(super) struct PendingWatch {
     pub(super) key: Bytes,
@@ -73,7 +65,10 @@ pub(super) struct Persistent {
 }
 
 pub(super) struct State {
-    pub(super) phase: Phase,
+    /// Whether a commit was called, whatever came of it. Only the read version and the size are still answered.
+    pub(super) is_sent: bool,
+    /// Why the transaction has ended. The first reason stays: a cancel, a timeout, a call after the commit.
+    ended: Option<Code>,
     pub(super) persistent: Persistent,
     pub(super) size_limit: usize,
     pub(super) stored: Stored,
@@ -94,7 +89,8 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(persistent: Persistent, size_limit: usize) -> Self {
         Self {
-            phase: Phase::Active,
+            is_sent: false,
+            ended: None,
             persistent,
             size_limit,
             stored: Stored::default(),
@@ -110,20 +106,55 @@ impl State {
         }
     }
 
-    /// Reports what keeps any operation from going on.
-    pub(super) fn check(&self, engine: &Engine) -> Result<()> {
-        match self.phase {
-            Phase::Cancelled => return Err(Code::TRANSACTION_CANCELLED.into()),
-            Phase::CommitStarted => return Err(Code::USED_DURING_COMMIT.into()),
-            Phase::Active => {}
+    /// Reports what keeps an operation from going on: in this order a deferred error, a commit that was
+    /// called, the end of the transaction.
+    pub(super) fn check(&mut self, engine: &Engine) -> Result<()> {
+        let is_sent = self.is_used_after_commit(engine);
+        self.check_deferred()?;
+        if is_sent {
+            return Err(Code::USED_DURING_COMMIT.into());
         }
-        if self
-            .remaining(engine)
-            .is_some_and(|remaining| remaining.is_zero())
-        {
-            return Err(Code::TRANSACTION_TIMED_OUT.into());
-        }
+        self.check_ended(engine)
+    }
+
+    /// Reports a deferred error.
+    pub(super) fn check_deferred(&self) -> Result<()> {
         self.deferred.map_or(Ok(()), |code| Err(code.into()))
+    }
+
+    /// Reports that the transaction has ended.
+    pub(super) fn check_ended(&mut self, engine: &Engine) -> Result<()> {
+        self.note_timeout(engine);
+        self.ended.map_or(Ok(()), |code| Err(code.into()))
+    }
+
+    /// Ends the transaction if its time is over. It stays so, whatever its timeout becomes.
+    pub(super) fn note_timeout(&mut self, engine: &Engine) {
+        if self.remaining(engine).is_some_and(|left| left.is_zero()) {
+            self.ended.get_or_insert(Code::TRANSACTION_TIMED_OUT);
+        }
+    }
+
+    /// Returns whether a commit was called: then this use ends the transaction.
+    fn is_used_after_commit(&mut self, engine: &Engine) -> bool {
+        self.note_timeout(engine);
+        if self.is_sent {
+            self.ended.get_or_insert(Code::USED_DURING_COMMIT);
+        }
+        self.is_sent
+    }
+
+    /// Checks a write. An error is kept for the next read and the commit. Returns whether to stage it.
+    pub(super) fn check_write(&mut self, engine: &Engine, check: Result<(), Code>) -> bool {
+        let is_sent = self.is_used_after_commit(engine);
+        match check {
+            // A range is checked before the transaction sees it, all else after that.
+            Err(Code::INVERTED_RANGE) => self.defer(Code::INVERTED_RANGE),
+            _ if is_sent => self.defer(Code::USED_DURING_COMMIT),
+            Err(code) => self.defer(code),
+            Ok(()) => return self.ended.is_none(),
+        }
+        false
     }
 
     /// Returns the time until the timeout, if there is one.
@@ -263,7 +294,7 @@ impl State {
 
     /// Ends the transaction, and with it what was to come of its commit.
     pub(super) fn cancel(&mut self) {
-        self.phase = Phase::Cancelled;
+        self.ended.get_or_insert(Code::TRANSACTION_CANCELLED);
         self.watches.clear();
         self.stamp_waiters.clear();
     }

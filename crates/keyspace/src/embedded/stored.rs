@@ -98,6 +98,14 @@ impl Stored {
         Ok(*self.read_version.insert(version))
     }
 
+    /// Obtains the read version if need be, and nothing to read at it.
+    pub(super) fn obtain_version(&mut self, engine: &Engine) -> Result<()> {
+        if self.read_version.is_none() {
+            self.read_version = Some(engine.read_version()?.0);
+        }
+        Ok(())
+    }
+
     pub(super) fn known(&self) -> &RangeSet {
         &self.known
     }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::engine::{CommitRequest, Engine};
 use super::ranges::key_range;
-use super::state::{Defaults, PendingWatch, Persistent, Phase, State};
+use super::state::{Defaults, PendingWatch, Persistent, State};
 use super::write_map::stamp_offset;
 use crate::error::{Code, Error, Result};
 use crate::limits;
@@ -21,10 +21,14 @@ use crate::transaction::{
     Commit, ConflictKind, Isolation, OwnedTransaction, Transaction, TransactionOption,
 };
 
+/// How long a read at a version that was not given yet waits before it fails, as in FoundationDB, where
+/// the version may come meanwhile.
+const FUTURE_VERSION_DELAY: Duration = Duration::from_secs(1);
+
 /// A transaction of the embedded store.
 ///
-/// Every read answers at once: none of its read futures is ever pending. A commit is, until it is
-/// durable. Disk reads happen on the caller's thread.
+/// Reads answer at once: their futures are never pending, but for `future_version`, which takes a second. A
+/// commit is pending until it is durable. Disk reads happen on the caller's thread.
 pub struct EmbeddedTransaction {
     engine: Arc<Engine>,
     defaults: Defaults,
@@ -62,25 +66,32 @@ impl EmbeddedTransaction {
     fn write(&self, check: Result<(), Code>, stage: impl FnOnce(&mut State, bool)) {
         let mut state = self.lock();
         let conflict = !std::mem::take(&mut state.next_write_no_conflict);
-        match (state.phase, check) {
-            (Phase::Active, Ok(())) => stage(&mut state, conflict),
-            (Phase::Active, Err(code)) => state.defer(code),
-            (Phase::CommitStarted | Phase::Cancelled, _) => {}
+        if state.check_write(&self.engine, check) {
+            stage(&mut state, conflict);
+        }
+    }
+
+    /// Gives the answer of a read: at once, but for `future_version`, so that a loop of retries is no
+    /// busy one.
+    fn answer<T: Send>(
+        &self,
+        answer: Result<T>,
+    ) -> impl Future<Output = Result<T>> + Send + use<T> {
+        let code = answer.as_ref().err().and_then(Error::code);
+        let wait = (code == Some(Code::FUTURE_VERSION))
+            .then(|| self.engine.environment().sleep(FUTURE_VERSION_DELAY));
+        async {
+            if let Some(wait) = wait {
+                wait.await;
+            }
+            answer
         }
     }
 
     /// Returns the wait before the next attempt, or gives `error` back if there must be none.
     fn backoff(&self, error: Error) -> Result<Duration> {
         let mut state = self.lock();
-        if state.phase == Phase::Cancelled {
-            return Err(Code::TRANSACTION_CANCELLED.into());
-        }
-        if state
-            .remaining(&self.engine)
-            .is_some_and(|remaining| remaining.is_zero())
-        {
-            return Err(Code::TRANSACTION_TIMED_OUT.into());
-        }
+        state.check_ended(&self.engine)?;
         let persistent = &mut state.persistent;
         let allowed = persistent
             .retry_limit
@@ -135,7 +146,7 @@ impl EmbeddedTransaction {
     fn prepare_commit(&self) -> Result<Option<CommitRequest>> {
         let mut state = self.lock();
         state.check(&self.engine)?;
-        state.phase = Phase::CommitStarted;
+        state.is_sent = true;
         if let Some(error) = &state.failed_read {
             return Err(error.clone());
         }
@@ -145,6 +156,8 @@ impl EmbeddedTransaction {
         if state.size_bytes() > state.size_limit {
             return Err(Code::TRANSACTION_TOO_LARGE.into());
         }
+        // The transaction keeps the read version of its commit.
+        state.stored.obtain_version(&self.engine)?;
         Ok(Some(state.commit_request()))
     }
 }
@@ -175,10 +188,10 @@ fn check_value(value: &[u8]) -> Result<(), Code> {
 }
 
 fn check_range(begin: &[u8], end: &[u8]) -> Result<(), Code> {
-    if begin > limits::END_OF_KEYSPACE || end > limits::END_OF_KEYSPACE {
-        Err(Code::KEY_OUTSIDE_LEGAL_RANGE)
-    } else if begin > end {
+    if begin > end {
         Err(Code::INVERTED_RANGE)
+    } else if begin > limits::END_OF_KEYSPACE || end > limits::END_OF_KEYSPACE {
+        Err(Code::KEY_OUTSIDE_LEGAL_RANGE)
     } else {
         Ok(())
     }
@@ -201,7 +214,7 @@ impl fmt::Debug for EmbeddedTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock();
         f.debug_struct("EmbeddedTransaction")
-            .field("phase", &state.phase)
+            .field("is_sent", &state.is_sent)
             .field("read_version", &state.stored.read_version)
             .finish_non_exhaustive()
     }
@@ -213,7 +226,8 @@ impl Transaction for EmbeddedTransaction {
         key: &[u8],
         isolation: Isolation,
     ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<> {
-        ready(self.lock().get(&self.engine, key, isolation))
+        let value = self.lock().get(&self.engine, key, isolation);
+        self.answer(value)
     }
 
     fn get_key(
@@ -221,7 +235,8 @@ impl Transaction for EmbeddedTransaction {
         selector: &KeySelector,
         isolation: Isolation,
     ) -> impl Future<Output = Result<Bytes>> + Send + use<> {
-        ready(self.lock().get_key(&self.engine, selector, isolation))
+        let key = self.lock().get_key(&self.engine, selector, isolation);
+        self.answer(key)
     }
 
     fn get_range(
@@ -229,16 +244,15 @@ impl Transaction for EmbeddedTransaction {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<> {
-        ready(self.lock().get_range(&self.engine, query, isolation))
+        let batch = self.lock().get_range(&self.engine, query, isolation);
+        self.answer(batch)
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
         let mut state = self.lock();
-        let version = match state.check(&self.engine) {
-            Ok(()) => state.stored.read_version(&self.engine),
-            Err(error) => Err(error),
-        };
-        ready(version)
+        let version = state.check_deferred();
+        let version = version.and_then(|()| state.check_ended(&self.engine));
+        ready(version.and_then(|()| state.stored.read_version(&self.engine)))
     }
 
     fn set_read_version(&self, version: i64) {
@@ -302,7 +316,13 @@ impl Transaction for EmbeddedTransaction {
 
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
         let mut state = self.lock();
-        check_range(begin, end)?;
+        let check = check_range(begin, end);
+        if check == Err(Code::INVERTED_RANGE) {
+            return Err(Code::INVERTED_RANGE.into());
+        }
+        if !state.check_write(&self.engine, check) {
+            return Ok(());
+        }
         let (begin, end) = (Bytes::copy_from_slice(begin), Bytes::copy_from_slice(end));
         match kind {
             ConflictKind::Read => state.add_read_conflict(Isolation::Serializable, begin, end),
@@ -312,7 +332,9 @@ impl Transaction for EmbeddedTransaction {
     }
 
     fn set_option(&self, option: TransactionOption) -> Result<()> {
-        self.lock().set_option(option)
+        let mut state = self.lock();
+        state.note_timeout(&self.engine);
+        state.set_option(option)
     }
 
     fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<> {
@@ -348,7 +370,7 @@ impl Transaction for EmbeddedTransaction {
 
     fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<> {
         let state = self.lock();
-        ready(state.check(&self.engine).map(|()| state.size_bytes()))
+        ready(state.check_deferred().map(|()| state.size_bytes()))
     }
 }
 
@@ -384,6 +406,7 @@ impl OwnedTransaction for EmbeddedTransaction {
 
     fn cancel(&mut self) {
         let state = self.state.get_mut();
+        state.note_timeout(&self.engine);
         state.cancel();
     }
 }
