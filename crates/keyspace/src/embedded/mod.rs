@@ -28,6 +28,7 @@
 
 mod atomic;
 mod committer;
+mod effect;
 mod engine;
 mod file;
 mod held;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::store::Mutation;
 use crate::error::{Code, Result};
+use crate::mutation::MutationOp;
 use crate::transaction::Commit;
 
 /// The most transactions in a batch.
@@ -16,6 +16,22 @@ const BATCH_TRANSACTIONS: usize = 1024;
 
 /// The size at which a batch takes no further transaction, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
+
+/// A write, as a commit carries it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mutation {
+    /// Sets a key.
+    Set { key: Bytes, value: Bytes },
+    /// Clears the keys `begin <= key < end`.
+    ClearRange { begin: Bytes, end: Bytes },
+    /// Applies an atomic operation to the latest value. Of a versionstamped operation, `key` or
+    /// `param` is the template, its offset included.
+    Atomic {
+        op: MutationOp,
+        key: Bytes,
+        param: Bytes,
+    },
+}
 
 /// What a transaction asks the engine to commit.
 ///

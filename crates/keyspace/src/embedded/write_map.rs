@@ -23,8 +23,8 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use super::atomic;
+use super::queue::Mutation;
 use super::ranges::{RangeSet, key_range};
-use super::store::Mutation;
 use crate::mutation::{MutationOp, Versionstamp};
 
 /// The bytes at the end of a versionstamp template that hold the offset of the stamp.

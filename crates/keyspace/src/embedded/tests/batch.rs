@@ -8,8 +8,8 @@ use futures::FutureExt;
 use super::super::committer::Committer;
 use super::super::engine::{CommitRequest, Engine};
 use super::super::file::{memory, open_backend};
+use super::super::queue::Mutation;
 use super::super::ranges::key_range;
-use super::super::store::Mutation;
 use super::super::{Durability, Options};
 use super::disk::Disk;
 use super::{CACHE_BYTES, new_store, path, set, still};
@@ -74,6 +74,30 @@ fn a_batch_has_one_version_and_its_index_counts_rejected_transactions_too() {
     assert_eq!(first.version, third.version);
     let index = |commit: Commit| commit.versionstamp.unwrap().batch_index();
     assert_eq!((index(first), index(third)), (0, 2));
+}
+
+#[test]
+fn atomic_operations_meet_what_earlier_transactions_of_the_batch_left() {
+    let append = |param: &'static str| CommitRequest {
+        mutations: vec![Mutation::Atomic {
+            op: MutationOp::AppendIfFits,
+            key: "a".into(),
+            param: param.into(),
+        }],
+        ..CommitRequest::default()
+    };
+    let mut store = prepare();
+    let [old] = commit_together(&mut store, [set(None, &["a"], "0")]);
+    let (version, _) = store.0.read_version().unwrap();
+    let batch = [
+        append("1"),
+        reading(set(Some(version - 1), &["a"], "rejected"), "a"),
+        append("2"),
+    ];
+    let [first, rejected, last] = commit_together(&mut store, batch);
+    assert!(old.is_ok() && first.is_ok() && rejected.is_err() && last.is_ok());
+    let (_, snapshot) = store.0.read_version().unwrap();
+    assert_eq!(snapshot.get(b"a").unwrap(), Some("012".into()));
 }
 
 #[test]

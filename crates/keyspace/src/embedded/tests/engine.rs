@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::engine::{CommitRequest, Engine};
+use super::super::queue::Mutation;
 use super::super::ranges::key_range;
-use super::super::store::Mutation;
 use super::super::{Options, file};
 use super::{set, still};
 use crate::env::ManualClock;

@@ -13,8 +13,8 @@ use std::sync::{Arc, LazyLock};
 use self::disk::Disk;
 use super::engine::CommitRequest;
 use super::file::create_in;
+use super::queue::Mutation;
 use super::ranges::key_range;
-use super::store::Mutation;
 use crate::env::{Environment, ManualClock};
 
 const CACHE_BYTES: usize = 1 << 20;

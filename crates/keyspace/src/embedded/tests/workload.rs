@@ -7,7 +7,8 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::super::engine::CommitRequest;
-use super::super::store::{Mutation, Rows};
+use super::super::queue::Mutation;
+use super::super::store::Rows;
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 
