@@ -10,11 +10,12 @@ use super::effect::{Effect, effects, needed_key};
 use super::engine::Shared;
 use super::history::History;
 use super::queue::{Mutation, PendingCommit};
+use super::ranges::KeyRange;
 use super::store::{Flush, Rows, Store};
 use super::{Durability, Options};
 use crate::error::{Code, Result};
 use crate::mutation::{MutationOp, Versionstamp};
-use crate::transaction::{Commit, key_after};
+use crate::transaction::Commit;
 
 /// How many batches in a row may stay unflushed: each makes the next flush and the file larger.
 const UNFLUSHED_BATCHES: u32 = 64;
@@ -113,16 +114,16 @@ impl Committer {
             return Err(Code::TRANSACTION_TOO_OLD);
         }
         let mut reads = request.read_conflicts.iter();
-        if reads.any(|(begin, end)| self.history.written_after(begin, end, read_version)) {
+        if reads.any(|range| self.history.written_after(&range, read_version)) {
             return Err(Code::NOT_COMMITTED);
         }
         let version = stamp.commit_version();
-        for (begin, end) in &request.write_conflicts {
-            self.history.add(begin, end, version);
+        for range in request.write_conflicts.iter() {
+            self.history.add(&range, version);
         }
         for mutation in &mut request.mutations {
             if let Some(key) = fill_in(mutation, stamp) {
-                self.history.add(key, &key_after(key), version);
+                self.history.add(&KeyRange::key(key.clone()), version);
             }
         }
         Ok(Commit {

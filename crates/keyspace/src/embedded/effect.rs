@@ -31,7 +31,7 @@ pub(super) type Values = BTreeMap<Bytes, Option<Bytes>>;
 pub(super) fn needed_key(mutation: &Mutation) -> Option<&Bytes> {
     match mutation {
         Mutation::Atomic { key, .. } => Some(key),
-        Mutation::Set { .. } | Mutation::ClearRange { .. } => None,
+        Mutation::Set { .. } | Mutation::Clear { .. } | Mutation::ClearRange { .. } => None,
     }
 }
 
@@ -53,9 +53,7 @@ pub(super) fn effects(
 fn effect(mutation: Mutation, values: &Values) -> Effect {
     match mutation {
         Mutation::Set { key, value } => Effect::Set { key, value },
-        Mutation::ClearRange { begin, end } if end.strip_prefix(&begin[..]) == Some(b"\0") => {
-            Effect::Clear { key: begin }
-        }
+        Mutation::Clear { key } => Effect::Clear { key },
         Mutation::ClearRange { begin, end } => Effect::ClearRange { begin, end },
         Mutation::Atomic { op, key, param } => match result(op, &key, &param, values) {
             Some(value) => Effect::Set { key, value },
@@ -114,6 +112,10 @@ mod tests {
         }
     }
 
+    fn clear_key(key: &'static str) -> Mutation {
+        Mutation::Clear { key: key.into() }
+    }
+
     fn clear(begin: &'static str, end: &'static str) -> Mutation {
         Mutation::ClearRange {
             begin: begin.into(),
@@ -146,10 +148,11 @@ mod tests {
             "set k old12"
         );
         assert_eq!(texts([set("k", "new"), append("k", "1")])[1], "set k new1");
-        assert_eq!(texts([clear("k", "k\0"), append("k", "1")])[1], "set k 1");
+        assert_eq!(texts([clear_key("k"), append("k", "1")])[1], "set k 1");
         assert_eq!(texts([clear("a", "z"), append("k", "1")])[1], "set k 1");
         for elsewhere in [
             set("kk", "new"),
+            clear_key("kk"),
             clear("a", "k"),
             clear("k\0", "z"),
             clear("z", "a"),
@@ -167,11 +170,5 @@ mod tests {
         };
         let sent = texts([compare, append("k", "1")]);
         assert_eq!(sent, ["clear k", "set k 1"]);
-    }
-
-    #[test]
-    fn a_range_of_one_key_is_cleared_as_a_key() {
-        let sent = texts([clear("k", "k\0"), clear("k", "k\0\0"), clear("k", "k\u{1}")]);
-        assert_eq!(sent, ["clear k", "clear k k\\x00\\x00", "clear k k\\x01"]);
     }
 }

@@ -9,7 +9,7 @@ use super::super::committer::Committer;
 use super::super::engine::{CommitRequest, Engine};
 use super::super::file::{memory, open_backend};
 use super::super::queue::Mutation;
-use super::super::ranges::key_range;
+use super::super::ranges::{KeyRange, RangeSet};
 use super::super::{Durability, Options};
 use super::disk::Disk;
 use super::{CACHE_BYTES, new_store, path, set, still};
@@ -34,7 +34,7 @@ fn commit_together<const N: usize>(
 }
 
 fn reading(mut request: CommitRequest, key: &'static str) -> CommitRequest {
-    request.read_conflicts.push(key_range(key.as_bytes()));
+    request.read_conflicts.insert(KeyRange::key(key.into()));
     request
 }
 
@@ -104,8 +104,10 @@ fn atomic_operations_meet_what_earlier_transactions_of_the_batch_left() {
 fn a_write_conflict_range_alone_is_a_commit_that_others_conflict_with() {
     let mut store = prepare();
     let (version, _) = store.0.read_version().unwrap();
+    let mut write_conflicts = RangeSet::default();
+    write_conflicts.insert(KeyRange::new("a".into(), "c".into()));
     let range = CommitRequest {
-        write_conflicts: vec![("a".into(), "c".into())],
+        write_conflicts,
         ..CommitRequest::default()
     };
     let [range] = commit_together(&mut store, [range]);
