@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use std::{io, thread};
+use std::{io, mem, thread};
 
 use bytes::Bytes;
 
+use super::effect::{Effect, effects, needed_key};
 use super::engine::Shared;
 use super::history::History;
-use super::queue::PendingCommit;
-use super::store::{Flush, Mutation, Store};
+use super::queue::{Mutation, PendingCommit};
+use super::ranges::KeyRange;
+use super::store::{Flush, Rows, Store};
 use super::{Durability, Options};
 use crate::error::{Code, Result};
 use crate::mutation::{MutationOp, Versionstamp};
-use crate::transaction::{Commit, key_after};
+use crate::transaction::Commit;
 
 /// How many batches in a row may stay unflushed: each makes the next flush and the file larger.
 const UNFLUSHED_BATCHES: u32 = 64;
@@ -78,19 +80,13 @@ impl Committer {
             .zip(&mut batch)
             .map(|(index, commit)| self.resolve(commit, Versionstamp::new(version, index)))
             .collect();
-        let mutations = || {
-            let commits = batch.iter().zip(&verdicts);
-            let committed =
-                commits.filter_map(|(commit, verdict)| verdict.is_ok().then_some(commit));
-            committed.flat_map(|commit| &commit.request.mutations)
-        };
 
         let mut outcome = Ok(());
         if verdicts.iter().any(Result::is_ok) {
-            outcome = self.apply(version, mutations());
-            if outcome.is_ok() {
-                self.tell_watches(mutations());
-            }
+            let commits = batch.iter_mut().zip(&verdicts);
+            let committed = commits.filter(|(_, verdict)| verdict.is_ok());
+            let mutations = committed.map(|(commit, _)| mem::take(&mut commit.request.mutations));
+            outcome = self.apply(version, mutations.collect());
         } else {
             self.shared.timeline().abandon_commit();
         }
@@ -118,16 +114,16 @@ impl Committer {
             return Err(Code::TRANSACTION_TOO_OLD);
         }
         let mut reads = request.read_conflicts.iter();
-        if reads.any(|(begin, end)| self.history.written_after(begin, end, read_version)) {
+        if reads.any(|range| self.history.written_after(&range, read_version)) {
             return Err(Code::NOT_COMMITTED);
         }
         let version = stamp.commit_version();
-        for (begin, end) in &request.write_conflicts {
-            self.history.add(begin, end, version);
+        for range in request.write_conflicts.iter() {
+            self.history.add(&range, version);
         }
         for mutation in &mut request.mutations {
             if let Some(key) = fill_in(mutation, stamp) {
-                self.history.add(key, &key_after(key), version);
+                self.history.add(&KeyRange::key(key.clone()), version);
             }
         }
         Ok(Commit {
@@ -136,26 +132,37 @@ impl Committer {
         })
     }
 
-    fn apply<'a>(
-        &mut self,
-        version: i64,
-        mutations: impl Iterator<Item = &'a Mutation>,
-    ) -> Result<()> {
+    /// Applies the mutations of a batch's transactions, publishes the state that they leave, and
+    /// tells watches of it.
+    fn apply(&mut self, version: i64, transactions: Vec<Vec<Mutation>>) -> Result<()> {
         let flush = self.next_flush();
-        let applied = self.store.apply(version, mutations, flush);
-        let rows = applied
-            .and_then(|()| self.store.rows())
+        let (effects, rows) = self
+            .change(version, transactions, flush)
             .map_err(|cause| self.shared.poison(cause))?;
         if flush != Flush::Later {
             self.shared.timeline().flushed(version);
         }
         self.shared.timeline().publish(version, rows);
+        self.tell_watches(&effects);
         Ok(())
     }
 
-    fn tell_watches<'a>(&self, mutations: impl Iterator<Item = &'a Mutation>) {
+    fn change(
+        &mut self,
+        version: i64,
+        transactions: Vec<Vec<Mutation>>,
+        flush: Flush,
+    ) -> Result<(Vec<Effect>, Rows), redb::Error> {
+        let mutations = transactions.iter().flatten();
+        let values = self.store.values(mutations.filter_map(needed_key))?;
+        let effects = effects(transactions.into_iter().flatten(), values);
+        self.store.apply(version, &effects, flush)?;
+        Ok((effects, self.store.rows()?))
+    }
+
+    fn tell_watches(&self, effects: &[Effect]) {
         let registry = self.shared.registry();
-        for key in registry.watched(mutations) {
+        for key in registry.watched(effects) {
             // After a failure to read, the store has ended and its watches know.
             if let Ok(value) = self.shared.newest().and_then(|newest| newest.get(&key)) {
                 registry.tell(&key, value.as_ref());
@@ -202,7 +209,7 @@ impl Committer {
             self.unflushed.batches = 0;
             let version = self.store.last_version();
             self.store
-                .apply(version, [], Flush::Once)
+                .apply(version, &[], Flush::Once)
                 .map_err(|cause| self.shared.poison(cause))?;
             self.shared.timeline().flushed(version);
         }

@@ -6,7 +6,7 @@
 //!  commit request           ---->  Queue ----> Committer: 1 take a batch
 //!                                                         2 take its commit version
 //!                                                         3 resolve each against the History
-//!                                                         4 apply the rest to the Store, flush
+//!                                                         4 apply the effects of the rest to the Store, flush
 //!                                                         5 publish the state
 //!                                                         6 tell watches
 //!  verdict                  <---------------------------- 7 acknowledge

@@ -1,8 +1,9 @@
 //! Which keys were written at which version: what the resolver decides conflicts by.
 //!
-//! The history is cut into slices by version. A slice is a step function over the keyspace, as
-//! FoundationDB's resolver keeps one over all versions: each boundary says when the keys from it to
-//! the next boundary were last written within the slice.
+//! The history is cut into slices by version. A slice has the single keys that were written, each
+//! with its version, and a step function over the keyspace for the ranges, as FoundationDB's resolver
+//! keeps one over all versions: each boundary says when the keys from it to the next boundary were
+//! last written as parts of a range within the slice.
 //!
 //! A transaction asks the slices that are newer than its read version. In a slice that is newer as
 //! a whole, the first write found in a range decides, so the cost is a look-up however wide the
@@ -13,16 +14,19 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
+use super::arena::Arena;
+use super::ranges::KeyRange;
+use super::sorted_map::SortedMap;
 use crate::limits::TRANSACTION_LIFE_VERSIONS;
 
-/// How many boundaries a slice may have before the next one begins.
-const SLICE_BOUNDARIES: usize = 1024;
+/// How many keys and boundaries a slice may have before the next one begins.
+const SLICE_ENTRIES: usize = 1024;
 
 /// How many versions a slice may span before the next one begins.
 const SLICE_VERSIONS: i64 = TRANSACTION_LIFE_VERSIONS / 16;
 
-/// What a boundary costs beside its key: its version, and its share of a tree node.
-const BOUNDARY_BYTES: usize = 48;
+/// What a key or a boundary costs beside its bytes: its version, and its share of a map.
+const ENTRY_BYTES: usize = 64;
 
 /// The version of keys that were not written within a slice.
 const NEVER: i64 = 0;
@@ -42,11 +46,17 @@ pub(super) struct History {
 
 /// The writes between two versions.
 struct Slice {
-    /// The version at which the keys from each boundary to the next one were written last.
+    /// The version at which each key was last written by itself.
+    keys: SortedMap<i64>,
+    /// The memory of `keys`. Only new keys are put there, so that writing one again takes none.
+    key_memory: Arena,
+    /// The version at which the keys from each boundary to the next one were last written as parts
+    /// of a range.
     boundaries: BTreeMap<Box<[u8]>, i64>,
+    /// What the entries take, but for `key_memory`.
+    entry_bytes: usize,
     oldest: i64,
     newest: i64,
-    bytes: usize,
 }
 
 impl History {
@@ -65,17 +75,17 @@ impl History {
         read_version < self.oldest
     }
 
-    /// Returns true if a key `begin <= key < end` was written after `read_version`.
-    pub(super) fn written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
+    /// Returns true if a key of a range was written after `read_version`.
+    pub(super) fn written_after(&self, range: &KeyRange, read_version: i64) -> bool {
         let slices = self.slices.iter().rev();
         slices
             .take_while(|slice| slice.newest > read_version)
-            .any(|slice| slice.written_after(begin, end, read_version))
+            .any(|slice| slice.written_after(range, read_version))
     }
 
-    /// Records that the keys `begin <= key < end` were written at `version`, the newest so far.
-    pub(super) fn add(&mut self, begin: &[u8], end: &[u8], version: i64) {
-        if begin >= end {
+    /// Records that the keys of a range were written at `version`, the newest so far.
+    pub(super) fn add(&mut self, range: &KeyRange, version: i64) {
+        if range.is_empty() {
             return;
         }
         if self
@@ -86,9 +96,9 @@ impl History {
             self.slices.push_back(Slice::new(version));
         }
         let slice = self.slices.back_mut().expect("there is one now");
-        self.bytes -= slice.bytes;
-        slice.add(begin, end, version);
-        self.bytes += slice.bytes;
+        self.bytes -= slice.bytes();
+        slice.add(range, version);
+        self.bytes += slice.bytes();
     }
 
     /// Forgets what no transaction can conflict with any more once `version` is being committed,
@@ -99,7 +109,7 @@ impl History {
             && (slice.newest <= self.oldest || self.bytes > self.limit_bytes)
         {
             self.oldest = self.oldest.max(slice.newest);
-            self.bytes -= slice.bytes;
+            self.bytes -= slice.bytes();
             self.slices.pop_front();
         }
     }
@@ -108,18 +118,43 @@ impl History {
 impl Slice {
     fn new(version: i64) -> Self {
         Self {
+            keys: SortedMap::default(),
+            key_memory: Arena::default(),
             boundaries: BTreeMap::new(),
+            entry_bytes: 0,
             oldest: version,
             newest: version,
-            bytes: 0,
         }
     }
 
-    fn is_full(&self, version: i64) -> bool {
-        self.boundaries.len() >= SLICE_BOUNDARIES || version - self.oldest >= SLICE_VERSIONS
+    fn entries(&self) -> usize {
+        self.keys.len() + self.boundaries.len()
     }
 
-    fn written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
+    fn bytes(&self) -> usize {
+        self.key_memory.allocated_bytes() + self.entry_bytes
+    }
+
+    fn is_full(&self, version: i64) -> bool {
+        self.entries() >= SLICE_ENTRIES || version - self.oldest >= SLICE_VERSIONS
+    }
+
+    fn written_after(&self, range: &KeyRange, read_version: i64) -> bool {
+        match range.parts() {
+            (key, None) => {
+                let by_itself = self.keys.get(key).copied().unwrap_or(NEVER);
+                by_itself.max(self.version_at(key)) > read_version
+            }
+            (begin, Some(end)) => {
+                let keys = self.keys.iter_from(self.keys.at_or_after(begin));
+                keys.take_while(|(key, _)| *key < end)
+                    .any(|(_, &version)| version > read_version)
+                    || self.range_written_after(begin, end, read_version)
+            }
+        }
+    }
+
+    fn range_written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
         let before_end = self.boundaries.range::<[u8], _>((Unbounded, Excluded(end)));
         for (boundary, &version) in before_end.rev() {
             if version > read_version {
@@ -132,7 +167,25 @@ impl Slice {
         false
     }
 
-    fn add(&mut self, begin: &[u8], end: &[u8], version: i64) {
+    fn add(&mut self, range: &KeyRange, version: i64) {
+        match range.parts() {
+            (key, None) => self.add_key(key, version),
+            (begin, Some(end)) => self.add_range(begin, end, version),
+        }
+        self.newest = version;
+    }
+
+    fn add_key(&mut self, key: &[u8], version: i64) {
+        match self.keys.find(key) {
+            Ok(place) => *self.keys.value_mut(place) = version,
+            Err(place) => {
+                self.keys.insert(place, self.key_memory.copy(key), version);
+                self.entry_bytes += ENTRY_BYTES;
+            }
+        }
+    }
+
+    fn add_range(&mut self, begin: &[u8], end: &[u8], version: i64) {
         let version_at_end = self.version_at(end);
         while let Some((boundary, _)) = self
             .boundaries
@@ -141,7 +194,7 @@ impl Slice {
         {
             let boundary = boundary.clone();
             self.boundaries.remove(&boundary);
-            self.bytes -= boundary.len() + BOUNDARY_BYTES;
+            self.entry_bytes -= boundary.len() + ENTRY_BYTES;
         }
         if self.version_at(begin) != version {
             self.insert(begin, version);
@@ -149,9 +202,9 @@ impl Slice {
         if version_at_end != version {
             self.insert(end, version_at_end);
         }
-        self.newest = version;
     }
 
+    /// Returns the version at which a key was last written as a part of a range.
     fn version_at(&self, key: &[u8]) -> i64 {
         self.boundaries
             .range::<[u8], _>((Unbounded, Included(key)))
@@ -161,13 +214,14 @@ impl Slice {
 
     fn insert(&mut self, key: &[u8], version: i64) {
         if self.boundaries.insert(key.into(), version).is_none() {
-            self.bytes += key.len() + BOUNDARY_BYTES;
+            self.entry_bytes += key.len() + ENTRY_BYTES;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
@@ -188,9 +242,21 @@ mod tests {
     }
 
     fn counted_bytes(history: &History) -> usize {
-        let slices = history.slices.iter();
-        let keys = slices.flat_map(|slice| slice.boundaries.keys());
-        keys.map(|key| key.len() + BOUNDARY_BYTES).sum()
+        let bytes = |slice: &Slice| {
+            let boundary_bytes: usize = slice.boundaries.keys().map(|key| key.len()).sum();
+            let key_bytes: usize = slice.keys.iter().map(|(key, _)| key.len()).sum();
+            assert!(key_bytes <= slice.key_memory.allocated_bytes());
+            slice.key_memory.allocated_bytes() + boundary_bytes + slice.entries() * ENTRY_BYTES
+        };
+        history.slices.iter().map(bytes).sum()
+    }
+
+    fn key(key: &[u8]) -> KeyRange {
+        KeyRange::key(Bytes::copy_from_slice(key))
+    }
+
+    fn range(begin: &[u8], end: &[u8]) -> KeyRange {
+        KeyRange::new(Bytes::copy_from_slice(begin), Bytes::copy_from_slice(end))
     }
 
     fn random_range(rng: &mut StdRng) -> (Vec<u8>, Vec<u8>) {
@@ -208,19 +274,29 @@ mod tests {
         }
     }
 
+    fn random_write(rng: &mut StdRng) -> (Vec<u8>, Vec<u8>) {
+        let (begin, end) = random_range(rng);
+        if rng.random() {
+            (begin, end)
+        } else {
+            let after = [&begin[..], b"\0"].concat();
+            (begin, after)
+        }
+    }
+
     #[test]
     fn conflicts_are_those_of_a_list_of_all_writes() {
         for seed in 0..200 {
             let mut rng = StdRng::seed_from_u64(seed);
-            let mut history = History::new(0, 2_000);
+            let mut history = History::new(0, 4_000);
             let mut model = Model::default();
             let mut version = 0;
             for _ in 0..100 {
                 version += rng.random_range(1..LIFE / 4);
                 history.age(version);
                 for _ in 0..rng.random_range(0..4) {
-                    let (begin, end) = random_range(&mut rng);
-                    history.add(&begin, &end, version);
+                    let (begin, end) = random_write(&mut rng);
+                    history.add(&range(&begin, &end), version);
                     model.0.push((begin, end, version));
                 }
                 assert_eq!(history.bytes, counted_bytes(&history), "seed {seed}");
@@ -229,9 +305,9 @@ mod tests {
                     if history.is_too_old(read_version) {
                         continue;
                     }
-                    let (begin, end) = random_range(&mut rng);
+                    let (begin, end) = random_write(&mut rng);
                     assert_eq!(
-                        history.written_after(&begin, &end, read_version),
+                        history.written_after(&range(&begin, &end), read_version),
                         model.written_after(&begin, &end, read_version),
                         "seed {seed}: {begin:?}..{end:?} after {read_version} at {version}"
                     );
@@ -254,25 +330,22 @@ mod tests {
         for step in 0..50_000_i64 {
             let version = step * LIFE / 100;
             history.age(version);
-            let key = step.to_be_bytes();
-            history.add(&key, &[&key[..], b"\0"].concat(), version);
+            history.add(&key(&step.to_be_bytes()), version);
         }
-        let boundaries: usize = history
-            .slices
-            .iter()
-            .map(|slice| slice.boundaries.len())
-            .sum();
-        assert!(boundaries < 250, "{boundaries}");
+        let entries: usize = history.slices.iter().map(Slice::entries).sum();
+        assert!(entries < 125, "{entries}");
     }
 
     #[test]
-    fn a_key_that_is_written_again_and_again_takes_little_room() {
-        let mut history = History::new(0, usize::MAX);
-        for step in 1..10_000 {
-            history.add(b"k", b"k\0", step * LIFE / 10_000);
+    fn what_is_written_again_and_again_takes_little_room() {
+        for again in [key(b"k"), range(b"k", b"l")] {
+            let mut history = History::new(0, usize::MAX);
+            for step in 1..10_000 {
+                history.add(&again, step * LIFE / 10_000);
+            }
+            assert!(history.slices.len() <= 17);
+            assert!(history.bytes < 17 * 1000, "{}", history.bytes);
         }
-        assert!(history.slices.len() <= 17);
-        assert!(history.bytes < 17 * 2 * (BOUNDARY_BYTES + 2));
     }
 
     #[test]
@@ -282,8 +355,7 @@ mod tests {
         for version in 1..100_000_i64 {
             history.age(version);
             assert!(history.bytes <= LIMIT);
-            let key = version.to_be_bytes();
-            history.add(&key, &[&key[..], b"\0"].concat(), version);
+            history.add(&key(&version.to_be_bytes()), version);
         }
         assert!(history.is_too_old(1));
         assert!(!history.is_too_old(99_999));

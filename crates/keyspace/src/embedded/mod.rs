@@ -26,8 +26,10 @@
 //! commits and keeps the history that conflicts are told by; [redb](https://docs.rs/redb) keeps the
 //! rows. A store in memory is the same store on redb's memory backend.
 
+mod arena;
 mod atomic;
 mod committer;
+mod effect;
 mod engine;
 mod file;
 mod held;
@@ -37,6 +39,7 @@ mod ranges;
 mod read;
 mod refusal;
 mod snapshot;
+mod sorted_map;
 mod state;
 mod store;
 mod stored;

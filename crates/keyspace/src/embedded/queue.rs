@@ -7,8 +7,9 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::store::Mutation;
+use super::ranges::{KeyRange, RangeSet};
 use crate::error::{Code, Result};
+use crate::mutation::MutationOp;
 use crate::transaction::Commit;
 
 /// The most transactions in a batch.
@@ -17,17 +18,48 @@ const BATCH_TRANSACTIONS: usize = 1024;
 /// The size at which a batch takes no further transaction, in bytes.
 const BATCH_BYTES: usize = 4 << 20;
 
+/// A write, as a commit carries it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mutation {
+    /// Sets a key.
+    Set { key: Bytes, value: Bytes },
+    /// Clears a key.
+    Clear { key: Bytes },
+    /// Clears the keys `begin <= key < end`.
+    ClearRange { begin: Bytes, end: Bytes },
+    /// Applies an atomic operation to the latest value. Of a versionstamped operation, `key` or
+    /// `param` is the template, its offset included.
+    Atomic {
+        op: MutationOp,
+        key: Bytes,
+        param: Bytes,
+    },
+}
+
+impl Mutation {
+    /// Returns the lengths of the keys and values together.
+    pub(super) fn operand_bytes(&self) -> usize {
+        match self {
+            Self::Set { key, value } => key.len() + value.len(),
+            // FoundationDB clears a range, also of one key.
+            Self::Clear { key } => 2 * key.len() + 1,
+            Self::ClearRange { begin, end } => begin.len() + end.len(),
+            Self::Atomic { key, param, .. } => key.len() + param.len(),
+        }
+    }
+}
+
 /// What a transaction asks the engine to commit.
 ///
-/// Ranges are half-open, sorted and disjoint. A versionstamped key has no write conflict range
-/// here: the committer adds it, once it knows the key.
+/// A versionstamped key has no write conflict range here: the committer adds it, once it knows the
+/// key.
 #[derive(Debug, Default)]
 pub(super) struct CommitRequest {
     /// The version the transaction read at, `None` if it has not read: it gets the version of the
     /// call of commit.
     pub(super) read_version: Option<i64>,
-    pub(super) read_conflicts: Vec<(Bytes, Bytes)>,
-    pub(super) write_conflicts: Vec<(Bytes, Bytes)>,
+    pub(super) read_conflicts: RangeSet,
+    pub(super) write_conflicts: RangeSet,
     /// In the order in which they are applied.
     pub(super) mutations: Vec<Mutation>,
 }
@@ -35,16 +67,11 @@ pub(super) struct CommitRequest {
 impl CommitRequest {
     /// Returns the memory that the request keeps occupied, about.
     fn bytes(&self) -> usize {
-        let ranges = self.read_conflicts.iter().chain(&self.write_conflicts);
-        let ranges: usize = ranges.map(|(begin, end)| begin.len() + end.len()).sum();
-        let mutation_bytes = |mutation: &Mutation| match mutation {
-            Mutation::Set { key, value } => key.len() + value.len(),
-            Mutation::ClearRange { begin, end } => begin.len() + end.len(),
-            Mutation::Atomic { key, param, .. } => key.len() + param.len(),
-        };
-        let mutations: usize = self.mutations.iter().map(mutation_bytes).sum();
-        let parts = self.read_conflicts.len() + self.write_conflicts.len() + self.mutations.len();
-        ranges + mutations + parts * size_of::<Mutation>()
+        let mutations: usize = self.mutations.iter().map(Mutation::operand_bytes).sum();
+        let sets = [&self.read_conflicts, &self.write_conflicts];
+        let ranges = sets.map(|set| set.bounds_bytes() + set.len() * size_of::<KeyRange>());
+        let ranges: usize = ranges.iter().sum();
+        ranges + mutations + self.mutations.len() * size_of::<Mutation>()
     }
 }
 

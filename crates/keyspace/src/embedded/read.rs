@@ -234,8 +234,8 @@ impl View<'_> {
             });
             Ok(match (parted, direction) {
                 (None, _) => edge,
-                (Some(parted), Direction::Forward) => edge.min(parted.clone()),
-                (Some(parted), Direction::Backward) => edge.max(parted.clone()),
+                (Some(parted), Direction::Forward) => edge.min(parted),
+                (Some(parted), Direction::Backward) => edge.max(parted),
             })
         };
         let lowest = bound(Direction::Backward)?;

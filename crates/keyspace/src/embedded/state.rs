@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::arena::Arena;
 use super::engine::{CommitRequest, Engine};
-use super::ranges::{RangeSet, key_range};
+use super::ranges::{KeyRange, RangeSet};
 use super::read::without_or_equal;
 use super::stored::{Direction, Limits, Stored};
 use super::view::View;
@@ -65,6 +66,8 @@ pub(super) struct Persistent {
 }
 
 pub(super) struct State {
+    /// The memory of the keys and values of the transaction.
+    pub(super) arena: Arena,
     /// Whether a commit was called, whatever came of it. Only the read version and the size are still answered.
     pub(super) is_sent: bool,
     /// Why the transaction has ended. The first reason stays: a cancel, a timeout, a call after the commit.
@@ -89,6 +92,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(persistent: Persistent, size_limit: usize) -> Self {
         Self {
+            arena: Arena::default(),
             is_sent: false,
             ended: None,
             persistent,
@@ -191,9 +195,9 @@ impl State {
         result
     }
 
-    pub(super) fn add_read_conflict(&mut self, isolation: Isolation, begin: Bytes, end: Bytes) {
+    pub(super) fn add_read_conflict(&mut self, isolation: Isolation, range: KeyRange) {
         if isolation == Isolation::Serializable {
-            self.writes.add_read_conflict(begin, end, &mut self.reads);
+            self.writes.add_read_conflict(range, &mut self.reads);
         }
     }
 
@@ -210,9 +214,9 @@ impl State {
         if key.len() > limits::KEY_BYTES + READ_KEY_SLACK_BYTES {
             return Ok(None);
         }
-        let value = self.read(engine, isolation, |view| view.get(key))?;
-        let (begin, end) = key_range(key);
-        self.add_read_conflict(isolation, begin, end);
+        let key = self.arena.copy(key);
+        let value = self.read(engine, isolation, |view| view.get(&key))?;
+        self.add_read_conflict(isolation, KeyRange::key(key));
         Ok(value)
     }
 
@@ -226,11 +230,12 @@ impl State {
         check_selector(selector)?;
         let found = self.read(engine, isolation, |view| view.get_key(selector))?;
         let reference = without_or_equal(selector).key;
-        if selector.offset <= 0 {
-            self.add_read_conflict(isolation, found.clone(), reference);
+        let range = if selector.offset <= 0 {
+            KeyRange::new(found.clone(), reference)
         } else {
-            self.add_read_conflict(isolation, reference, key_after(&found).into());
-        }
+            KeyRange::new(reference, key_after(&found).into())
+        };
+        self.add_read_conflict(isolation, range);
         Ok(found)
     }
 
@@ -273,7 +278,7 @@ impl State {
             view.range(&begin, &end, limits, direction)
         })?;
         let (from, to) = result.conflict_range(&begin, &end, direction);
-        self.add_read_conflict(isolation, from, to);
+        self.add_read_conflict(isolation, KeyRange::new(from, to));
         Ok(RangeBatch {
             rows: result.rows,
             more: result.more,
@@ -282,10 +287,9 @@ impl State {
 
     /// Fires the pending watches on keys that a write makes different from their baseline;
     /// `value` is `None` if the new value is not known before the commit.
-    pub(super) fn fire_watches(&mut self, begin: &[u8], end: &[u8], value: Option<Option<&Bytes>>) {
+    pub(super) fn fire_watches(&mut self, written: &KeyRange, value: Option<Option<&Bytes>>) {
         let differs = |watch: &mut PendingWatch| {
-            let written = *begin <= watch.key[..] && watch.key[..] < *end;
-            written && value != Some(watch.baseline.as_ref())
+            written.contains(&watch.key) && value != Some(watch.baseline.as_ref())
         };
         for watch in self.watches.extract_if(.., differs) {
             watch.setter.fire();
@@ -301,24 +305,20 @@ impl State {
 
     /// Takes what the commit sends.
     pub(super) fn commit_request(&mut self) -> CommitRequest {
-        let owned =
-            |ranges: &RangeSet| ranges.iter().map(|(b, e)| (b.clone(), e.clone())).collect();
-        let read_conflicts = owned(&self.reads);
-        let (mutations, conflicts) = std::mem::take(&mut self.writes).into_commit();
+        let (mutations, write_conflicts) = std::mem::take(&mut self.writes).into_commit();
         CommitRequest {
             read_version: self.stored.read_version,
-            read_conflicts,
-            write_conflicts: owned(&conflicts),
+            read_conflicts: std::mem::take(&mut self.reads),
+            write_conflicts,
             mutations,
         }
     }
 
     pub(super) fn size_bytes(&self) -> usize {
-        let conflicts = self.reads.iter().chain(self.writes.conflicts().iter());
-        let conflict_bytes: usize = conflicts
-            .map(|(b, e)| b.len() + e.len() + CONFLICT_OVERHEAD_BYTES)
-            .sum();
-        self.writes.operation_bytes() + conflict_bytes
+        let conflicts = [&self.reads, self.writes.conflicts()];
+        let conflict_bytes =
+            conflicts.map(|ranges| ranges.bounds_bytes() + ranges.len() * CONFLICT_OVERHEAD_BYTES);
+        self.writes.operation_bytes() + conflict_bytes.iter().sum::<usize>()
     }
 
     pub(super) fn settle_stamps(&mut self, stamp: &Result<Versionstamp, Code>) {

@@ -5,18 +5,16 @@
 //! | `keyspace.rows` | a key of the keyspace | its value |
 //! | `keyspace.meta` | `store` | [`Meta`]: format (4 bytes), last commit version (8), store id (16), big-endian |
 
-use std::borrow::Cow;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition};
+use redb::{Database, ReadableDatabase, StorageBackend, Table, TableDefinition};
 
-use super::atomic;
+use super::effect::{Effect, Values};
 use super::refusal::refusal;
 use crate::error::{Error, OpenError};
 use crate::limits::RECOVERY_VERSIONS;
-use crate::mutation::MutationOp;
 
 const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("keyspace.rows");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.meta");
@@ -24,22 +22,6 @@ const META_KEY: &str = "store";
 
 /// The rows of one state.
 pub(super) type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
-
-/// A write, as a commit carries it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Mutation {
-    /// Sets a key.
-    Set { key: Bytes, value: Bytes },
-    /// Clears the keys `begin <= key < end`.
-    ClearRange { begin: Bytes, end: Bytes },
-    /// Applies an atomic operation to the latest value. Of a versionstamped operation, `key` or
-    /// `param` is the template, its offset included.
-    Atomic {
-        op: MutationOp,
-        key: Bytes,
-        param: Bytes,
-    },
-}
 
 /// What a store knows of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +126,7 @@ impl Store {
             database: open_database(backend, cache_bytes)?,
             meta: Meta { last_version, id },
         };
-        store.apply(last_version, [], Flush::Twice)?;
+        store.apply(last_version, &[], Flush::Twice)?;
         Ok(store)
     }
 
@@ -165,7 +147,7 @@ impl Store {
         let meta = Meta::decode(&meta, path)?;
         let mut store = Self { database, meta };
         let base = meta.last_version + RECOVERY_VERSIONS;
-        store.apply(base, [], Flush::Once).map_err(refused)?;
+        store.apply(base, &[], Flush::Once).map_err(refused)?;
         Ok(store)
     }
 
@@ -174,11 +156,11 @@ impl Store {
         self.meta.last_version
     }
 
-    /// Applies mutations in order, and makes `version` the newest commit version.
-    pub(super) fn apply<'a>(
+    /// Applies effects in order, and makes `version` the newest commit version.
+    pub(super) fn apply(
         &mut self,
         version: i64,
-        mutations: impl IntoIterator<Item = &'a Mutation>,
+        effects: &[Effect],
         flush: Flush,
     ) -> Result<(), redb::Error> {
         self.meta.last_version = version;
@@ -190,13 +172,33 @@ impl Store {
                 Flush::Twice => transaction.set_quick_repair(true),
             }
             let mut rows = transaction.open_table(ROWS)?;
-            for mutation in mutations {
-                write(&mut rows, mutation)?;
+            for effect in effects {
+                write(&mut rows, effect)?;
             }
             drop(rows);
             let meta = self.meta.encode();
             transaction.open_table(META)?.insert(META_KEY, &meta[..])?;
             Ok(transaction.commit()?)
+        })
+    }
+
+    /// Reads the values of keys as the last batch left them.
+    pub(super) fn values<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a Bytes>,
+    ) -> Result<Values, redb::Error> {
+        let mut keys = keys.peekable();
+        if keys.peek().is_none() {
+            return Ok(Values::new());
+        }
+        guarded(|| {
+            let rows = self.rows()?;
+            keys.map(|key| {
+                let value = rows.get(&key[..])?;
+                let value = value.map(|value| Bytes::copy_from_slice(value.value()));
+                Ok((key.clone(), value))
+            })
+            .collect()
         })
     }
 
@@ -221,31 +223,17 @@ fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
     Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
 }
 
-fn write(
-    rows: &mut Table<'_, &[u8], &[u8]>,
-    mutation: &Mutation,
-) -> Result<(), redb::StorageError> {
-    match mutation {
-        Mutation::Set { key, value } => {
+fn write(rows: &mut Table<'_, &[u8], &[u8]>, effect: &Effect) -> Result<(), redb::StorageError> {
+    match effect {
+        Effect::Set { key, value } => {
             rows.insert(&key[..], &value[..])?;
         }
         // Removing one row is much cheaper than walking a range that holds one.
-        Mutation::ClearRange { begin, end } if end.strip_prefix(&begin[..]) == Some(b"\0") => {
-            rows.remove(&begin[..])?;
+        Effect::Clear { key } => {
+            rows.remove(&key[..])?;
         }
-        Mutation::ClearRange { begin, end } => {
+        Effect::ClearRange { begin, end } => {
             rows.retain_in(&begin[..]..&end[..], |_, _| false)?;
-        }
-        Mutation::Atomic { op, key, param } => {
-            let value = {
-                let old = rows.get(&key[..])?;
-                let old = old.as_ref().map(|old| old.value());
-                atomic::apply(*op, old, param).map(Cow::into_owned)
-            };
-            match value {
-                Some(value) => rows.insert(&key[..], &value[..])?,
-                None => rows.remove(&key[..])?,
-            };
         }
     }
     Ok(())

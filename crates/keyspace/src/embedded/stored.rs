@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use super::engine::{Engine, Snapshot};
-use super::ranges::RangeSet;
+use super::ranges::{KeyRange, RangeSet};
 use crate::error::Result;
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
@@ -111,9 +111,9 @@ impl Stored {
     }
 
     /// Reads a key.
-    pub(super) fn get(&mut self, engine: &Engine, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(super) fn get(&mut self, engine: &Engine, key: &Bytes) -> Result<Option<Bytes>> {
         let value = self.snapshot(engine)?.get(key)?;
-        self.known.insert_key(key);
+        self.known.insert(KeyRange::key(key.clone()));
         Ok(value)
     }
 
@@ -171,7 +171,7 @@ impl Stored {
                 _ => high.max(after),
             };
         }
-        self.known.insert(low, high);
+        self.known.insert(KeyRange::new(low, high));
         Ok((rows, more))
     }
 

@@ -272,7 +272,7 @@ mod tests {
             let path = "test".as_ref();
             let store = file::create_in(InMemoryBackend::new(), path, 1 << 20, &environment);
             let mut store = store.unwrap();
-            store.apply(LIFE, [], Flush::Once).unwrap();
+            store.apply(LIFE, &[], Flush::Once).unwrap();
             let rows = store.rows().unwrap();
             let timeline = Timeline::new(environment, store.last_version(), rows);
             Self {

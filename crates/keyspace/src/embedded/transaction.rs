@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::engine::{CommitRequest, Engine};
-use super::ranges::key_range;
+use super::ranges::KeyRange;
 use super::state::{Defaults, PendingWatch, Persistent, State};
 use super::write_map::stamp_offset;
 use crate::error::{Code, Error, Result};
@@ -270,9 +270,9 @@ impl Transaction for EmbeddedTransaction {
         self.write(
             check_key(key).and_then(|()| check_value(value)),
             |state, conflict| {
-                let (key, end) = key_range(key);
-                let value = Bytes::copy_from_slice(value);
-                state.fire_watches(&key, &end, Some(Some(&value)));
+                let key = state.arena.copy(key);
+                let value = state.arena.copy(value);
+                state.fire_watches(&KeyRange::key(key.clone()), Some(Some(&value)));
                 state.writes.set(key, value, conflict);
             },
         );
@@ -284,32 +284,35 @@ impl Transaction for EmbeddedTransaction {
             return self.write(Ok(()), |_, _| ());
         }
         self.write(check_key(key), |state, conflict| {
-            let (begin, end) = key_range(key);
-            state.fire_watches(&begin, &end, Some(None));
-            state.writes.clear_range(begin, end, conflict);
+            let cleared = KeyRange::key(state.arena.copy(key));
+            state.fire_watches(&cleared, Some(None));
+            state.writes.clear(cleared, conflict);
         });
     }
 
     fn clear_range(&self, begin: &[u8], end: &[u8]) {
         self.write(check_range(begin, end), |state, conflict| {
             // Keys over the limit cannot exist, so a bound cut just behind it covers the same keys.
-            let cut =
-                |key: &[u8]| Bytes::copy_from_slice(&key[..key.len().min(limits::KEY_BYTES + 1)]);
-            let (begin, end) = (cut(begin), cut(end));
-            state.fire_watches(&begin, &end, Some(None));
-            state.writes.clear_range(begin, end, conflict);
+            let mut cut = |key: &[u8]| {
+                state
+                    .arena
+                    .copy(&key[..key.len().min(limits::KEY_BYTES + 1)])
+            };
+            let cleared = KeyRange::new(cut(begin), cut(end));
+            state.fire_watches(&cleared, Some(None));
+            state.writes.clear(cleared, conflict);
         });
     }
 
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
         self.write(check_atomic(op, key, param), |state, conflict| {
-            let param = Bytes::copy_from_slice(param);
+            let param = state.arena.copy(param);
             if op == MutationOp::SetVersionstampedKey {
                 let version = state.stored.read_version.unwrap_or(0);
                 return state.writes.set_versionstamped_key(key, param, version);
             }
-            let (key, end) = key_range(key);
-            state.fire_watches(&key, &end, None);
+            let key = state.arena.copy(key);
+            state.fire_watches(&KeyRange::key(key.clone()), None);
             state.writes.atomic(op, key, param, conflict);
         });
     }
@@ -323,10 +326,10 @@ impl Transaction for EmbeddedTransaction {
         if !state.check_write(&self.engine, check) {
             return Ok(());
         }
-        let (begin, end) = (Bytes::copy_from_slice(begin), Bytes::copy_from_slice(end));
+        let range = KeyRange::new(state.arena.copy(begin), state.arena.copy(end));
         match kind {
-            ConflictKind::Read => state.add_read_conflict(Isolation::Serializable, begin, end),
-            ConflictKind::Write => state.writes.add_conflict(begin, end),
+            ConflictKind::Read => state.add_read_conflict(Isolation::Serializable, range),
+            ConflictKind::Write => state.writes.add_conflict(range),
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::engine::Engine;
-use super::ranges::{RangeSet, key_range};
+use super::ranges::{KeyRange, RangeSet};
 use super::stored::{Direction, Stored};
 use super::write_map::{Own, Stack, WriteMap};
 use crate::error::{Code, Result};
@@ -36,7 +36,7 @@ impl View<'_> {
     }
 
     /// Reads a key.
-    pub(super) fn get(&mut self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(super) fn get(&mut self, key: &Bytes) -> Result<Option<Bytes>> {
         let own = match self.writes {
             Some(writes) => writes.own(key, self.bypass_unreadable),
             None => Own::Unmodified,
@@ -50,7 +50,7 @@ impl View<'_> {
     }
 
     /// Reads a key that the transaction has written.
-    fn written(&mut self, key: &[u8], stack: &Stack) -> Result<Option<Bytes>> {
+    fn written(&mut self, key: &Bytes, stack: &Stack) -> Result<Option<Bytes>> {
         if !stack.is_dependent() {
             return Ok(stack.value(None));
         }
@@ -196,14 +196,15 @@ impl Cursor {
     /// Returns the range of `set` that the position stands in; if it stands in none, moves `edge`
     /// to where the next one begins.
     fn neighbor(&self, set: &RangeSet, edge: &mut Bytes) -> Option<(Bytes, Bytes)> {
-        let (begin, end) = match self.direction {
+        let range = match self.direction {
             Direction::Forward => set.first_from(&self.position)?,
             Direction::Backward => set.last_before(&self.position)?,
         };
+        let (begin, end) = range.into_bounds();
         match self.direction {
-            Direction::Forward if self.position < *begin => *edge = begin.min(&*edge).clone(),
-            Direction::Backward if *end < self.position => *edge = end.max(&*edge).clone(),
-            _ => return Some((begin.clone(), end.clone())),
+            Direction::Forward if self.position < begin => *edge = begin.min(edge.clone()),
+            Direction::Backward if end < self.position => *edge = end.max(edge.clone()),
+            _ => return Some((begin, end)),
         }
         None
     }
@@ -219,7 +220,7 @@ impl Cursor {
             Direction::Forward => writes.stack_from(&self.position)?,
             Direction::Backward => writes.stack_before(&self.position)?,
         };
-        let (begin, end) = key_range(key);
+        let (begin, end) = KeyRange::key(key.clone()).into_bounds();
         match self.direction {
             Direction::Forward if self.position < begin => *edge = begin.min(edge.clone()),
             Direction::Backward if end < self.position => *edge = end.max(edge.clone()),

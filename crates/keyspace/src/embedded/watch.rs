@@ -16,8 +16,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
+use super::effect::Effect;
 use super::engine::Shared;
-use super::store::Mutation;
 use crate::error::{Code, Error, Result};
 
 /// The watches of a store, to its transactions.
@@ -97,26 +97,23 @@ impl Registry {
             .push(Armed { baseline, setter });
     }
 
-    /// Returns the watched keys among those that `mutations` write.
-    pub(super) fn watched<'a>(
-        &self,
-        mutations: impl IntoIterator<Item = &'a Mutation>,
-    ) -> Vec<Bytes> {
+    /// Returns the watched keys among those that `effects` change.
+    pub(super) fn watched(&self, effects: &[Effect]) -> Vec<Bytes> {
         let armed = self.armed();
         let mut watched = Vec::new();
         if armed.is_empty() {
             return watched;
         }
-        for mutation in mutations {
-            match mutation {
-                Mutation::Set { key, .. } | Mutation::Atomic { key, .. } => {
+        for effect in effects {
+            match effect {
+                Effect::Set { key, .. } | Effect::Clear { key } => {
                     watched.extend(armed.get_key_value(key).map(|(key, _)| key.clone()));
                 }
-                Mutation::ClearRange { begin, end } if begin < end => {
+                Effect::ClearRange { begin, end } if begin < end => {
                     let keys = armed.range::<[u8], _>((Included(&begin[..]), Excluded(&end[..])));
                     watched.extend(keys.map(|(key, _)| key.clone()));
                 }
-                Mutation::ClearRange { .. } => {}
+                Effect::ClearRange { .. } => {}
             }
         }
         watched
@@ -325,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_mutation_finds_the_watches_it_may_concern() {
+    fn every_kind_of_effect_finds_the_watches_it_may_concern() {
         let registry = registry();
         let _watches: Vec<_> = ["a", "b", "c"]
             .map(|key| {
@@ -334,25 +331,21 @@ mod tests {
                 future
             })
             .into();
-        let watched = |mutation| registry.watched([&mutation]);
-        let set = |key: &'static str| Mutation::Set {
+        let watched = |effect| registry.watched(&[effect]);
+        let set = |key: &'static str| Effect::Set {
             key: key.into(),
             value: Bytes::new(),
         };
-        let add = Mutation::Atomic {
-            op: crate::MutationOp::Add,
-            key: "b".into(),
-            param: Bytes::new(),
-        };
-        let clear = |begin: &'static str, end: &'static str| Mutation::ClearRange {
+        let clear = |key: &'static str| Effect::Clear { key: key.into() };
+        let clear_range = |begin: &'static str, end: &'static str| Effect::ClearRange {
             begin: begin.into(),
             end: end.into(),
         };
         assert_eq!(watched(set("a")), ["a"]);
         assert!(watched(set("aa")).is_empty());
-        assert_eq!(watched(add), ["b"]);
-        assert_eq!(watched(clear("a", "c")), ["a", "b"]);
-        assert!(watched(clear("c", "a")).is_empty());
+        assert_eq!(watched(clear("b")), ["b"]);
+        assert_eq!(watched(clear_range("a", "c")), ["a", "b"]);
+        assert!(watched(clear_range("c", "a")).is_empty());
     }
 
     #[test]

@@ -17,14 +17,14 @@
 //! stacks in key order. This is the order in which FoundationDB's client sends them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::iter;
 
 use bytes::Bytes;
 
 use super::atomic;
-use super::ranges::{RangeSet, key_range};
-use super::store::Mutation;
+use super::queue::Mutation;
+use super::ranges::{KeyRange, RangeSet};
+use super::sorted_map::{Place, SortedMap};
 use crate::mutation::{MutationOp, Versionstamp};
 
 /// The bytes at the end of a versionstamp template that hold the offset of the stamp.
@@ -61,26 +61,42 @@ impl Op {
     }
 }
 
-/// The operations on one key, oldest first; never empty.
+/// The operations on one key, oldest first.
 #[derive(Debug, Clone)]
 pub(super) struct Stack {
     /// Whether the first operation was staged on a key that the transaction had cleared.
     on_cleared: bool,
-    ops: Vec<Op>,
+    first: Op,
+    later: Vec<Op>,
 }
 
 impl Stack {
+    fn new(on_cleared: bool, first: Op) -> Self {
+        Self {
+            on_cleared,
+            first,
+            later: Vec::new(),
+        }
+    }
+
+    fn ops(&self) -> impl Iterator<Item = &Op> {
+        iter::once(&self.first).chain(&self.later)
+    }
+
+    fn into_ops(self) -> impl Iterator<Item = Op> {
+        iter::once(self.first).chain(self.later)
+    }
+
     /// Returns whether the value depends on what the store holds.
     pub(super) fn is_dependent(&self) -> bool {
-        !self.on_cleared && !self.ops.first().is_some_and(Op::is_independent)
+        !self.on_cleared && !self.first.is_independent()
     }
 
     /// Computes the value from what the store holds.
     pub(super) fn value(&self, stored: Option<&[u8]>) -> Option<Bytes> {
         let base = stored.filter(|_| !self.on_cleared).map(Cow::Borrowed);
         let value = self
-            .ops
-            .iter()
+            .ops()
             .fold(base, |old: Option<Cow<'_, [u8]>>, op| match op.op {
                 None => Some(Cow::Borrowed(&op.param[..])),
                 Some(kind) => {
@@ -98,21 +114,21 @@ impl Stack {
     /// together.
     fn merge(&mut self, op: Op) {
         if !self.is_dependent() {
-            self.ops.push(op);
+            self.later.push(op);
             // An operation that leaves no value stays: the commit has to carry it out.
             if let Some(param) = self.value(None) {
-                self.ops = vec![Op { op: None, param }];
+                *self = Self::new(self.on_cleared, Op { op: None, param });
             }
             return;
         }
-        match self.ops.last_mut() {
-            Some(last) if last.op == op.op && last.is_associative_with(&op) => {
-                let kind = op.op.expect("a plain set is independent");
-                if let Some(param) = atomic::apply(kind, Some(&last.param), &op.param) {
-                    last.param = Bytes::from(param.into_owned());
-                }
+        let last = self.later.last_mut().unwrap_or(&mut self.first);
+        if last.op == op.op && last.is_associative_with(&op) {
+            let kind = op.op.expect("a plain set is independent");
+            if let Some(param) = atomic::apply(kind, Some(&last.param), &op.param) {
+                last.param = Bytes::from(param.into_owned());
             }
-            _ => self.ops.push(op),
+        } else {
+            self.later.push(op);
         }
     }
 }
@@ -127,7 +143,7 @@ pub(super) enum Own<'a> {
 
 #[derive(Debug, Default)]
 pub(super) struct WriteMap {
-    stacks: BTreeMap<Bytes, Stack>,
+    stacks: SortedMap<Stack>,
     cleared: RangeSet,
     unreadable: RangeSet,
     conflicts: RangeSet,
@@ -160,16 +176,13 @@ impl WriteMap {
 
     /// Returns the first written key at or after `key` with its stack.
     pub(super) fn stack_from(&self, key: &[u8]) -> Option<(&Bytes, &Stack)> {
-        self.stacks
-            .range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
-            .next()
+        self.stacks.at(self.stacks.at_or_after(key))
     }
 
     /// Returns the last written key before `key` with its stack.
     pub(super) fn stack_before(&self, key: &[u8]) -> Option<(&Bytes, &Stack)> {
-        self.stacks
-            .range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key)))
-            .next_back()
+        let place = self.stacks.before(self.stacks.at_or_after(key))?;
+        self.stacks.at(place)
     }
 
     pub(super) fn own(&self, key: &[u8], bypass_unreadable: bool) -> Own<'_> {
@@ -201,11 +214,10 @@ impl WriteMap {
             op: Some(op),
             param,
         };
-        let (begin, end) = key_range(&key);
-        let is_stamped = op.is_independent();
+        let stamped = op.is_independent().then(|| KeyRange::key(key.clone()));
         self.stage(key, op, conflict);
-        if is_stamped {
-            self.unreadable.insert(begin, end);
+        if let Some(stamped) = stamped {
+            self.unreadable.insert(stamped);
         }
     }
 
@@ -222,9 +234,9 @@ impl WriteMap {
 
         let smallest = Bytes::from(smallest);
         let begin = smallest.slice(..smallest.len() - OFFSET_BYTES);
-        let end = Bytes::from(largest);
-        self.flush(&begin, &end);
-        self.unreadable.insert(begin, end);
+        let possible = KeyRange::new(begin, Bytes::from(largest));
+        self.flush(&possible);
+        self.unreadable.insert(possible);
         let op = Op {
             op: Some(MutationOp::SetVersionstampedKey),
             param: value,
@@ -232,37 +244,48 @@ impl WriteMap {
         self.stage(smallest, op, false);
     }
 
-    pub(super) fn clear_range(&mut self, begin: Bytes, end: Bytes, conflict: bool) {
-        if begin >= end {
+    pub(super) fn clear(&mut self, range: KeyRange, conflict: bool) {
+        if range.is_empty() {
             return;
         }
-        self.remove_stacks(&begin, &end);
-        self.unreadable.remove(&begin, &end);
+        self.remove_stacks(&range);
+        self.unreadable.remove(&range);
         if conflict {
-            self.conflicts.insert(begin.clone(), end.clone());
+            self.conflicts.insert(range.clone());
         }
-        self.cleared.insert(begin, end);
+        self.cleared.insert(range);
     }
 
-    pub(super) fn add_conflict(&mut self, begin: Bytes, end: Bytes) {
-        self.conflicts.insert(begin, end);
+    pub(super) fn add_conflict(&mut self, range: KeyRange) {
+        self.conflicts.insert(range);
     }
 
     /// Adds the keys of a range that were read from the store, not from the transaction's own
     /// independent writes, to the read conflicts.
-    pub(super) fn add_read_conflict(&self, begin: Bytes, end: Bytes, reads: &mut RangeSet) {
-        if begin >= end {
-            return;
+    pub(super) fn add_read_conflict(&self, range: KeyRange, reads: &mut RangeSet) {
+        match range.parts() {
+            _ if self.is_transparent() => reads.insert(range),
+            (key, None) if self.is_independent(key) => {}
+            (_, None) => reads.insert(range),
+            (_, Some(_)) => self.add_range_read_conflict(range, reads),
         }
-        if self.is_transparent() {
-            reads.insert(begin, end);
-            return;
+    }
+
+    /// Returns whether the value of a key does not depend on what the store holds.
+    fn is_independent(&self, key: &[u8]) -> bool {
+        match self.stacks.get(key) {
+            Some(stack) => !stack.is_dependent(),
+            None => self.cleared.contains(key),
         }
-        let bounds = (Bound::Included(&begin[..]), Bound::Excluded(&end[..]));
+    }
+
+    fn add_range_read_conflict(&self, range: KeyRange, reads: &mut RangeSet) {
+        let (begin, end) = range.into_bounds();
         let mut own = RangeSet::default();
-        for (key, stack) in self.stacks.range::<[u8], _>(bounds) {
+        let stacks = self.stacks.iter_from(self.stacks.at_or_after(&begin));
+        for (key, stack) in stacks.take_while(|(key, _)| **key < end) {
             if !stack.is_dependent() {
-                own.insert_key(key);
+                own.insert(KeyRange::key(key.clone()));
             }
         }
         let mut from = begin;
@@ -270,119 +293,112 @@ impl WriteMap {
             // Of the keys from here on, those up to the next own one were read from the store.
             let next = [&self.cleared, &own]
                 .into_iter()
-                .filter_map(|set| set.first_from(&from));
+                .filter_map(|set| set.first_from(&from))
+                .map(KeyRange::into_bounds);
             let Some((own_begin, own_end)) = next.min() else {
                 break;
             };
-            reads.insert(from.clone(), own_begin.clone().min(end.clone()));
-            from = own_end.clone();
+            reads.insert(KeyRange::new(from, own_begin.min(end.clone())));
+            from = own_end;
         }
-        reads.insert(from, end);
+        reads.insert(KeyRange::new(from, end));
     }
 
     /// Returns the bytes of the operations as FoundationDB counts them.
     pub(super) fn operation_bytes(&self) -> usize {
         let stacked = self.stacks.iter().flat_map(|(key, stack)| {
-            stack
-                .ops
-                .iter()
-                .map(|op| key.len() + op.param.len() + OPERATION_OVERHEAD_BYTES)
+            let ops = stack.ops();
+            ops.map(|op| key.len() + op.param.len() + OPERATION_OVERHEAD_BYTES)
         });
-        let cleared = self
-            .cleared
-            .iter()
-            .map(|(begin, end)| begin.len() + end.len() + OPERATION_OVERHEAD_BYTES);
-        let flushed = self.flushed.iter().map(counted_bytes);
-        stacked.chain(cleared).chain(flushed).sum()
+        let cleared = self.cleared.bounds_bytes() + self.cleared.len() * OPERATION_OVERHEAD_BYTES;
+        let flushed = self.flushed.iter();
+        let flushed = flushed.map(|sent| sent.operand_bytes() + OPERATION_OVERHEAD_BYTES);
+        cleared + stacked.chain(flushed).sum::<usize>()
     }
 
     /// Returns the operations in the order of the commit, and the write conflict ranges.
-    pub(super) fn into_commit(mut self) -> (Vec<Mutation>, RangeSet) {
-        let clears = std::mem::take(&mut self.cleared);
-        self.flushed
-            .extend(clears.iter().map(|(begin, end)| Mutation::ClearRange {
-                begin: begin.clone(),
-                end: end.clone(),
-            }));
-        for (key, stack) in std::mem::take(&mut self.stacks) {
-            send(&mut self.flushed, &key, stack);
+    pub(super) fn into_commit(self) -> (Vec<Mutation>, RangeSet) {
+        let mut mutations = self.flushed;
+        mutations.reserve_exact(self.cleared.len() + self.stacks.len());
+        mutations.extend(self.cleared.into_ranges().map(clear_mutation));
+        for (key, stack) in self.stacks.into_entries() {
+            send(&mut mutations, key, stack);
         }
-        (self.flushed, self.conflicts)
+        (mutations, self.conflicts)
     }
 
     fn stage(&mut self, key: Bytes, op: Op, conflict: bool) {
         if conflict {
-            self.conflicts.insert_key(&key);
+            self.conflicts.insert(KeyRange::key(key.clone()));
         }
         let is_readable = !self.unreadable.contains(&key);
-        match self.stacks.get_mut(&key) {
-            Some(stack) if is_readable && op.is_independent() => {
-                *stack = Stack {
-                    on_cleared: stack.on_cleared,
-                    ops: vec![op],
+        match self.stacks.find(&key) {
+            Ok(place) => {
+                let stack = self.stacks.value_mut(place);
+                if !is_readable {
+                    stack.later.push(op);
+                } else if op.is_independent() {
+                    *stack = Stack::new(stack.on_cleared, op);
+                } else {
+                    stack.merge(op);
                 }
             }
-            Some(stack) if is_readable => stack.merge(op),
-            Some(stack) => stack.ops.push(op),
-            None => {
+            Err(place) => {
                 let on_cleared = self.cleared.contains(&key);
-                self.stacks.insert(
-                    key,
-                    Stack {
-                        on_cleared,
-                        ops: vec![op],
-                    },
-                );
+                self.stacks.insert(place, key, Stack::new(on_cleared, op));
             }
         }
     }
 
     /// Sends what is staged in a range to the commit and forgets it.
-    fn flush(&mut self, begin: &Bytes, end: &Bytes) {
-        while let Some((b, e)) = self.cleared.first_from(begin).filter(|(b, _)| *b < end) {
-            let (b, e) = (b.clone().max(begin.clone()), e.clone().min(end.clone()));
-            self.cleared.remove(&b, &e);
-            self.flushed.push(Mutation::ClearRange { begin: b, end: e });
+    fn flush(&mut self, range: &KeyRange) {
+        let (begin, end) = range.clone().into_bounds();
+        while let Some(cleared) = self.cleared.first_from(&begin) {
+            let (b, e) = cleared.into_bounds();
+            let cleared = KeyRange::new(b.max(begin.clone()), e.min(end.clone()));
+            if cleared.is_empty() {
+                break;
+            }
+            self.cleared.remove(&cleared);
+            self.flushed.push(clear_mutation(cleared));
         }
-        for (key, stack) in self.remove_stacks(begin, end) {
-            send(&mut self.flushed, &key, stack);
+        for (key, stack) in self.remove_stacks(range) {
+            send(&mut self.flushed, key, stack);
         }
     }
 
-    fn remove_stacks(&mut self, begin: &Bytes, end: &Bytes) -> BTreeMap<Bytes, Stack> {
-        let bounds = (Bound::Included(&begin[..]), Bound::Excluded(&end[..]));
-        let keys: Vec<Bytes> = self
-            .stacks
-            .range::<[u8], _>(bounds)
-            .map(|(key, _)| key.clone())
-            .collect();
-        keys.into_iter()
-            .filter_map(|key| self.stacks.remove_entry(&key))
-            .collect()
+    fn remove_stacks(&mut self, range: &KeyRange) -> Vec<(Bytes, Stack)> {
+        let (from, to) = self.places(range);
+        self.stacks.remove(from, to)
+    }
+
+    /// Returns the place of the first stack in a range, and of the first one after it.
+    fn places(&self, range: &KeyRange) -> (Place, Place) {
+        match range.parts() {
+            (begin, Some(end)) => (self.stacks.at_or_after(begin), self.stacks.at_or_after(end)),
+            (key, None) => match self.stacks.find(key) {
+                Ok(place) => (place, self.stacks.after(place)),
+                Err(place) => (place, place),
+            },
+        }
     }
 }
 
-fn send(mutations: &mut Vec<Mutation>, key: &Bytes, stack: Stack) {
-    mutations.extend(stack.ops.into_iter().map(|Op { op, param }| match op {
-        None => Mutation::Set {
-            key: key.clone(),
-            value: param,
-        },
-        Some(op) => Mutation::Atomic {
-            op,
-            key: key.clone(),
-            param,
-        },
+fn clear_mutation(range: KeyRange) -> Mutation {
+    match range.into_parts() {
+        (key, None) => Mutation::Clear { key },
+        (begin, Some(end)) => Mutation::ClearRange { begin, end },
+    }
+}
+
+fn send(mutations: &mut Vec<Mutation>, key: Bytes, stack: Stack) {
+    mutations.extend(stack.into_ops().map(|Op { op, param }| {
+        let key = key.clone();
+        match op {
+            None => Mutation::Set { key, value: param },
+            Some(op) => Mutation::Atomic { op, key, param },
+        }
     }));
-}
-
-fn counted_bytes(mutation: &Mutation) -> usize {
-    let operand_bytes = match mutation {
-        Mutation::Set { key, value } => key.len() + value.len(),
-        Mutation::ClearRange { begin, end } => begin.len() + end.len(),
-        Mutation::Atomic { key, param, .. } => key.len() + param.len(),
-    };
-    operand_bytes + OPERATION_OVERHEAD_BYTES
 }
 
 /// Returns where the ten bytes of the stamp begin in a versionstamp template, `None` if the
@@ -401,6 +417,10 @@ mod tests {
         Bytes::copy_from_slice(text.as_bytes())
     }
 
+    fn range(begin: &str, end: &str) -> KeyRange {
+        KeyRange::new(bytes(begin), bytes(end))
+    }
+
     fn template(prefix: &str) -> Vec<u8> {
         let mut template = prefix.as_bytes().to_vec();
         template.extend([0xff; STAMP_BYTES]);
@@ -411,7 +431,8 @@ mod tests {
     fn commit_keys(writes: WriteMap) -> Vec<String> {
         let name = |mutation: &Mutation| match mutation {
             Mutation::Set { key, .. } => format!("set {}", key.escape_ascii()),
-            Mutation::ClearRange { begin, .. } => format!("clear {}", begin.escape_ascii()),
+            Mutation::Clear { key } => format!("clear {}", key.escape_ascii()),
+            Mutation::ClearRange { begin, .. } => format!("clear from {}", begin.escape_ascii()),
             Mutation::Atomic { op, key, .. } => format!("{op:?} {}", key[..1].escape_ascii()),
         };
         writes.into_commit().0.iter().map(name).collect()
@@ -421,10 +442,10 @@ mod tests {
     fn a_commit_sends_clears_before_operations_in_key_order() {
         let mut writes = WriteMap::default();
         writes.set(bytes("b"), bytes("1"), true);
-        writes.clear_range(bytes("x"), bytes("y"), true);
+        writes.clear(range("x", "y"), true);
         writes.set(bytes("a"), bytes("1"), true);
-        writes.clear_range(bytes("a"), bytes("a\0"), true);
-        assert_eq!(commit_keys(writes), ["clear a", "clear x", "set b"]);
+        writes.clear(range("a", "a\0"), true);
+        assert_eq!(commit_keys(writes), ["clear a", "clear from x", "set b"]);
     }
 
     #[test]
@@ -444,7 +465,7 @@ mod tests {
         for (begin, kept) in [("k", false), ("k\u{1}", true)] {
             let mut writes = WriteMap::default();
             writes.set_versionstamped_key(&template("k"), bytes("v"), 0);
-            writes.clear_range(bytes(begin), bytes("l"), true);
+            writes.clear(range(begin, "l"), true);
             assert!(matches!(writes.own(b"k5", false), Own::Cleared));
             let sent = commit_keys(writes).contains(&"SetVersionstampedKey k".to_owned());
             assert_eq!(sent, kept, "clear from {begin:?}");
@@ -486,7 +507,7 @@ mod tests {
         writes.atomic(MutationOp::SetVersionstampedValue, bytes("a"), value, true);
         writes.set(bytes("a"), bytes("1"), true);
         assert!(matches!(writes.own(b"a", false), Own::Unreadable));
-        writes.clear_range(bytes("a"), bytes("b"), true);
+        writes.clear(range("a", "b"), true);
         assert!(matches!(writes.own(b"a", false), Own::Cleared));
     }
 
@@ -495,13 +516,12 @@ mod tests {
         let mut writes = WriteMap::default();
         writes.set(bytes("c"), bytes("1"), true);
         writes.atomic(MutationOp::Add, bytes("e"), bytes("1"), true);
-        writes.clear_range(bytes("g"), bytes("i"), true);
+        writes.clear(range("g", "i"), true);
         writes.atomic(MutationOp::Add, bytes("h"), bytes("1"), true);
         let mut reads = RangeSet::default();
-        writes.add_read_conflict(bytes("b"), bytes("k"), &mut reads);
-        let ranges: Vec<_> = reads.iter().map(|(b, e)| (b.clone(), e.clone())).collect();
-        let expected = [("b", "c"), ("c\0", "g"), ("i", "k")].map(|(b, e)| (bytes(b), bytes(e)));
-        assert_eq!(ranges, expected);
+        writes.add_read_conflict(range("b", "k"), &mut reads);
+        let expected = [("b", "c"), ("c\0", "g"), ("i", "k")].map(|(b, e)| range(b, e));
+        assert!(reads.iter().eq(expected), "{reads:?}");
     }
 
     #[test]

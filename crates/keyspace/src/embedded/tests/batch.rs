@@ -8,8 +8,8 @@ use futures::FutureExt;
 use super::super::committer::Committer;
 use super::super::engine::{CommitRequest, Engine};
 use super::super::file::{memory, open_backend};
-use super::super::ranges::key_range;
-use super::super::store::Mutation;
+use super::super::queue::Mutation;
+use super::super::ranges::{KeyRange, RangeSet};
 use super::super::{Durability, Options};
 use super::disk::Disk;
 use super::{CACHE_BYTES, new_store, path, set, still};
@@ -34,7 +34,7 @@ fn commit_together<const N: usize>(
 }
 
 fn reading(mut request: CommitRequest, key: &'static str) -> CommitRequest {
-    request.read_conflicts.push(key_range(key.as_bytes()));
+    request.read_conflicts.insert(KeyRange::key(key.into()));
     request
 }
 
@@ -77,11 +77,37 @@ fn a_batch_has_one_version_and_its_index_counts_rejected_transactions_too() {
 }
 
 #[test]
+fn atomic_operations_meet_what_earlier_transactions_of_the_batch_left() {
+    let append = |param: &'static str| CommitRequest {
+        mutations: vec![Mutation::Atomic {
+            op: MutationOp::AppendIfFits,
+            key: "a".into(),
+            param: param.into(),
+        }],
+        ..CommitRequest::default()
+    };
+    let mut store = prepare();
+    let [old] = commit_together(&mut store, [set(None, &["a"], "0")]);
+    let (version, _) = store.0.read_version().unwrap();
+    let batch = [
+        append("1"),
+        reading(set(Some(version - 1), &["a"], "rejected"), "a"),
+        append("2"),
+    ];
+    let [first, rejected, last] = commit_together(&mut store, batch);
+    assert!(old.is_ok() && first.is_ok() && rejected.is_err() && last.is_ok());
+    let (_, snapshot) = store.0.read_version().unwrap();
+    assert_eq!(snapshot.get(b"a").unwrap(), Some("012".into()));
+}
+
+#[test]
 fn a_write_conflict_range_alone_is_a_commit_that_others_conflict_with() {
     let mut store = prepare();
     let (version, _) = store.0.read_version().unwrap();
+    let mut write_conflicts = RangeSet::default();
+    write_conflicts.insert(KeyRange::new("a".into(), "c".into()));
     let range = CommitRequest {
-        write_conflicts: vec![("a".into(), "c".into())],
+        write_conflicts,
         ..CommitRequest::default()
     };
     let [range] = commit_together(&mut store, [range]);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::engine::{CommitRequest, Engine};
-use super::super::ranges::key_range;
-use super::super::store::Mutation;
+use super::super::queue::Mutation;
+use super::super::ranges::KeyRange;
 use super::super::{Options, file};
 use super::{set, still};
 use crate::env::ManualClock;
@@ -33,7 +33,7 @@ fn engine_with(options: &Options) -> Engine {
 }
 
 fn reading(mut request: CommitRequest, key: &'static str) -> CommitRequest {
-    request.read_conflicts.push(key_range(key.as_bytes()));
+    request.read_conflicts.insert(KeyRange::key(key.into()));
     request
 }
 
@@ -124,7 +124,9 @@ async fn a_versionstamped_key_conflicts_with_a_read_of_the_range_it_lands_in() {
     };
     engine.commit(request).await.unwrap();
     let mut reader = set(Some(version), &["x"], "");
-    reader.read_conflicts.push(("k".into(), "l".into()));
+    reader
+        .read_conflicts
+        .insert(KeyRange::new("k".into(), "l".into()));
     let verdict = engine.commit(reader).await;
     assert_eq!(verdict.unwrap_err().code(), Some(Code::NOT_COMMITTED));
 }

@@ -9,9 +9,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::super::Options;
+use super::super::effect::Effect;
 use super::super::engine::{CommitRequest, Engine, Snapshot};
 use super::super::file::open_backend;
-use super::super::store::{Flush, Mutation};
+use super::super::store::Flush;
 use super::super::watch::WatchFuture;
 use super::disk::{Disk, Fault};
 use super::workload::Workload;
@@ -117,7 +118,7 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     // Many rows and no cache: a read of one of them reads the disk.
     let mut store = open_backend(disk.clone(), path(), 0).unwrap();
     let rows: Vec<_> = (0..1000_u32)
-        .map(|number| Mutation::Set {
+        .map(|number| Effect::Set {
             key: number.to_be_bytes().to_vec().into(),
             value: vec![0; 100].into(),
         })

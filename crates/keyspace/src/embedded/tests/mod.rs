@@ -13,8 +13,8 @@ use std::sync::{Arc, LazyLock};
 use self::disk::Disk;
 use super::engine::CommitRequest;
 use super::file::create_in;
-use super::ranges::key_range;
-use super::store::Mutation;
+use super::queue::Mutation;
+use super::ranges::{KeyRange, RangeSet};
 use crate::env::{Environment, ManualClock};
 
 const CACHE_BYTES: usize = 1 << 20;
@@ -32,10 +32,14 @@ fn still() -> (Environment, ManualClock) {
 
 /// A transaction that sets keys to a value, having read at a version.
 fn set(read_version: Option<i64>, keys: &[&'static str], value: &'static str) -> CommitRequest {
+    let mut write_conflicts = RangeSet::default();
+    for &key in keys {
+        write_conflicts.insert(KeyRange::key(key.into()));
+    }
     CommitRequest {
         read_version,
-        read_conflicts: Vec::new(),
-        write_conflicts: keys.iter().map(|key| key_range(key.as_bytes())).collect(),
+        read_conflicts: RangeSet::default(),
+        write_conflicts,
         mutations: keys
             .iter()
             .map(|&key| Mutation::Set {

@@ -9,9 +9,10 @@ use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::super::effect::Effect;
 use super::super::engine::Engine;
 use super::super::file::open_backend;
-use super::super::store::{Flush, Mutation, Store};
+use super::super::store::{Flush, Store};
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault};
 use super::workload::{Workload, stamp_key};
@@ -139,7 +140,7 @@ fn the_check_finds_commits_acknowledged_before_they_are_flushed() {
 #[test]
 fn the_check_finds_versionstamps_from_a_clock_that_went_back() {
     let failure = first_failure(|_, store| {
-        store.apply(RECOVERY_VERSIONS, [], Flush::Once).ok();
+        store.apply(RECOVERY_VERSIONS, &[], Flush::Once).ok();
     });
     assert!(failure.unwrap().contains("is not newer than all before"));
 }
@@ -147,11 +148,11 @@ fn the_check_finds_versionstamps_from_a_clock_that_went_back() {
 #[test]
 fn the_check_finds_half_a_commit() {
     let failure = first_failure(|_, store| {
-        let half = Mutation::Set {
+        let half = Effect::Set {
             key: "row/00".into(),
             value: "half".into(),
         };
-        store.apply(store.last_version(), [&half], Flush::Once).ok();
+        store.apply(store.last_version(), &[half], Flush::Once).ok();
     });
     assert!(failure.unwrap().contains("is not the state after commit"));
 }
@@ -159,11 +160,11 @@ fn the_check_finds_half_a_commit() {
 #[test]
 fn the_check_finds_a_commit_lost_from_the_middle() {
     let failure = first_failure(|_, store| {
-        let lost = Mutation::ClearRange {
+        let lost = Effect::ClearRange {
             begin: stamp_key(2).into(),
             end: stamp_key(3).into(),
         };
-        store.apply(store.last_version(), [&lost], Flush::Once).ok();
+        store.apply(store.last_version(), &[lost], Flush::Once).ok();
     });
     assert!(failure.unwrap().contains("commit 2 has no stamp"));
 }

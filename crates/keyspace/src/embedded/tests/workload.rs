@@ -7,7 +7,8 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::super::engine::CommitRequest;
-use super::super::store::{Mutation, Rows};
+use super::super::queue::Mutation;
+use super::super::store::Rows;
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 
@@ -157,7 +158,8 @@ pub(super) fn stamp_key(number: usize) -> Vec<u8> {
 fn random_mutation(rng: &mut StdRng) -> Mutation {
     let mut key = |prefix: &str| Bytes::from(format!("{prefix}/{:02}", rng.random_range(0..50)));
     let (row, begin, end, counter) = (key("row"), key("row"), key("row"), key("counter"));
-    match rng.random_range(0..4) {
+    match rng.random_range(0..5) {
+        4 => Mutation::Clear { key: row },
         0 => Mutation::ClearRange {
             end: begin.clone().max(end.clone()),
             begin: begin.min(end),
@@ -179,6 +181,9 @@ fn apply(contents: &mut Contents, mutation: &Mutation) {
     match mutation {
         Mutation::Set { key, value } => {
             contents.insert(key.to_vec(), value.to_vec());
+        }
+        Mutation::Clear { key } => {
+            contents.remove(&key[..]);
         }
         Mutation::ClearRange { begin, end } => {
             contents.retain(|key, _| !(begin..end).contains(&&Bytes::copy_from_slice(key)));
