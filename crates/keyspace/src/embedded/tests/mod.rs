@@ -1,7 +1,7 @@
 //! Tests of the engine as a whole.
 
 mod batch;
-mod disk;
+pub(super) mod disk;
 mod engine;
 mod io_failure;
 mod power_loss;
