@@ -10,6 +10,7 @@ use std::path::Path;
 use redb::StorageBackend;
 use redb::backends::{FileBackend, InMemoryBackend};
 
+use super::files::{folder_of, sync_folder};
 use super::held::HeldBackend;
 use super::refusal::{not_a_store, open_error, refusal};
 use super::store::Store;
@@ -99,10 +100,7 @@ pub(super) fn create_in(
 fn create(path: &Path, env: &Environment) -> Result<(), OpenError> {
     const CACHE_BYTES: usize = 1 << 20;
     let open_error = |cause| open_error(path, cause);
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     let new = tempfile::Builder::new()
         .prefix(".keyspace-")
         .tempfile_in(folder)
@@ -125,15 +123,4 @@ fn no_new_file(folder: &Path, error: &io::Error) -> io::Error {
     let (folder, kind) = (folder.display(), error.kind());
     let text = format!("no file can be made in {folder}, which must exist and be writable: {kind}");
     io::Error::new(kind, text)
-}
-
-/// Makes the new name of a file survive a power loss.
-#[cfg(unix)]
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-#[cfg(not(unix))]
-fn sync_folder(_folder: &Path) -> io::Result<()> {
-    Ok(())
 }

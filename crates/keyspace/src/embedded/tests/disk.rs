@@ -1,5 +1,9 @@
 //! A disk that loses power, tears writes, fills up and fails.
+//!
+//! It holds a store's file, which the [`Disk`] itself is as a [`StorageBackend`], and the slots of
+//! its log, which are reached through [`Files`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,39 +11,62 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::Rng;
 use redb::StorageBackend;
 
+use super::super::files::{File, Files, Slot};
+
 /// What a disk writes whole or not at all, in bytes.
 const SECTOR_BYTES: usize = 512;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(in super::super) enum Fault {
     /// The call does not come back, and none after it does.
     PowerLoss,
     /// The call fails without effect. Later ones succeed.
     Error,
-    /// The call fails, and so does every later one that writes: the disk is full.
+    /// The call fails, and so does every later one that writes or creates: the disk is full.
     Full,
     /// The call, if it is a write, fails after half of its bytes. Later ones succeed.
     ShortWrite,
 }
 
+/// The contents of all files of a disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in super::super) struct Image {
+    pub(in super::super) main: Vec<u8>,
+    pub(in super::super) slots: BTreeMap<Slot, Vec<u8>>,
+}
+
 /// A disk with a cache. Clones are the same disk.
 #[derive(Clone)]
-pub(super) struct Disk(Arc<Mutex<State>>);
+pub(in super::super) struct Disk(Arc<Mutex<State>>);
 
 struct State {
+    main: Cached,
+    /// Every slot that was ever there, also those removed since.
+    slots: Vec<Cached>,
+    /// What the folder holds: indexes into `slots`.
+    folder: BTreeMap<Slot, usize>,
+    /// What it holds after a power loss for certain.
+    durable_folder: BTreeMap<Slot, usize>,
+    /// What leads from `durable_folder` to `folder`: the slot is there, or no longer.
+    cached_names: Vec<(Slot, Option<usize>)>,
+    /// How many changes and flushes of all files are left before the fault.
+    countdown: usize,
+    fault: Fault,
+    keeps_failing: bool,
+    ignores_flushes: bool,
+    flushes: usize,
+}
+
+/// The bytes of a file.
+#[derive(Default)]
+struct Cached {
     /// What survives a power loss for certain.
     durable: Vec<u8>,
     /// What reads see.
     current: Vec<u8>,
     /// What leads from `durable` to `current`.
     cached: Vec<Change>,
-    /// How many changes and flushes are left before the fault.
-    countdown: usize,
-    fault: Fault,
-    keeps_failing: bool,
-    ignores_flushes: bool,
-    flushes: usize,
 }
 
 enum Change {
@@ -48,12 +75,24 @@ enum Change {
 }
 
 impl Disk {
+    /// Returns a disk without faults whose main file holds `main`, and that has no slots.
+    pub(in super::super) fn new(main: Vec<u8>) -> Self {
+        Self::with(Image {
+            main,
+            slots: BTreeMap::new(),
+        })
+    }
+
     /// Returns a disk without faults that holds `image`.
-    pub(super) fn new(image: Vec<u8>) -> Self {
+    pub(in super::super) fn with(image: Image) -> Self {
+        let (names, slots): (Vec<_>, Vec<_>) = image.slots.into_iter().unzip();
+        let folder: BTreeMap<_, _> = names.into_iter().zip(0..).collect();
         Self(Arc::new(Mutex::new(State {
-            durable: image.clone(),
-            current: image,
-            cached: Vec::new(),
+            main: Cached::new(image.main),
+            slots: slots.into_iter().map(Cached::new).collect(),
+            durable_folder: folder.clone(),
+            folder,
+            cached_names: Vec::new(),
             countdown: usize::MAX,
             fault: Fault::Error,
             keeps_failing: false,
@@ -62,73 +101,110 @@ impl Disk {
         })))
     }
 
-    /// Lets the change or flush after the next `calls` meet a fault.
-    pub(super) fn fail_after(&self, calls: usize, fault: Fault) {
+    /// Lets the change or flush after the next `calls` meet a fault, whatever file it is of.
+    pub(in super::super) fn fail_after(&self, calls: usize, fault: Fault) {
         let mut state = self.state();
         state.countdown = calls;
         state.fault = fault;
     }
 
     /// Lets every call fail from now on.
-    pub(super) fn lose_power(&self) {
+    pub(in super::super) fn lose_power(&self) {
         let mut state = self.state();
         state.fault = Fault::PowerLoss;
         state.keeps_failing = true;
     }
 
     /// Returns true once the fault has happened.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(in super::super) fn has_failed(&self) -> bool {
         self.state().countdown == 0
     }
 
     /// Makes flushes do nothing and report success.
-    pub(super) fn ignore_flushes(&self) {
+    pub(in super::super) fn ignore_flushes(&self) {
         self.state().ignores_flushes = true;
     }
 
-    /// Returns how often the disk was flushed.
-    pub(super) fn flushes(&self) -> usize {
+    /// Returns how often files of the disk were flushed.
+    pub(in super::super) fn flushes(&self) -> usize {
         self.state().flushes
     }
 
-    /// Returns what survives a power loss for certain.
-    pub(super) fn flushed(&self) -> Vec<u8> {
-        self.state().durable.clone()
+    /// Returns what of the main file survives a power loss for certain.
+    pub(in super::super) fn flushed(&self) -> Vec<u8> {
+        self.state().main.durable.clone()
     }
 
-    /// Returns what reads see.
-    pub(super) fn contents(&self) -> Vec<u8> {
-        self.state().current.clone()
+    /// Returns what reads of the main file see.
+    pub(in super::super) fn contents(&self) -> Vec<u8> {
+        self.state().main.current.clone()
     }
 
-    /// Returns what may be left after a power loss: of each cached change all, nothing, or some
-    /// of its sectors.
-    pub(super) fn after_power_loss(&self, rng: &mut impl Rng) -> Vec<u8> {
+    /// Returns what of the main file may be left after a power loss.
+    pub(in super::super) fn after_power_loss(&self, rng: &mut impl Rng) -> Vec<u8> {
+        self.image_after_power_loss(rng).main
+    }
+
+    /// Returns what reads of all files see.
+    pub(in super::super) fn image(&self) -> Image {
         let state = self.state();
-        let mut image = state.durable.clone();
-        for change in &state.cached {
-            match change {
-                Change::SetLen(len) if rng.random() => image.resize(*len, 0),
-                Change::SetLen(_) => {}
-                Change::Write { offset, bytes } => match rng.random_range(0..3) {
-                    0 => {}
-                    1 => write_to(&mut image, *offset, bytes),
-                    _ => {
-                        let sectors = (*offset..).step_by(SECTOR_BYTES);
-                        for (offset, sector) in sectors.zip(bytes.chunks(SECTOR_BYTES)) {
-                            if rng.random() {
-                                write_to(&mut image, offset, sector);
-                            }
-                        }
-                    }
-                },
+        let slots = state.folder.iter();
+        Image {
+            main: state.main.current.clone(),
+            slots: slots
+                .map(|(&slot, &index)| (slot, state.slots[index].current.clone()))
+                .collect(),
+        }
+    }
+
+    /// Returns what may be left of all files after a power loss: of each cached change all, nothing,
+    /// or some of its sectors.
+    pub(in super::super) fn image_after_power_loss(&self, rng: &mut impl Rng) -> Image {
+        self.image_left(SECTOR_BYTES, &mut |choices| rng.random_range(0..choices))
+    }
+
+    /// Returns what is left of all files after a power loss that keeps of each cached change all,
+    /// nothing, or some of its pieces of `piece_bytes`. `choose(n)` decides, with a number below `n`.
+    pub(in super::super) fn image_left(
+        &self,
+        piece_bytes: usize,
+        choose: &mut dyn FnMut(usize) -> usize,
+    ) -> Image {
+        let state = self.state();
+        let mut folder = state.durable_folder.clone();
+        for &(slot, index) in &state.cached_names {
+            if choose(2) == 1 {
+                match index {
+                    Some(index) => drop(folder.insert(slot, index)),
+                    None => drop(folder.remove(&slot)),
+                }
             }
         }
-        image
+        Image {
+            main: state.main.left(piece_bytes, choose),
+            slots: folder
+                .into_iter()
+                .map(|(slot, index)| (slot, state.slots[index].left(piece_bytes, choose)))
+                .collect(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
+    }
+
+    fn slot(&self, index: usize) -> File {
+        Arc::new(DiskFile {
+            disk: self.clone(),
+            of: Of::Slot(index),
+        })
+    }
+
+    fn main(&self) -> DiskFile {
+        DiskFile {
+            disk: self.clone(),
+            of: Of::Main,
+        }
     }
 }
 
@@ -136,6 +212,55 @@ fn write_to(image: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     let end = offset + bytes.len();
     image.resize(image.len().max(end), 0);
     image[offset..end].copy_from_slice(bytes);
+}
+
+impl Cached {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self {
+            durable: bytes.clone(),
+            current: bytes,
+            cached: Vec::new(),
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match &change {
+            Change::Write { offset, bytes } => write_to(&mut self.current, *offset, bytes),
+            Change::SetLen(len) => self.current.resize(*len, 0),
+        }
+        self.cached.push(change);
+    }
+
+    fn flush(&mut self) {
+        self.durable.clone_from(&self.current);
+        self.cached.clear();
+    }
+
+    fn left(&self, piece_bytes: usize, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
+        let mut left = self.durable.clone();
+        for change in &self.cached {
+            match change {
+                Change::SetLen(len) if choose(2) == 1 => left.resize(*len, 0),
+                Change::SetLen(_) => {}
+                Change::Write { offset, bytes } => {
+                    // A write of one piece has no parts.
+                    match choose(if bytes.len() > piece_bytes { 3 } else { 2 }) {
+                        0 => {}
+                        1 => write_to(&mut left, *offset, bytes),
+                        _ => {
+                            let offsets = (*offset..).step_by(piece_bytes);
+                            for (offset, piece) in offsets.zip(bytes.chunks(piece_bytes)) {
+                                if choose(2) == 1 {
+                                    write_to(&mut left, offset, piece);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        left
+    }
 }
 
 impl State {
@@ -159,12 +284,20 @@ impl State {
         Ok(())
     }
 
-    fn change(&mut self, change: Change) {
-        match &change {
-            Change::Write { offset, bytes } => write_to(&mut self.current, *offset, bytes),
-            Change::SetLen(len) => self.current.resize(*len, 0),
+    fn file(&mut self, of: Of) -> &mut Cached {
+        match of {
+            Of::Main => &mut self.main,
+            Of::Slot(index) => &mut self.slots[index],
         }
-        self.cached.push(change);
+    }
+
+    /// Makes a slot be there, or no longer.
+    fn rename(&mut self, slot: Slot, index: Option<usize>) {
+        match index {
+            Some(index) => drop(self.folder.insert(slot, index)),
+            None => drop(self.folder.remove(&slot)),
+        }
+        self.cached_names.push((slot, index));
     }
 }
 
@@ -177,43 +310,113 @@ fn error(fault: Fault) -> io::Error {
     }
 }
 
-impl StorageBackend for Disk {
-    fn len(&self) -> io::Result<u64> {
+impl Files for Disk {
+    fn open(&self, slot: Slot) -> io::Result<Option<File>> {
         let state = self.state();
         state.has_power()?;
-        Ok(state.current.len() as u64)
+        Ok(state.folder.get(&slot).map(|&index| self.slot(index)))
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.state();
-        state.has_power()?;
-        let offset = offset as usize;
-        let bytes = state.current.get(offset..offset + out.len());
-        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
+    fn create(&self, slot: Slot) -> io::Result<File> {
         let mut state = self.state();
         state.has_power()?;
-        match state.next_fault() {
-            Some(fault) => Err(error(fault)),
-            None => {
-                state.change(Change::SetLen(len as usize));
-                Ok(())
-            }
+        if state.folder.contains_key(&slot) {
+            return Err(io::ErrorKind::AlreadyExists.into());
         }
+        let fault = state.next_fault();
+        let index = state.slots.len();
+        // Power may go once the name is in the cache.
+        if matches!(fault, None | Some(Fault::PowerLoss)) {
+            state.slots.push(Cached::default());
+            state.rename(slot, Some(index));
+        }
+        fault.map_or_else(|| Ok(self.slot(index)), |fault| Err(error(fault)))
     }
 
-    fn sync_data(&self) -> io::Result<()> {
+    fn remove(&self, slot: Slot) -> io::Result<()> {
+        let mut state = self.state();
+        state.has_power()?;
+        if !state.folder.contains_key(&slot) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        // A full disk still removes.
+        let fault = state.next_fault().filter(|&fault| fault != Fault::Full);
+        if matches!(fault, None | Some(Fault::PowerLoss)) {
+            state.rename(slot, None);
+        }
+        fault.map_or(Ok(()), |fault| Err(error(fault)))
+    }
+
+    fn list(&self) -> io::Result<Vec<Slot>> {
+        let state = self.state();
+        state.has_power()?;
+        Ok(state.folder.keys().copied().collect())
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
         let mut state = self.state();
         state.has_power()?;
         match state.next_fault() {
             Some(fault) if fault != Fault::Full => return Err(error(fault)),
             _ if state.ignores_flushes => {}
             _ => {
-                state.durable = state.current.clone();
-                state.cached.clear();
+                state.durable_folder = state.folder.clone();
+                state.cached_names.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One file of a disk.
+struct DiskFile {
+    disk: Disk,
+    of: Of,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Main,
+    Slot(usize),
+}
+
+impl StorageBackend for DiskFile {
+    fn len(&self) -> io::Result<u64> {
+        let mut state = self.disk.state();
+        state.has_power()?;
+        Ok(state.file(self.of).current.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.has_power()?;
+        let offset = offset as usize;
+        let current = &state.file(self.of).current;
+        let bytes = current.get(offset..offset + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.has_power()?;
+        match state.next_fault() {
+            Some(fault) => Err(error(fault)),
+            None => {
+                state.file(self.of).change(Change::SetLen(len as usize));
+                Ok(())
+            }
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.has_power()?;
+        match state.next_fault() {
+            Some(fault) if fault != Fault::Full => return Err(error(fault)),
+            _ if state.ignores_flushes => {}
+            _ => {
+                state.file(self.of).flush();
                 state.flushes += 1;
             }
         }
@@ -221,7 +424,7 @@ impl StorageBackend for Disk {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.disk.state();
         state.has_power()?;
         let fault = state.next_fault();
         let written = match fault {
@@ -230,7 +433,7 @@ impl StorageBackend for Disk {
             Some(Fault::ShortWrite) => &data[..data.len() / 2],
             Some(Fault::Error | Fault::Full) => &[],
         };
-        state.change(Change::Write {
+        state.file(self.of).change(Change::Write {
             offset: offset as usize,
             bytes: written.to_vec(),
         });
@@ -238,8 +441,107 @@ impl StorageBackend for Disk {
     }
 }
 
+/// The main file.
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        self.main().len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.main().read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.main().set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.main().sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.main().write(offset, data)
+    }
+}
+
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Disk").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for DiskFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DiskFile").field(&self.of).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    use super::*;
+
+    /// Returns which slots are left after each of many power losses.
+    fn slots_left(disk: &Disk) -> Vec<Vec<Slot>> {
+        let mut rng = StdRng::seed_from_u64(0);
+        let images = (0..50).map(|_| disk.image_after_power_loss(&mut rng));
+        let mut left: Vec<Vec<_>> = images
+            .map(|image| image.slots.into_keys().collect())
+            .collect();
+        left.sort();
+        left.dedup();
+        left
+    }
+
+    #[test]
+    fn slots_come_and_go_for_certain_once_the_folder_is_synced() {
+        let disk = Disk::new(Vec::new());
+        let slot = disk.create(Slot(1)).unwrap();
+        slot.write(0, &[7; 9]).unwrap();
+        slot.sync_data().unwrap();
+        assert_eq!(slots_left(&disk), [vec![], vec![Slot(1)]]);
+        disk.sync_folder().unwrap();
+        assert_eq!(slots_left(&disk), [vec![Slot(1)]]);
+        disk.remove(Slot(1)).unwrap();
+        assert_eq!(slots_left(&disk), [vec![], vec![Slot(1)]]);
+        disk.sync_folder().unwrap();
+        assert_eq!(slots_left(&disk), [Vec::new()]);
+    }
+
+    #[test]
+    fn what_one_file_was_flushed_for_stays_and_what_another_one_holds_may_go() {
+        let disk = Disk::new(Vec::new());
+        let [one, two] = [1, 2].map(|number| disk.create(Slot(number)).unwrap());
+        disk.sync_folder().unwrap();
+        one.write(0, &[1; 600]).unwrap();
+        two.write(0, &[2; 600]).unwrap();
+        disk.write(0, &[3; 600]).unwrap();
+        one.sync_data().unwrap();
+        let mut rng = StdRng::seed_from_u64(0);
+        let images: Vec<_> = (0..50)
+            .map(|_| disk.image_after_power_loss(&mut rng))
+            .collect();
+        assert!(images.iter().all(|image| image.slots[&Slot(1)] == [1; 600]));
+        assert!(images.iter().any(|image| image.slots[&Slot(2)].is_empty()));
+        assert!(images.iter().any(|image| image.main.is_empty()));
+        let torn = [vec![0; 512], vec![2; 88]].concat();
+        assert!(images.iter().any(|image| image.slots[&Slot(2)] == torn));
+        assert_eq!(Disk::with(disk.image()).image(), disk.image());
+    }
+
+    #[test]
+    fn the_countdown_to_a_fault_runs_over_all_files() {
+        let disk = Disk::new(Vec::new());
+        disk.fail_after(5, Fault::Full);
+        let slot = disk.create(Slot(1)).unwrap();
+        disk.set_len(1).unwrap();
+        slot.set_len(1).unwrap();
+        disk.sync_folder().unwrap();
+        assert!(slot.write(0, &[1]).is_err());
+        assert!(disk.create(Slot(2)).is_err());
+        disk.remove(Slot(1)).unwrap();
+        assert_eq!(disk.list().unwrap(), []);
     }
 }

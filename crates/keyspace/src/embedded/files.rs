@@ -1,0 +1,258 @@
+//! The files beside a store: the slots of its log.
+//!
+//! A slot holds one segment of the log at a time and is used again for a later one. All I/O on the
+//! log goes through [`Files`], so that tests can put a disk below it that loses power and fails.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use redb::StorageBackend;
+use redb::backends::FileBackend;
+
+/// An open file. `len`, `read`, `set_len`, `sync_data` and `write` are all that is done with it; a
+/// write stays below the length that was set before it.
+pub(super) type File = Arc<dyn StorageBackend>;
+
+/// The name of a slot: the number of the segment that the file was created for.
+///
+/// A file keeps its name when it is used again, so the header in it says which segment it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Slot(pub(super) u64);
+
+/// The slots beside one store.
+///
+/// A slot that was created or removed may be missing or back after a power loss, until
+/// [`sync_folder`](Self::sync_folder) has returned; flushing the file itself does not change that.
+pub(super) trait Files: fmt::Debug + Send + Sync + 'static {
+    /// Opens a slot for reading and writing. `None`: it is not there.
+    fn open(&self, slot: Slot) -> io::Result<Option<File>>;
+
+    /// Creates an empty slot and opens it. Fails with `AlreadyExists` if the slot is there.
+    fn create(&self, slot: Slot) -> io::Result<File>;
+
+    /// Removes a slot. Fails with `NotFound` if it is not there.
+    fn remove(&self, slot: Slot) -> io::Result<()>;
+
+    /// Returns the slots in ascending order. Other files are not looked at.
+    fn list(&self) -> io::Result<Vec<Slot>>;
+
+    /// Makes what was created and removed survive a power loss.
+    fn sync_folder(&self) -> io::Result<()>;
+}
+
+/// The slots beside a store's file: `<name of the store's file>.log.<slot, 16 hex digits>`, in the
+/// folder of that file.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// What the names of slots begin with.
+    prefix: OsString,
+}
+
+impl Folder {
+    /// Finds the folder and the names of the slots of the store at `main`.
+    ///
+    /// Both come from the canonical path, so that a store has the same slots by whatever link it is
+    /// opened. The store's file need not exist, its folder must.
+    pub(super) fn beside(main: &Path) -> io::Result<Self> {
+        let main = match fs::canonicalize(main) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let name = main.file_name().ok_or(error)?;
+                fs::canonicalize(folder_of(main))?.join(name)
+            }
+            canonical => canonical?,
+        };
+        let mut prefix = main
+            .file_name()
+            .ok_or(io::ErrorKind::IsADirectory)?
+            .to_owned();
+        prefix.push(".log.");
+        Ok(Self {
+            path: folder_of(&main).to_owned(),
+            prefix,
+        })
+    }
+
+    /// Returns the path of a slot.
+    pub(super) fn path(&self, slot: Slot) -> PathBuf {
+        let mut name = self.prefix.clone();
+        name.push(format!("{:016x}", slot.0));
+        self.path.join(name)
+    }
+
+    /// Returns the slot of a file's name, `None` for the name of any other file.
+    fn parse_name(&self, name: &OsString) -> Option<Slot> {
+        let digits = name
+            .as_encoded_bytes()
+            .strip_prefix(self.prefix.as_encoded_bytes())?;
+        let number = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+        // The number may be written in other ways too, which are not ours.
+        let slot = Slot(number);
+        (self.path(slot).file_name() == Some(name)).then_some(slot)
+    }
+}
+
+impl Files for Folder {
+    fn open(&self, slot: Slot) -> io::Result<Option<File>> {
+        let path = self.path(slot);
+        // Opening what is not a regular file may block.
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => {}
+            Ok(_) => {
+                let text = format!("{} is not a regular file", path.display());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Some(backend(file)?))
+    }
+
+    fn create(&self, slot: Slot) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        backend(options.open(self.path(slot))?)
+    }
+
+    fn remove(&self, slot: Slot) -> io::Result<()> {
+        fs::remove_file(self.path(slot))
+    }
+
+    fn list(&self) -> io::Result<Vec<Slot>> {
+        let mut slots = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            slots.extend(self.parse_name(&entry?.file_name()));
+        }
+        slots.sort_unstable();
+        Ok(slots)
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        sync_folder(&self.path)
+    }
+}
+
+fn backend(file: fs::File) -> io::Result<File> {
+    let backend = FileBackend::new(file).map_err(io::Error::other)?;
+    Ok(Arc::new(backend))
+}
+
+/// Returns the folder that a file is in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes the names of new and removed files survive a power loss.
+#[cfg(unix)]
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder)?.sync_all()
+}
+
+#[cfg(not(unix))]
+pub(super) fn sync_folder(_folder: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::disk::Disk;
+    use super::*;
+
+    /// Creates, writes, lists, opens and removes slots.
+    fn check(files: &dyn Files) {
+        assert_eq!(files.list().unwrap(), []);
+        assert!(files.open(Slot(1)).unwrap().is_none());
+        let missing = files.remove(Slot(1)).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+
+        let created = files.create(Slot(0xfedc_ba98_7654_3210)).unwrap();
+        assert_eq!(created.len().unwrap(), 0);
+        created.set_len(10).unwrap();
+        created.write(4, b"log").unwrap();
+        created.sync_data().unwrap();
+        drop(files.create(Slot(1)).unwrap());
+        files.sync_folder().unwrap();
+        let again = files.create(Slot(1)).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        let listed = [Slot(1), Slot(0xfedc_ba98_7654_3210)];
+        assert_eq!(files.list().unwrap(), listed);
+
+        let opened = files.open(listed[1]).unwrap().unwrap();
+        let mut bytes = [9; 10];
+        opened.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"\0\0\0\0log\0\0\0");
+        assert!(opened.read(1, &mut bytes).is_err());
+
+        files.remove(Slot(1)).unwrap();
+        assert_eq!(files.list().unwrap(), listed[1..]);
+        assert!(files.open(Slot(1)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_folder_and_the_disk_of_the_tests_keep_slots_alike() {
+        let folder = tempfile::tempdir().unwrap();
+        check(&Folder::beside(&folder.path().join("store")).unwrap());
+        check(&Disk::new(Vec::new()));
+    }
+
+    #[test]
+    fn only_names_of_slots_of_the_store_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Folder::beside(&folder.path().join("store")).unwrap();
+        for name in [
+            "store",
+            "store.log.",
+            "store.log.1",
+            "store.log.000000000000000A",
+            "store.log.+00000000000000a",
+            "store.log.00000000000000001",
+            "store.log.000000000000000g",
+            "store2.log.0000000000000001",
+            "tore.log.0000000000000001",
+            "store.log.0000000000000001.old",
+        ] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(files.list().unwrap(), []);
+        fs::write(folder.path().join("store.log.000000000000000a"), "").unwrap();
+        assert_eq!(files.list().unwrap(), [Slot(10)]);
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Folder::beside(&folder.path().join("store")).unwrap();
+        fs::create_dir(files.path(Slot(1))).unwrap();
+        let error = files.open(Slot(1)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn slots_are_named_by_the_canonical_path_and_belong_to_their_owner_only() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let folder = tempfile::tempdir().unwrap();
+        let main = folder.path().join("store");
+        fs::write(&main, "").unwrap();
+        let link = folder.path().join("link");
+        symlink(&main, &link).unwrap();
+        let files = Folder::beside(&link).unwrap();
+        drop(files.create(Slot(7)).unwrap());
+        let path = folder.path().join("store.log.0000000000000007");
+        let mode = fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let same = Folder::beside(&main).unwrap();
+        assert_eq!(same.list().unwrap(), [Slot(7)]);
+    }
+}

@@ -1,0 +1,435 @@
+//! Reads a log after a crash.
+//!
+//! # Torn or corrupt
+//!
+//! Let X be the first place without a valid frame, where frame k should begin.
+//!
+//! 1. If the next segment has a valid Begin, it must say that the log had ended at X with frame k-1:
+//!    an earlier recovery has settled it, or X is after a Seal. Anything else is corrupt.
+//! 2. Otherwise, a valid frame after X, in the segment of X or in the next one, that is numbered above k
+//!    and says that frame k had been flushed: corrupt.
+//! 3. Otherwise frame k was not flushed: the log ends at X.
+//!
+//! A sealed segment without a next header is a log of which a segment is missing, for the Seal is only
+//! written once the next header is on disk. So is a later segment that has begun, after the end of the
+//! log, for it began after the Seal of the one before was flushed: corrupt.
+//!
+//! Frames that a slot held before are not valid, since each segment has a salt of its own.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::super::files::{File, Files, Slot};
+use super::effect::Effects;
+use super::frame::{BLOCK_BYTES, Content, Defect, Frame, Place};
+use super::segment::{FORMAT, FRAMES_START, Header, HeaderDefect, LogId};
+
+/// Why a log is refused. No file was changed.
+#[derive(Debug, thiserror::Error)]
+pub(in super::super) enum LogError {
+    /// A segment is gone that the log must have.
+    #[error("segment {segment} of the log is missing")]
+    Missing { segment: u64 },
+    /// What was flushed is not what is there.
+    #[error("the log is damaged in slot {:016x} at byte {offset}: {reason}", slot.0)]
+    Corrupt {
+        slot: Slot,
+        offset: u64,
+        reason: String,
+    },
+    #[error("slot {:016x} of the log has format {found}, this version reads up to {supported}", slot.0)]
+    NewerFormat {
+        slot: Slot,
+        found: u32,
+        supported: u32,
+    },
+    /// The file belongs to another store, or to another program.
+    #[error("slot {:016x} of the log is not of this store", slot.0)]
+    Foreign { slot: Slot },
+    #[error("the log cannot be read")]
+    Io(#[from] io::Error),
+}
+
+/// Where a log begins. Both numbers are counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Start {
+    pub(in super::super) segment: u64,
+    /// The number of that segment's first frame.
+    pub(in super::super) frame: u64,
+}
+
+/// Where a log ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct End {
+    pub(in super::super) segment: u64,
+    /// Where the next frame would begin, in bytes.
+    pub(in super::super) offset: u64,
+    pub(in super::super) last_frame: u64,
+    /// The newest version of a batch or clock, `None` if there is neither.
+    pub(in super::super) newest_version: Option<i64>,
+}
+
+/// What a log was recovered from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct Recovered {
+    pub(in super::super) end: End,
+    /// The segments that were read, and their slots.
+    pub(in super::super) segments: BTreeMap<u64, Slot>,
+    /// The slot of the segment after the last one, which has not begun. If the last segment is sealed,
+    /// the log is refused without it.
+    pub(in super::super) next: Option<Slot>,
+    /// The other slots: nothing in them is part of the log.
+    pub(in super::super) unused: Vec<Slot>,
+}
+
+impl Recovered {
+    /// A log that is about to begin with segment 1 and frame 1. The slots `unused` hold no part of it.
+    pub(in super::super) fn nothing(unused: Vec<Slot>) -> Self {
+        Self {
+            end: End {
+                segment: 0,
+                offset: 0,
+                last_frame: 0,
+                newest_version: None,
+            },
+            segments: BTreeMap::new(),
+            next: None,
+            unused,
+        }
+    }
+}
+
+/// A batch that is read from the log.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Replayed<'a> {
+    pub(in super::super) segment: u64,
+    pub(in super::super) version: i64,
+    pub(in super::super) effects: Effects<'a>,
+}
+
+/// Reads the log `id` from `start` on and calls `visit` with each batch newer than `after`, in the
+/// order of the log. Writes nothing.
+///
+/// The log may be found damaged after batches were visited: keep nothing of what was visited if this
+/// fails.
+///
+/// # Errors
+/// [`LogError`], or what `visit` returns.
+pub(in super::super) fn recover<E: From<LogError>>(
+    files: &dyn Files,
+    id: LogId,
+    start: Start,
+    after: i64,
+    mut visit: impl FnMut(Replayed<'_>) -> Result<(), E>,
+) -> Result<Recovered, E> {
+    let mut visit = |batch: Replayed<'_>| match batch.version > after {
+        true => visit(batch),
+        false => Ok(()),
+    };
+    let survey = Survey::take(files, id, start.segment)?;
+    let mut segment = survey
+        .load(files, start.segment)?
+        .ok_or(LogError::Missing {
+            segment: start.segment,
+        })?;
+    let mut scan = Scan::new(start);
+    loop {
+        scan.read(&segment, &mut visit)?;
+        let Some(next) = survey.load(files, scan.end.segment + 1)? else {
+            scan.check_last(&segment)?;
+            break;
+        };
+        if !scan.goes_on(&segment, &next)? {
+            break;
+        }
+        segment = next;
+    }
+    survey.check_none_after(files, scan.end.segment + 1)?;
+    Ok(survey.divide(scan.end))
+}
+
+/// What the headers of all slots say.
+struct Survey {
+    /// The log's segments from its first one on.
+    segments: BTreeMap<u64, (Slot, Header)>,
+    unused: Vec<Slot>,
+}
+
+impl Survey {
+    fn take(files: &dyn Files, id: LogId, first_segment: u64) -> Result<Self, LogError> {
+        let mut survey = Self {
+            segments: BTreeMap::new(),
+            unused: Vec::new(),
+        };
+        for slot in files.list()? {
+            let file = open(files, slot)?;
+            let Some(header) = read_header(slot, &file)? else {
+                survey.unused.push(slot);
+                continue;
+            };
+            if header.id.store != id.store {
+                return Err(LogError::Foreign { slot });
+            }
+            if header.id.log != id.log || header.segment < first_segment {
+                survey.unused.push(slot);
+                continue;
+            }
+            if let Some((other, _)) = survey.segments.insert(header.segment, (slot, header)) {
+                let reason = format!("slot {:016x} holds the same segment", other.0);
+                return Err(corrupt(slot, 0, reason));
+            }
+        }
+        Ok(survey)
+    }
+
+    /// Reads a segment whole. `None`: no slot holds it.
+    fn load(&self, files: &dyn Files, segment: u64) -> Result<Option<Segment>, LogError> {
+        let Some(&(slot, header)) = self.segments.get(&segment) else {
+            return Ok(None);
+        };
+        let bytes = read(&*open(files, slot)?, usize::MAX)?;
+        Ok(Some(Segment {
+            slot,
+            header,
+            bytes,
+        }))
+    }
+
+    /// Makes sure that no segment after `segment` has begun.
+    fn check_none_after(&self, files: &dyn Files, segment: u64) -> Result<(), LogError> {
+        for &later in self.segments.keys().filter(|&&later| later > segment) {
+            if let Some(later) = self.load(files, later)?
+                && !matches!(later.frame(FRAMES_START), Err(Defect::Invalid))
+            {
+                let reason = "the segment has begun, the one before it has not".to_owned();
+                return Err(corrupt(later.slot, FRAMES_START, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the segments that are part of the log from later ones.
+    fn divide(self, end: End) -> Recovered {
+        let mut recovered = Recovered {
+            end,
+            segments: BTreeMap::new(),
+            next: None,
+            unused: self.unused,
+        };
+        for (segment, (slot, _)) in self.segments {
+            if segment <= end.segment {
+                recovered.segments.insert(segment, slot);
+            } else if segment == end.segment + 1 {
+                recovered.next = Some(slot);
+            } else {
+                recovered.unused.push(slot);
+            }
+        }
+        recovered
+    }
+}
+
+/// A segment that was read whole.
+struct Segment {
+    slot: Slot,
+    header: Header,
+    bytes: Vec<u8>,
+}
+
+impl Segment {
+    /// Reads the frame at `offset`.
+    fn frame(&self, offset: u64) -> Result<Frame<'_>, Defect> {
+        Frame::parse(self.at(offset), self.header.salt)
+    }
+
+    fn at(&self, offset: u64) -> &[u8] {
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        self.bytes.get(offset..).unwrap_or_default()
+    }
+
+    /// Makes sure that no frame from `offset` on says that frame `number`, which is not there, had been
+    /// flushed.
+    fn check_not_flushed(&self, offset: u64, number: u64, from: u64) -> Result<(), LogError> {
+        let says_flushed = |place: Place| place.number > number && place.flushed_through >= number;
+        let offsets = (from..self.bytes.len() as u64).step_by(BLOCK_BYTES);
+        for later in offsets {
+            // Looked at first, since checksums over what is not a frame would take long.
+            if Frame::unchecked_place(self.at(later)).is_some_and(says_flushed)
+                && self.frame(later).is_ok()
+            {
+                let reason = format!("frame {number} had been flushed, as the one at {later} says");
+                return Err(corrupt(self.slot, offset, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How far a log was read.
+struct Scan {
+    end: End,
+    is_sealed: bool,
+    newest_batch: Option<i64>,
+}
+
+impl Scan {
+    fn new(start: Start) -> Self {
+        Self {
+            end: End {
+                segment: start.segment,
+                offset: FRAMES_START,
+                last_frame: start.frame - 1,
+                newest_version: None,
+            },
+            is_sealed: false,
+            newest_batch: None,
+        }
+    }
+
+    /// Reads the frames of a segment up to its Seal or the first that is not valid.
+    fn read<E: From<LogError>>(
+        &mut self,
+        segment: &Segment,
+        visit: &mut impl FnMut(Replayed<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while !self.is_sealed {
+            let corrupt = |reason| corrupt(segment.slot, self.end.offset, reason);
+            let frame = match segment.frame(self.end.offset) {
+                Ok(frame) => frame,
+                Err(Defect::Invalid) => break,
+                Err(Defect::Malformed(reason)) => return Err(corrupt(reason).into()),
+            };
+            self.check(&frame).map_err(corrupt)?;
+            self.end.offset += frame.bytes as u64;
+            self.end.last_frame = frame.place.number;
+            match frame.content {
+                Content::Begin(_) => {}
+                Content::Batch { version, effects } => {
+                    self.newest_batch = Some(version);
+                    self.end.newest_version = self.end.newest_version.max(Some(version));
+                    visit(Replayed {
+                        segment: self.end.segment,
+                        version,
+                        effects,
+                    })?;
+                }
+                Content::Clock { version } => {
+                    self.end.newest_version = self.end.newest_version.max(Some(version));
+                }
+                Content::Seal => self.is_sealed = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a frame may stand at the end of what was read. Returns the reason if not.
+    fn check(&self, frame: &Frame<'_>) -> Result<(), String> {
+        let expected = self.end.last_frame + 1;
+        if frame.place.number != expected {
+            let found = frame.place.number;
+            return Err(format!("expected frame {expected}, found frame {found}"));
+        }
+        let is_first = self.end.offset == FRAMES_START;
+        match &frame.content {
+            Content::Begin(begin) if is_first => {
+                let previous = self.end.segment.checked_sub(1);
+                if Some(begin.previous_segment) != previous
+                    || begin.last_frame != self.end.last_frame
+                {
+                    return Err(format!("the segment does not begin here: {begin:?}"));
+                }
+            }
+            Content::Begin(_) => return Err("a segment begins twice".to_owned()),
+            _ if is_first => return Err("the segment has no Begin".to_owned()),
+            Content::Batch { version, .. } if self.newest_batch >= Some(*version) => {
+                return Err(format!("version {version} follows {:?}", self.newest_batch));
+            }
+            Content::Batch { .. } | Content::Clock { .. } | Content::Seal => {}
+        }
+        Ok(())
+    }
+
+    /// Checks the end of a segment after which there is no other one.
+    fn check_last(&self, segment: &Segment) -> Result<(), LogError> {
+        match self.is_sealed {
+            true => Err(LogError::Missing {
+                segment: self.end.segment + 1,
+            }),
+            false => self.check_torn(segment),
+        }
+    }
+
+    /// Returns true if the log goes on in `next`, and is at its start then.
+    fn goes_on(&mut self, segment: &Segment, next: &Segment) -> Result<bool, LogError> {
+        let number = self.end.last_frame + 1;
+        let begin = match next.frame(FRAMES_START) {
+            Ok(frame) => match frame.content {
+                Content::Begin(begin) => begin,
+                content => {
+                    let reason = format!("expected a Begin, found {content:?}");
+                    return Err(corrupt(next.slot, FRAMES_START, reason));
+                }
+            },
+            Err(Defect::Malformed(reason)) => {
+                return Err(corrupt(next.slot, FRAMES_START, reason));
+            }
+            Err(Defect::Invalid) => {
+                if !self.is_sealed {
+                    self.check_torn(segment)?;
+                }
+                next.check_not_flushed(FRAMES_START, number, FRAMES_START)?;
+                return Ok(false);
+            }
+        };
+        if begin.end != self.end.offset || begin.last_frame != self.end.last_frame {
+            let reason = format!("frame {number} is not valid, the next segment says {begin:?}");
+            return Err(corrupt(segment.slot, self.end.offset, reason));
+        }
+        self.end.segment += 1;
+        self.end.offset = FRAMES_START;
+        self.is_sealed = false;
+        Ok(true)
+    }
+
+    fn check_torn(&self, segment: &Segment) -> Result<(), LogError> {
+        let number = self.end.last_frame + 1;
+        segment.check_not_flushed(self.end.offset, number, self.end.offset)
+    }
+}
+
+fn corrupt(slot: Slot, offset: u64, reason: String) -> LogError {
+    LogError::Corrupt {
+        slot,
+        offset,
+        reason,
+    }
+}
+
+fn open(files: &dyn Files, slot: Slot) -> io::Result<File> {
+    let gone = || io::Error::from(io::ErrorKind::NotFound);
+    files.open(slot)?.ok_or_else(gone)
+}
+
+/// Reads the header of a slot. `None`: the file holds nothing yet.
+fn read_header(slot: Slot, file: &File) -> Result<Option<Header>, LogError> {
+    match Header::decode(&read(&**file, BLOCK_BYTES)?) {
+        Ok(Some(header)) => Ok(Some(header)),
+        Ok(None) if read(&**file, usize::MAX)?.iter().all(|&byte| byte == 0) => Ok(None),
+        Ok(None) => Err(corrupt(slot, 0, "there is no header".to_owned())),
+        Err(HeaderDefect::Damaged(reason)) => Err(corrupt(slot, 0, reason)),
+        Err(HeaderDefect::Foreign) => Err(LogError::Foreign { slot }),
+        Err(HeaderDefect::NewerFormat { found }) => Err(LogError::NewerFormat {
+            slot,
+            found,
+            supported: FORMAT,
+        }),
+    }
+}
+
+/// Reads a file from its start on, up to `most` bytes.
+fn read(file: &dyn redb::StorageBackend, most: usize) -> io::Result<Vec<u8>> {
+    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len.min(most)];
+    file.read(0, &mut bytes)?;
+    Ok(bytes)
+}

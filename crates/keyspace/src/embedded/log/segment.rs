@@ -1,0 +1,209 @@
+//! The header of a segment: the first 4,096 bytes of its slot.
+//!
+//! All fields lie in the first sector, which a disk writes whole or not at all. All numbers are
+//! big-endian.
+//!
+//! ```text
+//!  0  8 bytes   "fdbq.log"
+//!  8  u32       format, 1
+//! 12  u32       zero
+//! 16  16 bytes  store id
+//! 32  16 bytes  log id
+//! 48  u64       number of the segment, from 1
+//! 56  u64       salt: the seed of the checksums of the segment's frames
+//! 64  u64       XXH3 (64 bits, seed 0) of the bytes before
+//! 72            not used
+//! ```
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::frame::BLOCK_BYTES;
+use crate::record::Fields;
+
+/// Where the frames of a segment begin, in bytes.
+pub(super) const FRAMES_START: u64 = BLOCK_BYTES as u64;
+
+/// What the end of a segment is kept for: its Seal, in bytes.
+pub(super) const SEAL_BYTES: u64 = BLOCK_BYTES as u64;
+
+/// The newest format that this version reads, and the one it writes.
+pub(super) const FORMAT: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"fdbq.log";
+
+const CHECKED_BYTES: usize = 64;
+
+/// How large the segments of a log are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Sizes {
+    /// The most that a segment takes, in bytes.
+    pub(in super::super) segment_bytes: u64,
+    /// In which steps zeros are written ahead of the frames, in bytes: appending to what was written
+    /// before costs half of what growing a file costs.
+    pub(in super::super) grow_bytes: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 << 20,
+            grow_bytes: 4 << 20,
+        }
+    }
+}
+
+/// Which log a segment belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct LogId {
+    pub(in super::super) store: [u8; 16],
+    /// Tells this log from earlier ones of the store.
+    pub(in super::super) log: [u8; 16],
+}
+
+/// What the header of a segment says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) id: LogId,
+    pub(super) segment: u64,
+    pub(super) salt: u64,
+}
+
+/// Why bytes are not a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum HeaderDefect {
+    /// The file was not written by this library.
+    Foreign,
+    /// A newer version of this library has written it.
+    NewerFormat { found: u32 },
+    /// It was written by this library, and does not hold what was written: the reason.
+    Damaged(String),
+}
+
+impl Header {
+    /// Returns the block that a segment begins with.
+    pub(super) fn encode(&self) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        block[..8].copy_from_slice(&MAGIC);
+        block[8..12].copy_from_slice(&FORMAT.to_be_bytes());
+        block[16..32].copy_from_slice(&self.id.store);
+        block[32..48].copy_from_slice(&self.id.log);
+        block[48..56].copy_from_slice(&self.segment.to_be_bytes());
+        block[56..64].copy_from_slice(&self.salt.to_be_bytes());
+        let checksum = xxh3_64(&block[..CHECKED_BYTES]);
+        block[64..72].copy_from_slice(&checksum.to_be_bytes());
+        block
+    }
+
+    /// Reads the header of a slot from the bytes of its file, all of them or the first ones. `None`:
+    /// they are all zero, so no header was written yet.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, HeaderDefect> {
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        let mut fields = Fields::new(bytes);
+        if fields.array() != Ok(MAGIC) {
+            return Err(HeaderDefect::Foreign);
+        }
+        match fields.u32() {
+            Ok(FORMAT) => {}
+            Ok(found) if found > FORMAT => return Err(HeaderDefect::NewerFormat { found }),
+            found => return Err(HeaderDefect::Damaged(format!("its format is {found:?}"))),
+        }
+        let header = Self::decode_fields(&mut fields).map_err(HeaderDefect::Damaged)?;
+        let checksum = fields.u64().map_err(HeaderDefect::Damaged)?;
+        if xxh3_64(&bytes[..CHECKED_BYTES]) != checksum {
+            return Err(HeaderDefect::Damaged("its checksum is wrong".to_owned()));
+        }
+        Ok(Some(header))
+    }
+
+    fn decode_fields(fields: &mut Fields<'_>) -> Result<Self, String> {
+        let _zero = fields.u32()?;
+        Ok(Self {
+            id: LogId {
+                store: fields.array()?,
+                log: fields.array()?,
+            },
+            segment: fields.u64()?,
+            salt: fields.u64()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, RngCore, SeedableRng};
+
+    use super::*;
+
+    const HEADER: Header = Header {
+        id: LogId {
+            store: [0x5a; 16],
+            log: *b"log id, 16 bytes",
+        },
+        segment: 0x0102,
+        salt: 0x0304_0506_0708_090a,
+    };
+
+    #[test]
+    fn a_header_has_the_bytes_that_are_documented() {
+        let golden = [
+            &b"fdbq.log\0\0\0\x01\0\0\0\0"[..],
+            &[0x5a; 16],
+            b"log id, 16 bytes\0\0\0\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a",
+            b"\xf1\x16\x75\xb4\x80\x0b\xf5\xbb",
+        ]
+        .concat();
+        let block = HEADER.encode();
+        assert_eq!(block[..72], golden);
+        assert_eq!(block[72..], [0; BLOCK_BYTES - 72]);
+        assert_eq!(Header::decode(&block), Ok(Some(HEADER)));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_refused() {
+        let block = HEADER.encode();
+        for at in 0..72 {
+            for bit in 0..8 {
+                let mut block = block;
+                block[at] ^= 1 << bit;
+                let defect = Header::decode(&block).unwrap_err();
+                let expected = match at {
+                    0..8 => matches!(defect, HeaderDefect::Foreign),
+                    8..12 => !matches!(defect, HeaderDefect::Foreign),
+                    _ => matches!(defect, HeaderDefect::Damaged(_)),
+                };
+                assert!(expected, "{at}: {defect:?}");
+            }
+            if at > 0 {
+                assert!(Header::decode(&block[..at]).is_err(), "cut at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_no_header_yet_and_a_newer_format_is_named() {
+        assert_eq!(Header::decode(&[]), Ok(None));
+        assert_eq!(Header::decode(&[0; BLOCK_BYTES]), Ok(None));
+        assert_eq!(Header::decode(&[0, 1]), Err(HeaderDefect::Foreign));
+        let mut block = HEADER.encode();
+        block[11] = 2;
+        let newer = HeaderDefect::NewerFormat { found: 2 };
+        assert_eq!(Header::decode(&block), Err(newer));
+    }
+
+    #[test]
+    fn random_bytes_are_refused() {
+        let mut rng = StdRng::seed_from_u64(0);
+        for _ in 0..10_000 {
+            let mut bytes = vec![0; rng.random_range(1..100)];
+            rng.fill_bytes(&mut bytes);
+            bytes[0] |= 1;
+            assert!(Header::decode(&bytes).is_err());
+            let known = bytes.len().min(rng.random_range(0..=12));
+            bytes[..known].copy_from_slice(&HEADER.encode()[..known]);
+            assert!(Header::decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Small logs on a disk that fails.
+
+mod crash;
+mod damage;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::super::files::{Files, Slot};
+use super::super::tests::disk::{Disk, Image};
+use super::effect::Effect;
+use super::frame::{BLOCK_BYTES, Record};
+use super::recover::{LogError, Recovered, Start, recover};
+use super::segment::{LogId, Sizes};
+use super::slots::Slots;
+use super::writer::{AppendError, Writer};
+
+const ID: LogId = LogId {
+    store: [1; 16],
+    log: [2; 16],
+};
+
+/// Header, Begin, three blocks of frames and the Seal.
+const SIZES: Sizes = Sizes {
+    segment_bytes: 6 * BLOCK_BYTES as u64,
+    grow_bytes: 2 * BLOCK_BYTES as u64,
+};
+
+/// A batch that was sent to a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sent {
+    version: i64,
+    body: Vec<u8>,
+    segment: u64,
+}
+
+/// What is known of a log over all its openings.
+#[derive(Debug, Clone)]
+struct Model {
+    /// The batches in order, as far as they may be in the log.
+    sent: Vec<Sent>,
+    /// How many of them are flushed.
+    flushed: usize,
+    /// The last version that was given to a batch, also to one that was lost since.
+    version: i64,
+    /// Where the log begins: what the store's own file says.
+    start: Start,
+    rng: StdRng,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        Self {
+            sent: Vec::new(),
+            flushed: 0,
+            version: 0,
+            start: Start {
+                segment: 1,
+                frame: 1,
+            },
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    /// Recovers the log of a disk after a legal crash, checks it, and goes on from there.
+    fn recover(&mut self, files: &dyn Files) -> Result<Recovered, String> {
+        let (found, recovered) =
+            read(files, self.start).map_err(|error| format!("refused: {error}"))?;
+        let first = self.start.segment;
+        let freed = self.sent.iter().filter(|sent| sent.segment < first).count();
+        let expected: Vec<_> = self.sent[freed..].iter().map(content).collect();
+        if !expected.starts_with(&found) {
+            return Err("recovered what is not the first batches in order".to_owned());
+        }
+        let count = freed + found.len();
+        if count < self.flushed {
+            return Err(format!(
+                "recovered {count} batches, {} were flushed",
+                self.flushed
+            ));
+        }
+        self.sent.truncate(count);
+        self.flushed = count;
+        Ok(recovered)
+    }
+}
+
+fn content(sent: &Sent) -> (i64, Vec<u8>) {
+    (sent.version, sent.body.clone())
+}
+
+/// Reads all batches of a log.
+fn read(files: &dyn Files, start: Start) -> Result<(Vec<(i64, Vec<u8>)>, Recovered), LogError> {
+    let mut found = Vec::new();
+    let recovered = recover::<LogError>(files, ID, start, 0, |batch| {
+        let mut body = Vec::new();
+        batch.effects.for_each(|effect| effect.encode(&mut body));
+        found.push((batch.version, body));
+        Ok(())
+    })?;
+    Ok((found, recovered))
+}
+
+/// Checks what is left of a log's disk after a legal crash: what was flushed is recovered, what was
+/// not may be lost from some point on, and recovery writes nothing.
+fn check(model: &Model, image: Image) -> Result<(), String> {
+    let disk = Disk::with(image);
+    let before = disk.image();
+    model.clone().recover(&disk)?;
+    assert!(disk.image() == before, "recovery has written");
+    Ok(())
+}
+
+/// A log that is open.
+struct Log {
+    slots: Slots,
+    writer: Writer,
+}
+
+/// A step of a store, as the log sees it.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Appends a batch that takes so many blocks.
+    Append(usize),
+    /// Appends a clock.
+    Clock,
+    Flush,
+    /// Prepares the spare, if there is none.
+    Prepare,
+    /// Goes on to the spare.
+    RollOver,
+    /// Frees all segments before the one that is written.
+    Free,
+}
+
+impl Log {
+    /// Opens the log of a disk.
+    fn open(files: Arc<dyn Files>, model: &mut Model, recovered: Recovered) -> io::Result<Self> {
+        let end = recovered.end;
+        let mut slots = Slots::start(files, ID, SIZES, recovered)?;
+        let spare = slots.prepare(model.rng.random())?;
+        Ok(Self {
+            slots,
+            writer: Writer::start(SIZES, spare, &end),
+        })
+    }
+
+    /// Opens a new log on an empty disk.
+    fn create(files: Arc<dyn Files>, model: &mut Model) -> io::Result<Self> {
+        Self::open(files, model, Recovered::nothing(Vec::new()))
+    }
+
+    fn step(&mut self, model: &mut Model, step: Step) -> io::Result<()> {
+        let segment = self.writer.segment();
+        let sent = model.sent.len();
+        match step {
+            Step::Append(blocks) => self.append_batch(model, blocks)?,
+            Step::Clock => {
+                model.version += 1;
+                let version = model.version;
+                self.append(model, &mut Record::clock(version))?;
+            }
+            Step::Flush => {
+                self.writer.flush()?;
+                model.flushed = model.sent.len();
+            }
+            Step::Prepare if self.writer.needs_spare() => self.prepare(model)?,
+            Step::Prepare => {}
+            Step::RollOver => {
+                self.prepare_if_needed(model)?;
+                self.writer.roll_over().map_err(io::Error::other)?;
+            }
+            Step::Free => self.free(model)?,
+        }
+        // Going on to another segment has flushed what was sent before.
+        if self.writer.segment() != segment {
+            model.flushed = model.flushed.max(sent);
+        }
+        Ok(())
+    }
+
+    fn append_batch(&mut self, model: &mut Model, blocks: usize) -> io::Result<()> {
+        model.version += 1;
+        let mut record = Record::batch(model.version);
+        record.push(Effect::Clear { key: b"k" });
+        let value =
+            vec![model.rng.random(); (blocks - 1) * BLOCK_BYTES + model.rng.random_range(0..4000)];
+        record.push(Effect::Set {
+            key: &model.version.to_be_bytes(),
+            value: &value,
+        });
+        let sent = Sent {
+            version: model.version,
+            body: record.body().to_vec(),
+            segment: self.writer.segment(),
+        };
+        model.sent.push(sent);
+        let appended = self.append(model, &mut record);
+        let last = model.sent.last_mut().unwrap();
+        last.segment = self.writer.segment();
+        appended
+    }
+
+    /// Appends a frame, and gives the writer a spare when it asks for one.
+    fn append(&mut self, model: &mut Model, record: &mut Record) -> io::Result<()> {
+        loop {
+            match self.writer.append(record) {
+                Err(AppendError::NoSpare) => self.prepare(model)?,
+                appended => return appended.map_err(io::Error::other),
+            }
+        }
+    }
+
+    fn prepare_if_needed(&mut self, model: &mut Model) -> io::Result<()> {
+        match self.writer.needs_spare() {
+            true => self.prepare(model),
+            false => Ok(()),
+        }
+    }
+
+    fn prepare(&mut self, model: &mut Model) -> io::Result<()> {
+        let spare = self.slots.prepare(model.rng.random())?;
+        self.writer.give_spare(spare);
+        Ok(())
+    }
+
+    /// As a checkpoint does: what is before the segment is on disk elsewhere, the store's file says so,
+    /// and then the segments are free.
+    fn free(&mut self, model: &mut Model) -> io::Result<()> {
+        let segment = self.writer.segment();
+        self.prepare_if_needed(model)?;
+        self.writer.roll_over().map_err(io::Error::other)?;
+        if self.writer.segment() == segment {
+            return Ok(());
+        }
+        model.flushed = model.sent.len();
+        model.start = Start {
+            segment: self.writer.segment(),
+            frame: self.writer.next_frame(),
+        };
+        self.slots.free_before(model.start.segment)
+    }
+}
+
+/// Calls `check` with every sequence of choices that it can make: `choose(n)` gives each number below
+/// `n`. Returns how many there were.
+fn each_choice(mut check: impl FnMut(&mut dyn FnMut(usize) -> usize)) -> usize {
+    let mut chosen: Vec<(usize, usize)> = Vec::new();
+    for count in 1.. {
+        let mut next = 0;
+        check(&mut |choices| {
+            if next == chosen.len() {
+                chosen.push((0, choices));
+            }
+            next += 1;
+            chosen[next - 1].0
+        });
+        while chosen.last().is_some_and(|&(choice, of)| choice + 1 == of) {
+            chosen.pop();
+        }
+        match chosen.last_mut() {
+            Some((choice, _)) => *choice += 1,
+            None => return count,
+        }
+    }
+    unreachable!("counting does not end")
+}
+
+/// Returns the bytes of each slot.
+fn slots_of(image: &Image) -> &BTreeMap<Slot, Vec<u8>> {
+    &image.slots
+}

@@ -1,0 +1,185 @@
+//! Appends frames to a chain of segments.
+
+use std::io;
+
+use super::frame::{BLOCK_BYTES, Begin, Place, Record};
+use super::recover::End;
+use super::segment::{FRAMES_START, SEAL_BYTES, Sizes};
+use super::slots::Spare;
+
+/// Why a frame was not appended.
+#[derive(Debug, thiserror::Error)]
+pub(in super::super) enum AppendError {
+    /// The segment is full and there is no spare. Nothing was written: append again when the writer
+    /// has got one.
+    #[error("the log has no segment to go on to")]
+    NoSpare,
+    /// The frame fits into no segment. Nothing was written.
+    #[error("a frame of {bytes} bytes fits into no segment of the log")]
+    TooLarge { bytes: u64 },
+    /// The disk failed, now or earlier. The writer appends no more, and what was not flushed may be on
+    /// disk or not.
+    #[error("the log cannot be written")]
+    Io(#[from] io::Error),
+}
+
+/// Appends to a log. Appending and flushing are two calls: a frame is on disk for certain when the
+/// flush after it has returned.
+#[derive(Debug)]
+pub(in super::super) struct Writer {
+    sizes: Sizes,
+    segment: Spare,
+    /// Where the next frame begins. At the start of the segment, its Begin is written with that frame.
+    end: u64,
+    begin: Begin,
+    spare: Option<Spare>,
+    next_frame: u64,
+    flushed_through: u64,
+    has_failed: bool,
+}
+
+impl Writer {
+    /// Goes on in `spare` where a log ended. Nothing is written yet.
+    pub(in super::super) fn start(sizes: Sizes, spare: Spare, end: &End) -> Self {
+        assert_eq!(spare.segment, end.segment + 1, "the chain has no gap");
+        Self {
+            sizes,
+            segment: spare,
+            end: FRAMES_START,
+            begin: Begin {
+                previous_segment: end.segment,
+                end: end.offset,
+                last_frame: end.last_frame,
+            },
+            spare: None,
+            next_frame: end.last_frame + 1,
+            flushed_through: end.last_frame,
+            has_failed: false,
+        }
+    }
+
+    /// Returns true until the writer was given the segment after the one that it writes.
+    pub(in super::super) fn needs_spare(&self) -> bool {
+        self.spare.is_none()
+    }
+
+    /// Gives the writer the segment to go on to.
+    pub(in super::super) fn give_spare(&mut self, spare: Spare) {
+        assert!(self.spare.is_none() && spare.segment == self.segment.segment + 1);
+        self.spare = Some(spare);
+    }
+
+    /// Returns the segment that is written.
+    pub(in super::super) fn segment(&self) -> u64 {
+        self.segment.segment
+    }
+
+    /// Returns how many bytes of the segment hold frames, its header included.
+    pub(in super::super) fn segment_bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Returns the number of the frame that is appended next if it begins no segment.
+    pub(in super::super) fn next_frame(&self) -> u64 {
+        self.next_frame
+    }
+
+    /// Writes a frame in one call, after a Begin if it is the first of its segment. If it does not fit
+    /// into the segment, the log goes on to the spare first.
+    pub(in super::super) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
+        let most = self.sizes.segment_bytes - SEAL_BYTES;
+        let bytes = record.frame_bytes() as u64;
+        if FRAMES_START + BLOCK_BYTES as u64 + bytes > most {
+            return Err(AppendError::TooLarge { bytes });
+        }
+        if !self.is_empty() && self.end + bytes > most {
+            self.roll_over()?;
+        }
+        self.attempt(|writer| writer.write(record))?;
+        Ok(())
+    }
+
+    /// Makes what was appended survive a power loss.
+    pub(in super::super) fn flush(&mut self) -> io::Result<()> {
+        self.attempt(|writer| {
+            writer.segment.file.sync_data()?;
+            writer.flushed_through = writer.next_frame - 1;
+            Ok(())
+        })
+    }
+
+    /// Ends the segment and flushes it; the next frame begins the next one. Does nothing to a segment
+    /// without frames.
+    pub(in super::super) fn roll_over(&mut self) -> Result<(), AppendError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let spare = self.spare.take().ok_or(AppendError::NoSpare)?;
+        self.attempt(|writer| writer.write(&mut Record::seal()))?;
+        self.flush()?;
+        self.begin = Begin {
+            previous_segment: self.segment.segment,
+            end: self.end,
+            last_frame: self.next_frame - 1,
+        };
+        self.segment = spare;
+        self.end = FRAMES_START;
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.end == FRAMES_START
+    }
+
+    fn write(&mut self, record: &mut Record) -> io::Result<()> {
+        let salt = self.segment.salt;
+        if !self.is_empty() {
+            let place = self.next_place();
+            return self.write_bytes(record.finish(place, salt));
+        }
+        let mut begin = Record::begin(self.begin);
+        let mut bytes = begin.finish(self.next_place(), salt).to_vec();
+        bytes.extend_from_slice(record.finish(self.next_place(), salt));
+        self.write_bytes(&bytes)
+    }
+
+    fn next_place(&mut self) -> Place {
+        let number = self.next_frame;
+        self.next_frame += 1;
+        Place {
+            number,
+            flushed_through: self.flushed_through,
+        }
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let end = self.end + bytes.len() as u64;
+        self.grow(end)?;
+        self.segment.file.write(self.end, bytes)?;
+        self.end = end;
+        Ok(())
+    }
+
+    /// Writes zeros until at least `end` bytes of the segment were written.
+    fn grow(&mut self, end: u64) -> io::Result<()> {
+        while self.segment.grown_bytes < end {
+            let from = self.segment.grown_bytes;
+            let to = (from + self.sizes.grow_bytes).min(self.sizes.segment_bytes);
+            let zeros = vec![0; usize::try_from(to - from).map_err(io::Error::other)?];
+            self.segment.file.set_len(to)?;
+            self.segment.file.write(from, &zeros)?;
+            self.segment.grown_bytes = to;
+        }
+        Ok(())
+    }
+
+    /// Lets no call succeed after one that has failed.
+    fn attempt(&mut self, call: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        if self.has_failed {
+            return Err(io::Error::other("an earlier write of the log has failed"));
+        }
+        let outcome = call(self);
+        self.has_failed = outcome.is_err();
+        outcome
+    }
+}
