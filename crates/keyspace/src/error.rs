@@ -335,6 +335,56 @@ pub enum OpenError {
         supported: u32,
     },
 
+    /// The store was not closed, and its log is not beside it: commits are in the log alone. Put the files
+    /// `<path>.log.*` back beside the store's file, all of them as they were.
+    #[error(
+        "store {} was not closed, and files of its log are missing: put {}.log.* back beside it",
+        path.display(), path.display()
+    )]
+    LogMissing {
+        /// The store's file.
+        path: PathBuf,
+    },
+
+    /// The store's file is missing, and its log is there. Put the file back, or remove `<path>.log.*` if
+    /// the store is no longer needed.
+    #[error(
+        "there is no store at {}, but a log of one: put the file back, or remove {}.log.*",
+        path.display(), path.display()
+    )]
+    LogWithoutStore {
+        /// The store's file.
+        path: PathBuf,
+    },
+
+    /// The log beside the store's file has commits that the file has not: the file is an older copy. Put
+    /// the newer file back, or move `<path>.log.*` away to go on with the copy.
+    #[error(
+        "store {} is older than its log: put the newer file back, or move {}.log.* away",
+        path.display(), path.display()
+    )]
+    LogNewer {
+        /// The store's file.
+        path: PathBuf,
+    },
+
+    /// A file has the name of a part of the store's log and is none: it belongs to another store or to
+    /// another program. Move it away.
+    #[error("{} is not part of the log of its store: move it away", path.display())]
+    LogForeign {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// The log does not hold what was flushed to it. Restore the store from a backup.
+    #[error("{} is damaged: {reason}: restore the store from a backup", path.display())]
+    LogDamaged {
+        /// The file of the log.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+
     /// The store's file could not be opened or created.
     #[error("store {} cannot be opened", path.display())]
     Open {

@@ -11,14 +11,12 @@ use super::engine::Shared;
 use super::history::History;
 use super::queue::{Mutation, PendingCommit};
 use super::ranges::KeyRange;
-use super::store::{Flush, Rows, Store};
+use super::store::{Flush, Store};
+use super::tree::Rows;
 use super::{Durability, Options};
 use crate::error::{Code, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
-
-/// How many batches in a row may stay unflushed: each makes the next flush and the file larger.
-const UNFLUSHED_BATCHES: u32 = 64;
 
 /// Owns the store and the conflict history.
 pub(super) struct Committer {
@@ -26,15 +24,9 @@ pub(super) struct Committer {
     store: Store,
     history: History,
     durability: Durability,
-    unflushed: Unflushed,
-}
-
-/// The batches that were acknowledged and not flushed, with [`Durability::Relaxed`].
-#[derive(Default)]
-struct Unflushed {
-    batches: u32,
-    /// When the first of them was applied, on the environment's clock.
-    since: Duration,
+    /// When the first batch was applied that was acknowledged and is not flushed, on the environment's
+    /// clock.
+    unflushed_since: Option<Duration>,
 }
 
 impl Committer {
@@ -44,7 +36,7 @@ impl Committer {
             shared,
             store,
             durability: options.durability,
-            unflushed: Unflushed::default(),
+            unflushed_since: None,
         }
     }
 
@@ -58,7 +50,9 @@ impl Committer {
 
     fn serve(&mut self) -> Result<()> {
         while self.step()? {}
-        self.flush()
+        self.flush()?;
+        let closed = self.store.close();
+        closed.map_err(|cause| self.shared.poison(cause))
     }
 
     /// Waits for a batch and commits it, or flushes what may not wait longer. Returns false once
@@ -99,7 +93,9 @@ impl Committer {
             // Who has stopped waiting does not hear of it.
             let _ = commit.verdict.send(verdict.map_err(Into::into));
         }
-        outcome
+        outcome?;
+        let checkpoint = self.store.checkpoint_if_due();
+        checkpoint.map_err(|cause| self.shared.poison(cause))
     }
 
     /// Judges a transaction of a batch. If it may commit, its writes enter the history and its
@@ -172,46 +168,34 @@ impl Committer {
 
     /// Decides whether the next batch is flushed.
     fn next_flush(&mut self) -> Flush {
-        match self.durability {
-            Durability::Immediate => Flush::Once,
-            Durability::Paranoid => Flush::Twice,
-            Durability::Relaxed { interval } => {
-                let now = self.shared.timeline().environment().now();
-                if self.unflushed.batches == 0 {
-                    self.unflushed.since = now;
-                }
-                self.unflushed.batches += 1;
-                let is_due = now.saturating_sub(self.unflushed.since) >= interval;
-                if is_due || self.unflushed.batches == UNFLUSHED_BATCHES {
-                    self.unflushed.batches = 0;
-                    Flush::Once
-                } else {
-                    Flush::Later
-                }
-            }
+        let Durability::Relaxed { interval } = self.durability else {
+            return Flush::Now;
+        };
+        let now = self.shared.timeline().environment().now();
+        let since = *self.unflushed_since.get_or_insert(now);
+        if now.saturating_sub(since) < interval {
+            return Flush::Later;
         }
+        self.unflushed_since = None;
+        Flush::Now
     }
 
     /// Returns how long the batches that are not flushed may wait for another one.
     fn idle_limit(&self) -> Option<Duration> {
-        match self.durability {
-            Durability::Relaxed { interval } if self.unflushed.batches > 0 => {
-                let now = self.shared.timeline().environment().now();
-                Some(interval.saturating_sub(now.saturating_sub(self.unflushed.since)))
-            }
-            _ => None,
-        }
+        let Durability::Relaxed { interval } = self.durability else {
+            return None;
+        };
+        let now = self.shared.timeline().environment().now();
+        let since = self.unflushed_since?;
+        Some(interval.saturating_sub(now.saturating_sub(since)))
     }
 
     /// Flushes what was acknowledged and not flushed.
     fn flush(&mut self) -> Result<()> {
-        if self.unflushed.batches > 0 {
-            self.unflushed.batches = 0;
-            let version = self.store.last_version();
-            self.store
-                .apply(version, &[], Flush::Once)
-                .map_err(|cause| self.shared.poison(cause))?;
-            self.shared.timeline().flushed(version);
+        if self.unflushed_since.take().is_some() {
+            let flushed = self.store.flush();
+            flushed.map_err(|cause| self.shared.poison(cause))?;
+            self.shared.timeline().flushed(self.store.last_version());
         }
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::atomic;
 use super::queue::Mutation;
+use super::{atomic, log};
 use crate::mutation::MutationOp;
 
 /// A change of the rows.
@@ -22,6 +22,17 @@ pub(super) enum Effect {
     Clear { key: Bytes },
     /// Clears the keys `begin <= key < end`.
     ClearRange { begin: Bytes, end: Bytes },
+}
+
+impl Effect {
+    /// Returns the effect as the log has it.
+    pub(super) fn as_logged(&self) -> log::effect::Effect<'_> {
+        match self {
+            Self::Set { key, value } => log::effect::Effect::Set { key, value },
+            Self::Clear { key } => log::effect::Effect::Clear { key },
+            Self::ClearRange { begin, end } => log::effect::Effect::ClearRange { begin, end },
+        }
+    }
 }
 
 /// The values of the keys that a batch's atomic operations are on, as the effects so far left them.

@@ -6,40 +6,39 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use redb::StorageBackend;
 use redb::backends::{FileBackend, InMemoryBackend};
 
-use super::files::{folder_of, sync_folder};
-use super::held::HeldBackend;
+use super::files::{Files, Folder, folder_of, sync_folder};
 use super::refusal::{not_a_store, open_error, refusal};
-use super::store::Store;
-use crate::env::Environment;
+use super::store::{Setup, Store};
 use crate::error::OpenError;
 
 /// What errors call a store in memory.
 pub(super) const IN_MEMORY: &str = ":memory:";
 
 /// Opens the store at `path`, which is made if nothing is there.
-pub(super) fn open(path: &Path, cache_bytes: usize, env: &Environment) -> Result<Store, OpenError> {
+pub(super) fn open(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
     let file = match find(path)? {
         Some(file) => file,
         None => {
-            create(path, env)?;
+            create(path, setup)?;
             // Gone again, or the path is a link that leads nowhere.
             let gone = || open_error(path, io::Error::from(io::ErrorKind::NotFound));
             find(path)?.ok_or_else(gone)?
         }
     };
-    open_file(file, path, cache_bytes)
+    open_file(file, path, setup)
 }
 
 /// Opens the store at `path`, and makes none.
-pub(super) fn open_existing(path: &Path, cache_bytes: usize) -> Result<Store, OpenError> {
+pub(super) fn open_existing(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
     let none = || OpenError::NoStore {
         path: path.to_owned(),
     };
-    open_file(find(path)?.ok_or_else(none)?, path, cache_bytes)
+    open_file(find(path)?.ok_or_else(none)?, path, setup)
 }
 
 /// Opens the file at `path`. `None`: nothing is there.
@@ -54,50 +53,48 @@ fn find(path: &Path) -> Result<Option<File>, OpenError> {
         Ok((_, Some(file))) => Ok(Some(file)),
         Ok((metadata, None)) if metadata.is_dir() => Err(not_a_store(path, "a directory")),
         Ok((_, None)) => Err(not_a_store(path, "no regular file")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            refuse_lone_log(path).map(|()| None)
+        }
         Err(error) => Err(open_error(path, error)),
     }
 }
 
-fn open_file(file: File, path: &Path, cache_bytes: usize) -> Result<Store, OpenError> {
-    let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
-    open_backend(backend, path, cache_bytes)
+/// Refuses a path that holds no store but the log of one.
+fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
+    // Where there is no folder there is no log.
+    let slots = Folder::beside(path).and_then(|folder| folder.list());
+    match slots.is_ok_and(|slots| !slots.is_empty()) {
+        true => Err(OpenError::LogWithoutStore {
+            path: path.to_owned(),
+        }),
+        false => Ok(()),
+    }
 }
 
-/// Opens the store in a backend that holds some database of redb, or anything else.
-pub(super) fn open_backend(
-    backend: impl StorageBackend,
-    path: &Path,
-    cache_bytes: usize,
-) -> Result<Store, OpenError> {
-    if backend.len().map_err(|error| open_error(path, error))? == 0 {
-        return Err(not_a_store(path, "an empty file"));
-    }
-    let backend = HeldBackend::new(backend);
-    let store = Store::open(backend.clone(), cache_bytes, path)?;
-    backend.release().map_err(|error| open_error(path, error))?;
-    Ok(store)
+fn open_file(file: File, path: &Path, setup: &Setup) -> Result<Store, OpenError> {
+    let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
+    let files = Folder::beside(path).map_err(|error| open_error(path, error))?;
+    Store::open(backend, Arc::new(files), path, setup)
 }
 
 /// Makes a store in memory.
-pub(super) fn memory(cache_bytes: usize, env: &Environment) -> Result<Store, OpenError> {
-    let path = Path::new(IN_MEMORY);
-    create_in(InMemoryBackend::new(), path, cache_bytes, env)
+pub(super) fn memory(setup: &Setup) -> Result<Store, OpenError> {
+    create_in(InMemoryBackend::new(), Path::new(IN_MEMORY), setup)
 }
 
-/// Makes a store in an empty backend.
+/// Makes a store in an empty backend, without a log.
 pub(super) fn create_in(
     backend: impl StorageBackend,
     path: &Path,
-    cache_bytes: usize,
-    env: &Environment,
+    setup: &Setup,
 ) -> Result<Store, OpenError> {
-    Store::create(backend, cache_bytes, env.random_bytes()).map_err(|error| refusal(path, error))
+    Store::create(backend, setup).map_err(|error| refusal(path, error))
 }
 
 /// Makes a store under a name of its own and moves it to `path`, so that who dies on the way leaves
 /// nothing there. If another opener was first, its store stays.
-fn create(path: &Path, env: &Environment) -> Result<(), OpenError> {
+fn create(path: &Path, setup: &Setup) -> Result<(), OpenError> {
     const CACHE_BYTES: usize = 1 << 20;
     let open_error = |cause| open_error(path, cause);
     let folder = folder_of(path);
@@ -109,8 +106,12 @@ fn create(path: &Path, env: &Environment) -> Result<(), OpenError> {
         .reopen()
         .map_err(open_error)
         .and_then(|file| FileBackend::new(file).map_err(|error| refusal(path, error.into())))?;
+    let setup = Setup {
+        cache_bytes: CACHE_BYTES,
+        ..setup.clone()
+    };
     // Dropped again, so that what is moved is a store closed in good order.
-    drop(create_in(backend, path, CACHE_BYTES, env)?);
+    drop(create_in(backend, path, &setup)?);
     match new.persist_noclobber(path) {
         Ok(_) => sync_folder(folder).map_err(open_error),
         Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

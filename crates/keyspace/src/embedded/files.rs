@@ -80,7 +80,7 @@ impl Folder {
     /// Returns the path of a slot.
     pub(super) fn path(&self, slot: Slot) -> PathBuf {
         let mut name = self.prefix.clone();
-        name.push(format!("{:016x}", slot.0));
+        name.push(digits(slot));
         self.path.join(name)
     }
 
@@ -142,6 +142,18 @@ impl Files for Folder {
 fn backend(file: fs::File) -> io::Result<File> {
     let backend = FileBackend::new(file).map_err(io::Error::other)?;
     Ok(Arc::new(backend))
+}
+
+/// Returns what errors call a slot of the store at `main`.
+pub(super) fn slot_path(main: &Path, slot: Slot) -> PathBuf {
+    let mut path = main.as_os_str().to_owned();
+    path.push(".log.");
+    path.push(digits(slot));
+    path.into()
+}
+
+fn digits(slot: Slot) -> String {
+    format!("{:016x}", slot.0)
 }
 
 /// Returns the folder that a file is in.

@@ -3,9 +3,9 @@
 //! # Guarantees
 //!
 //! - Transactions are strictly serializable, with FoundationDB's conflict rules, limits and codes.
-//! - An acknowledged commit survives the end of the process and, unless [`Durability::Relaxed`] was
-//!   chosen, a power loss. A commit is there whole or not at all, and those there are all up to
-//!   some point of the commit order.
+//! - An acknowledged commit survives the end of the process, also by `kill -9`, and, unless
+//!   [`Durability::Relaxed`] was chosen, a power loss. A commit is there whole or not at all, and those
+//!   there are all up to some point of the commit order.
 //! - Versionstamps grow with the commit order, also from one opening to the next.
 //! - One opener at a time: a second one, in this process or another, gets [`OpenError::StoreInUse`].
 //! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
@@ -23,8 +23,15 @@
 //! # Layers
 //!
 //! The transaction keeps its own writes and conflict ranges; the engine gives versions, judges
-//! commits and keeps the history that conflicts are told by; [redb](https://docs.rs/redb) keeps the
-//! rows. A store in memory is the same store on redb's memory backend.
+//! commits and keeps the history that conflicts are told by; the log makes commits durable, with one
+//! write and one flush for a batch; [redb](https://docs.rs/redb) keeps the rows, in a file that follows. A
+//! store in memory is the same store on redb's memory backend, without a log.
+//!
+//! # Files
+//!
+//! An open store `path` has its log beside it, in files `path.log.*`: each begins with 4 MiB and grows to
+//! 64 MiB. They belong together: a copy of `path` alone is no copy of an open store. A store that was
+//! closed is the one file `path`.
 
 mod arena;
 mod atomic;
@@ -32,18 +39,11 @@ mod committer;
 mod effect;
 mod engine;
 mod file;
-#[allow(
-    dead_code,
-    reason = "the log is not yet part of the store: only tests open slots"
-)]
 mod files;
 mod held;
 mod history;
-#[allow(
-    dead_code,
-    reason = "the log is not yet part of the store: only tests write one"
-)]
 mod log;
+mod meta;
 mod queue;
 mod ranges;
 mod read;
@@ -57,6 +57,7 @@ mod stored;
 mod tests;
 mod timeline;
 mod transaction;
+mod tree;
 mod view;
 mod watch;
 mod write_map;
@@ -71,7 +72,9 @@ use parking_lot::Mutex;
 pub use self::transaction::EmbeddedTransaction;
 
 use self::engine::Engine;
+use self::log::segment::Sizes;
 use self::state::Defaults;
+use self::store::Setup;
 use crate::env::Environment;
 use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
@@ -81,16 +84,14 @@ use crate::transaction::{Database, DatabaseOption};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Once it is on disk, after one flush shared by the commits of a batch. Acknowledged commits
-    /// survive a power loss. Opening after a crash takes about two seconds for each GiB.
+    /// Once it is on disk, after one flush that the commits of a batch share. Acknowledged commits survive
+    /// a power loss.
     #[default]
     Immediate,
-    /// Once it is on disk, after two flushes, with what it takes to open at once after a crash.
-    /// Also withstands values made to look like parts of the file.
-    Paranoid,
-    /// Once it is in memory. A flush follows within `interval` or 64 batches. **A crash of the
-    /// process loses what was acknowledged since the last flush**: the latest commits, and never
-    /// one without those after it.
+    /// Once it is written to the log's file. A flush follows within `interval`. Acknowledged commits
+    /// survive the end of the process, also by `kill -9`. **A power loss or a crash of the operating system
+    /// loses what was acknowledged since the last flush**: the latest commits, and never one without those
+    /// after it.
     Relaxed {
         /// How long an acknowledged commit may stay unflushed.
         interval: Duration,
@@ -182,10 +183,12 @@ impl Options {
     ///
     /// # Errors
     /// [`OpenError::StoreInUse`], [`OpenError::NotAStore`], [`OpenError::NewerFormat`], [`Error::Corrupt`](crate::Error::Corrupt)
-    /// as its source: the file was not changed. [`OpenError::Open`] for what the operating system reports.
+    /// as its source; of its log [`OpenError::LogMissing`], [`OpenError::LogWithoutStore`],
+    /// [`OpenError::LogNewer`], [`OpenError::LogForeign`], [`OpenError::LogDamaged`]: no file was changed.
+    /// [`OpenError::Open`] for what the operating system reports.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
-        let store = file::open(path, self.cache_bytes, &self.environment)?;
+        let store = file::open(path, &self.setup())?;
         self.start(store, path)
     }
 
@@ -195,7 +198,7 @@ impl Options {
     /// [`OpenError::NoStore`] if there is no file, else those of [`open`](Self::open).
     pub fn open_existing(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
-        let store = file::open_existing(path, self.cache_bytes)?;
+        let store = file::open_existing(path, &self.setup())?;
         self.start(store, path)
     }
 
@@ -204,8 +207,16 @@ impl Options {
     /// # Errors
     /// [`OpenError::Open`] if the system cannot start a thread.
     pub fn memory(&self) -> Result<Embedded, OpenError> {
-        let store = file::memory(self.cache_bytes, &self.environment)?;
+        let store = file::memory(&self.setup())?;
         self.start(store, Path::new(file::IN_MEMORY))
+    }
+
+    fn setup(&self) -> Setup {
+        Setup {
+            cache_bytes: self.cache_bytes,
+            log: Sizes::default(),
+            env: self.environment.clone(),
+        }
     }
 
     fn start(&self, store: store::Store, path: &Path) -> Result<Embedded, OpenError> {

@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::files::{Slot, slot_path};
+use super::log::recover::LogError;
 use crate::error::OpenError;
 
 /// The path holds something else than a store.
@@ -47,5 +49,30 @@ pub(super) fn refusal(path: &Path, error: redb::Error) -> OpenError {
         error if is_foreign => not_a_store(path, &format!("another one: {error}")),
         redb::Error::Io(cause) => open_error(path, cause),
         error => open_error(path, error),
+    }
+}
+
+/// The log of the store at `path` cannot be used.
+pub(super) fn log_refusal(path: &Path, error: LogError) -> OpenError {
+    let of = |slot: Slot| slot_path(path, slot);
+    let path = path.to_owned();
+    match error {
+        LogError::Missing { .. } => OpenError::LogMissing { path },
+        LogError::Newer { .. } => OpenError::LogNewer { path },
+        LogError::Foreign { slot } => OpenError::LogForeign { path: of(slot) },
+        LogError::Corrupt { slot, .. } => OpenError::LogDamaged {
+            path: of(slot),
+            reason: error.to_string(),
+        },
+        LogError::NewerFormat {
+            slot,
+            found,
+            supported,
+        } => OpenError::NewerFormat {
+            path: of(slot),
+            found,
+            supported,
+        },
+        LogError::Io(cause) => open_error(&path, cause),
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use redb::StorageError;
 
 use super::engine::Shared;
-use super::store::{Rows, guarded};
+use super::tree::{Rows, guarded};
 use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 

@@ -1,154 +1,157 @@
-//! The rows on redb: one write transaction per batch of commits, one shared read table per state.
+//! A store: the tree and, if it is in a file, the log before it.
 //!
-//! | table | key | value |
-//! |---|---|---|
-//! | `keyspace.rows` | a key of the keyspace | its value |
-//! | `keyspace.meta` | `store` | [`Meta`]: format (4 bytes), last commit version (8), store id (16), big-endian |
+//! A commit is durable once it is in the log. The rows follow at once in the tree's memory, so that they
+//! can be read, and reach its file with the next checkpoint, which frees the log.
 
-use std::panic::{self, AssertUnwindSafe};
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, StorageBackend, Table, TableDefinition};
+use redb::StorageBackend;
 
 use super::effect::{Effect, Values};
-use super::refusal::refusal;
-use crate::error::{Error, OpenError};
+use super::files::Files;
+use super::held::HeldBackend;
+use super::log::frame::Record;
+use super::log::recover::{End, LogError, Recovered, Start, leftovers, recover};
+use super::log::segment::{LogId, Sizes};
+use super::log::slots::Slots;
+use super::log::writer::{AppendError, Writer};
+use super::meta::{LogStart, Meta};
+use super::refusal::{log_refusal, not_a_store, open_error, refusal};
+use super::tree::{Rows, Tree};
+use crate::env::Environment;
+use crate::error::OpenError;
 use crate::limits::RECOVERY_VERSIONS;
 
-const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("keyspace.rows");
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.meta");
-const META_KEY: &str = "store";
+/// How many batches may be in the log and not in the tree's file. redb keeps the pages that batches in
+/// memory have replaced until then.
+const BATCHES_PER_CHECKPOINT: u32 = 1024;
 
-/// The rows of one state.
-pub(super) type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
-
-/// What a store knows of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Meta {
-    /// The newest commit version, or the version the clock began at when the store was opened.
-    last_version: i64,
-    /// What tells this store from every other.
-    id: [u8; 16],
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub(super) cache_bytes: usize,
+    pub(super) log: Sizes,
+    pub(super) env: Environment,
 }
 
-impl Meta {
-    /// The newest format that this version reads, and the one it writes.
-    const FORMAT: u32 = 1;
-
-    /// The last version from which a store can go on: no clock gets that far.
-    const MAX_VERSION: i64 = i64::MAX / 2;
-
-    fn encode(&self) -> [u8; 28] {
-        let mut bytes = [0; 28];
-        bytes[..4].copy_from_slice(&Self::FORMAT.to_be_bytes());
-        bytes[4..12].copy_from_slice(&self.last_version.to_be_bytes());
-        bytes[12..].copy_from_slice(&self.id);
-        bytes
-    }
-
-    fn decode(bytes: &[u8], path: &Path) -> Result<Self, OpenError> {
-        let corrupt =
-            |reason: String| OpenError::Store(Error::corrupt(META_KEY.as_bytes(), reason));
-        let (format, rest) = bytes
-            .split_first_chunk()
-            .ok_or_else(|| corrupt(format!("expected a format number, found {bytes:02x?}")))?;
-        match u32::from_be_bytes(*format) {
-            Self::FORMAT => {}
-            0 => {
-                return Err(corrupt(
-                    "expected a format number from 1, found 0".to_owned(),
-                ));
-            }
-            found => {
-                return Err(OpenError::NewerFormat {
-                    path: path.to_owned(),
-                    found,
-                    supported: Self::FORMAT,
-                });
-            }
-        }
-        let (last_version, id) = rest.split_first_chunk().unwrap_or((&[0xff; 8], &[]));
-        let last_version = i64::from_be_bytes(*last_version);
-        match id.try_into() {
-            Ok(id) if (0..=Self::MAX_VERSION).contains(&last_version) => {
-                Ok(Self { last_version, id })
-            }
-            _ => Err(corrupt(format!(
-                "expected a version and an id in 24 bytes, found {rest:02x?}"
-            ))),
-        }
-    }
-}
-
-/// How far a batch has come when [`Store::apply`] returns.
+/// Whether a batch is on disk when [`Store::apply`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flush {
-    /// In memory: the next batch that is flushed takes it along.
+    /// It is in the log's file: it survives the end of the process, and a power loss after the next flush.
     Later,
-    /// On disk, after one flush that data and commit record share; checksums tell whether both
-    /// arrived.
-    Once,
-    /// On disk, after one flush for the data and one for the commit record, with what a recovery
-    /// needs to be instant.
-    Twice,
+    /// It is on disk.
+    Now,
 }
 
-/// Calls redb, which panics on some pages that do not hold what it wrote. That is a damaged file,
-/// and no reason to take the process down.
-///
-/// What the panic leaves behind is not used again: a file that was being opened is closed, a store
-/// that was open ends.
-pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
-    panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("a page does not hold what was written");
-        Err(redb::Error::Corrupted(text.to_owned()))
-    })
-}
-
-/// The tables of a store.
+/// The rows of a store, and what makes them durable.
 pub(super) struct Store {
-    database: Database,
+    tree: Tree,
     meta: Meta,
+    /// `None`: in memory, or closed.
+    log: Option<Log>,
+}
+
+struct Log {
+    id: LogId,
+    slots: Slots,
+    writer: Writer,
+    /// The segment that is written.
+    start: Start,
+    env: Environment,
+    /// How many batches were appended since the last checkpoint.
+    batches: u32,
 }
 
 impl Store {
-    /// Makes a store in an empty backend.
-    pub(super) fn create(
-        backend: impl StorageBackend,
-        cache_bytes: usize,
-        id: [u8; 16],
-    ) -> Result<Self, redb::Error> {
-        let last_version = RECOVERY_VERSIONS;
-        let mut store = Self {
-            database: open_database(backend, cache_bytes)?,
-            meta: Meta { last_version, id },
+    /// Makes a store in an empty backend, without a log.
+    pub(super) fn create(backend: impl StorageBackend, setup: &Setup) -> Result<Self, redb::Error> {
+        let meta = Meta {
+            last_version: RECOVERY_VERSIONS,
+            id: setup.env.random_bytes(),
+            log: None,
         };
-        store.apply(last_version, &[], Flush::Twice)?;
+        let tree = Tree::create(backend, setup.cache_bytes, &meta)?;
+        let log = None;
+        Ok(Self { tree, meta, log })
+    }
+
+    /// Opens the store at `path`, whose rows are in a backend and whose log is in `files`. Replays what is
+    /// in the log alone, and leaves behind every version that an earlier opening may have given, also to
+    /// commits that were acknowledged and then lost for want of a flush.
+    ///
+    /// Nothing is written before everything was read: every refusal leaves all files as they were.
+    pub(super) fn open(
+        backend: impl StorageBackend,
+        files: Arc<dyn Files>,
+        path: &Path,
+        setup: &Setup,
+    ) -> Result<Self, OpenError> {
+        let failed = |error: io::Error| open_error(path, error);
+        if backend.len().map_err(failed)? == 0 {
+            return Err(not_a_store(path, "an empty file"));
+        }
+        let backend = HeldBackend::new(backend);
+        let (tree, mut meta) = Tree::open(backend.clone(), setup.cache_bytes, path)?;
+        let recovered = match &meta.log {
+            Some(log) => log.recover(&*files, &meta, |_| Ok(())),
+            None => leftovers(&*files, meta.id, meta.last_version),
+        };
+        let recovered = recovered.map_err(|error| log_refusal(path, error))?;
+
+        backend.release().map_err(failed)?;
+        if let Some(log) = &meta.log {
+            let replayed = log.recover(&*files, &meta, |batch| {
+                let meta = Meta {
+                    last_version: batch.version,
+                    ..meta
+                };
+                let applied = tree.apply(batch.effects, &meta, redb::Durability::None);
+                applied.map_err(|error| LogError::Io(io::Error::other(error)))
+            });
+            replayed.map_err(|error| log_refusal(path, error))?;
+        }
+        let newest = recovered.end.newest_version.unwrap_or(0);
+        meta.last_version = meta.last_version.max(newest) + RECOVERY_VERSIONS;
+        let mut store = Self {
+            tree,
+            meta,
+            log: None,
+        };
+        let started = store.start_log(files, recovered, setup);
+        started.map_err(|error| refusal(path, error))?;
         Ok(store)
     }
 
-    /// Opens the store in a backend, and leaves behind every version that an earlier opening may
-    /// have given, also to commits that were acknowledged and then lost for want of a flush.
-    pub(super) fn open(
-        backend: impl StorageBackend,
-        cache_bytes: usize,
-        path: &Path,
-    ) -> Result<Self, OpenError> {
-        let refused = |error| refusal(path, error);
-        let opened = guarded(|| {
-            let database = open_database(backend, cache_bytes)?;
-            let meta = read_meta(&database)?;
-            Ok((database, meta))
-        });
-        let (database, meta) = opened.map_err(refused)?;
-        let meta = Meta::decode(&meta, path)?;
-        let mut store = Self { database, meta };
-        let base = meta.last_version + RECOVERY_VERSIONS;
-        store.apply(base, &[], Flush::Once).map_err(refused)?;
-        Ok(store)
+    /// Begins to log, in a segment of its own after what was recovered.
+    fn start_log(
+        &mut self,
+        files: Arc<dyn Files>,
+        recovered: Recovered,
+        setup: &Setup,
+    ) -> Result<(), redb::Error> {
+        let log = match &self.meta.log {
+            Some(log) => log.id,
+            None => setup.env.random_bytes(),
+        };
+        let id = LogId {
+            store: self.meta.id,
+            log,
+        };
+        let end = recovered.end;
+        let slots = Slots::start(files, id, setup.log, recovered)?;
+        let mut log = Log::start(id, slots, setup, &end)?;
+        // The first opening names the log, before anything is in it; later ones make durable what was
+        // replayed.
+        self.meta.log = Some(log.place());
+        self.tree.checkpoint(&self.meta)?;
+        log.slots.free_before(log.start.segment)?;
+        log.append(&mut Record::clock(self.meta.last_version))?;
+        log.writer.flush()?;
+        self.log = Some(log);
+        Ok(())
     }
 
     /// Returns the version given to the last [`apply`](Self::apply).
@@ -164,22 +167,56 @@ impl Store {
         flush: Flush,
     ) -> Result<(), redb::Error> {
         self.meta.last_version = version;
-        guarded(|| {
-            let mut transaction = self.database.begin_write()?;
-            match flush {
-                Flush::Later => transaction.set_durability(redb::Durability::None)?,
-                Flush::Once => {}
-                Flush::Twice => transaction.set_quick_repair(true),
-            }
-            let mut rows = transaction.open_table(ROWS)?;
-            for effect in effects {
-                write(&mut rows, effect)?;
-            }
-            drop(rows);
-            let meta = self.meta.encode();
-            transaction.open_table(META)?.insert(META_KEY, &meta[..])?;
-            Ok(transaction.commit()?)
-        })
+        let logged = || effects.iter().map(Effect::as_logged);
+        let Some(log) = &mut self.log else {
+            return self
+                .tree
+                .apply(logged(), &self.meta, redb::Durability::Immediate);
+        };
+        let mut record = Record::batch(version);
+        logged().for_each(|effect| record.push(effect));
+        log.append(&mut record)?;
+        log.batches += 1;
+        if flush == Flush::Now {
+            log.writer.flush()?;
+        }
+        self.tree
+            .apply(logged(), &self.meta, redb::Durability::None)
+    }
+
+    /// Makes what was applied survive a power loss.
+    pub(super) fn flush(&mut self) -> Result<(), redb::Error> {
+        match &mut self.log {
+            Some(log) => Ok(log.writer.flush()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the rows to the tree's file and frees the log, if it has become long.
+    pub(super) fn checkpoint_if_due(&mut self) -> Result<(), redb::Error> {
+        let Some(log) = &mut self.log else {
+            return Ok(());
+        };
+        let place = log.place();
+        let has_full_segments = self.meta.log != Some(place);
+        if !has_full_segments && log.batches < BATCHES_PER_CHECKPOINT {
+            return Ok(());
+        }
+        self.meta.log = Some(place);
+        self.tree.checkpoint(&self.meta)?;
+        log.batches = 0;
+        Ok(log.slots.free_before(log.start.segment)?)
+    }
+
+    /// Writes everything to the tree's file and removes the log.
+    pub(super) fn close(&mut self) -> Result<(), redb::Error> {
+        let Some(log) = self.log.take() else {
+            return Ok(());
+        };
+        self.meta.log = None;
+        self.tree.checkpoint(&self.meta)?;
+        // While the tree's file is still locked: it may be the next opener's log otherwise.
+        Ok(log.slots.remove_all()?)
     }
 
     /// Reads the values of keys as the last batch left them.
@@ -187,103 +224,80 @@ impl Store {
         &self,
         keys: impl Iterator<Item = &'a Bytes>,
     ) -> Result<Values, redb::Error> {
-        let mut keys = keys.peekable();
-        if keys.peek().is_none() {
-            return Ok(Values::new());
-        }
-        guarded(|| {
-            let rows = self.rows()?;
-            keys.map(|key| {
-                let value = rows.get(&key[..])?;
-                let value = value.map(|value| Bytes::copy_from_slice(value.value()));
-                Ok((key.clone(), value))
-            })
-            .collect()
-        })
+        self.tree.values(keys)
     }
 
     /// Returns the rows as the last batch left them.
     pub(super) fn rows(&self) -> Result<Rows, redb::Error> {
-        Ok(self.database.begin_read()?.open_table(ROWS)?)
+        self.tree.rows()
     }
 }
 
-fn open_database(
-    backend: impl StorageBackend,
-    cache_bytes: usize,
-) -> Result<Database, redb::Error> {
-    let mut builder = Database::builder();
-    builder.set_cache_size(cache_bytes);
-    Ok(builder.create_with_backend(backend)?)
+impl LogStart {
+    /// Reads the log of a store, and visits what is not in the tree.
+    fn recover(
+        &self,
+        files: &dyn Files,
+        meta: &Meta,
+        visit: impl FnMut(super::log::recover::Replayed<'_>) -> Result<(), LogError>,
+    ) -> Result<Recovered, LogError> {
+        let id = LogId {
+            store: meta.id,
+            log: self.id,
+        };
+        recover(files, id, self.start, meta.last_version, visit)
+    }
 }
 
-fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
-    let table = database.begin_read()?.open_table(META)?;
-    let meta = table.get(META_KEY)?;
-    Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
+impl Log {
+    fn start(id: LogId, mut slots: Slots, setup: &Setup, end: &End) -> io::Result<Self> {
+        let env = setup.env.clone();
+        let spare = slots.prepare(salt(&env))?;
+        Ok(Self {
+            id,
+            slots,
+            writer: Writer::start(setup.log, spare, end),
+            start: Start {
+                segment: end.segment + 1,
+                frame: end.last_frame + 1,
+            },
+            env,
+            batches: 0,
+        })
+    }
+
+    /// Returns where the log would begin if all before the segment that is written were gone.
+    fn place(&self) -> LogStart {
+        LogStart {
+            id: self.id.log,
+            start: self.start,
+        }
+    }
+
+    /// Appends a frame. The log goes on in a new segment if the frame needs one.
+    fn append(&mut self, record: &mut Record) -> io::Result<()> {
+        let appended = match self.writer.append(record) {
+            Err(AppendError::NoSpare) => {
+                let spare = self.slots.prepare(salt(&self.env))?;
+                self.writer.give_spare(spare);
+                self.writer.append(record)
+            }
+            appended => appended,
+        };
+        appended.map_err(|error| match error {
+            AppendError::Io(error) => error,
+            error => io::Error::other(error),
+        })?;
+        let segment = self.writer.segment();
+        if segment != self.start.segment {
+            // It begins with a Begin, and this frame is the second one.
+            let frame = self.writer.next_frame() - 2;
+            self.start = Start { segment, frame };
+        }
+        Ok(())
+    }
 }
 
-fn write(rows: &mut Table<'_, &[u8], &[u8]>, effect: &Effect) -> Result<(), redb::StorageError> {
-    match effect {
-        Effect::Set { key, value } => {
-            rows.insert(&key[..], &value[..])?;
-        }
-        // Removing one row is much cheaper than walking a range that holds one.
-        Effect::Clear { key } => {
-            rows.remove(&key[..])?;
-        }
-        Effect::ClearRange { begin, end } => {
-            rows.retain_in(&begin[..]..&end[..], |_, _| false)?;
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const META: Meta = Meta {
-        last_version: 0x0102,
-        id: [0xee; 16],
-    };
-
-    fn decode(bytes: &[u8]) -> std::result::Result<Meta, OpenError> {
-        Meta::decode(bytes, Path::new("queue.redb"))
-    }
-
-    #[test]
-    fn the_record_of_a_store_has_these_bytes() {
-        let golden = [&[0, 0, 0, 1][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0xee; 16]].concat();
-        assert_eq!(META.encode()[..], golden);
-        assert_eq!(decode(&golden).unwrap(), META);
-    }
-
-    #[test]
-    fn a_record_of_any_other_shape_is_corrupt() {
-        let good = META.encode();
-        let mut negative = good;
-        negative[4] = 0x80;
-        let mut no_version_left = good;
-        no_version_left[4] = 0x7f;
-        let mut no_format = good;
-        no_format[3] = 0;
-        let too_long = [&good[..], &[0]].concat();
-        let mut bad: Vec<&[u8]> = vec![&negative, &no_version_left, &no_format, &too_long];
-        bad.extend((0..good.len()).map(|len| &good[..len]));
-        for bytes in bad {
-            let error = decode(bytes).unwrap_err();
-            assert!(
-                matches!(&error, OpenError::Store(Error::Corrupt { reason, .. }) if reason.starts_with("expected")),
-                "{bytes:02x?}: {error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_newer_format_is_named_whatever_follows_it() {
-        let error = decode(&[0, 0, 0, 2, 99]).unwrap_err();
-        let text = "store queue.redb has format 2, this version reads up to 1: upgrade the library";
-        assert_eq!(error.to_string(), text);
-    }
+fn salt(env: &Environment) -> u64 {
+    u64::from_be_bytes(env.random_bytes())
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::snapshot::State;
-use super::store::Rows;
+use super::tree::Rows;
 use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
@@ -252,8 +252,8 @@ impl Line {
 mod tests {
     use redb::backends::InMemoryBackend;
 
-    use super::super::file;
-    use super::super::store::{Flush, Store};
+    use super::super::log::segment::Sizes;
+    use super::super::store::{Flush, Setup, Store};
     use super::*;
     use crate::env::ManualClock;
 
@@ -269,10 +269,13 @@ mod tests {
         fn new() -> Self {
             let clock = ManualClock::new();
             let environment = Environment::seeded(0, Arc::new(clock.clone()));
-            let path = "test".as_ref();
-            let store = file::create_in(InMemoryBackend::new(), path, 1 << 20, &environment);
-            let mut store = store.unwrap();
-            store.apply(LIFE, &[], Flush::Once).unwrap();
+            let setup = Setup {
+                cache_bytes: 1 << 20,
+                log: Sizes::default(),
+                env: environment.clone(),
+            };
+            let mut store = Store::create(InMemoryBackend::new(), &setup).unwrap();
+            store.apply(LIFE, &[], Flush::Now).unwrap();
             let rows = store.rows().unwrap();
             let timeline = Timeline::new(environment, store.last_version(), rows);
             Self {

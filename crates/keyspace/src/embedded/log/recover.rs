@@ -46,6 +46,9 @@ pub(in super::super) enum LogError {
     /// The file belongs to another store, or to another program.
     #[error("slot {:016x} of the log is not of this store", slot.0)]
     Foreign { slot: Slot },
+    /// The slots hold batches that a store without a log does not have.
+    #[error("slot {:016x} of the log has commits that the store has not", slot.0)]
+    Newer { slot: Slot },
     #[error("the log cannot be read")]
     Io(#[from] io::Error),
 }
@@ -146,6 +149,44 @@ pub(in super::super) fn recover<E: From<LogError>>(
     }
     survey.check_none_after(files, scan.end.segment + 1)?;
     Ok(survey.divide(scan.end))
+}
+
+/// Looks at the slots beside a store that has no log, for example after a crash in its last close. They
+/// can be removed, as everything in them is in the store: `last_version` is its newest commit.
+///
+/// # Errors
+/// [`LogError::Newer`] if it is not.
+pub(in super::super) fn leftovers(
+    files: &dyn Files,
+    store: [u8; 16],
+    last_version: i64,
+) -> Result<Recovered, LogError> {
+    let slots = files.list()?;
+    for &slot in &slots {
+        let file = open(files, slot)?;
+        let Some(header) = read_header(slot, &file)? else {
+            continue;
+        };
+        if header.id.store != store {
+            return Err(LogError::Foreign { slot });
+        }
+        let bytes = read(&*file, usize::MAX)?;
+        let segment = Segment {
+            slot,
+            header,
+            bytes,
+        };
+        let mut offset = FRAMES_START;
+        while let Ok(frame) = segment.frame(offset) {
+            offset += frame.bytes as u64;
+            if let Content::Batch { version, .. } = frame.content
+                && version > last_version
+            {
+                return Err(LogError::Newer { slot });
+            }
+        }
+    }
+    Ok(Recovered::nothing(slots))
 }
 
 /// What the headers of all slots say.

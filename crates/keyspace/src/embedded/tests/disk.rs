@@ -130,19 +130,9 @@ impl Disk {
         self.state().flushes
     }
 
-    /// Returns what of the main file survives a power loss for certain.
-    pub(in super::super) fn flushed(&self) -> Vec<u8> {
-        self.state().main.durable.clone()
-    }
-
-    /// Returns what reads of the main file see.
-    pub(in super::super) fn contents(&self) -> Vec<u8> {
-        self.state().main.current.clone()
-    }
-
-    /// Returns what of the main file may be left after a power loss.
-    pub(in super::super) fn after_power_loss(&self, rng: &mut impl Rng) -> Vec<u8> {
-        self.image_after_power_loss(rng).main
+    /// Returns what survives a power loss for certain.
+    pub(in super::super) fn flushed(&self) -> Image {
+        self.image_left(SECTOR_BYTES, &mut |_| 0)
     }
 
     /// Returns what reads of all files see.

@@ -12,7 +12,7 @@ use super::super::engine::{CommitRequest, Engine};
 use super::super::queue::Mutation;
 use super::super::ranges::KeyRange;
 use super::super::{Options, file};
-use super::{set, still};
+use super::{set, setup, still};
 use crate::env::ManualClock;
 use crate::error::Code;
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS};
@@ -28,7 +28,7 @@ fn advance(clock: &ManualClock, versions: i64) {
 }
 
 fn engine_with(options: &Options) -> Engine {
-    let store = file::memory(1 << 20, &options.environment).unwrap();
+    let store = file::memory(&setup()).unwrap();
     Engine::start(store, options).unwrap()
 }
 
@@ -272,7 +272,7 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
 #[test]
 fn no_change_falls_between_arming_a_watch_and_a_commit() {
     let (environment, _) = still();
-    let store = file::memory(1 << 20, &environment).unwrap();
+    let store = file::memory(&setup()).unwrap();
     let (engine, mut committer) =
         Engine::prepare(store, &Options::new().environment(environment)).unwrap();
     let start = Barrier::new(2);

@@ -10,14 +10,32 @@ mod workload;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use self::disk::Disk;
+use self::disk::{Disk, Image};
 use super::engine::CommitRequest;
 use super::file::create_in;
+use super::log::segment::Sizes;
 use super::queue::Mutation;
 use super::ranges::{KeyRange, RangeSet};
+use super::store::{Setup, Store};
 use crate::env::{Environment, ManualClock};
+use crate::error::OpenError;
 
-const CACHE_BYTES: usize = 1 << 20;
+/// How stores are opened: with a log of so small segments that it often goes on to the next one.
+fn setup() -> Setup {
+    Setup {
+        cache_bytes: 1 << 20,
+        log: Sizes {
+            segment_bytes: 128 << 10,
+            grow_bytes: 16 << 10,
+        },
+        env: Environment::system(),
+    }
+}
+
+/// Opens the store on a disk.
+fn open_on(disk: &Disk) -> Result<Store, OpenError> {
+    Store::open(disk.clone(), Arc::new(disk.clone()), path(), &setup())
+}
 
 /// What errors call the store under test.
 fn path() -> &'static Path {
@@ -51,12 +69,12 @@ fn set(read_version: Option<i64>, keys: &[&'static str], value: &'static str) ->
 }
 
 /// Returns what the disk of a new store holds.
-fn new_store() -> Vec<u8> {
-    static NEW_STORE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+fn new_store() -> Image {
+    static NEW_STORE: LazyLock<Image> = LazyLock::new(|| {
         let disk = Disk::new(Vec::new());
-        let created = create_in(disk.clone(), path(), CACHE_BYTES, &Environment::system());
+        let created = create_in(disk.clone(), path(), &setup());
         drop(created.expect("the disk is in order"));
-        disk.contents()
+        disk.image()
     });
     NEW_STORE.clone()
 }

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 
 use super::super::engine::CommitRequest;
 use super::super::queue::Mutation;
-use super::super::store::Rows;
+use super::super::tree::Rows;
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 
