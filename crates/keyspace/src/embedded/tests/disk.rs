@@ -101,11 +101,13 @@ impl Disk {
         })))
     }
 
-    /// Lets the change or flush after the next `calls` meet a fault, whatever file it is of.
+    /// Lets the change or flush after the next `calls` meet a fault, whatever file it is of. Until
+    /// then nothing fails.
     pub(in super::super) fn fail_after(&self, calls: usize, fault: Fault) {
         let mut state = self.state();
         state.countdown = calls;
         state.fault = fault;
+        state.keeps_failing = false;
     }
 
     /// Lets every call fail from now on.

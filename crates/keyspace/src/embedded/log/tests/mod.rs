@@ -1,16 +1,18 @@
 //! Small logs on a disk that fails.
 
+mod chain;
 mod crash;
 mod damage;
+mod flaw;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::files::{Files, Slot};
+use self::flaw::{Flaw, Flawed};
+use super::super::files::Files;
 use super::super::tests::disk::{Disk, Image};
 use super::effect::Effect;
 use super::frame::{BLOCK_BYTES, Record};
@@ -49,11 +51,16 @@ struct Model {
     version: i64,
     /// Where the log begins: what the store's own file says.
     start: Start,
+    /// The planted bug.
+    flaw: Option<Flaw>,
     rng: StdRng,
 }
 
+/// The version and the effects of a batch.
+type Content = (i64, Vec<u8>);
+
 impl Model {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, flaw: Option<Flaw>) -> Self {
         Self {
             sent: Vec::new(),
             flushed: 0,
@@ -62,21 +69,44 @@ impl Model {
                 segment: 1,
                 frame: 1,
             },
+            flaw,
             rng: StdRng::seed_from_u64(seed),
         }
+    }
+
+    /// Returns what the log reaches its disk through.
+    fn files(&self, disk: &Disk) -> Arc<dyn Files> {
+        match self.flaw {
+            Some(flaw) => Arc::new(Flawed::new(disk.clone(), flaw)),
+            None => Arc::new(disk.clone()),
+        }
+    }
+
+    fn salt(&mut self) -> u64 {
+        match self.flaw {
+            Some(Flaw::SaltReused) => 7,
+            _ => self.rng.random(),
+        }
+    }
+
+    /// Returns the batches that are in the log, and in nothing else.
+    fn expected(&self) -> Vec<Content> {
+        let first = self.start.segment;
+        let in_log = self.sent.iter().filter(|sent| sent.segment >= first);
+        in_log
+            .map(|sent| (sent.version, sent.body.clone()))
+            .collect()
     }
 
     /// Recovers the log of a disk after a legal crash, checks it, and goes on from there.
     fn recover(&mut self, files: &dyn Files) -> Result<Recovered, String> {
         let (found, recovered) =
             read(files, self.start).map_err(|error| format!("refused: {error}"))?;
-        let first = self.start.segment;
-        let freed = self.sent.iter().filter(|sent| sent.segment < first).count();
-        let expected: Vec<_> = self.sent[freed..].iter().map(content).collect();
+        let expected = self.expected();
         if !expected.starts_with(&found) {
             return Err("recovered what is not the first batches in order".to_owned());
         }
-        let count = freed + found.len();
+        let count = self.sent.len() - expected.len() + found.len();
         if count < self.flushed {
             return Err(format!(
                 "recovered {count} batches, {} were flushed",
@@ -84,17 +114,12 @@ impl Model {
             ));
         }
         self.sent.truncate(count);
-        self.flushed = count;
         Ok(recovered)
     }
 }
 
-fn content(sent: &Sent) -> (i64, Vec<u8>) {
-    (sent.version, sent.body.clone())
-}
-
 /// Reads all batches of a log.
-fn read(files: &dyn Files, start: Start) -> Result<(Vec<(i64, Vec<u8>)>, Recovered), LogError> {
+fn read(files: &dyn Files, start: Start) -> Result<(Vec<Content>, Recovered), LogError> {
     let mut found = Vec::new();
     let recovered = recover::<LogError>(files, ID, start, 0, |batch| {
         let mut body = Vec::new();
@@ -139,10 +164,11 @@ enum Step {
 
 impl Log {
     /// Opens the log of a disk.
-    fn open(files: Arc<dyn Files>, model: &mut Model, recovered: Recovered) -> io::Result<Self> {
+    fn open(disk: &Disk, model: &mut Model, recovered: Recovered) -> io::Result<Self> {
         let end = recovered.end;
-        let mut slots = Slots::start(files, ID, SIZES, recovered)?;
-        let spare = slots.prepare(model.rng.random())?;
+        let mut slots = Slots::start(model.files(disk), ID, SIZES, recovered)?;
+        model.flushed = model.sent.len();
+        let spare = slots.prepare(model.salt())?;
         Ok(Self {
             slots,
             writer: Writer::start(SIZES, spare, &end),
@@ -150,8 +176,8 @@ impl Log {
     }
 
     /// Opens a new log on an empty disk.
-    fn create(files: Arc<dyn Files>, model: &mut Model) -> io::Result<Self> {
-        Self::open(files, model, Recovered::nothing(Vec::new()))
+    fn create(disk: &Disk, model: &mut Model) -> io::Result<Self> {
+        Self::open(disk, model, Recovered::nothing(Vec::new()))
     }
 
     fn step(&mut self, model: &mut Model, step: Step) -> io::Result<()> {
@@ -223,7 +249,7 @@ impl Log {
     }
 
     fn prepare(&mut self, model: &mut Model) -> io::Result<()> {
-        let spare = self.slots.prepare(model.rng.random())?;
+        let spare = self.slots.prepare(model.salt())?;
         self.writer.give_spare(spare);
         Ok(())
     }
@@ -268,9 +294,4 @@ fn each_choice(mut check: impl FnMut(&mut dyn FnMut(usize) -> usize)) -> usize {
         }
     }
     unreachable!("counting does not end")
-}
-
-/// Returns the bytes of each slot.
-fn slots_of(image: &Image) -> &BTreeMap<Slot, Vec<u8>> {
-    &image.slots
 }
