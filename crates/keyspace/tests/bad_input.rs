@@ -177,22 +177,40 @@ fn rewrite_meta(path: &Path, rewrite: impl FnOnce(&mut Vec<u8>)) {
 fn a_store_of_a_newer_format_is_left_as_it_is() {
     let folder = Folder::new();
     let path = folder.store();
-    rewrite_meta(&path, |meta| meta[3] = 2);
+    rewrite_meta(&path, |meta| meta[3] = 3);
     let before = fs::read(&path).unwrap();
     let error = open(&path).unwrap_err();
-    let expected = "has format 2, this version reads up to 1: upgrade the library";
+    let expected = "has format 3, this version reads up to 2: upgrade the library";
     assert!(error.to_string().ends_with(expected), "{error}");
     assert!(matches!(
         error,
         OpenError::NewerFormat {
-            found: 2,
-            supported: 1,
+            found: 3,
+            supported: 2,
             ..
         }
     ));
     assert!(fs::read(&path).unwrap() == before);
-    rewrite_meta(&path, |meta| meta[3] = 1);
+    rewrite_meta(&path, |meta| meta[3] = 2);
     assert_eq!(get(&open(&path).unwrap(), b"a"), Some(b"1".into()));
+}
+
+#[test]
+fn a_store_of_format_1_opens_and_is_upgraded() {
+    let folder = Folder::new();
+    let path = folder.store();
+    rewrite_meta(&path, |meta| {
+        meta.truncate(28);
+        meta[3] = 1;
+    });
+    let db = open(&path).unwrap();
+    assert_eq!(get(&db, b"a"), Some(b"1".into()));
+    set(&db, b"b", b"2");
+    db.close().unwrap();
+    rewrite_meta(&path, |meta| {
+        assert_eq!((meta.len(), meta[3], meta[28]), (29, 2, 0));
+    });
+    assert_eq!(get(&open(&path).unwrap(), b"b"), Some(b"2".into()));
 }
 
 #[test]
