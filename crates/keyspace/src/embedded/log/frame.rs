@@ -106,6 +106,7 @@ impl Record {
     }
 
     /// Returns the bytes of the effects, also after the batch was appended.
+    #[cfg(test)]
     pub(in super::super) fn body(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..self.len]
     }

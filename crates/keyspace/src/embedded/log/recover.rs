@@ -105,7 +105,6 @@ impl Recovered {
 /// A batch that is read from the log.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Replayed<'a> {
-    pub(in super::super) segment: u64,
     pub(in super::super) version: i64,
     pub(in super::super) effects: Effects<'a>,
 }
@@ -348,11 +347,7 @@ impl Scan {
                 Content::Batch { version, effects } => {
                     self.newest_batch = Some(version);
                     self.end.newest_version = self.end.newest_version.max(Some(version));
-                    visit(Replayed {
-                        segment: self.end.segment,
-                        version,
-                        effects,
-                    })?;
+                    visit(Replayed { version, effects })?;
                 }
                 Content::Clock { version } => {
                     self.end.newest_version = self.end.newest_version.max(Some(version));

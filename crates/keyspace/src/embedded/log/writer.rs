@@ -59,6 +59,7 @@ impl Writer {
     }
 
     /// Returns true until the writer was given the segment after the one that it writes.
+    #[cfg(test)]
     pub(in super::super) fn needs_spare(&self) -> bool {
         self.spare.is_none()
     }
@@ -72,11 +73,6 @@ impl Writer {
     /// Returns the segment that is written.
     pub(in super::super) fn segment(&self) -> u64 {
         self.segment.segment
-    }
-
-    /// Returns how many bytes of the segment hold frames, its header included.
-    pub(in super::super) fn segment_bytes(&self) -> u64 {
-        self.end
     }
 
     /// Returns the number of the frame that is appended next if it begins no segment.
