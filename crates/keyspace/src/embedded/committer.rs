@@ -114,7 +114,7 @@ impl Committer {
             return Err(Code::NOT_COMMITTED);
         }
         let version = stamp.commit_version();
-        for range in request.write_conflicts.iter() {
+        for range in mem::take(&mut request.write_conflicts).into_ranges() {
             self.history.add(&range, version);
         }
         for mutation in &mut request.mutations {

@@ -1,9 +1,9 @@
 //! Which keys were written at which version: what the resolver decides conflicts by.
 //!
-//! The history is cut into slices by version. A slice has the single keys that were written, each
-//! with its version, and a step function over the keyspace for the ranges, as FoundationDB's resolver
-//! keeps one over all versions: each boundary says when the keys from it to the next boundary were
-//! last written as parts of a range within the slice.
+//! The history is cut into slices by version. A slice maps each key that was written by itself to the
+//! version of its last write. For ranges it has a step function over the keyspace, as FoundationDB's
+//! resolver keeps one over all versions: each boundary says when the keys from it to the next boundary
+//! were last written as parts of a range. A key was last written at the later of the two versions.
 //!
 //! A transaction asks the slices that are newer than its read version. In a slice that is newer as
 //! a whole, the first write found in a range decides, so the cost is a look-up however wide the

@@ -228,6 +228,17 @@ mod tests {
     }
 
     #[test]
+    fn conflict_ranges_take_up_memory_in_the_queue() {
+        let queue = Queue::new(1000);
+        let mut reader = commit(0);
+        let key = vec![0; 600];
+        let range = KeyRange::new(key.clone().into(), [&key[..], b"\x01"].concat().into());
+        reader.request.read_conflicts.insert(range);
+        queue.push(reader).unwrap();
+        assert_eq!(code(queue.push(commit(0))), 1042);
+    }
+
+    #[test]
     fn a_queue_takes_one_commit_whatever_its_limit() {
         let queue = Queue::new(0);
         queue.push(commit(0)).unwrap();

@@ -84,7 +84,7 @@ fn compare_end(begin: &[u8], end: &End, key: &[u8]) -> Ordering {
 }
 
 /// A set of keys as the sorted, disjoint, non-touching ranges that cover it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct RangeSet {
     /// Maps each range's begin to its end.
     ranges: SortedMap<End>,
@@ -229,8 +229,8 @@ impl RangeSet {
         self.ranges.insert(place, new.begin, new.end);
     }
 
-    /// Returns the place of the range that begins before `key` and whose end compares so with it, or
-    /// else that of the first range that begins at or after `key`.
+    /// Returns the place of the range that begins before `key`, if its end is what `compares` demands
+    /// of it beside `key`, and otherwise the place of the first range that begins at or after `key`.
     fn first_reaching(&self, key: &[u8], compares: fn(Ordering) -> bool) -> Place {
         match self.ranges.find(key) {
             Ok(place) => place,
@@ -238,7 +238,8 @@ impl RangeSet {
         }
     }
 
-    /// Returns the place before another one if the end of its range compares so with `key`.
+    /// Returns the place before `place`, if the end of its range is what `compares` demands of it
+    /// beside `key`.
     fn ends_before(
         &self,
         place: Place,
@@ -358,6 +359,8 @@ mod tests {
     fn the_range_of_one_key_is_the_same_however_it_was_made() {
         assert_eq!(key_range(2, 3), KeyRange::key(key(2)));
         assert_ne!(key_range(1, 2), KeyRange::key(key(1)));
+        let up_to_one = KeyRange::new("k".into(), "k\u{1}".into());
+        assert!(up_to_one.contains(b"k\0"), "a key between its bounds");
         assert_eq!(KeyRange::key(key(2)).into_bounds(), (key(2), key(3)));
         for number in 0..6 {
             assert_eq!(KeyRange::key(key(2)).contains(&key(number)), number == 2);

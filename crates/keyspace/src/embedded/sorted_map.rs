@@ -9,17 +9,16 @@ const CHUNK_ENTRIES: usize = 64;
 
 /// A map from keys to values: sorted chunks of entries, themselves sorted.
 ///
-/// An entry after all others is found with one comparison and appended without moving or allocating
-/// anything but a chunk now and then. Everywhere else it takes a binary search, and moves at most a
-/// chunk's entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A key after all others takes one comparison to find and is appended: nothing moves, and memory is
+/// allocated once for a chunk. A key anywhere else takes a binary search and moves part of a chunk.
+#[derive(Debug, Clone)]
 pub(super) struct SortedMap<V> {
     /// No chunk is empty.
     chunks: Vec<Vec<(Bytes, V)>>,
 }
 
-/// A place in a map: that of an entry, or the one after all entries. A change of the map invalidates
-/// the places after it.
+/// A place in a map: that of an entry, or the one after all entries. It is valid until the map
+/// changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     chunk: usize,
@@ -100,6 +99,7 @@ impl<V> SortedMap<V> {
         Some((key, value))
     }
 
+    /// Returns the value of the entry at a place.
     pub(super) fn value_mut(&mut self, place: Place) -> &mut V {
         &mut self.chunks[place.chunk][place.index].1
     }

@@ -244,6 +244,7 @@ impl WriteMap {
         self.stage(smallest, op, false);
     }
 
+    /// Stages the clear of a range.
     pub(super) fn clear(&mut self, range: KeyRange, conflict: bool) {
         if range.is_empty() {
             return;
@@ -273,10 +274,8 @@ impl WriteMap {
 
     /// Returns whether the value of a key does not depend on what the store holds.
     fn is_independent(&self, key: &[u8]) -> bool {
-        match self.stacks.get(key) {
-            Some(stack) => !stack.is_dependent(),
-            None => self.cleared.contains(key),
-        }
+        let stack = self.stacks.get(key);
+        stack.is_some_and(|stack| !stack.is_dependent()) || self.cleared.contains(key)
     }
 
     fn add_range_read_conflict(&self, range: KeyRange, reads: &mut RangeSet) {

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use super::super::engine::{CommitRequest, Engine};
 use super::super::queue::Mutation;
 use super::super::ranges::KeyRange;
-use super::super::{Options, file};
+use super::super::{EmbeddedTransaction, Options, file};
 use super::{set, setup, still};
 use crate::env::ManualClock;
 use crate::error::Code;
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS};
 use crate::mutation::{MutationOp, Versionstamp};
+use crate::transaction::{Database, Isolation, Transaction};
 
 fn engine() -> (Engine, ManualClock) {
     let (environment, clock) = still();
@@ -298,4 +299,41 @@ fn no_change_falls_between_arming_a_watch_and_a_commit() {
         });
         assert!(poll(&mut watch).is_ready(), "round {round}");
     }
+}
+
+#[tokio::test]
+async fn a_transaction_counts_44_bytes_for_an_operation_and_32_for_a_conflict_range() {
+    let db = Options::new().memory().unwrap();
+    let tr = db.begin().unwrap();
+    let mut expected_bytes = 0;
+    let mut check = async |tr: &EmbeddedTransaction, added_bytes: usize| {
+        expected_bytes += added_bytes;
+        assert_eq!(tr.approximate_size().await.unwrap(), expected_bytes);
+    };
+    check(&tr, 0).await;
+    tr.set(b"k", b"v");
+    check(&tr, (1 + 1 + 44) + (1 + 2 + 32)).await;
+    tr.set(b"k", b"v");
+    check(&tr, 0).await;
+    // The key after k makes one range of two keys: it ends one byte later.
+    tr.set(b"k\0", b"");
+    check(&tr, (2 + 44) + 1).await;
+    tr.clear(b"a");
+    check(&tr, (1 + 2 + 44) + (1 + 2 + 32)).await;
+    tr.clear_range(b"b", b"bcd");
+    check(&tr, (1 + 3 + 44) + (1 + 3 + 32)).await;
+    tr.atomic(MutationOp::Add, b"n", b"12");
+    tr.atomic(MutationOp::Add, b"n", b"12");
+    check(&tr, (1 + 2 + 44) + (1 + 2 + 32)).await;
+    tr.get(b"read", Isolation::Serializable).await.unwrap();
+    check(&tr, 4 + 5 + 32).await;
+    tr.get(b"read", Isolation::Snapshot).await.unwrap();
+    check(&tr, 0).await;
+    // What was staged among the keys it can become is sent first, and counts as before.
+    tr.atomic(
+        MutationOp::SetVersionstampedKey,
+        b"k..........\x01\0\0\0",
+        b"",
+    );
+    check(&tr, 1 + 10 + 4 + 44).await;
 }
