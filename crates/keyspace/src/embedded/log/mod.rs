@@ -7,8 +7,8 @@
 //!
 //! # Guarantees
 //!
-//! - What was flushed is recovered, or the log is refused: a frame that is damaged is told from one
-//!   that a crash has torn by what later frames say was flushed before them.
+//! - What was flushed is recovered, or the log is refused: later frames say what had been flushed
+//!   before them, so a damaged frame is not taken for one that a crash has torn.
 //! - What was appended and not flushed may be lost in a crash. What is recovered is always the
 //!   batches up to some point, in the order in which they were appended.
 //! - No byte that was flushed is written again before its segment is free.

@@ -248,7 +248,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Tells the segments that are part of the log from later ones.
+    /// Separates the segments that are part of the log from later ones.
     fn divide(self, end: End) -> Recovered {
         let mut recovered = Recovered {
             end,

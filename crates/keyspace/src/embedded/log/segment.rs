@@ -56,7 +56,7 @@ impl Default for Sizes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct LogId {
     pub(in super::super) store: [u8; 16],
-    /// Tells this log from earlier ones of the store.
+    /// Differs from the ids of earlier logs of the store.
     pub(in super::super) log: [u8; 16],
 }
 

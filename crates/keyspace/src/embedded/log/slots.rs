@@ -67,8 +67,8 @@ impl Slots {
         })
     }
 
-    /// Makes the next segment, in a free slot or in a new one. `salt` must be random: it is what tells
-    /// the segment's frames from those that the slot held before.
+    /// Makes the next segment, in a free slot or in a new one. `salt` must be random: frames
+    /// that the slot held before are not valid with another salt.
     ///
     /// A failure, for example of a full disk, leaves the log as it was. The call may be repeated.
     pub(in super::super) fn prepare(&mut self, salt: u64) -> io::Result<Spare> {

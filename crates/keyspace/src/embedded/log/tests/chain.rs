@@ -270,7 +270,7 @@ fn slots_that_are_not_ours_are_named() {
     };
     assert_eq!(with(&[]).unwrap(), [Slot(7)]);
     assert_eq!(with(&[0; 3 * BLOCK_BYTES]).unwrap(), [Slot(7)]);
-    let foreign = with(b"a file of somebody else").unwrap_err();
+    let foreign = with(b"a file of another program").unwrap_err();
     assert!(matches!(foreign, LogError::Foreign { slot: Slot(7) }));
     let mut newer = header(7).encode();
     newer[11] = 2;

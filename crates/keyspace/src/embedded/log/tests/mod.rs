@@ -4,6 +4,7 @@ mod chain;
 mod crash;
 mod damage;
 mod flaw;
+mod writer;
 
 use std::io;
 use std::sync::Arc;
