@@ -1,11 +1,11 @@
 //! The first step of a pass: the updates of a bucket in the order of their commits, and which keys they
 //! are of.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Transaction, key_after};
 use hc_dequeue::microqueue::blocks::{Entry, EntryId, StoredBlock};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -148,21 +148,25 @@ impl Portion {
 
     /// Groups the updates by key, in the order in which the keys come first.
     pub(crate) fn by_key(&self) -> Vec<KeyUpdates> {
-        let mut groups: Vec<KeyUpdates> = Vec::new();
-        let mut found: HashMap<&[u8], usize> = HashMap::new();
-        for (place, update) in self.updates.iter().enumerate() {
-            let group = *found.entry(&update.key).or_insert_with(|| {
-                groups.push(KeyUpdates {
-                    key: update.key.clone(),
-                    places: Vec::new(),
-                    largest: 0,
-                });
-                groups.len() - 1
-            });
-            let group = &mut groups[group];
-            group.places.push(place);
-            group.largest = group.largest.max(update.update.len());
-        }
+        let updates = self.updates.iter().enumerate();
+        // Comparing hashes is cheaper than comparing keys. Equal hashes are ordered by key.
+        let mut sorted: Vec<_> = updates
+            .map(|(place, update)| (xxh3_64(&update.key), &update.key, place))
+            .collect();
+        sorted.sort_unstable();
+        let mut groups: Vec<KeyUpdates> = sorted
+            .chunk_by(|(_, key, _), (_, next, _)| key == next)
+            .map(|group| KeyUpdates {
+                key: group[0].1.clone(),
+                places: group.iter().map(|(_, _, place)| *place).collect(),
+                largest: group
+                    .iter()
+                    .map(|(_, _, place)| self.updates[*place].update.len())
+                    .max()
+                    .unwrap_or(0),
+            })
+            .collect();
+        groups.sort_unstable_by_key(|group| group.places[0]);
         groups
     }
 
