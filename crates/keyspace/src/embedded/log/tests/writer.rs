@@ -143,7 +143,8 @@ fn a_spare_that_could_not_be_prepared_is_prepared_later() {
             let (disk, mut model, mut log) = create();
             disk.fail_after(calls, fault);
             let prepared = log.step(&mut model, Prepare);
-            assert_eq!(prepared.is_err(), disk.has_failed());
+            // A full disk can still be flushed.
+            assert!(prepared.is_err() || fault != Fault::Error);
             disk.fail_after(usize::MAX, Fault::Error);
             log.step(&mut model, Prepare).unwrap();
             for _ in 0..2 {
