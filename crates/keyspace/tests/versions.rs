@@ -52,14 +52,19 @@ async fn an_opening_begins_after_commits_that_were_acknowledged_and_never_flushe
     let relaxed = options.clone().durability(Durability::Relaxed { interval });
     let path = folder.path().join("store");
     let db = relaxed.open(&path).unwrap();
+    let crashed = folder.path().join("crashed");
+    let log = "log.0000000000000001";
+    fs::copy(path.with_extension(log), crashed.with_extension(log)).unwrap();
     let mut lost = commit(&db).await;
     for _ in 0..10 {
         clock.advance(LONG);
         lost = commit(&db).await;
     }
-    let crashed = folder.path().join("crashed");
     fs::copy(&path, &crashed).unwrap();
-    let next = commit(&options.open(&crashed).unwrap()).await;
+    let db = options.open(&crashed).unwrap();
+    let value = db.begin().unwrap().get(b"key").await.unwrap();
+    assert_eq!(value, None);
+    let next = commit(&db).await;
     assert!(next.versionstamp > lost.versionstamp, "{next:?}, {lost:?}");
 }
 
