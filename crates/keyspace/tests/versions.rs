@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use keyspace::embedded::{Durability, Embedded, Options};
 use keyspace::env::ManualClock;
-use keyspace::{Commit, Database, Environment, OwnedTransaction, Transaction};
+use keyspace::{Commit, Database, Environment, Isolation, OwnedTransaction, Transaction};
 
 /// Longer than the versions of a recovery's jump take to go by.
 const LONG: Duration = Duration::from_secs(600);
@@ -62,7 +62,12 @@ async fn an_opening_begins_after_commits_that_were_acknowledged_and_never_flushe
     }
     fs::copy(&path, &crashed).unwrap();
     let db = options.open(&crashed).unwrap();
-    let value = db.begin().unwrap().get(b"key").await.unwrap();
+    let value = db
+        .begin()
+        .unwrap()
+        .get(b"key", Isolation::Snapshot)
+        .await
+        .unwrap();
     assert_eq!(value, None);
     let next = commit(&db).await;
     assert!(next.versionstamp > lost.versionstamp, "{next:?}, {lost:?}");
