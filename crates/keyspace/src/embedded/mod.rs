@@ -32,6 +32,8 @@ mod engine;
 mod file;
 mod held;
 mod history;
+#[allow(dead_code, reason = "the engine does not read through layers yet")]
+mod layers;
 mod queue;
 mod ranges;
 mod read;
@@ -46,6 +48,12 @@ mod timeline;
 mod transaction;
 mod view;
 mod watch;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the engine does not write to a window yet"
+)]
+mod window;
 mod write_map;
 
 use std::fmt;

@@ -58,7 +58,7 @@ fn new_store() -> Vec<u8> {
 }
 
 /// Returns the seeds to run: `count` of them, or the one in the environment variable `TEST_SEED`.
-fn seeds(count: usize) -> impl Iterator<Item = u64> {
+pub(super) fn seeds(count: usize) -> impl Iterator<Item = u64> {
     let one = std::env::var("TEST_SEED").ok();
     let one = one.map(|seed| seed.parse().expect("TEST_SEED is a number"));
     let first = one.unwrap_or(0);
