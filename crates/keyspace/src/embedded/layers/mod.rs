@@ -15,6 +15,7 @@ mod speed;
 mod tests;
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{AccessGuard, StorageError};
@@ -125,7 +126,8 @@ impl<B: Base> Below for Layers<B> {
 
 type Guard = AccessGuard<'static, &'static [u8]>;
 
-impl Base for Rows {
+/// The states between two checkpoints share one snapshot of the tree.
+impl Base for Arc<Rows> {
     type Error = StorageError;
     type Row = (Guard, Guard);
     type Range<'a> = redb::Range<'static, &'static [u8], &'static [u8]>;

@@ -33,14 +33,15 @@ impl<'a> Entry<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Kind {
+    #[default]
     Set,
     Gap,
 }
 
 /// Where the bytes of an entry are: 16 bytes, however long the entry is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EntryRef {
     chunk: u32,
     offset: u32,

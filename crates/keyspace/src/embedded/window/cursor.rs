@@ -1,6 +1,7 @@
 //! Walks a tree in both directions.
 
-use super::chunk::{Entry, EntryRef, Source};
+use super::chunk::{Entry, Source};
+use super::key_array::KeyArray;
 use super::node::{Inner, Node, Tree};
 use super::position::Position;
 
@@ -10,43 +11,43 @@ pub(in crate::embedded) struct Cursor<'a> {
     source: Source<'a>,
     /// The inner nodes from the root on, each with the index of the child that the path takes.
     path: Vec<(&'a Inner, usize)>,
-    entries: &'a [EntryRef],
-    /// How many of `entries` are before the cursor.
+    leaf: &'a KeyArray,
+    /// How many entries of the leaf are before the cursor.
     index: usize,
 }
 
 impl<'a> Cursor<'a> {
     /// Makes a cursor that stands before the first entry.
     pub(super) fn new(tree: &'a Tree, source: Source<'a>) -> Self {
-        let mut cursor = Self {
+        let mut path = Vec::new();
+        let leaf = descend(&mut path, tree.root(), |_| 0);
+        Self {
             tree,
             source,
-            path: Vec::new(),
-            entries: &[],
+            path,
+            leaf,
             index: 0,
-        };
-        cursor.descend(tree.root(), |_| 0);
-        cursor
+        }
     }
 
     /// Moves to where all entries on the left have keys before `position`, and none on the right.
     pub(in crate::embedded) fn seek(&mut self, position: Position<'_>) {
         let source = self.source;
         self.path.clear();
-        self.descend(self.tree.root(), |inner| inner.child_at(source, position));
-        self.index = self
-            .entries
-            .partition_point(|&entry| position.follows(source.key(entry)));
+        self.leaf = descend(&mut self.path, self.tree.root(), |inner| {
+            inner.lows.count_before(source, position)
+        });
+        self.index = self.leaf.count_before(source, position);
     }
 
     /// Moves over the next entry and returns it; stays at the end.
     pub(in crate::embedded) fn next(&mut self) -> Option<Entry<'a>> {
-        if self.index == self.entries.len() {
+        if self.index == self.leaf.entries().len() {
             self.leave(|index, children| (index + 1 < children).then_some(index + 1))?;
             self.descend_from_path(|_| 0);
             self.index = 0;
         }
-        let entry = self.entries.get(self.index)?;
+        let entry = self.leaf.entries().get(self.index)?;
         self.index += 1;
         Some(self.source.entry(*entry))
     }
@@ -56,11 +57,11 @@ impl<'a> Cursor<'a> {
         if self.index == 0 {
             self.leave(|index, _| index.checked_sub(1))?;
             self.descend_from_path(|inner| inner.children.len() - 1);
-            self.index = self.entries.len();
+            self.index = self.leaf.entries().len();
         }
         let last = self.index.checked_sub(1)?;
         self.index = last;
-        Some(self.source.entry(self.entries[last]))
+        Some(self.source.entry(self.leaf.entries()[last]))
     }
 
     /// Goes up to the nearest inner node that has a neighbor of the path's child, and takes that one.
@@ -81,26 +82,27 @@ impl<'a> Cursor<'a> {
     }
 
     fn descend_from_path(&mut self, child: impl Fn(&Inner) -> usize) {
-        if let Some((inner, index)) = self.path.last() {
-            let inner: &'a Inner = inner;
-            self.descend(&inner.children[*index].node, child);
+        if let Some(&(inner, index)) = self.path.last() {
+            self.leaf = descend(&mut self.path, &inner.children[index], child);
         }
     }
+}
 
-    fn descend(&mut self, from: &'a Node, child: impl Fn(&Inner) -> usize) {
-        let mut node = from;
-        loop {
-            match node {
-                Node::Inner(inner) => {
-                    let index = child(inner);
-                    self.path.push((inner, index));
-                    node = &inner.children[index].node;
-                }
-                Node::Leaf(leaf) => {
-                    self.entries = &leaf.entries;
-                    return;
-                }
+/// Goes down to a leaf.
+fn descend<'a>(
+    path: &mut Vec<(&'a Inner, usize)>,
+    from: &'a Node,
+    child: impl Fn(&Inner) -> usize,
+) -> &'a KeyArray {
+    let mut node = from;
+    loop {
+        match node {
+            Node::Inner(inner) => {
+                let index = child(inner);
+                path.push((inner, index));
+                node = &inner.children[index];
             }
+            Node::Leaf(leaf) => return &leaf.entries,
         }
     }
 }

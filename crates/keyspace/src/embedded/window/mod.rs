@@ -6,12 +6,14 @@
 //! is read without a lock by any number of threads.
 //!
 //! - `chunk`: the bytes of the entries, one chunk for each batch, and the 16-byte references to them.
+//! - `key_array`: the sorted references of one node.
 //! - `node`: the copy-on-write B+tree of references.
 //! - `cursor`: walks a tree in both directions.
 //! - `part`: what a set and a clear do to the entries.
 
 mod chunk;
 mod cursor;
+mod key_array;
 mod node;
 mod part;
 mod position;

@@ -7,10 +7,8 @@
 use std::sync::Arc;
 
 use super::chunk::{EntryRef, Source};
+use super::key_array::{FANOUT, KeyArray};
 use super::position::Position;
-
-/// How many entries or children a node has at most.
-pub(super) const FANOUT: usize = 32;
 
 /// A tree of entries in key order. A clone is O(1) and shares nodes; a change copies the shared nodes
 /// on its path.
@@ -25,30 +23,40 @@ pub(super) enum Node {
     Inner(Arc<Inner>),
 }
 
+#[derive(Clone)]
 pub(super) struct Leaf {
     /// The content of the entries.
     pub(super) bytes: usize,
-    pub(super) entries: Vec<EntryRef>,
-}
-
-pub(super) struct Inner {
-    /// The content of all entries below.
-    pub(super) bytes: usize,
-    pub(super) children: Vec<Child>,
+    pub(super) entries: KeyArray,
 }
 
 #[derive(Clone)]
-pub(super) struct Child {
-    /// Its key is greater than every key of the children before, and at most every key of this
-    /// child. The first child's is not used.
-    pub(super) low: EntryRef,
-    pub(super) node: Node,
+pub(super) struct Inner {
+    /// The content of all entries below.
+    pub(super) bytes: usize,
+    /// Between each two neighboring children, an entry with a key greater than every key of the left
+    /// one, and at most every key of the right one. The tree may not hold that entry any more.
+    pub(super) lows: KeyArray,
+    pub(super) children: Vec<Node>,
+}
+
+/// What an insertion found and did.
+struct Insertion {
+    /// The entry in the same leaf that had the key, or else the one before.
+    floor: Option<EntryRef>,
+    split: Option<Split>,
+}
+
+/// The right half of a node that was split, and the entry whose key separates the halves.
+struct Split {
+    low: EntryRef,
+    right: Node,
 }
 
 impl Tree {
     pub(super) fn new() -> Self {
         Self {
-            root: Node::leaf(Vec::new()),
+            root: Node::leaf(KeyArray::new()),
         }
     }
 
@@ -61,15 +69,17 @@ impl Tree {
         self.root.bytes()
     }
 
-    /// Inserts an entry, in place of the one with the same key.
-    pub(super) fn insert(&mut self, source: Source<'_>, entry: EntryRef) {
-        if let Some(right) = self.root.insert(source, source.key(entry), entry) {
-            let left = Child {
-                low: right.low,
-                node: self.root.clone(),
-            };
-            self.root = Node::inner(vec![left, right]);
+    /// Inserts an entry, in place of the one with the same key. Returns that one, or else the last
+    /// entry before.
+    pub(super) fn insert(&mut self, source: Source<'_>, entry: EntryRef) -> Option<EntryRef> {
+        let key = source.key(entry);
+        let Insertion { floor, split } = self.root.insert(source, key, entry);
+        if let Some(Split { low, right }) = split {
+            let mut lows = KeyArray::new();
+            lows.insert(source, 0, low);
+            self.root = Node::inner(lows, vec![self.root.clone(), right]);
         }
+        floor.or_else(|| self.last_before(source, Position::before(key)))
     }
 
     /// Erases the entries with `begin <= key < end`, whole subtrees at once.
@@ -85,7 +95,7 @@ impl Tree {
         while let Node::Inner(inner) = &self.root
             && let [only] = &inner.children[..]
         {
-            self.root = only.node.clone();
+            self.root = only.clone();
         }
     }
 
@@ -101,16 +111,16 @@ impl Tree {
         loop {
             match node {
                 Node::Inner(inner) => {
-                    let index = inner.child_at(source, position);
+                    let index = inner.lows.count_before(source, position);
                     if index > 0 {
-                        left = Some(&inner.children[index - 1].node);
+                        left = Some(&inner.children[index - 1]);
                     }
-                    node = &inner.children[index].node;
+                    node = &inner.children[index];
                 }
                 Node::Leaf(leaf) => {
-                    let index = leaf.index_of(source, position);
-                    return match index.checked_sub(1) {
-                        Some(last) => Some(leaf.entries[last]),
+                    let count = leaf.entries.count_before(source, position);
+                    return match count.checked_sub(1) {
+                        Some(last) => Some(leaf.entries.entries()[last]),
                         None => left?.last(),
                     };
                 }
@@ -120,14 +130,18 @@ impl Tree {
 }
 
 impl Node {
-    fn leaf(entries: Vec<EntryRef>) -> Self {
-        let bytes = entries.iter().map(|entry| entry.content_bytes()).sum();
+    fn leaf(entries: KeyArray) -> Self {
+        let bytes = content_bytes(entries.entries());
         Node::Leaf(Arc::new(Leaf { bytes, entries }))
     }
 
-    fn inner(children: Vec<Child>) -> Self {
-        let bytes = children.iter().map(|child| child.node.bytes()).sum();
-        Node::Inner(Arc::new(Inner { bytes, children }))
+    fn inner(lows: KeyArray, children: Vec<Node>) -> Self {
+        let bytes = children.iter().map(Node::bytes).sum();
+        Node::Inner(Arc::new(Inner {
+            bytes,
+            lows,
+            children,
+        }))
     }
 
     /// Returns the content of all entries below.
@@ -140,20 +154,19 @@ impl Node {
 
     fn is_empty(&self) -> bool {
         match self {
-            Node::Leaf(leaf) => leaf.entries.is_empty(),
+            Node::Leaf(leaf) => leaf.entries.entries().is_empty(),
             Node::Inner(inner) => inner.children.is_empty(),
         }
     }
 
     fn last(&self) -> Option<EntryRef> {
         match self {
-            Node::Leaf(leaf) => leaf.entries.last().copied(),
-            Node::Inner(inner) => inner.children.last()?.node.last(),
+            Node::Leaf(leaf) => leaf.entries.entries().last().copied(),
+            Node::Inner(inner) => inner.children.last()?.last(),
         }
     }
 
-    /// Inserts an entry, and returns what was split off on the right.
-    fn insert(&mut self, source: Source<'_>, key: &[u8], entry: EntryRef) -> Option<Child> {
+    fn insert(&mut self, source: Source<'_>, key: &[u8], entry: EntryRef) -> Insertion {
         match self {
             Node::Leaf(leaf) => Arc::make_mut(leaf).insert(source, key, entry),
             Node::Inner(inner) => Arc::make_mut(inner).insert(source, key, entry),
@@ -170,127 +183,95 @@ impl Node {
 }
 
 impl Leaf {
-    /// Returns how many entries are before a position.
-    pub(super) fn index_of(&self, source: Source<'_>, position: Position<'_>) -> usize {
-        self.entries
-            .partition_point(|&entry| position.follows(source.key(entry)))
-    }
-
-    fn insert(&mut self, source: Source<'_>, key: &[u8], entry: EntryRef) -> Option<Child> {
-        let index = self.index_of(source, Position::before(key));
+    fn insert(&mut self, source: Source<'_>, key: &[u8], entry: EntryRef) -> Insertion {
+        let index = self.entries.count_before(source, Position::before(key));
         self.bytes += entry.content_bytes();
-        if let Some(old) = self.entries.get_mut(index)
-            && source.key(*old) == key
+        let entries = self.entries.entries();
+        if let Some(&old) = entries.get(index)
+            && source.key(old) == key
         {
             self.bytes -= old.content_bytes();
-            *old = entry;
-            return None;
+            self.entries.replace(index, entry);
+            return Insertion {
+                floor: Some(old),
+                split: None,
+            };
         }
-        let right = Node::leaf(insert_or_split(&mut self.entries, index, entry)?);
+        let floor = index.checked_sub(1).map(|before| entries[before]);
+        self.entries.insert(source, index, entry);
+        let split = self.split_if_full(source, index);
+        Insertion { floor, split }
+    }
+
+    fn split_if_full(&mut self, source: Source<'_>, inserted: usize) -> Option<Split> {
+        let right = self.entries.split_if_full(source, inserted)?;
+        let low = right.entries()[0];
+        let right = Node::leaf(right);
         self.bytes -= right.bytes();
-        let Node::Leaf(leaf) = &right else {
-            return None;
-        };
-        Some(Child {
-            low: leaf.entries[0],
-            node: right,
-        })
+        Some(Split { low, right })
     }
 
     fn erase(&mut self, source: Source<'_>, begin: &[u8], end: &[u8]) -> usize {
-        let first = self.index_of(source, Position::before(begin));
-        let last = self.index_of(source, Position::before(end));
-        let erased = self.entries.drain(first..last);
-        let bytes = erased.map(EntryRef::content_bytes).sum();
+        let first = self.entries.count_before(source, Position::before(begin));
+        let last = self.entries.count_before(source, Position::before(end));
+        let bytes = content_bytes(&self.entries.entries()[first..last]);
+        self.entries.remove(first..last);
         self.bytes -= bytes;
         bytes
     }
 }
 
 impl Inner {
-    /// Returns the index of the child to which a position belongs: keys in the children before it
-    /// are before the position, keys in the children after it are not.
-    pub(super) fn child_at(&self, source: Source<'_>, position: Position<'_>) -> usize {
-        self.children[1..].partition_point(|child| position.follows(source.key(child.low)))
+    fn insert(&mut self, source: Source<'_>, key: &[u8], entry: EntryRef) -> Insertion {
+        let index = self.lows.count_before(source, Position::after(key));
+        let child = &mut self.children[index];
+        self.bytes -= child.bytes();
+        let Insertion { floor, split } = child.insert(source, key, entry);
+        self.bytes += child.bytes();
+        let split = split.and_then(|split| self.insert_child(source, index, split));
+        Insertion { floor, split }
     }
 
-    fn insert(&mut self, source: Source<'_>, key: &[u8], entry: EntryRef) -> Option<Child> {
-        let index = self.child_at(source, Position::after(key));
-        let node = &mut self.children[index].node;
-        self.bytes -= node.bytes();
-        let split = node.insert(source, key, entry);
-        self.bytes += node.bytes();
-        let split = split?;
-        self.bytes += split.node.bytes();
-        let children = insert_or_split(&mut self.children, index + 1, split)?;
-        let low = children[0].low;
-        let right = Node::inner(children);
+    /// Takes in what was split off the child with this index.
+    fn insert_child(&mut self, source: Source<'_>, index: usize, split: Split) -> Option<Split> {
+        self.bytes += split.right.bytes();
+        self.lows.insert(source, index, split.low);
+        self.children.insert(index + 1, split.right);
+        // The first of the lows on the right separates the halves.
+        let mut lows = self.lows.split_if_full(source, index)?;
+        let low = lows.entries()[0];
+        lows.remove(0..1);
+        let left = self.children.len() - lows.entries().len() - 1;
+        let right = Node::inner(lows, self.children.split_off(left));
         self.bytes -= right.bytes();
-        Some(Child { low, node: right })
+        Some(Split { low, right })
     }
 
     fn erase(&mut self, source: Source<'_>, begin: &[u8], end: &[u8]) -> usize {
-        let first = self.child_at(source, Position::before(begin));
-        let last = self.child_at(source, Position::before(end));
+        let first = self.lows.count_before(source, Position::after(begin));
+        let last = self.lows.count_before(source, Position::before(end));
         let mut bytes = 0;
         if first < last {
-            bytes += self.children[last].node.erase(source, begin, end);
-            let kept = last + usize::from(self.children[last].node.is_empty());
+            bytes += self.children[last].erase(source, begin, end);
+            let kept = last + usize::from(self.children[last].is_empty());
             let between = &self.children[first + 1..last];
-            bytes += between
-                .iter()
-                .map(|child| child.node.bytes())
-                .sum::<usize>();
+            bytes += between.iter().map(Node::bytes).sum::<usize>();
             self.children.drain(first + 1..kept);
+            self.lows.remove(first..kept - 1);
         }
-        bytes += self.children[first].node.erase(source, begin, end);
-        if self.children[first].node.is_empty() {
+        bytes += self.children[first].erase(source, begin, end);
+        if self.children[first].is_empty() {
             self.children.remove(first);
+            if !self.children.is_empty() {
+                let low = first.saturating_sub(1);
+                self.lows.remove(low..low + 1);
+            }
         }
         self.bytes -= bytes;
         bytes
     }
 }
 
-// A copy is made to be changed: it has room for an insertion.
-
-impl Clone for Leaf {
-    fn clone(&self) -> Self {
-        let mut entries = Vec::with_capacity(FANOUT);
-        entries.extend_from_slice(&self.entries);
-        Self {
-            bytes: self.bytes,
-            entries,
-        }
-    }
-}
-
-impl Clone for Inner {
-    fn clone(&self) -> Self {
-        let mut children = Vec::with_capacity(FANOUT);
-        children.extend_from_slice(&self.children);
-        Self {
-            bytes: self.bytes,
-            children,
-        }
-    }
-}
-
-/// Inserts an item, and returns the right part of what does not fit into one node.
-///
-/// An item at the end begins a new node, so that ascending keys leave full nodes.
-fn insert_or_split<T>(items: &mut Vec<T>, index: usize, item: T) -> Option<Vec<T>> {
-    if items.len() < FANOUT {
-        items.insert(index, item);
-        return None;
-    }
-    let cut = if index == FANOUT { FANOUT } else { FANOUT / 2 };
-    let mut right = Vec::with_capacity(FANOUT);
-    right.extend(items.drain(cut..));
-    if index < cut {
-        items.insert(index, item);
-    } else {
-        right.insert(index - cut, item);
-    }
-    Some(right)
+fn content_bytes(entries: &[EntryRef]) -> usize {
+    entries.iter().map(|entry| entry.content_bytes()).sum()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::chunk::{ChunkWriter, Chunks, Entry, Source};
+use super::chunk::{ChunkWriter, Chunks, Entry, EntryRef, Source};
 use super::cursor::Cursor;
 use super::node::Tree;
 use super::position::Position;
@@ -69,22 +69,23 @@ impl Part {
 
     /// Sets a key. A Gap around it is split.
     pub(in crate::embedded) fn set(&mut self, key: &[u8], value: &[u8]) {
-        let gap = self.gap_over(key);
-        self.insert(Entry::Set { key, value });
-        if let Some((begin, end)) = gap {
-            if *begin < *key {
-                self.insert(Entry::Gap {
-                    begin: &begin,
-                    end: key,
-                });
-            }
-            let rest = key_after(key);
-            if rest < end {
-                self.insert(Entry::Gap {
-                    begin: &rest,
-                    end: &end,
-                });
-            }
+        let floor = self.insert(Entry::Set { key, value });
+        let Some((begin, end)) = self.as_gap(floor, |end| end > key) else {
+            return;
+        };
+        let (begin, end) = (begin.to_vec(), end.to_vec());
+        if *begin < *key {
+            self.insert(Entry::Gap {
+                begin: &begin,
+                end: key,
+            });
+        }
+        let rest = key_after(key);
+        if rest < end {
+            self.insert(Entry::Gap {
+                begin: &rest,
+                end: &end,
+            });
         }
     }
 
@@ -181,29 +182,33 @@ impl Part {
         Ok(Some((gap_begin.to_vec(), gap_end.to_vec())))
     }
 
-    /// Returns the Gap over a key.
-    fn gap_over(&self, key: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-        let (begin, end) = self.gap_before(Position::after(key), |end| end > key)?;
-        Some((begin.to_vec(), end.to_vec()))
-    }
-
     /// Returns the last entry before a position, if it is a Gap with a suitable end.
     fn gap_before(
         &self,
         position: Position<'_>,
         suits: impl FnOnce(&[u8]) -> bool,
     ) -> Option<(&[u8], &[u8])> {
-        let source = self.chunks.source();
-        let entry = self.tree.last_before(source, position)?;
-        match source.entry(entry) {
+        let entry = self.tree.last_before(self.chunks.source(), position);
+        self.as_gap(entry, suits)
+    }
+
+    /// Returns begin and end of an entry, if it is a Gap with a suitable end.
+    fn as_gap(
+        &self,
+        entry: Option<EntryRef>,
+        suits: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<(&[u8], &[u8])> {
+        match self.chunks.source().entry(entry?) {
             Entry::Gap { begin, end } if suits(end) => Some((begin, end)),
             _ => None,
         }
     }
 
-    fn insert(&mut self, entry: Entry<'_>) {
+    /// Inserts an entry, in place of the one with the same key. Returns that one, or else the last
+    /// entry before.
+    fn insert(&mut self, entry: Entry<'_>) -> Option<EntryRef> {
         let entry = self.chunks.append(entry);
-        self.tree.insert(self.chunks.source(), entry);
+        self.tree.insert(self.chunks.source(), entry)
     }
 
     fn erase(&mut self, begin: &[u8], end: &[u8]) {

@@ -27,6 +27,10 @@ impl<'a> Position<'a> {
         }
     }
 
+    pub(super) fn key(self) -> &'a [u8] {
+        self.key
+    }
+
     /// Returns whether `key` lies before this position.
     pub(super) fn follows(self, key: &[u8]) -> bool {
         if self.is_after {

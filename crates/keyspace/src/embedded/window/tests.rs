@@ -6,8 +6,9 @@ use std::convert::Infallible;
 use bytes::Bytes;
 
 use super::chunk::{EntryRef, Source};
-use super::node::{FANOUT, Node};
-use super::{Below, Entry, Lookup, Part};
+use super::key_array::{FANOUT, KeyArray};
+use super::node::Node;
+use super::{Below, Entry, Lookup, Part, Position};
 use crate::limits::END_OF_KEYSPACE;
 
 /// Panics unless the part is what [`Part`] promises, over what lies below.
@@ -57,27 +58,30 @@ fn check_node(
     let first = entries.len();
     let (height, recorded_bytes, len) = match node {
         Node::Leaf(leaf) => {
-            entries.extend_from_slice(&leaf.entries);
-            (0, leaf.bytes, leaf.entries.len())
+            check_array(source, &leaf.entries);
+            entries.extend_from_slice(leaf.entries.entries());
+            (0, leaf.bytes, leaf.entries.entries().len())
         }
         Node::Inner(inner) => {
+            check_array(source, &inner.lows);
+            let lows = inner.lows.entries();
             let mut heights = BTreeSet::new();
             for (index, child) in inner.children.iter().enumerate() {
                 let before = entries.len();
-                heights.insert(check_node(source, &child.node, false, entries).0);
+                heights.insert(check_node(source, child, false, entries).0);
                 if index > 0 {
-                    let low = source.key(child.low);
+                    let low = source.key(lows[index - 1]);
                     assert!(source.key(entries[before - 1]) < low, "a low bound");
                     assert!(low <= source.key(entries[before]), "a low bound");
                 }
             }
             assert_eq!(heights.len(), 1, "leaves of several depths");
+            assert_eq!(lows.len() + 1, inner.children.len());
             assert!(!is_root || inner.children.len() > 1, "a root of one child");
             let height = heights.first().expect("there is one") + 1;
             (height, inner.bytes, inner.children.len())
         }
     };
-    assert!(len <= FANOUT, "a node of {len}");
     assert!(len > 0 || (is_root && height == 0), "an empty node");
     let content = entries[first..].iter();
     let bytes: usize = content
@@ -88,6 +92,16 @@ fn check_node(
         .sum();
     assert_eq!(bytes, recorded_bytes, "the content of a node");
     (height, bytes)
+}
+
+/// Checks that an array finds each of its keys.
+fn check_array(source: Source<'_>, array: &KeyArray) {
+    assert!(array.entries().len() < FANOUT, "a full node");
+    for (index, &entry) in array.entries().iter().enumerate() {
+        let key = source.key(entry);
+        assert_eq!(array.count_before(source, Position::before(key)), index);
+        assert_eq!(array.count_before(source, Position::after(key)), index + 1);
+    }
 }
 
 /// Keys that live below.
@@ -138,9 +152,7 @@ fn count_nodes(node: &Node) -> usize {
         Node::Leaf(_) => 1,
         Node::Inner(inner) => {
             let children = inner.children.iter();
-            1 + children
-                .map(|child| count_nodes(&child.node))
-                .sum::<usize>()
+            1 + children.map(count_nodes).sum::<usize>()
         }
     }
 }
@@ -225,7 +237,7 @@ fn erased_entries_leave_no_nodes() {
     let snapshot = part.snapshot();
     let full = count_nodes(part.tree.root());
     assert!(
-        full < ENTRIES as usize / 31 + 30,
+        full < ENTRIES as usize / 29,
         "{full} nodes: ascending keys fill them"
     );
     for number in 0..ENTRIES - 1 {
