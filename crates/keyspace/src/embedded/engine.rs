@@ -1,16 +1,26 @@
-//! The engine: one version clock, one queue of commits, one thread that commits them.
+//! The engine: one version clock, one queue of commits, and three threads that commit them.
 //!
 //! ```text
 //!  transactions                    the engine, one per store
 //!  read version, snapshot   <----  Timeline: versions, published states
-//!  commit request           ---->  Queue ----> Committer: 1 take a batch
-//!                                                         2 take its commit version
-//!                                                         3 resolve each against the History
-//!                                                         4 apply the effects of the rest to the Store, flush
+//!  commit request           ---->  Queue ----> Resolver: 1 take a commit version
+//!                                                        2 judge each commit against the History
+//!                                                        3 apply its writes to the Window
+//!                                                  |
+//!                                               Pipeline: the open batch
+//!                                                  |
+//!                                              Publisher: 4 write the batch to the log, flush
 //!                                                         5 publish the state
 //!                                                         6 tell watches
-//!  verdict                  <---------------------------- 7 acknowledge
+//!  verdict                  <---------------------------- 7 answer
+//!                                                  |
+//!                                             Checkpoints: parts of the window that are full
+//!                                                  |
+//!                                           Checkpointer: 8 move them to the tree, free the log
 //! ```
+//!
+//! Commits that arrive while the publisher writes join one open batch, so that they share one frame and
+//! one flush.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -22,8 +32,12 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Options;
-use super::committer::Committer;
+use super::checkpoint::{Checkpointer, Checkpoints};
+use super::history::History;
+use super::pipeline::Pipeline;
+use super::publisher::Publisher;
 use super::queue::{PendingCommit, Queue};
+use super::resolver::Resolver;
 use super::store::Store;
 use super::timeline::Timeline;
 use super::watch::{Registry, Watches};
@@ -34,54 +48,101 @@ use crate::transaction::Commit;
 pub(super) use super::queue::CommitRequest;
 pub(super) use super::snapshot::Snapshot;
 
-/// A running store. Dropping it commits what was sent, ends the thread and closes the file.
+/// A running store. Dropping it commits what was sent, ends the threads and closes the file.
 pub(super) struct Engine {
     shared: Arc<Shared>,
     watches: Watches,
-    /// The committer's thread. Taken by who shuts the engine down.
-    committer: Mutex<Option<JoinHandle<Result<()>>>>,
+    /// Taken when the engine is shut down.
+    threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// The version before the first one of this opening.
     opened_at: i64,
 }
 
-/// What the committer and the transactions share.
+/// What the threads and the transactions share.
 pub(super) struct Shared {
     timeline: Timeline,
     queue: Queue,
+    pipeline: Pipeline,
+    checkpoints: Checkpoints,
     registry: Arc<Registry>,
 }
 
 impl Engine {
-    /// Starts the clock and the committer's thread.
+    /// Starts the clock and the threads.
     pub(super) fn start(store: Store, options: &Options) -> io::Result<Self> {
-        let (mut engine, committer) = Self::prepare(store, options).map_err(io::Error::other)?;
-        let thread = thread::Builder::new()
-            .name("keyspace-committer".to_owned())
-            .spawn(|| committer.run())?;
-        engine.committer = Mutex::new(Some(thread));
+        let (engine, committer) = Self::prepare(store, options);
+        let spawned = engine.spawn_all(committer);
+        // Those that were spawned would wait for the others.
+        spawned.inspect_err(|_| drop(engine.shared.end(Code::TRANSACTION_CANCELLED.into())))?;
         Ok(engine)
     }
 
-    /// Starts the clock, and leaves the commits to whoever drives the committer.
-    pub(super) fn prepare(
-        store: Store,
-        options: &Options,
-    ) -> Result<(Self, Committer), redb::Error> {
-        let rows = store.rows()?;
-        let opened_at = store.last_version();
+    /// Starts the clock, and leaves the commits to whatever drives the committer.
+    pub(super) fn prepare(store: Store, options: &Options) -> (Self, Committer) {
+        let mut window = store.window;
+        let timeline = Timeline::new(
+            options.environment.clone(),
+            store.version,
+            window.parts(),
+            store.tree,
+        );
         let shared = Arc::new(Shared {
-            timeline: Timeline::new(options.environment.clone(), opened_at, rows),
+            timeline,
             queue: Queue::new(options.queue_bytes),
+            pipeline: Pipeline::default(),
+            checkpoints: Checkpoints::new(options.window_bytes),
             registry: Arc::default(),
         });
-        let committer = Committer::new(shared.clone(), store, options);
+        let history = History::new(store.version, options.history_bytes);
+        let (journal, durability) = (store.journal, options.durability);
+        let committer = Committer {
+            resolver: Resolver::new(shared.clone(), history, window),
+            publisher: Publisher::new(shared.clone(), journal, durability, store.version),
+            checkpointer: Checkpointer::new(shared.clone(), store.files),
+        };
+        for checkpoint in store.replayed {
+            shared.checkpoints.push(checkpoint);
+        }
         let engine = Self {
             watches: Watches::new(shared.clone()),
             shared,
-            committer: Mutex::default(),
-            opened_at,
+            threads: Mutex::default(),
+            opened_at: store.version,
         };
-        Ok((engine, committer))
+        (engine, committer)
+    }
+
+    fn spawn_all(&self, committer: Committer) -> io::Result<()> {
+        let Committer {
+            resolver,
+            publisher,
+            checkpointer,
+        } = committer;
+        self.spawn("keyspace-checkpointer", |_| checkpointer.run())?;
+        self.spawn("keyspace-publisher", |_| publisher.run())?;
+        self.spawn("keyspace-resolver", |shared| {
+            let last_part = resolver.run()?;
+            shared.pipeline.close(Some(last_part));
+            Ok(())
+        })
+    }
+
+    fn spawn(
+        &self,
+        name: &str,
+        run: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let shared = self.shared.clone();
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let guard = EndOnPanic(&shared);
+                let ended = run(&shared);
+                drop(guard);
+                ended
+            })?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 
     /// Returns the version before the first one of this opening.
@@ -92,6 +153,9 @@ impl Engine {
     /// Gives a read version, at least every commit version acknowledged before, and what to read.
     pub(super) fn read_version(&self) -> Result<(i64, Snapshot)> {
         let (version, state) = self.shared.timeline.read_version()?;
+        if self.shared.timeline.wants_claim() {
+            self.shared.pipeline.call_publisher();
+        }
         Ok((version, Snapshot::new(version, state, self.shared.clone())))
     }
 
@@ -133,19 +197,21 @@ impl Engine {
         self.shared.timeline.environment()
     }
 
-    /// Commits what was sent, ends the thread, closes the file. Blocks until that is done. Fails
-    /// if the store had failed, or its last flush does; a second call has nothing left to do.
+    /// Commits what was sent, ends the threads, closes the file. Blocks until that is done. Fails
+    /// if the store had failed, or fails now; a second call has nothing left to do.
     pub(super) fn shut_down(&self) -> Result<()> {
-        let mut committer = self.committer.lock();
+        let threads = std::mem::take(&mut *self.threads.lock());
         self.shared.queue.close();
         let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
-        // Who is woken by the committer may drop the last handle there. The thread ends by itself.
-        let elsewhere = committer.take().filter(|thread| !is_here(thread));
-        match elsewhere.map(JoinHandle::join) {
-            Some(Ok(ended)) => ended,
-            Some(Err(_panic)) => self.shared.timeline.check(),
-            None => Ok(()),
+        // A thread of the engine wakes tasks, which may drop the last handle. The threads end by themselves.
+        if threads.iter().any(is_here) {
+            return Ok(());
         }
+        let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+        ended.into_iter().try_for_each(|ended| match ended {
+            Ok(ended) => ended,
+            Err(_panic) => self.shared.timeline.check(),
+        })
     }
 
     fn send(&self, request: CommitRequest) -> Result<oneshot::Receiver<Result<Commit>>> {
@@ -170,6 +236,36 @@ impl Engine {
     }
 }
 
+/// What commits: on three threads, or step by step.
+pub(super) struct Committer {
+    resolver: Resolver,
+    publisher: Publisher,
+    checkpointer: Checkpointer,
+}
+
+#[cfg(test)]
+impl Committer {
+    /// Does everything that there is to do, on this thread.
+    pub(super) fn step(&mut self) -> Result<()> {
+        self.resolver.step()?;
+        self.publisher.step()?;
+        while self.checkpointer.step()? {}
+        Ok(())
+    }
+}
+
+/// Ends the store if a thread of the engine panics.
+struct EndOnPanic<'a>(&'a Shared);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0
+                .poison(io::Error::other("a thread of the store panicked"));
+        }
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         // Whoever wants to know whether the last flush succeeded closes the store.
@@ -184,6 +280,14 @@ impl Shared {
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    pub(super) fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    pub(super) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
     }
 
     pub(super) fn registry(&self) -> &Arc<Registry> {
@@ -207,9 +311,14 @@ impl Shared {
     /// Ends the store: everything that waits, and everything later, gets the error returned. That
     /// is `error` unless the store had ended before.
     pub(super) fn end(&self, error: Error) -> Error {
-        // The reason comes first: closing the queue ends the committer, which gives its own.
+        // The reason comes first: the threads end once their queues are closed, and look for it.
         let error = self.timeline.end(error);
         self.queue.close();
+        self.pipeline.close(None);
+        self.checkpoints.abandon();
+        if let Some(batch) = self.pipeline.take() {
+            batch.answer_unknown();
+        }
         for commit in self.queue.take_all() {
             // Who has stopped waiting does not hear of it.
             let _ = commit.verdict.send(Err(error.clone()));

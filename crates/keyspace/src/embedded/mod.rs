@@ -35,19 +35,23 @@
 
 mod arena;
 mod atomic;
-mod committer;
-mod effect;
+mod checkpoint;
 mod engine;
 mod file;
 mod files;
 mod held;
 mod history;
+mod journal;
+mod layers;
 mod log;
 mod meta;
+mod pipeline;
+mod publisher;
 mod queue;
 mod ranges;
 mod read;
 mod refusal;
+mod resolver;
 mod snapshot;
 mod sorted_map;
 mod state;
@@ -60,6 +64,7 @@ mod transaction;
 mod tree;
 mod view;
 mod watch;
+mod window;
 mod write_map;
 
 use std::fmt;
@@ -113,6 +118,7 @@ pub enum Durability {
 pub struct Options {
     durability: Durability,
     cache_bytes: usize,
+    window_bytes: usize,
     history_bytes: usize,
     queue_bytes: usize,
     environment: Environment,
@@ -125,7 +131,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Begins with [`Durability::Immediate`], 64 MiB each for cache, history and queue, and the
+    /// Begins with [`Durability::Immediate`], 64 MiB each for cache, window, history and queue, and the
     /// machine's own environment.
     #[must_use]
     pub fn new() -> Self {
@@ -133,6 +139,7 @@ impl Options {
         Self {
             durability: Durability::default(),
             cache_bytes: DEFAULT_BYTES,
+            window_bytes: DEFAULT_BYTES,
             history_bytes: DEFAULT_BYTES,
             queue_bytes: DEFAULT_BYTES,
             environment: Environment::system(),
@@ -150,6 +157,14 @@ impl Options {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Sets how much memory recent writes may take, which are in the log and not in the tree. A quarter of
+    /// it at a time is moved to the tree. When moving is too slow, commits wait.
+    #[must_use]
+    pub fn window_bytes(mut self, bytes: usize) -> Self {
+        self.window_bytes = bytes;
         self
     }
 
@@ -214,6 +229,7 @@ impl Options {
     fn setup(&self) -> Setup {
         Setup {
             cache_bytes: self.cache_bytes,
+            window_bytes: self.window_bytes,
             log: Sizes::default(),
             env: self.environment.clone(),
         }

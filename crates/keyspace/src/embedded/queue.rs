@@ -1,7 +1,6 @@
-//! The queue of commits between the transactions and the committer.
+//! The queue of commits between the transactions and the resolver.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -12,11 +11,11 @@ use crate::error::{Code, Result};
 use crate::mutation::MutationOp;
 use crate::transaction::Commit;
 
-/// The most transactions in a batch.
-const BATCH_TRANSACTIONS: usize = 1024;
+/// From how many transactions on a batch takes no further one.
+pub(super) const BATCH_TRANSACTIONS: usize = 1024;
 
 /// The size at which a batch takes no further transaction, in bytes.
-const BATCH_BYTES: usize = 4 << 20;
+pub(super) const BATCH_BYTES: usize = 4 << 20;
 
 /// A write, as a commit carries it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,10 +81,10 @@ pub(super) struct PendingCommit {
     pub(super) verdict: oneshot::Sender<Result<Commit>>,
 }
 
-/// The commits that wait for the committer.
+/// The commits that wait for the resolver.
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
-    /// Told when a commit arrives while the committer is idle, and when the queue closes.
+    /// Told when a commit arrives while the resolver is idle, and when the queue closes.
     wake: Condvar,
     limit_bytes: usize,
 }
@@ -95,7 +94,7 @@ struct Waiting {
     /// Each with its size.
     commits: VecDeque<(PendingCommit, usize)>,
     bytes: usize,
-    committer_is_idle: bool,
+    resolver_is_idle: bool,
     is_closed: bool,
 }
 
@@ -120,7 +119,7 @@ impl Queue {
         }
         waiting.bytes += bytes;
         waiting.commits.push_back((commit, bytes));
-        let wakes = std::mem::take(&mut waiting.committer_is_idle);
+        let wakes = std::mem::take(&mut waiting.resolver_is_idle);
         drop(waiting);
         if wakes {
             self.wake.notify_one();
@@ -128,35 +127,31 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for commits and takes as many as one batch may hold. Returns an empty batch after
-    /// `idle_limit` without any, and `None` once the queue is closed and empty.
-    pub(super) fn take_batch(&self, idle_limit: Option<Duration>) -> Option<Vec<PendingCommit>> {
+    /// Waits for commits. Returns false once the queue is closed and empty.
+    pub(super) fn wait(&self) -> bool {
         let mut waiting = self.waiting();
-        while waiting.commits.is_empty() {
-            if waiting.is_closed {
-                return None;
-            }
-            waiting.committer_is_idle = true;
-            let Some(idle_limit) = idle_limit else {
-                self.wake.wait(&mut waiting);
-                continue;
-            };
-            if self.wake.wait_for(&mut waiting, idle_limit).timed_out() {
-                break;
-            }
+        while waiting.commits.is_empty() && !waiting.is_closed {
+            waiting.resolver_is_idle = true;
+            self.wake.wait(&mut waiting);
         }
-        waiting.committer_is_idle = false;
-        let mut batch = Vec::new();
-        let mut batch_bytes = 0;
-        while batch.len() < BATCH_TRANSACTIONS
-            && batch_bytes < BATCH_BYTES
+        waiting.resolver_is_idle = false;
+        !waiting.commits.is_empty()
+    }
+
+    /// Takes commits that wait, as many as one batch may hold.
+    pub(super) fn take(&self) -> Vec<PendingCommit> {
+        let mut waiting = self.waiting();
+        let mut taken = Vec::new();
+        let mut taken_bytes = 0;
+        while taken.len() < BATCH_TRANSACTIONS
+            && taken_bytes < BATCH_BYTES
             && let Some((commit, bytes)) = waiting.commits.pop_front()
         {
             waiting.bytes -= bytes;
-            batch_bytes += bytes;
-            batch.push(commit);
+            taken_bytes += bytes;
+            taken.push(commit);
         }
-        Some(batch)
+        taken
     }
 
     /// Takes no further commits in. Those that wait can still be taken.
@@ -208,22 +203,22 @@ mod tests {
         for _ in 0..BATCH_TRANSACTIONS + 1 {
             queue.push(commit(0)).unwrap();
         }
-        assert_eq!(queue.take_batch(None).unwrap().len(), BATCH_TRANSACTIONS);
-        assert_eq!(queue.take_batch(None).unwrap().len(), 1);
+        assert_eq!(queue.take().len(), BATCH_TRANSACTIONS);
+        assert_eq!(queue.take().len(), 1);
         for _ in 0..3 {
             queue.push(commit(BATCH_BYTES / 2)).unwrap();
         }
-        assert_eq!(queue.take_batch(None).unwrap().len(), 2);
-        assert_eq!(queue.take_batch(None).unwrap().len(), 1);
+        assert_eq!(queue.take().len(), 2);
+        assert_eq!(queue.take().len(), 1);
     }
 
     #[test]
-    fn a_queue_over_its_limit_refuses_commits_until_the_committer_has_taken_some() {
+    fn a_queue_over_its_limit_refuses_commits_until_the_resolver_has_taken_some() {
         let queue = Queue::new(1000);
         queue.push(commit(600)).unwrap();
         queue.push(commit(600)).unwrap();
         assert_eq!(code(queue.push(commit(0))), 1042);
-        queue.take_batch(None).unwrap();
+        queue.take();
         queue.push(commit(0)).unwrap();
     }
 
@@ -251,13 +246,7 @@ mod tests {
         queue.push(commit(0)).unwrap();
         queue.close();
         assert_eq!(code(queue.push(commit(0))), 1025);
-        assert_eq!(queue.take_batch(None).unwrap().len(), 1);
-        assert!(queue.take_batch(None).is_none());
-    }
-
-    #[test]
-    fn an_idle_limit_ends_in_an_empty_batch() {
-        let queue = Queue::new(1000);
-        assert!(queue.take_batch(Some(Duration::ZERO)).unwrap().is_empty());
+        assert_eq!(queue.take().len(), 1);
+        assert!(!queue.wait());
     }
 }

@@ -7,41 +7,52 @@ use parking_lot::RwLock;
 use redb::StorageError;
 
 use super::engine::Shared;
-use super::tree::{Rows, guarded};
+use super::layers::{Checkpointed, Layers, PartId, Parts};
+use super::tree::{Rows as TreeRows, guarded};
 use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 
-/// The rows as one commit left them.
+/// The rows as one batch left them.
 pub(super) struct State {
     version: i64,
-    /// Emptied once no transaction may read it any more, so that a transaction forgotten somewhere
-    /// does not keep old pages for ever.
-    rows: RwLock<Option<Rows>>,
+    /// The number of the newest part.
+    newest: PartId,
+    /// Emptied once no transaction may read it any more, so that a transaction that was forgotten does not
+    /// keep old pages and parts for ever.
+    layers: RwLock<Option<Layers<Arc<TreeRows>>>>,
 }
 
 impl State {
-    pub(super) fn new(version: i64, rows: Rows) -> Self {
+    pub(super) fn new(version: i64, parts: Parts, tree: &Checkpointed) -> Self {
         Self {
             version,
-            rows: RwLock::new(Some(rows)),
+            newest: parts.newest,
+            layers: RwLock::new(Some(parts.over(tree))),
         }
     }
 
-    /// Returns the version of the commit.
+    /// Returns the version of the batch.
     pub(super) fn version(&self) -> i64 {
         self.version
     }
 
+    /// Reads from `tree` what a checkpoint has moved there, after a read that is under way.
+    pub(super) fn rebase(&self, tree: &Checkpointed) {
+        if let Some(layers) = &mut *self.layers.write() {
+            tree.take_over(layers, self.newest);
+        }
+    }
+
     /// Lets go of the rows, after a read that is under way.
     pub(super) fn empty(&self) {
-        *self.rows.write() = None;
+        *self.layers.write() = None;
     }
 }
 
 #[cfg(test)]
 impl State {
     pub(super) fn is_empty(&self) -> bool {
-        self.rows.read().is_none()
+        self.layers.read().is_none()
     }
 }
 
@@ -66,10 +77,7 @@ impl Snapshot {
 
     /// Reads a key.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        self.read(|rows| {
-            let value = rows.get(key)?;
-            Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
-        })
+        self.read(|layers| layers.get(key))
     }
 
     /// Reads up to `max_rows` rows `begin <= key < end`, from the end backwards if `reverse`.
@@ -80,35 +88,19 @@ impl Snapshot {
         reverse: bool,
         max_rows: usize,
     ) -> Result<Vec<KeyValue>> {
-        if begin >= end {
-            return Ok(Vec::new());
-        }
-        self.read(|rows| {
-            let mut range = rows.range(begin..end)?;
-            let next = || {
-                if reverse {
-                    range.next_back()
-                } else {
-                    range.next()
-                }
-            };
-            std::iter::from_fn(next)
-                .take(max_rows)
-                .map(|row| {
-                    let (key, value) = row?;
-                    Ok(KeyValue::new(key.value(), value.value()))
-                })
-                .collect()
-        })
+        self.read(|layers| layers.scan(begin, end, reverse, max_rows))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Rows) -> Result<T, StorageError>) -> Result<T> {
+    fn read<T>(
+        &self,
+        read: impl FnOnce(&Layers<Arc<TreeRows>>) -> Result<T, StorageError>,
+    ) -> Result<T> {
         if self.shared.timeline().is_too_old(self.version) {
             return Err(Code::TRANSACTION_TOO_OLD.into());
         }
         let answer = {
-            let rows = self.state.rows.read();
-            rows.as_ref().map(|rows| guarded(|| Ok(read(rows)?)))
+            let layers = self.state.layers.read();
+            layers.as_ref().map(|layers| guarded(|| Ok(read(layers)?)))
         };
         match answer {
             Some(Ok(answer)) => Ok(answer),

@@ -6,14 +6,15 @@
 //! what can be seen:
 //!
 //! 1. A commit version is greater than every version given before it.
-//! 2. While a commit is in flight, read versions stay below its version: none may claim to see it.
+//! 2. While commits are in flight, read versions stay below the oldest one's: none may claim to see it.
 //! 3. Otherwise a read version is at least the newest commit version.
 //!
 //! A fourth keeps them in order from one opening to the next, which begins
 //! [`RECOVERY_VERSIONS`] after the newest version on disk:
 //!
-//! 4. The clock stands still [`LEAD_VERSIONS`] after the newest version on disk, until a commit is
-//!    flushed. The time it stood still is not made up for.
+//! 4. The clock stands still [`LEAD_VERSIONS`] after the newest version on disk, until a later one is
+//!    flushed. The time it stood still is not made up for. An idle store writes versions to its log so
+//!    that the clock goes on, if anything asks for it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -22,8 +23,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::layers::{Checkpointed, Parts};
 use super::snapshot::State;
-use super::tree::Rows;
 use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
@@ -40,6 +41,9 @@ const IDLE_VERSIONS: i64 = VERSIONS_PER_SECOND / 4;
 /// is for the commits that get the next version while it stands still, one each.
 const LEAD_VERSIONS: i64 = RECOVERY_VERSIONS / 2;
 
+/// How near the clock may come to the point where it stands still before a version is claimed.
+const CLAIM_VERSIONS: i64 = LEAD_VERSIONS / 2;
+
 /// [`Timeline::in_flight`] while no commit is.
 const NONE: i64 = i64::MAX;
 
@@ -53,13 +57,17 @@ pub(super) struct Timeline {
     base: AtomicI64,
     /// Where the clock stands still. Written under `line`, read also without it.
     horizon: AtomicI64,
-    /// The version being committed. Written under `line`, read also without it.
+    /// The oldest version being committed. Written under `line`, read also without it.
     in_flight: AtomicI64,
     line: Mutex<Line>,
 }
 
 struct Line {
     last_given: i64,
+    /// The versions being committed, oldest first.
+    in_flight: VecDeque<i64>,
+    /// What states are made over.
+    tree: Checkpointed,
     /// The newest published states, oldest first. The last one is what new transactions read.
     reachable: VecDeque<Arc<State>>,
     /// Older states that transactions still hold, each with the version of the next state.
@@ -69,8 +77,13 @@ struct Line {
 }
 
 impl Timeline {
-    /// Starts the clock at `base`, a commit version on disk, with the rows as they were left then.
-    pub(super) fn new(environment: Environment, base: i64, rows: Rows) -> Self {
+    /// Starts the clock at `base`, a version on disk, with the rows as they were left then.
+    pub(super) fn new(
+        environment: Environment,
+        base: i64,
+        parts: Parts,
+        tree: Checkpointed,
+    ) -> Self {
         let origin = environment.now();
         Self {
             environment,
@@ -80,7 +93,9 @@ impl Timeline {
             in_flight: AtomicI64::new(NONE),
             line: Mutex::new(Line {
                 last_given: base,
-                reachable: VecDeque::from([Arc::new(State::new(base, rows))]),
+                in_flight: VecDeque::new(),
+                reachable: VecDeque::from([Arc::new(State::new(base, parts, &tree))]),
+                tree,
                 held: VecDeque::new(),
                 ended: None,
             }),
@@ -127,8 +142,14 @@ impl Timeline {
         let mut line = self.line();
         let version = self.clock().max(line.last_given + 1);
         line.last_given = version;
-        self.in_flight.store(version, Ordering::Relaxed);
+        line.in_flight.push_back(version);
+        self.note_in_flight(&line);
         version
+    }
+
+    /// Returns whether the clock is about to stand still for want of a version on disk.
+    pub(super) fn wants_claim(&self) -> bool {
+        self.running() > self.horizon.load(Ordering::Relaxed) - CLAIM_VERSIONS
     }
 
     /// Takes note that `version` is on disk, and with it everything before.
@@ -141,14 +162,15 @@ impl Timeline {
             .store(version + LEAD_VERSIONS, Ordering::Release);
     }
 
-    /// Makes the rows that the commit in flight left what new transactions read.
-    pub(super) fn publish(&self, version: i64, rows: Rows) {
-        let state = Arc::new(State::new(version, rows));
+    /// Makes what the oldest batch in flight left what new transactions read.
+    pub(super) fn publish(&self, version: i64, parts: Parts) {
         let mut line = self.line();
-        self.in_flight.store(NONE, Ordering::Relaxed);
+        self.land(&mut line, version);
         if line.ended.is_some() {
             return;
         }
+        // Over the tree of now: a checkpoint may have moved parts since the batch was resolved.
+        let state = Arc::new(State::new(version, parts, &line.tree));
         line.reachable.push_back(state);
         let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
         drop(line);
@@ -156,10 +178,36 @@ impl Timeline {
         expired.iter().for_each(|state| state.empty());
     }
 
-    /// Ends the commit in flight, of which nothing is to be published.
-    pub(super) fn abandon_commit(&self) {
-        let _line = self.line();
-        self.in_flight.store(NONE, Ordering::Relaxed);
+    /// Ends the oldest batch in flight, of which nothing is to be published.
+    pub(super) fn abandon_commit(&self, version: i64) {
+        self.land(&mut self.line(), version);
+    }
+
+    /// Returns the tree as the last checkpoint left it.
+    pub(super) fn tree(&self) -> Checkpointed {
+        self.line().tree.clone()
+    }
+
+    /// Reads from `tree` what a checkpoint has moved there.
+    pub(super) fn rebase(&self, tree: &Checkpointed) {
+        let states = {
+            let mut line = self.line();
+            line.tree = tree.clone();
+            line.reachable.clone()
+        };
+        states.iter().for_each(|state| state.rebase(tree));
+    }
+
+    /// Lets go of the states that no transaction may read any more.
+    pub(super) fn expire(&self) {
+        let mut line = self.line();
+        if line.ended.is_some() {
+            return;
+        }
+        let oldest = self.clock().min(self.in_flight.load(Ordering::Relaxed));
+        let expired = line.expire(oldest - TRANSACTION_LIFE_VERSIONS);
+        drop(line);
+        expired.iter().for_each(|state| state.empty());
     }
 
     /// Answers everything with the error returned from now on, and lets go of all rows. That is
@@ -193,7 +241,20 @@ impl Timeline {
         version
     }
 
-    fn clock(&self) -> i64 {
+    /// Takes the oldest batch in flight away.
+    fn land(&self, line: &mut Line, version: i64) {
+        let landed = line.in_flight.pop_front();
+        assert_eq!(landed, Some(version), "batches land in their order");
+        self.note_in_flight(line);
+    }
+
+    fn note_in_flight(&self, line: &Line) {
+        let oldest = line.in_flight.front().copied().unwrap_or(NONE);
+        self.in_flight.store(oldest, Ordering::Relaxed);
+    }
+
+    /// Returns the version that it is now.
+    pub(super) fn clock(&self) -> i64 {
         // In this order: whoever sees a new horizon sees the base that belongs to it.
         let horizon = self.horizon.load(Ordering::Acquire);
         self.running().min(horizon)
@@ -250,10 +311,13 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use redb::backends::InMemoryBackend;
 
-    use super::super::log::segment::Sizes;
-    use super::super::store::{Flush, Setup, Store};
+    use super::super::layers::Window;
+    use super::super::store::Store;
+    use super::super::tests::setup;
     use super::*;
     use crate::env::ManualClock;
 
@@ -262,26 +326,20 @@ mod tests {
     struct Fixture {
         clock: ManualClock,
         timeline: Timeline,
-        store: Store,
+        window: RefCell<Window>,
     }
 
     impl Fixture {
         fn new() -> Self {
             let clock = ManualClock::new();
             let environment = Environment::seeded(0, Arc::new(clock.clone()));
-            let setup = Setup {
-                cache_bytes: 1 << 20,
-                log: Sizes::default(),
-                env: environment.clone(),
-            };
-            let mut store = Store::create(InMemoryBackend::new(), &setup).unwrap();
-            store.apply(LIFE, &[], Flush::Now).unwrap();
-            let rows = store.rows().unwrap();
-            let timeline = Timeline::new(environment, store.last_version(), rows);
+            let Store {
+                tree, mut window, ..
+            } = Store::create(InMemoryBackend::new(), &setup()).unwrap();
             Self {
                 clock,
-                timeline,
-                store,
+                timeline: Timeline::new(environment, LIFE, window.parts(), tree),
+                window: RefCell::new(window),
             }
         }
 
@@ -292,8 +350,13 @@ mod tests {
 
         fn commit(&self) -> i64 {
             let version = self.timeline.begin_commit();
-            self.timeline.publish(version, self.store.rows().unwrap());
+            self.publish(version);
             version
+        }
+
+        fn publish(&self, version: i64) {
+            let parts = self.window.borrow_mut().parts();
+            self.timeline.publish(version, parts);
         }
 
         fn read_version(&self) -> i64 {
@@ -325,7 +388,7 @@ mod tests {
         let (read_version, state) = it.timeline.read_version().unwrap();
         assert_eq!(read_version, version - 1);
         assert_eq!(state.version(), LIFE);
-        it.timeline.abandon_commit();
+        it.timeline.abandon_commit(version);
         assert_eq!(it.read_version(), LIFE + 2 * IDLE_VERSIONS);
     }
 
@@ -336,7 +399,7 @@ mod tests {
         let version = it.timeline.begin_commit();
         it.advance(2 * LIFE);
         assert!(!it.timeline.is_too_old(read_version));
-        it.timeline.publish(version, it.store.rows().unwrap());
+        it.publish(version);
         assert!(it.timeline.is_too_old(read_version));
     }
 

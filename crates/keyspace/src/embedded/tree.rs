@@ -8,13 +8,11 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use bytes::Bytes;
-use redb::{Database, ReadableDatabase, StorageBackend, Table, TableDefinition, WriteTransaction};
+use redb::{Database, ReadableDatabase, StorageBackend, Table, TableDefinition};
 
-use super::effect::Values;
-use super::log::effect::Effect;
 use super::meta::{META_KEY, Meta};
 use super::refusal::refusal;
+use super::window::{Entry, Part, PartSnapshot};
 use crate::error::OpenError;
 
 const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("keyspace.rows");
@@ -51,7 +49,7 @@ impl Tree {
     ) -> Result<Self, redb::Error> {
         let database = open_database(backend, cache_bytes)?;
         let tree = Self { database };
-        tree.checkpoint(meta)?;
+        guarded(|| tree.apply(&Part::new().freeze(), meta))?;
         Ok(tree)
     }
 
@@ -70,69 +68,21 @@ impl Tree {
         Ok((Self { database }, Meta::decode(&meta, path)?))
     }
 
-    /// Applies effects in order and writes `meta`. With no durability, the next
-    /// [checkpoint](Self::checkpoint) makes them durable; redb may do so earlier, hence the record.
-    pub(super) fn apply<'a>(
-        &self,
-        effects: impl IntoIterator<Item = Effect<'a>>,
-        meta: &Meta,
-        durability: redb::Durability,
-    ) -> Result<(), redb::Error> {
-        self.commit(effects, meta, |transaction| {
-            Ok(transaction.set_durability(durability)?)
-        })
-    }
-
-    /// Writes `meta` and everything that was applied to the file, with what it takes to open it at once after
-    /// a crash.
-    pub(super) fn checkpoint(&self, meta: &Meta) -> Result<(), redb::Error> {
-        self.commit([], meta, |transaction| {
-            transaction.set_quick_repair(true);
-            Ok(())
-        })
-    }
-
-    fn commit<'a>(
-        &self,
-        effects: impl IntoIterator<Item = Effect<'a>>,
-        meta: &Meta,
-        prepare: impl FnOnce(&mut WriteTransaction) -> Result<(), redb::Error>,
-    ) -> Result<(), redb::Error> {
-        guarded(|| {
-            let mut transaction = self.database.begin_write()?;
-            prepare(&mut transaction)?;
-            let mut rows = transaction.open_table(ROWS)?;
-            for effect in effects {
-                write(&mut rows, effect)?;
-            }
-            drop(rows);
-            let meta = meta.encode();
-            transaction.open_table(META)?.insert(META_KEY, &meta[..])?;
-            Ok(transaction.commit()?)
-        })
-    }
-
-    /// Reads the values of keys as the last batch left them.
-    pub(super) fn values<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a Bytes>,
-    ) -> Result<Values, redb::Error> {
-        let mut keys = keys.peekable();
-        if keys.peek().is_none() {
-            return Ok(Values::new());
+    /// Writes a part and `meta`, durably, with what it takes to open the file at once after a crash.
+    pub(super) fn apply(&self, part: &PartSnapshot, meta: &Meta) -> Result<(), redb::Error> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_quick_repair(true);
+        let mut rows = transaction.open_table(ROWS)?;
+        for entry in part.entries() {
+            write(&mut rows, entry)?;
         }
-        guarded(|| {
-            let rows = self.rows()?;
-            keys.map(|key| {
-                let value = rows.get(&key[..])?;
-                let value = value.map(|value| Bytes::copy_from_slice(value.value()));
-                Ok((key.clone(), value))
-            })
-            .collect()
-        })
+        drop(rows);
+        let meta = meta.encode();
+        transaction.open_table(META)?.insert(META_KEY, &meta[..])?;
+        Ok(transaction.commit()?)
     }
 
-    /// Returns the rows as the last batch left them.
+    /// Returns the rows as the last part left them.
     pub(super) fn rows(&self) -> Result<Rows, redb::Error> {
         Ok(self.database.begin_read()?.open_table(ROWS)?)
     }
@@ -153,16 +103,12 @@ fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
     Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
 }
 
-fn write(rows: &mut Table<'_, &[u8], &[u8]>, effect: Effect<'_>) -> Result<(), redb::StorageError> {
-    match effect {
-        Effect::Set { key, value } => {
+fn write(rows: &mut Table<'_, &[u8], &[u8]>, entry: Entry<'_>) -> Result<(), redb::StorageError> {
+    match entry {
+        Entry::Set { key, value } => {
             rows.insert(key, value)?;
         }
-        // Removing one row is much cheaper than walking a range that holds one.
-        Effect::Clear { key } => {
-            rows.remove(key)?;
-        }
-        Effect::ClearRange { begin, end } => {
+        Entry::Gap { begin, end } => {
             rows.retain_in(begin..end, |_, _| false)?;
         }
     }

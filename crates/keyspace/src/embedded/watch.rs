@@ -16,8 +16,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::effect::Effect;
 use super::engine::Shared;
+use super::log::effect::Effect;
 use crate::error::{Code, Error, Result};
 
 /// The watches of a store, to its transactions.
@@ -98,7 +98,7 @@ impl Registry {
     }
 
     /// Returns the watched keys among those that `effects` change.
-    pub(super) fn watched(&self, effects: &[Effect]) -> Vec<Bytes> {
+    pub(super) fn watched<'a>(&self, effects: impl IntoIterator<Item = Effect<'a>>) -> Vec<Bytes> {
         let armed = self.armed();
         let mut watched = Vec::new();
         if armed.is_empty() {
@@ -110,7 +110,7 @@ impl Registry {
                     watched.extend(armed.get_key_value(key).map(|(key, _)| key.clone()));
                 }
                 Effect::ClearRange { begin, end } if begin < end => {
-                    let keys = armed.range::<[u8], _>((Included(&begin[..]), Excluded(&end[..])));
+                    let keys = armed.range::<[u8], _>((Included(begin), Excluded(end)));
                     watched.extend(keys.map(|(key, _)| key.clone()));
                 }
                 Effect::ClearRange { .. } => {}
@@ -331,15 +331,17 @@ mod tests {
                 future
             })
             .into();
-        let watched = |effect| registry.watched(&[effect]);
+        let watched = |effect| registry.watched([effect]);
         let set = |key: &'static str| Effect::Set {
-            key: key.into(),
-            value: Bytes::new(),
+            key: key.as_bytes(),
+            value: b"",
         };
-        let clear = |key: &'static str| Effect::Clear { key: key.into() };
+        let clear = |key: &'static str| Effect::Clear {
+            key: key.as_bytes(),
+        };
         let clear_range = |begin: &'static str, end: &'static str| Effect::ClearRange {
-            begin: begin.into(),
-            end: end.into(),
+            begin: begin.as_bytes(),
+            end: end.as_bytes(),
         };
         assert_eq!(watched(set("a")), ["a"]);
         assert!(watched(set("aa")).is_empty());

@@ -57,6 +57,11 @@ fn encode_length(bytes: &mut Vec<u8>, length: usize) {
 pub(in super::super) struct Effects<'a>(Fields<'a>);
 
 impl<'a> Effects<'a> {
+    /// The effects that were encoded to `body`.
+    pub(super) fn pushed(body: &'a [u8]) -> Self {
+        Self(Fields::new(body))
+    }
+
     /// Checks the body of a batch that is to hold `count` effects.
     ///
     /// # Errors

@@ -106,9 +106,13 @@ impl Record {
     }
 
     /// Returns the bytes of the effects, also after the batch was appended.
-    #[cfg(test)]
     pub(in super::super) fn body(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..self.len]
+    }
+
+    /// Returns the effects, also after the batch was appended.
+    pub(in super::super) fn effects(&self) -> Effects<'_> {
+        Effects::pushed(self.body())
     }
 
     /// Returns how many bytes the frame takes in its segment.

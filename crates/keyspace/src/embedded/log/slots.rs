@@ -120,8 +120,9 @@ impl Slots {
     }
 
     /// Removes every slot for certain. That the store has no log must be on disk by now.
-    pub(in super::super) fn remove_all(self) -> io::Result<()> {
-        for slot in self.segments.into_values().chain(self.free) {
+    pub(in super::super) fn remove_all(&mut self) -> io::Result<()> {
+        let segments = std::mem::take(&mut self.segments);
+        for slot in segments.into_values().chain(self.free.drain(..)) {
             self.files.remove(slot)?;
         }
         self.files.sync_folder()

@@ -17,10 +17,23 @@ pub(in super::super) enum AppendError {
     /// The frame fits into no segment. Nothing was written.
     #[error("a frame of {bytes} bytes fits into no segment of the log")]
     TooLarge { bytes: u64 },
+    /// The disk is full. Nothing was appended: append again when there is room.
+    #[error("the disk has no room for the log")]
+    NoSpace(#[source] io::Error),
     /// The disk failed, now or earlier. The writer appends no more, and what was not flushed may be on
     /// disk or not.
     #[error("the log cannot be written")]
     Io(#[from] io::Error),
+}
+
+impl AppendError {
+    /// Returns the error for a failure to make room for frames: nothing was appended.
+    pub(in super::super) fn of_preparing(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace(error),
+            _ => Self::Io(error),
+        }
+    }
 }
 
 /// Appends to a log. Appending and flushing are two calls: a frame is on disk for certain when the
@@ -91,6 +104,7 @@ impl Writer {
         if !self.is_empty() && self.end + bytes > most {
             self.roll_over()?;
         }
+        self.make_room(bytes)?;
         self.attempt(|writer| writer.write(record))?;
         Ok(())
     }
@@ -110,7 +124,10 @@ impl Writer {
         if self.is_empty() {
             return Ok(());
         }
-        let spare = self.spare.take().ok_or(AppendError::NoSpare)?;
+        if self.spare.is_none() {
+            return Err(AppendError::NoSpare);
+        }
+        self.make_room(SEAL_BYTES)?;
         self.attempt(|writer| writer.write(&mut Record::seal()))?;
         self.flush()?;
         self.begin = Begin {
@@ -118,7 +135,7 @@ impl Writer {
             end: self.end,
             last_frame: self.next_frame - 1,
         };
-        self.segment = spare;
+        self.segment = self.spare.take().ok_or(AppendError::NoSpare)?;
         self.end = FRAMES_START;
         Ok(())
     }
@@ -149,11 +166,25 @@ impl Writer {
     }
 
     fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let end = self.end + bytes.len() as u64;
-        self.grow(end)?;
         self.segment.file.write(self.end, bytes)?;
-        self.end = end;
+        self.end += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Makes room for a frame of some bytes, and for the Begin before it. Appends nothing.
+    fn make_room(&mut self, frame_bytes: u64) -> Result<(), AppendError> {
+        self.check()?;
+        let begin_bytes = if self.is_empty() {
+            BLOCK_BYTES as u64
+        } else {
+            0
+        };
+        let grown = self.grow(self.end + begin_bytes + frame_bytes);
+        grown.map_err(|error| {
+            let error = AppendError::of_preparing(error);
+            self.has_failed = matches!(error, AppendError::Io(_));
+            error
+        })
     }
 
     /// Writes zeros until at least `end` bytes of the segment were written.
@@ -171,11 +202,16 @@ impl Writer {
 
     /// Lets no call succeed after one that has failed.
     fn attempt(&mut self, call: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
-        if self.has_failed {
-            return Err(io::Error::other("an earlier write of the log has failed"));
-        }
+        self.check()?;
         let outcome = call(self);
         self.has_failed = outcome.is_err();
         outcome
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.has_failed {
+            true => Err(io::Error::other("an earlier write of the log has failed")),
+            false => Ok(()),
+        }
     }
 }

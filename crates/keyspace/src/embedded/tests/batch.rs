@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 
-use super::super::committer::Committer;
-use super::super::engine::{CommitRequest, Engine};
+use super::super::engine::{CommitRequest, Committer, Engine};
 use super::super::file::memory;
 use super::super::queue::Mutation;
 use super::super::ranges::{KeyRange, RangeSet};
@@ -20,7 +19,7 @@ use crate::transaction::Commit;
 fn prepare() -> (Engine, Committer) {
     let (environment, _) = still();
     let store = memory(&setup()).unwrap();
-    Engine::prepare(store, &Options::new().environment(environment)).unwrap()
+    Engine::prepare(store, &Options::new().environment(environment))
 }
 
 /// Commits requests as one batch.
@@ -158,7 +157,7 @@ fn each_durability_flushes_as_often_as_it_says() {
         let options = Options::new()
             .durability(durability)
             .environment(environment);
-        let (engine, mut committer) = Engine::prepare(store, &options).unwrap();
+        let (engine, mut committer) = Engine::prepare(store, &options);
         let before = disk.flushes();
         for _ in 0..64 {
             drop(engine.commit(set(None, &["a"], "1")));
@@ -176,11 +175,10 @@ fn a_relaxed_commit_is_flushed_when_its_interval_is_over() {
     let disk = Disk::with(new_store());
     let store = open_on(&disk).unwrap();
     let options = Options::new().durability(Durability::Relaxed { interval });
-    let (engine, mut committer) =
-        Engine::prepare(store, &options.environment(environment)).unwrap();
+    let (engine, mut committer) = Engine::prepare(store, &options.environment(environment));
     let survives = |disk: &Disk| {
         let store = open_on(&Disk::with(disk.flushed())).unwrap();
-        store.rows().unwrap().get(&b"a"[..]).unwrap().is_some()
+        store.window.get(b"a").unwrap().is_some()
     };
     drop(engine.commit(set(None, &["a"], "1")));
     committer.step().unwrap();

@@ -274,8 +274,7 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
 fn no_change_falls_between_arming_a_watch_and_a_commit() {
     let (environment, _) = still();
     let store = file::memory(&setup()).unwrap();
-    let (engine, mut committer) =
-        Engine::prepare(store, &Options::new().environment(environment)).unwrap();
+    let (engine, mut committer) = Engine::prepare(store, &Options::new().environment(environment));
     let start = Barrier::new(2);
     for round in 0..1000_u32 {
         let baseline = get(&engine, "a");

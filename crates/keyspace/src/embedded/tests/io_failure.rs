@@ -9,9 +9,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::super::Options;
-use super::super::effect::Effect;
 use super::super::engine::{CommitRequest, Engine, Snapshot};
-use super::super::store::{Flush, Setup, Store};
+use super::super::log::effect::Effect;
+use super::super::store::{Setup, Store};
 use super::super::watch::WatchFuture;
 use super::disk::{Disk, Fault};
 use super::workload::Workload;
@@ -51,7 +51,7 @@ fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
     let mut workload = Workload::default();
     let disk = Disk::with(new_store());
     let store = open_on(&disk).unwrap();
-    let (engine, mut committer) = Engine::prepare(store, &options()).unwrap();
+    let (engine, mut committer) = Engine::prepare(store, &options());
     let snapshot = engine.read_version().unwrap();
     let (setter, watch) = engine.watches().create(9).unwrap();
     engine.watches().arm("never written".into(), None, setter);
@@ -80,8 +80,8 @@ fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
         disk.image_after_power_loss(&mut rng)
     };
     let store = open_on(&Disk::with(left));
-    let store = store.map_err(|error| format!("does not open: {error}"))?;
-    workload.check(&store.rows().unwrap())
+    let mut store = store.map_err(|error| format!("does not open: {error}"))?;
+    workload.check(&mut store)
 }
 
 #[test]
@@ -122,15 +122,11 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     };
     let files = Arc::new(disk.clone());
     let mut store = Store::open(disk.clone(), files, path(), &setup).unwrap();
-    let rows: Vec<_> = (0..1000_u32)
-        .map(|number| Effect::Set {
-            key: number.to_be_bytes().to_vec().into(),
-            value: vec![0; 100].into(),
-        })
-        .collect();
-    store
-        .apply(store.last_version(), &rows, Flush::Now)
-        .unwrap();
+    for number in 0..1000_u32 {
+        let (key, value) = (&number.to_be_bytes(), &[0; 100]);
+        store.commit(&[Effect::Set { key, value }]).unwrap();
+    }
+    store.checkpoint().unwrap();
     let engine = Engine::start(store, &options()).unwrap();
     let snapshot = engine.read_version().unwrap();
     let (setter, watch) = engine.watches().create(9).unwrap();

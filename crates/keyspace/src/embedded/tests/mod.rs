@@ -21,9 +21,10 @@ use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 
 /// How stores are opened: with a log of so small segments that it often goes on to the next one.
-fn setup() -> Setup {
+pub(super) fn setup() -> Setup {
     Setup {
         cache_bytes: 1 << 20,
+        window_bytes: 64 << 10,
         log: Sizes {
             segment_bytes: 128 << 10,
             grow_bytes: 16 << 10,

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 
 use super::super::engine::CommitRequest;
 use super::super::queue::Mutation;
-use super::super::tree::Rows;
+use super::super::store::Store;
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 
@@ -78,8 +78,8 @@ impl Workload {
 
     /// Checks that the store holds the state after some commit, no acknowledged one missing, and
     /// goes on from there.
-    pub(super) fn check(&mut self, rows: &Rows) -> Result<(), String> {
-        let mut contents = read(rows);
+    pub(super) fn check(&mut self, store: &mut Store) -> Result<(), String> {
+        let mut contents = read(store);
         let number = contents.get(NEWEST).map_or(0, |value| decode(value));
         if number < self.durable {
             return Err(format!(
@@ -204,11 +204,10 @@ fn apply(contents: &mut Contents, mutation: &Mutation) {
     }
 }
 
-fn read(rows: &Rows) -> Contents {
-    let rows = rows.range::<&[u8]>(..).expect("the store can be read");
-    rows.map(|row| {
-        let (key, value) = row.expect("the store can be read");
-        (key.value().to_vec(), value.value().to_vec())
-    })
-    .collect()
+fn read(store: &mut Store) -> Contents {
+    let rows = store.window.parts().over(&store.tree);
+    let rows = rows.scan(b"", b"\xff", false, usize::MAX);
+    let rows = rows.expect("the store can be read").into_iter();
+    rows.map(|row| (row.key().to_vec(), row.value().to_vec()))
+        .collect()
 }

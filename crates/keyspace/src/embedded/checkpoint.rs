@@ -1,0 +1,189 @@
+//! The thread that moves parts of the window to the tree.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::engine::Shared;
+use super::layers::{Checkpointed, FrozenPart};
+use super::log::slots::Slots;
+use super::meta::{LogStart, Meta};
+use super::tree::{Tree, guarded};
+use super::window::Part;
+use crate::error::{Code, Result};
+
+/// How long an idle store keeps states that no transaction may read any more.
+const IDLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// A part that is to be moved.
+pub(super) struct Checkpoint {
+    pub(super) part: FrozenPart,
+    /// The version of the part's last batch.
+    pub(super) last_version: i64,
+    /// Where the log begins once the part is in the tree. `None`: no log is needed then.
+    pub(super) log: Option<LogStart>,
+}
+
+/// The parts that are to be moved, oldest first.
+pub(super) struct Checkpoints {
+    waiting: Mutex<Waiting>,
+    /// Notified when there is a part to move, and at the end.
+    for_checkpointer: Condvar,
+    /// Notified when a part was moved, and at the end.
+    for_resolver: Condvar,
+    /// How many bytes the parts may have before commits wait.
+    limit_bytes: usize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    parts: VecDeque<Checkpoint>,
+    /// The sizes of the parts, that of the one that is being moved included.
+    bytes: usize,
+    is_closed: bool,
+}
+
+impl Checkpoints {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            for_checkpointer: Condvar::new(),
+            for_resolver: Condvar::new(),
+            limit_bytes,
+        }
+    }
+
+    /// Adds a part, newer than all that were added before.
+    pub(super) fn push(&self, checkpoint: Checkpoint) {
+        let mut waiting = self.waiting.lock();
+        waiting.bytes += checkpoint.part.bytes;
+        waiting.parts.push_back(checkpoint);
+        self.for_checkpointer.notify_one();
+    }
+
+    /// Waits until the parts do not take too much memory. Returns false once no part is moved any more.
+    pub(super) fn wait_for_room(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        let is_full =
+            |waiting: &mut Waiting| !waiting.is_closed && waiting.bytes > self.limit_bytes;
+        self.for_resolver.wait_while(&mut waiting, is_full);
+        !waiting.is_closed
+    }
+
+    /// Waits for a part. Returns false once all were taken and no further ones come.
+    fn wait(&self, limit: Option<Duration>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let is_idle = |waiting: &mut Waiting| !waiting.is_closed && waiting.parts.is_empty();
+        match limit {
+            Some(limit) => {
+                let timed_out = self
+                    .for_checkpointer
+                    .wait_while_for(&mut waiting, is_idle, limit);
+                timed_out.timed_out() || !waiting.parts.is_empty()
+            }
+            None => {
+                self.for_checkpointer.wait_while(&mut waiting, is_idle);
+                !waiting.parts.is_empty()
+            }
+        }
+    }
+
+    fn take(&self) -> Option<Checkpoint> {
+        self.waiting.lock().parts.pop_front()
+    }
+
+    fn moved(&self, bytes: usize) {
+        self.waiting.lock().bytes -= bytes;
+        self.for_resolver.notify_one();
+    }
+
+    /// Takes no further parts. Those that wait may still be taken.
+    pub(super) fn close(&self) {
+        self.waiting.lock().is_closed = true;
+        self.for_checkpointer.notify_one();
+        self.for_resolver.notify_one();
+    }
+
+    /// Forgets the parts that wait: they stay in the log alone.
+    pub(super) fn abandon(&self) {
+        self.waiting.lock().parts.clear();
+        self.close();
+    }
+}
+
+/// Owns the tree.
+pub(super) struct Checkpointer {
+    shared: Arc<Shared>,
+    files: StoreFiles,
+}
+
+/// The tree, and the slots of the log before it.
+pub(super) struct StoreFiles {
+    pub(super) tree: Tree,
+    pub(super) meta: Meta,
+    /// `None`: the store is in memory.
+    pub(super) slots: Option<Arc<Mutex<Slots>>>,
+}
+
+impl Checkpointer {
+    pub(super) fn new(shared: Arc<Shared>, files: StoreFiles) -> Self {
+        Self { shared, files }
+    }
+
+    /// Moves parts until there are no further ones. The store has ended then.
+    pub(super) fn run(mut self) -> Result<()> {
+        let shared = self.shared.clone();
+        let mut has_old_states = true;
+        while shared
+            .checkpoints()
+            .wait(has_old_states.then_some(IDLE_LIMIT))
+        {
+            has_old_states = self.step()?;
+            shared.timeline().expire();
+        }
+        let ended = shared.timeline().check();
+        // The file is closed with this thread, once no state holds rows of it.
+        shared.end(Code::TRANSACTION_CANCELLED.into());
+        ended
+    }
+
+    /// Moves the oldest part that waits. Returns false if none does.
+    pub(super) fn step(&mut self) -> Result<bool> {
+        let Some(checkpoint) = self.shared.checkpoints().take() else {
+            return Ok(false);
+        };
+        let moved = guarded(|| self.files.checkpoint(&checkpoint));
+        let tree = moved.map_err(|cause| self.shared.poison(cause))?;
+        self.shared.timeline().rebase(&tree);
+        self.shared.checkpoints().moved(checkpoint.part.bytes);
+        Ok(true)
+    }
+}
+
+impl StoreFiles {
+    /// Writes what the store knows of itself.
+    pub(super) fn write_meta(&self) -> Result<(), redb::Error> {
+        guarded(|| self.tree.apply(&Part::new().freeze(), &self.meta))
+    }
+
+    /// Writes a part to the tree and frees the log before its end. Returns the tree as it is then.
+    pub(super) fn checkpoint(
+        &mut self,
+        checkpoint: &Checkpoint,
+    ) -> Result<Checkpointed, redb::Error> {
+        self.meta.last_version = checkpoint.last_version;
+        self.meta.log = checkpoint.log;
+        self.tree.apply(&checkpoint.part.part, &self.meta)?;
+        if let Some(slots) = &self.slots {
+            let mut slots = slots.lock();
+            match checkpoint.log {
+                Some(log) => slots.free_before(log.start.segment)?,
+                // While the tree's file is still locked: it may be the next opener's log otherwise.
+                None => slots.remove_all()?,
+            }
+        }
+        Ok(Checkpointed::after(self.tree.rows()?, checkpoint.part.id))
+    }
+}

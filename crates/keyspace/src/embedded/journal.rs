@@ -1,0 +1,92 @@
+//! The log of an open store, as the publisher has it.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::log::frame::Record;
+use super::log::recover::{End, Start};
+use super::log::segment::{LogId, Sizes};
+use super::log::slots::Slots;
+use super::log::writer::{AppendError, Writer};
+use super::meta::LogStart;
+use crate::env::Environment;
+
+/// Appends batches to the log, which goes on in further segments by itself.
+pub(super) struct Journal {
+    id: LogId,
+    /// Shared with the checkpointer, which frees segments.
+    slots: Arc<Mutex<Slots>>,
+    writer: Writer,
+    /// The segment that is written.
+    start: Start,
+    env: Environment,
+}
+
+impl Journal {
+    /// Begins a segment after the `end` of what was recovered. Nothing is in it yet.
+    pub(super) fn start(
+        id: LogId,
+        mut slots: Slots,
+        sizes: Sizes,
+        env: Environment,
+        end: &End,
+    ) -> io::Result<Self> {
+        let spare = slots.prepare(salt(&env))?;
+        Ok(Self {
+            id,
+            slots: Arc::new(Mutex::new(slots)),
+            writer: Writer::start(sizes, spare, end),
+            start: Start {
+                segment: end.segment + 1,
+                frame: end.last_frame + 1,
+            },
+            env,
+        })
+    }
+
+    pub(super) fn slots(&self) -> Arc<Mutex<Slots>> {
+        self.slots.clone()
+    }
+
+    /// Returns where the log would begin if all before the segment that is written were gone.
+    pub(super) fn place(&self) -> LogStart {
+        LogStart {
+            id: self.id.log,
+            start: self.start,
+        }
+    }
+
+    /// Appends a frame. The log goes on in a new segment if the frame needs one.
+    ///
+    /// # Errors
+    /// [`AppendError::NoSpace`] if the disk is full: nothing was appended, and the call may be repeated.
+    pub(super) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
+        match self.writer.append(record) {
+            Err(AppendError::NoSpare) => {
+                let spare = self.slots.lock().prepare(salt(&self.env));
+                self.writer
+                    .give_spare(spare.map_err(AppendError::of_preparing)?);
+                self.writer.append(record)?;
+            }
+            appended => appended?,
+        }
+        let segment = self.writer.segment();
+        if segment != self.start.segment {
+            // It begins with a Begin, and this frame is the second one.
+            let frame = self.writer.next_frame() - 2;
+            self.start = Start { segment, frame };
+        }
+        Ok(())
+    }
+
+    /// Makes what was appended survive a power loss.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+fn salt(env: &Environment) -> u64 {
+    u64::from_be_bytes(env.random_bytes())
+}

@@ -1,0 +1,176 @@
+//! The layers of one state of the store: parts of the window over the tree.
+//!
+//! ```text
+//! active part, as a batch left it
+//! frozen parts, newest first
+//! base: the tree's snapshot that belongs to them
+//! ```
+//!
+//! The newest layer that knows a key decides: a Set gives its value, a Gap says that it has none.
+
+mod merge;
+#[cfg(test)]
+mod speed;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{AccessGuard, StorageError};
+
+use self::merge::Merge;
+use super::tree::Rows as TreeRows;
+use super::window::{Below, Lookup, PartSnapshot, Position};
+use crate::limits::END_OF_KEYSPACE;
+use crate::selector::KeyValue;
+
+pub(super) use self::window::{Checkpointed, FrozenPart, PartId, Parts, Window};
+
+/// The lowest layer: rows that do not change.
+pub(super) trait Base {
+    /// Why a read failed.
+    type Error;
+    /// A row of a range.
+    type Row: BaseRow;
+    /// The rows of a range in key order.
+    type Range<'a>: DoubleEndedIterator<Item = Result<Self::Row, Self::Error>>
+    where
+        Self: 'a;
+
+    /// Reads a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Self::Error>;
+
+    /// Reads the rows between two bounds, of which the first is before the second.
+    fn range(&self, begin: Bound<&[u8]>, end: Bound<&[u8]>)
+    -> Result<Self::Range<'_>, Self::Error>;
+}
+
+/// A row of a [`Base`].
+pub(super) trait BaseRow {
+    /// Returns the key.
+    fn key(&self) -> &[u8];
+    /// Returns the value.
+    fn value(&self) -> &[u8];
+}
+
+/// One state of the store, to be read.
+#[derive(Clone)]
+pub(super) struct Layers<B> {
+    /// Newest first.
+    parts: Vec<PartSnapshot>,
+    base: B,
+}
+
+impl<B: Base> Layers<B> {
+    /// Lays parts, newest first, over a base.
+    pub(super) fn new(parts: Vec<PartSnapshot>, base: B) -> Self {
+        Self { parts, base }
+    }
+
+    /// Returns the parts, newest first.
+    pub(super) fn parts(&self) -> &[PartSnapshot] {
+        &self.parts
+    }
+
+    /// Lays a part over all others.
+    pub(super) fn push(&mut self, part: PartSnapshot) {
+        self.parts.insert(0, part);
+    }
+
+    /// Keeps the newest `count` parts. `base` holds the others, too.
+    pub(super) fn rebase(&mut self, count: usize, base: B) {
+        self.parts.truncate(count);
+        self.base = base;
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    ///
+    /// Those of the base.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, B::Error> {
+        for part in &self.parts {
+            match part.lookup(key) {
+                Lookup::Value(value) => return Ok(Some(Bytes::copy_from_slice(value))),
+                Lookup::Cleared => return Ok(None),
+                Lookup::Unknown => {}
+            }
+        }
+        self.base.get(key)
+    }
+
+    /// Reads up to `max_rows` rows `begin <= key < end`, from the end backwards if `reverse`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the base.
+    pub(super) fn scan(
+        &self,
+        begin: &[u8],
+        end: &[u8],
+        reverse: bool,
+        max_rows: usize,
+    ) -> Result<Vec<KeyValue>, B::Error> {
+        if begin >= end {
+            return Ok(Vec::new());
+        }
+        let range = Position::before(begin)..Position::before(end);
+        let mut merge = Merge::new(&self.parts, &self.base, range, reverse);
+        let mut rows = Vec::new();
+        while rows.len() < max_rows
+            && let Some(row) = merge.next()?
+        {
+            rows.push(KeyValue::new(row.key(), row.value()));
+        }
+        Ok(rows)
+    }
+}
+
+/// What lies under the active part, if its snapshot is not among the layers.
+impl<B: Base> Below for Layers<B> {
+    type Error = B::Error;
+
+    fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, B::Error> {
+        if key >= END_OF_KEYSPACE {
+            return Ok(None);
+        }
+        let range = Position::before(key)..Position::before(END_OF_KEYSPACE);
+        let row = Merge::new(&self.parts, &self.base, range, false).next()?;
+        Ok(row.map(|row| Bytes::copy_from_slice(row.key())))
+    }
+}
+
+type Guard = AccessGuard<'static, &'static [u8]>;
+
+/// The states between two checkpoints share one snapshot of the tree.
+impl Base for Arc<TreeRows> {
+    type Error = StorageError;
+    type Row = (Guard, Guard);
+    type Range<'a> = redb::Range<'static, &'static [u8], &'static [u8]>;
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        let value = TreeRows::get(self, key)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+    }
+
+    fn range(
+        &self,
+        begin: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+    ) -> Result<Self::Range<'_>, StorageError> {
+        TreeRows::range::<&[u8]>(self, (begin, end))
+    }
+}
+
+impl BaseRow for (Guard, Guard) {
+    fn key(&self) -> &[u8] {
+        self.0.value()
+    }
+
+    fn value(&self) -> &[u8] {
+        self.1.value()
+    }
+}

@@ -1,0 +1,168 @@
+//! The newest state of the rows, as its one writer has it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::StorageError;
+
+use super::{Layers, TreeRows};
+use crate::embedded::log::effect::Effect;
+use crate::embedded::window::{Lookup, Part, PartSnapshot};
+
+/// The number of a part. Parts are numbered in order over the life of an engine, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::embedded) struct PartId(u64);
+
+/// The tree after a checkpoint.
+#[derive(Clone)]
+pub(in crate::embedded) struct Checkpointed {
+    rows: Arc<TreeRows>,
+    /// The newest part that is in the rows.
+    through: PartId,
+}
+
+impl Checkpointed {
+    /// A tree that no part was moved to yet.
+    pub(in crate::embedded) fn new(rows: TreeRows) -> Self {
+        Self {
+            rows: Arc::new(rows),
+            through: PartId(0),
+        }
+    }
+
+    /// The tree that a part was moved to.
+    pub(in crate::embedded) fn after(rows: TreeRows, through: PartId) -> Self {
+        Self {
+            rows: Arc::new(rows),
+            through,
+        }
+    }
+
+    /// Goes on over this tree with layers whose newest part has the number `newest`. Does nothing if the
+    /// tree has writes that may be newer than the layers.
+    pub(in crate::embedded) fn take_over(
+        &self,
+        layers: &mut Layers<Arc<TreeRows>>,
+        newest: PartId,
+    ) {
+        if let Some(left) = newest.0.checked_sub(self.through.0)
+            && left > 0
+        {
+            layers.rebase(
+                usize::try_from(left).unwrap_or(usize::MAX),
+                self.rows.clone(),
+            );
+        }
+    }
+}
+
+/// The parts of the window as a batch left them, without the tree below.
+pub(in crate::embedded) struct Parts {
+    /// The number of the first one.
+    pub(in crate::embedded) newest: PartId,
+    /// Newest first, numbered without a gap.
+    parts: Vec<PartSnapshot>,
+}
+
+impl Parts {
+    /// Lays the parts that are not in the tree over it.
+    pub(in crate::embedded) fn over(self, tree: &Checkpointed) -> Layers<Arc<TreeRows>> {
+        let mut layers = Layers::new(self.parts, tree.rows.clone());
+        tree.take_over(&mut layers, self.newest);
+        layers
+    }
+}
+
+/// A part that takes no further writes.
+#[derive(Clone)]
+pub(in crate::embedded) struct FrozenPart {
+    pub(in crate::embedded) id: PartId,
+    pub(in crate::embedded) part: PartSnapshot,
+    /// The memory that it takes, about.
+    pub(in crate::embedded) bytes: usize,
+}
+
+/// The newest state of the rows: the active part, which takes writes, over frozen parts and the tree.
+pub(in crate::embedded) struct Window {
+    active: Part,
+    active_id: PartId,
+    /// What lies below the active part. Its content does not change; a checkpoint only moves it.
+    below: Layers<Arc<TreeRows>>,
+    /// The number of the newest part that is in the tree of `below`.
+    through: PartId,
+    limit_bytes: usize,
+}
+
+impl Window {
+    /// An empty window over a tree. Its parts may have about `limit_bytes` together.
+    pub(in crate::embedded) fn new(tree: &Checkpointed, limit_bytes: usize) -> Self {
+        Self {
+            active: Part::new(),
+            active_id: PartId(tree.through.0 + 1),
+            below: Layers::new(Vec::new(), tree.rows.clone()),
+            through: tree.through,
+            limit_bytes,
+        }
+    }
+
+    /// Reads a key.
+    pub(in crate::embedded) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        match self.active.lookup(key) {
+            Lookup::Value(value) => Ok(Some(Bytes::copy_from_slice(value))),
+            Lookup::Cleared => Ok(None),
+            Lookup::Unknown => self.below.get(key),
+        }
+    }
+
+    /// Applies an effect.
+    ///
+    /// # Errors
+    /// A clear reads the tree. The state has not changed if that fails.
+    pub(in crate::embedded) fn apply(&mut self, effect: Effect<'_>) -> Result<(), StorageError> {
+        match effect {
+            Effect::Set { key, value } => {
+                self.active.set(key, value);
+                Ok(())
+            }
+            Effect::Clear { key } => self.active.clear(key, &self.below),
+            Effect::ClearRange { begin, end } => self.active.clear_range(begin, end, &self.below),
+        }
+    }
+
+    /// Returns the parts with all that was applied.
+    pub(in crate::embedded) fn parts(&mut self) -> Parts {
+        let mut parts = vec![self.active.snapshot()];
+        parts.extend_from_slice(self.below.parts());
+        Parts {
+            newest: self.active_id,
+            parts,
+        }
+    }
+
+    /// Returns whether the active part has become so large that the next one is to begin.
+    pub(in crate::embedded) fn is_due(&self) -> bool {
+        // What later writes replaced takes memory, but no time to be moved to the tree.
+        self.active.content_bytes() >= self.limit_bytes / 4
+            || self.active.held_bytes() >= self.limit_bytes / 2
+    }
+
+    /// Ends the active part and begins the next one.
+    pub(in crate::embedded) fn freeze(&mut self) -> FrozenPart {
+        let bytes = self.active.held_bytes();
+        let part = std::mem::replace(&mut self.active, Part::new()).freeze();
+        self.below.push(part.clone());
+        let id = self.active_id;
+        self.active_id = PartId(id.0 + 1);
+        FrozenPart { id, part, bytes }
+    }
+
+    /// Reads from `tree` what a checkpoint has moved there.
+    pub(in crate::embedded) fn rebase(&mut self, tree: &Checkpointed) {
+        if tree.through != self.through {
+            let left = self.active_id.0 - 1 - tree.through.0;
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            self.below.rebase(left, tree.rows.clone());
+            self.through = tree.through;
+        }
+    }
+}

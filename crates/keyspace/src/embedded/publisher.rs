@@ -1,0 +1,230 @@
+//! The thread that makes batches durable and visible.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Durability;
+use super::checkpoint::Checkpoint;
+use super::engine::Shared;
+use super::journal::Journal;
+use super::layers::FrozenPart;
+use super::log::effect::Effects;
+use super::log::frame::Record;
+use super::log::writer::AppendError;
+use super::pipeline::Batch;
+use crate::error::Result;
+
+/// How long a full disk is left alone before a batch is written again.
+const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Owns the log.
+pub(super) struct Publisher {
+    shared: Arc<Shared>,
+    /// `None`: the store is in memory.
+    journal: Option<Journal>,
+    durability: Durability,
+    /// When the first batch was written that is not flushed, on the environment's clock.
+    unflushed_since: Option<Duration>,
+    /// The newest version that was published or claimed for the clock.
+    newest_version: i64,
+    /// A batch that the disk had no room for.
+    postponed: Option<Batch>,
+    /// How many transactions the last batch had, and how long its flush took.
+    last_group: (usize, Duration),
+}
+
+impl Publisher {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        journal: Option<Journal>,
+        durability: Durability,
+        newest_version: i64,
+    ) -> Self {
+        Self {
+            shared,
+            journal,
+            durability,
+            unflushed_since: None,
+            newest_version,
+            postponed: None,
+            last_group: (0, Duration::ZERO),
+        }
+    }
+
+    /// Publishes batches until the pipeline is closed and empty, or the store has ended. Everything is on
+    /// disk then, in the log.
+    pub(super) fn run(mut self) -> Result<()> {
+        let shared = self.shared.clone();
+        while shared.pipeline().wait(self.idle_limit()) {
+            self.gather();
+            self.step()?;
+        }
+        shared.timeline().check()?;
+        self.flush()?;
+        match (shared.pipeline().take_last_part(), &self.journal) {
+            (Some(part), Some(_)) => {
+                shared.checkpoints().push(Checkpoint {
+                    part,
+                    last_version: self.newest_version,
+                    log: None,
+                });
+                shared.checkpoints().close();
+            }
+            _ => shared.checkpoints().abandon(),
+        }
+        Ok(())
+    }
+
+    /// Publishes the open batch, if there is one. Else does what is to be done without one.
+    pub(super) fn step(&mut self) -> Result<()> {
+        match self
+            .postponed
+            .take()
+            .or_else(|| self.shared.pipeline().take())
+        {
+            Some(batch) => self.commit(batch)?,
+            None if self.idle_limit() == Some(Duration::ZERO) => self.flush()?,
+            None => {}
+        }
+        if self.shared.timeline().wants_claim() {
+            self.claim()?;
+        }
+        Ok(())
+    }
+
+    /// Lets a batch grow for a moment, if the one before it had more transactions: these tasks are likely
+    /// to come again, and a flush for all of them costs as much as one for some.
+    fn gather(&self) {
+        const FLUSH_SHARE: u32 = 10;
+        let (count, flush_time) = self.last_group;
+        if count > 1 {
+            self.shared
+                .pipeline()
+                .gather(count, flush_time / FLUSH_SHARE);
+        }
+    }
+
+    /// Writes a batch to the log, flushes it, publishes the state that it leaves, tells watches of it, and
+    /// answers.
+    fn commit(&mut self, mut batch: Batch) -> Result<()> {
+        match self.write(&mut batch) {
+            Ok(()) => {}
+            Err(AppendError::NoSpace(cause)) => {
+                tracing::warn!(%cause, "commits wait for room on the disk");
+                self.postponed = Some(batch);
+                return Ok(());
+            }
+            Err(cause) => {
+                let error = self.shared.poison(cause);
+                batch.answer_unknown();
+                return Err(error);
+            }
+        }
+        let timeline = self.shared.timeline();
+        match batch.parts.take() {
+            Some(parts) => {
+                self.newest_version = batch.version;
+                timeline.publish(batch.version, parts);
+                self.tell_watches(batch.record.effects());
+            }
+            None => timeline.abandon_commit(batch.version),
+        }
+        batch.answer();
+        Ok(())
+    }
+
+    /// Writes a batch to the log, and flushes it unless that may wait.
+    fn write(&mut self, batch: &mut Batch) -> Result<(), AppendError> {
+        if let Some(part) = batch.frozen.take() {
+            self.hand_over(part)?;
+        }
+        if batch.parts.is_none() {
+            return Ok(());
+        }
+        let Some(journal) = &mut self.journal else {
+            self.shared.timeline().flushed(batch.version);
+            return Ok(());
+        };
+        journal.append(&mut batch.record)?;
+        let now = self.shared.timeline().environment().now();
+        self.unflushed_since.get_or_insert(now);
+        if self.idle_limit() == Some(Duration::ZERO) {
+            let started = self.shared.timeline().environment().now();
+            self.sync(batch.version)?;
+            let took = self.shared.timeline().environment().now() - started;
+            self.last_group = (batch.verdicts.len(), took);
+        }
+        Ok(())
+    }
+
+    /// Gives a part to the checkpointer. Its batches are in the log for certain: the tree is never ahead of
+    /// the log.
+    fn hand_over(&mut self, part: FrozenPart) -> io::Result<()> {
+        self.sync(self.newest_version)?;
+        self.shared.checkpoints().push(Checkpoint {
+            part,
+            last_version: self.newest_version,
+            log: self.journal.as_ref().map(Journal::place),
+        });
+        Ok(())
+    }
+
+    fn tell_watches(&self, effects: Effects<'_>) {
+        let registry = self.shared.registry();
+        for key in registry.watched(effects) {
+            // After a failure to read, the store has ended and its watches know.
+            if let Ok(value) = self.shared.newest().and_then(|newest| newest.get(&key)) {
+                registry.tell(&key, value.as_ref());
+            }
+        }
+    }
+
+    /// Returns how long what is written and not flushed may wait for a flush.
+    fn idle_limit(&self) -> Option<Duration> {
+        if self.postponed.is_some() {
+            return Some(FULL_DISK_PAUSE);
+        }
+        let interval = match self.durability {
+            Durability::Immediate => Duration::ZERO,
+            Durability::Relaxed { interval } => interval,
+        };
+        let now = self.shared.timeline().environment().now();
+        let since = self.unflushed_since?;
+        Some(interval.saturating_sub(now.saturating_sub(since)))
+    }
+
+    /// Flushes what was acknowledged and not flushed.
+    fn flush(&mut self) -> Result<()> {
+        let synced = self.sync(self.newest_version);
+        synced.map_err(|cause| self.shared.poison(cause))
+    }
+
+    /// Makes everything up to `version` survive a power loss.
+    fn sync(&mut self, version: i64) -> io::Result<()> {
+        if let Some(journal) = &mut self.journal
+            && self.unflushed_since.take().is_some()
+        {
+            journal.flush()?;
+            self.shared.timeline().flushed(version);
+        }
+        Ok(())
+    }
+
+    /// Lets the clock go on: makes a version durable that it comes to.
+    fn claim(&mut self) -> Result<()> {
+        let version = self.shared.timeline().clock();
+        if let Some(journal) = &mut self.journal {
+            match journal.append(&mut Record::clock(version)) {
+                Ok(()) => {}
+                Err(AppendError::NoSpace(_)) => return Ok(()),
+                Err(cause) => return Err(self.shared.poison(cause)),
+            }
+            self.unflushed_since.get_or_insert_default();
+            self.newest_version = self.newest_version.max(version);
+            return self.flush();
+        }
+        self.shared.timeline().flushed(version);
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! A part of the window: the writes of one stretch of versions.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::chunk::{ChunkWriter, Chunks, Entry, EntryRef, Source};
+use super::cursor::Cursor;
+use super::node::Tree;
+use super::position::Position;
+use crate::limits::END_OF_KEYSPACE;
+use crate::transaction::key_after;
+
+/// What lies below the active part: the frozen parts and the tree.
+///
+/// Its content does not change while the part is active; a checkpoint only moves it.
+pub(in crate::embedded) trait Below {
+    /// Why a read failed.
+    type Error;
+
+    /// Returns the first key at or after `key` that has a value.
+    fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, Self::Error>;
+}
+
+/// What a part knows of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::embedded) enum Lookup<'a> {
+    /// The key has this value.
+    Value(&'a [u8]),
+    /// The key has no value.
+    Cleared,
+    /// The layers below decide.
+    Unknown,
+}
+
+/// The active part, which takes writes. It has one owner; others read [snapshots](Self::snapshot).
+///
+/// - Entries are in key order and do not overlap; two Gaps never touch.
+/// - A Gap is as long as it can be to the right: it ends at a Set, at a key that lives below, or at
+///   the end of the keyspace. So clears of neighboring keys become one Gap.
+pub(in crate::embedded) struct Part {
+    pub(super) tree: Tree,
+    pub(super) chunks: ChunkWriter,
+}
+
+impl Part {
+    pub(in crate::embedded) fn new() -> Self {
+        Self {
+            tree: Tree::new(),
+            chunks: ChunkWriter::default(),
+        }
+    }
+
+    /// Returns the content of all entries: their keys and values, the ends of Gaps.
+    pub(in crate::embedded) fn content_bytes(&self) -> usize {
+        self.tree.content_bytes()
+    }
+
+    /// Returns how many bytes were written to the part, those that later writes replaced included.
+    /// The part and its snapshots keep all of them in memory.
+    pub(in crate::embedded) fn held_bytes(&self) -> usize {
+        self.chunks.held_bytes()
+    }
+
+    /// Returns what the part knows of a key, with all that was written so far.
+    pub(in crate::embedded) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
+        lookup(&self.tree, self.chunks.source(), key)
+    }
+
+    /// Sets a key. A Gap around it is split.
+    pub(in crate::embedded) fn set(&mut self, key: &[u8], value: &[u8]) {
+        let floor = self.insert(Entry::Set { key, value });
+        let Some((begin, end)) = self.as_gap(floor, |end| end > key) else {
+            return;
+        };
+        let (begin, end) = (begin.to_vec(), end.to_vec());
+        if *begin < *key {
+            self.insert(Entry::Gap {
+                begin: &begin,
+                end: key,
+            });
+        }
+        let rest = key_after(key);
+        if rest < end {
+            self.insert(Entry::Gap {
+                begin: &rest,
+                end: &end,
+            });
+        }
+    }
+
+    /// Clears a key.
+    ///
+    /// # Errors
+    ///
+    /// Those of `below`; the part has not changed then.
+    pub(in crate::embedded) fn clear<B: Below>(
+        &mut self,
+        key: &[u8],
+        below: &B,
+    ) -> Result<(), B::Error> {
+        self.clear_range(key, &key_after(key), below)
+    }
+
+    /// Clears the keys `begin <= key < end`; an empty or inverted range clears nothing.
+    ///
+    /// Reads at most two keys of `below`. Leaves a Gap only if something that lives below was
+    /// cleared, or if there was a Gap already that the range touches.
+    ///
+    /// # Errors
+    ///
+    /// Those of `below`; the part has not changed then.
+    pub(in crate::embedded) fn clear_range<B: Below>(
+        &mut self,
+        begin: &[u8],
+        end: &[u8],
+        below: &B,
+    ) -> Result<(), B::Error> {
+        let is_cleared = |gap_end: &[u8]| gap_end >= end;
+        if begin >= end
+            || self
+                .gap_before(Position::after(begin), is_cleared)
+                .is_some()
+        {
+            return Ok(());
+        }
+        let gap = self.gap_left_by_clear(begin, end, below)?;
+        let (erase_begin, erase_end) = match &gap {
+            Some((gap_begin, gap_end)) => (gap_begin.as_slice(), gap_end.as_slice()),
+            None => (begin, end),
+        };
+        self.erase(erase_begin, erase_end);
+        if let Some((begin, end)) = &gap {
+            self.insert(Entry::Gap { begin, end });
+        }
+        Ok(())
+    }
+
+    /// Publishes what was written so far: returns the part as it is now.
+    pub(in crate::embedded) fn snapshot(&mut self) -> PartSnapshot {
+        PartSnapshot {
+            chunks: self.chunks.publish(),
+            tree: self.tree.clone(),
+        }
+    }
+
+    /// Ends the part: it takes no further writes.
+    pub(in crate::embedded) fn freeze(mut self) -> PartSnapshot {
+        self.snapshot()
+    }
+}
+
+impl Part {
+    /// Returns the Gap that a clear of `begin <= key < end` leaves, `None` if it leaves none. The
+    /// range does not lie in one Gap already.
+    fn gap_left_by_clear<B: Below>(
+        &self,
+        begin: &[u8],
+        end: &[u8],
+        below: &B,
+    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, B::Error> {
+        let left = self.gap_before(Position::before(begin), |gap_end| gap_end >= begin);
+        let (gap_begin, covered) = left.unwrap_or((begin, begin));
+        let over_end = self.gap_before(Position::before(end), |gap_end| gap_end > end);
+        if let Some((_, gap_end)) = over_end {
+            return Ok(Some((gap_begin.to_vec(), gap_end.to_vec())));
+        }
+        let mut live = below.first_live_from(covered)?;
+        if live.as_ref().is_some_and(|live| live < end) {
+            live = below.first_live_from(end)?;
+        } else if left.is_none() {
+            return Ok(None);
+        }
+        let live = live.as_deref().unwrap_or(END_OF_KEYSPACE.max(end));
+        let mut cursor = Cursor::new(&self.tree, self.chunks.source());
+        cursor.seek(Position::before(end));
+        let gap_end = match cursor.next() {
+            Some(Entry::Gap { begin, end }) if begin <= live => end,
+            Some(entry) => live.min(entry.key()),
+            None => live,
+        };
+        Ok(Some((gap_begin.to_vec(), gap_end.to_vec())))
+    }
+
+    /// Returns the last entry before a position, if it is a Gap with a suitable end.
+    fn gap_before(
+        &self,
+        position: Position<'_>,
+        suits: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<(&[u8], &[u8])> {
+        let entry = self.tree.last_before(self.chunks.source(), position);
+        self.as_gap(entry, suits)
+    }
+
+    /// Returns begin and end of an entry, if it is a Gap with a suitable end.
+    fn as_gap(
+        &self,
+        entry: Option<EntryRef>,
+        suits: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<(&[u8], &[u8])> {
+        match self.chunks.source().entry(entry?) {
+            Entry::Gap { begin, end } if suits(end) => Some((begin, end)),
+            _ => None,
+        }
+    }
+
+    /// Inserts an entry, in place of the one with the same key. Returns that one, or else the last
+    /// entry before.
+    fn insert(&mut self, entry: Entry<'_>) -> Option<EntryRef> {
+        let entry = self.chunks.append(entry);
+        self.tree.insert(self.chunks.source(), entry)
+    }
+
+    fn erase(&mut self, begin: &[u8], end: &[u8]) {
+        self.tree.erase(self.chunks.source(), begin, end);
+    }
+}
+
+/// A part as one batch left it, or a frozen part. Never changes; a clone is O(1).
+#[derive(Clone)]
+pub(in crate::embedded) struct PartSnapshot {
+    tree: Tree,
+    chunks: Arc<Chunks>,
+}
+
+impl PartSnapshot {
+    /// Returns what the part knows of a key.
+    pub(in crate::embedded) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
+        lookup(&self.tree, Source::published(&self.chunks), key)
+    }
+
+    /// Returns a cursor that stands before the first entry.
+    pub(in crate::embedded) fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(&self.tree, Source::published(&self.chunks))
+    }
+
+    /// Returns all entries in key order.
+    pub(in crate::embedded) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut cursor = self.cursor();
+        std::iter::from_fn(move || cursor.next())
+    }
+}
+
+fn lookup<'a>(tree: &Tree, source: Source<'a>, key: &[u8]) -> Lookup<'a> {
+    let entry = tree.last_before(source, Position::after(key));
+    match entry.map(|entry| source.entry(entry)) {
+        Some(Entry::Set { key: found, value }) if found == key => Lookup::Value(value),
+        Some(Entry::Gap { end, .. }) if key < end => Lookup::Cleared,
+        _ => Lookup::Unknown,
+    }
+}

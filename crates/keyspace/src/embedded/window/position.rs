@@ -1,0 +1,118 @@
+//! Places between keys.
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+/// A place between keys: just before `key`, or just after it, which is just before `key\0`.
+///
+/// Two positions are equal if there is no key between them.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::embedded) struct Position<'a> {
+    key: &'a [u8],
+    is_after: bool,
+}
+
+impl<'a> Position<'a> {
+    pub(in crate::embedded) fn before(key: &'a [u8]) -> Self {
+        Self {
+            key,
+            is_after: false,
+        }
+    }
+
+    pub(in crate::embedded) fn after(key: &'a [u8]) -> Self {
+        Self {
+            key,
+            is_after: true,
+        }
+    }
+
+    pub(super) fn key(self) -> &'a [u8] {
+        self.key
+    }
+
+    /// Returns whether `key` lies before this position.
+    pub(super) fn follows(self, key: &[u8]) -> bool {
+        if self.is_after {
+            key <= self.key
+        } else {
+            key < self.key
+        }
+    }
+
+    /// Returns the bound of a range that begins here.
+    pub(in crate::embedded) fn as_begin(self) -> Bound<&'a [u8]> {
+        if self.is_after {
+            Bound::Excluded(self.key)
+        } else {
+            Bound::Included(self.key)
+        }
+    }
+
+    /// Returns the bound of a range that ends here.
+    pub(in crate::embedded) fn as_end(self) -> Bound<&'a [u8]> {
+        if self.is_after {
+            Bound::Included(self.key)
+        } else {
+            Bound::Excluded(self.key)
+        }
+    }
+}
+
+impl Ord for Position<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (self.is_after, other.is_after) {
+            (true, false) => compare_after_with_before(self.key, other.key),
+            (false, true) => compare_after_with_before(other.key, self.key).reverse(),
+            _ => self.key.cmp(other.key),
+        }
+    }
+}
+
+impl PartialOrd for Position<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Position<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Position<'_> {}
+
+/// Compares the key `after\0` with `before`.
+fn compare_after_with_before(after: &[u8], before: &[u8]) -> Ordering {
+    match after.cmp(before) {
+        Ordering::Less if before.strip_prefix(after) == Some(b"\0") => Ordering::Equal,
+        Ordering::Equal => Ordering::Greater,
+        unequal => unequal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_after_a_key_is_the_one_before_the_next_key() {
+        let keys: [&[u8]; 8] = [b"", b"\0", b"\0\0", b"\0a", b"a", b"a\0", b"a\0\0", b"b"];
+        for one in keys {
+            let next = [one, b"\0"].concat();
+            assert_eq!(Position::after(one), Position::before(&next));
+            for other in keys {
+                let by_key = one.cmp(other);
+                let by_next = next[..].cmp(other);
+                assert_eq!(Position::before(one).cmp(&Position::before(other)), by_key);
+                assert_eq!(Position::after(one).cmp(&Position::after(other)), by_key);
+                assert_eq!(Position::after(one).cmp(&Position::before(other)), by_next);
+                let reversed = Position::before(other).cmp(&Position::after(one));
+                assert_eq!(reversed, by_next.reverse());
+                assert_eq!(Position::after(one).follows(other), other < &next[..]);
+                assert_eq!(Position::before(one).follows(other), other < one);
+            }
+        }
+    }
+}
