@@ -1,5 +1,6 @@
 //! A part of the window: the writes of one stretch of versions.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -126,12 +127,12 @@ impl Part {
         }
         let gap = self.gap_left_by_clear(begin, end, below)?;
         let (erase_begin, erase_end) = match &gap {
-            Some((gap_begin, gap_end)) => (gap_begin.as_slice(), gap_end.as_slice()),
+            Some(gap) => (&gap.start[..], &gap.end[..]),
             None => (begin, end),
         };
         self.erase(erase_begin, erase_end);
-        if let Some((begin, end)) = &gap {
-            self.insert(Entry::Gap { begin, end });
+        if let Some(Range { start, end }) = &gap {
+            self.insert(Entry::Gap { begin: start, end });
         }
         Ok(())
     }
@@ -158,12 +159,12 @@ impl Part {
         begin: &[u8],
         end: &[u8],
         below: &B,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, B::Error> {
+    ) -> Result<Option<Range<Vec<u8>>>, B::Error> {
         let left = self.gap_before(Position::before(begin), |gap_end| gap_end >= begin);
         let (gap_begin, covered) = left.unwrap_or((begin, begin));
         let over_end = self.gap_before(Position::before(end), |gap_end| gap_end > end);
         if let Some((_, gap_end)) = over_end {
-            return Ok(Some((gap_begin.to_vec(), gap_end.to_vec())));
+            return Ok(Some(gap_begin.to_vec()..gap_end.to_vec()));
         }
         let mut live = below.first_live_from(covered)?;
         if live.as_ref().is_some_and(|live| live < end) {
@@ -179,7 +180,7 @@ impl Part {
             Some(entry) => live.min(entry.key()),
             None => live,
         };
-        Ok(Some((gap_begin.to_vec(), gap_end.to_vec())))
+        Ok(Some(gap_begin.to_vec()..gap_end.to_vec()))
     }
 
     /// Returns the last entry before a position, if it is a Gap with a suitable end.
