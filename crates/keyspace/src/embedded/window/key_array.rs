@@ -62,8 +62,9 @@ impl KeyArray {
         self.entries[index] = entry;
         self.len += 1;
         let key = source.key(entry);
-        let neighbor = self.entries[usize::from(index == 0 && self.len > 1)];
-        if key.starts_with(&source.key(neighbor)[..self.prefix_bytes]) && self.len > 2 {
+        let neighbor = self.entries[usize::from(index == 0)];
+        // Of fewer keys the prefix is another one, or is not known: others were removed.
+        if self.len > 2 && key.starts_with(&source.key(neighbor)[..self.prefix_bytes]) {
             self.heads[index] = head(key, self.prefix_bytes);
         } else {
             self.find_prefix(source);

@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 use super::chunk::{EntryRef, Source};
 use super::key_array::{FANOUT, KeyArray};
 use super::node::Node;
 use super::{Below, Entry, Lookup, Part, Position};
+use crate::embedded::tests::seeds;
 use crate::limits::END_OF_KEYSPACE;
 
 /// Panics unless the part is what [`Part`] promises, over what lies below.
@@ -246,4 +249,47 @@ fn erased_entries_leave_no_nodes() {
     assert_sound(&part, &below);
     assert_eq!(count_nodes(part.tree.root()), 1);
     assert_eq!(snapshot.entries().count(), ENTRIES as usize);
+}
+
+#[test]
+fn keys_of_all_lengths_are_found_while_others_come_and_go() {
+    const PREFIXES: [&[u8]; 5] = [
+        b"",
+        b"k",
+        b"keys",
+        b"keys/of/one",
+        b"keys/of/another/subspace",
+    ];
+    let below = Keys::numbered([]);
+    for seed in seeds(20) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut keys: Vec<_> = (0..5000)
+            .map(|_| {
+                let rest: [u8; 3] = rng.random();
+                let prefix = PREFIXES[rng.random_range(0..PREFIXES.len())];
+                [prefix, &rest[..rng.random_range(0..=rest.len())]].concat()
+            })
+            .collect();
+        // Ascending keys split nodes in another way.
+        if rng.random() {
+            keys.sort();
+        }
+        let mut part = Part::new();
+        let mut expected = BTreeSet::new();
+        for key in keys {
+            part.set(&key, b"");
+            if rng.random_range(0..200) == 0 {
+                let begin = &key[..rng.random_range(0..=key.len())];
+                part.clear_range(begin, &key, &below).unwrap();
+                expected.retain(|other: &Vec<u8>| !(begin..&key).contains(&&other[..]));
+            }
+            expected.insert(key);
+        }
+        assert_sound(&part, &below);
+        let found: Vec<_> = entries(&mut part)
+            .into_iter()
+            .map(|mut entry| entry.remove(0))
+            .collect();
+        assert!(found.iter().eq(&expected), "to repeat: TEST_SEED={seed}");
+    }
 }
