@@ -265,7 +265,7 @@ fn keys_of_all_lengths_are_found_while_others_come_and_go() {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut keys: Vec<_> = (0..5000)
             .map(|_| {
-                let rest: [u8; 3] = rng.random();
+                let rest: [u8; 16] = rng.random();
                 let prefix = PREFIXES[rng.random_range(0..PREFIXES.len())];
                 [prefix, &rest[..rng.random_range(0..=rest.len())]].concat()
             })
