@@ -10,8 +10,6 @@
 
 mod merge;
 #[cfg(test)]
-mod speed;
-#[cfg(test)]
 mod tests;
 mod window;
 
