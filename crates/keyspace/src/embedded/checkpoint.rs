@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use redb::StorageBackend;
 
 use super::engine::Shared;
 use super::layers::{Checkpointed, FrozenPart};
@@ -106,6 +107,11 @@ impl Checkpoints {
         self.for_resolver.notify_one();
     }
 
+    /// Returns the sizes of the parts that are to be moved.
+    pub(super) fn bytes(&self) -> usize {
+        self.waiting.lock().bytes
+    }
+
     /// Forgets the parts that wait: they stay in the log alone.
     pub(super) fn abandon(&self) {
         self.waiting.lock().parts.clear();
@@ -125,6 +131,8 @@ pub(super) struct StoreFiles {
     pub(super) meta: Meta,
     /// `None`: the store is in memory.
     pub(super) slots: Option<Arc<Mutex<Slots>>>,
+    /// What the tree is in. `None`: in memory.
+    pub(super) backend: Option<Box<dyn StorageBackend>>,
 }
 
 impl Checkpointer {
@@ -143,10 +151,17 @@ impl Checkpointer {
             has_old_states = self.step()?;
             shared.timeline().expire();
         }
-        let ended = shared.timeline().check();
-        // The file is closed with this thread, once no state holds rows of it.
-        shared.end(Code::TRANSACTION_CANCELLED.into());
-        ended
+        self.finish()
+    }
+
+    /// Ends the store. The tree's file is closed with the checkpointer.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let ended = self.shared.timeline().check();
+        // No state holds rows of the tree from here on.
+        self.shared.end(Code::TRANSACTION_CANCELLED.into());
+        ended?;
+        let compacted = self.files.compact_if_sparse();
+        compacted.map_err(|cause| self.shared.poison(cause))
     }
 
     /// Moves the oldest part that waits. Returns false if none does.
@@ -164,8 +179,23 @@ impl Checkpointer {
 
 impl StoreFiles {
     /// Writes what the store knows of itself.
-    pub(super) fn write_meta(&self) -> Result<(), redb::Error> {
-        guarded(|| self.tree.apply(&Part::new().freeze(), &self.meta))
+    pub(super) fn write_meta(&mut self) -> Result<(), redb::Error> {
+        guarded(|| self.tree.apply(&Part::new().freeze(), &mut self.meta))
+    }
+
+    /// Makes the file of a closed store shorter if it has far more room than its rows need.
+    fn compact_if_sparse(&mut self) -> Result<(), redb::Error> {
+        const MAX_SHARE: u64 = 2;
+        const SLACK_BYTES: u64 = 64 << 20;
+        let is_closed = self.meta.log.is_none();
+        if let Some(backend) = &self.backend
+            && let Some(live_bytes) = self.meta.live_bytes
+            && is_closed
+            && backend.len()? > MAX_SHARE * live_bytes + SLACK_BYTES
+        {
+            self.tree.compact()?;
+        }
+        Ok(())
     }
 
     /// Writes a part to the tree and frees the log before its end. Returns the tree as it is then.
@@ -175,7 +205,7 @@ impl StoreFiles {
     ) -> Result<Checkpointed, redb::Error> {
         self.meta.last_version = checkpoint.last_version;
         self.meta.log = checkpoint.log;
-        self.tree.apply(&checkpoint.part.part, &self.meta)?;
+        self.tree.apply(&checkpoint.part.part, &mut self.meta)?;
         if let Some(slots) = &self.slots {
             let mut slots = slots.lock();
             match checkpoint.log {

@@ -26,6 +26,7 @@ use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
@@ -65,6 +66,8 @@ pub(super) struct Shared {
     pipeline: Pipeline,
     checkpoints: Checkpoints,
     registry: Arc<Registry>,
+    /// Whether the engine is dropped: then it is not to take long.
+    is_dropped: AtomicBool,
 }
 
 impl Engine {
@@ -92,6 +95,7 @@ impl Engine {
             pipeline: Pipeline::default(),
             checkpoints: Checkpoints::new(options.window_bytes),
             registry: Arc::default(),
+            is_dropped: AtomicBool::new(false),
         });
         let history = History::new(store.version, options.history_bytes);
         let (journal, durability) = (store.journal, options.durability);
@@ -118,26 +122,22 @@ impl Engine {
             publisher,
             checkpointer,
         } = committer;
-        self.spawn("keyspace-checkpointer", |_| checkpointer.run())?;
-        self.spawn("keyspace-publisher", |_| publisher.run())?;
-        self.spawn("keyspace-resolver", |shared| {
-            let last_part = resolver.run()?;
-            shared.pipeline.close(Some(last_part));
-            Ok(())
-        })
+        self.spawn("keyspace-checkpointer", || checkpointer.run())?;
+        self.spawn("keyspace-publisher", || publisher.run())?;
+        self.spawn("keyspace-resolver", || resolver.run())
     }
 
     fn spawn(
         &self,
         name: &str,
-        run: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
+        run: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> io::Result<()> {
         let shared = self.shared.clone();
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
                 let guard = EndOnPanic(&shared);
-                let ended = run(&shared);
+                let ended = run();
                 drop(guard);
                 ended
             })?;
@@ -252,6 +252,15 @@ impl Committer {
         while self.checkpointer.step()? {}
         Ok(())
     }
+
+    /// Closes the store, on this thread.
+    pub(super) fn close(mut self) -> Result<()> {
+        self.step()?;
+        self.resolver.finish();
+        self.publisher.finish()?;
+        while self.checkpointer.step()? {}
+        self.checkpointer.finish()
+    }
 }
 
 /// Ends the store if a thread of the engine panics.
@@ -268,6 +277,7 @@ impl Drop for EndOnPanic<'_> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.shared.is_dropped.store(true, Ordering::Relaxed);
         // Whoever wants to know whether the last flush succeeded closes the store.
         let _ = self.shut_down();
     }
@@ -288,6 +298,14 @@ impl Shared {
 
     pub(super) fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints
+    }
+
+    /// Returns whether the store ends with a log, for the next opening: it is dropped, and too much is in the
+    /// log alone to be moved to the tree on the way.
+    pub(super) fn keeps_log(&self, last_part_bytes: usize) -> bool {
+        const MAX_BYTES: usize = 8 << 20;
+        self.is_dropped.load(Ordering::Relaxed)
+            && self.checkpoints.bytes() + last_part_bytes > MAX_BYTES
     }
 
     pub(super) fn registry(&self) -> &Arc<Registry> {

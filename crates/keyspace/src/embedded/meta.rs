@@ -4,10 +4,11 @@
 //!  0  u32  format: 2
 //!  4  i64  newest commit version whose rows are in the tree
 //! 12       id of the store, 16 bytes
-//! 28  u8   1 if the store has a log, else 0
-//! 29       id of the log, 16 bytes          (only if it has one, as all that follows)
-//! 45  u64  the log's first segment
-//! 53  u64  the number of that segment's first frame
+//! 28  u64  how many bytes the keys and values in the tree have
+//! 36  u8   1 if the store has a log, else 0
+//! 37       id of the log, 16 bytes          (only if it has one, as all that follows)
+//! 53  u64  the log's first segment
+//! 61  u64  the number of that segment's first frame
 //! ```
 //!
 //! Numbers are big-endian. Format 1 ended after the id and had no log.
@@ -34,6 +35,8 @@ pub(super) struct Meta {
     pub(super) last_version: i64,
     /// What tells this store from every other.
     pub(super) id: [u8; 16],
+    /// How many bytes the keys and values in the tree have. `None`: of a store of format 1, it is not known.
+    pub(super) live_bytes: Option<u64>,
     /// Where the commits are that are not in the tree. `None`: all of them are.
     pub(super) log: Option<LogStart>,
 }
@@ -50,6 +53,10 @@ impl Meta {
         let mut bytes = FORMAT.to_be_bytes().to_vec();
         bytes.extend_from_slice(&self.last_version.to_be_bytes());
         bytes.extend_from_slice(&self.id);
+        let live_bytes = self
+            .live_bytes
+            .expect("the rows were counted when the store was opened");
+        bytes.extend_from_slice(&live_bytes.to_be_bytes());
         bytes.push(u8::from(self.log.is_some()));
         if let Some(log) = &self.log {
             bytes.extend_from_slice(&log.id);
@@ -87,6 +94,10 @@ fn decode(fields: &mut Fields<'_>, format: u32) -> Result<Meta, String> {
         return Err(format!("its version is {last_version}"));
     }
     let id = fields.array()?;
+    let live_bytes = match format {
+        1 => None,
+        _ => Some(fields.u64()?),
+    };
     let has_log = match format {
         1 => 0,
         _ => fields.array::<1>()?[0],
@@ -106,6 +117,7 @@ fn decode(fields: &mut Fields<'_>, format: u32) -> Result<Meta, String> {
     Ok(Meta {
         last_version,
         id,
+        live_bytes,
         log,
     })
 }
@@ -117,6 +129,7 @@ mod tests {
     const META: Meta = Meta {
         last_version: 0x0102,
         id: [0xee; 16],
+        live_bytes: Some(0x060708),
         log: Some(LogStart {
             id: [0xdd; 16],
             start: Start {
@@ -133,7 +146,8 @@ mod tests {
     }
 
     fn golden() -> Vec<u8> {
-        let closed = [&[0, 0, 0, 2][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0xee; 16]].concat();
+        let first = [&[0, 0, 0, 2][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0xee; 16]].concat();
+        let closed = [&first[..], &[0, 0, 0, 0, 0, 6, 7, 8]].concat();
         let log = [
             [0xdd; 16].as_slice(),
             b"\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\x04\x05",
@@ -146,7 +160,7 @@ mod tests {
     fn the_record_of_a_store_has_these_bytes() {
         assert_eq!(META.encode(), golden());
         assert_eq!(decode(&golden()).unwrap(), META);
-        let closed = [&golden()[..28], &[0]].concat();
+        let closed = [&golden()[..36], &[0]].concat();
         assert_eq!(CLOSED.encode(), closed);
         assert_eq!(decode(&closed).unwrap(), CLOSED);
     }
@@ -156,7 +170,11 @@ mod tests {
         let mut first = golden();
         first.truncate(28);
         first[3] = 1;
-        assert_eq!(decode(&first).unwrap(), CLOSED);
+        let expected = Meta {
+            live_bytes: None,
+            ..CLOSED
+        };
+        assert_eq!(decode(&first).unwrap(), expected);
     }
 
     #[test]
@@ -167,7 +185,7 @@ mod tests {
             bytes[at] = byte;
             bytes
         };
-        let mut bad = vec![with(4, 0x80), with(4, 0x7f), with(3, 0), with(28, 2)];
+        let mut bad = vec![with(4, 0x80), with(4, 0x7f), with(3, 0), with(36, 2)];
         bad.push([&good[..], &[0]].concat());
         bad.extend((0..good.len()).map(|len| good[..len].to_vec()));
         for bytes in bad {

@@ -61,17 +61,24 @@ impl Publisher {
             self.step()?;
         }
         shared.timeline().check()?;
+        self.finish()
+    }
+
+    /// Flushes what was published, and gives the last part to the checkpointer, unless it may stay in the
+    /// log.
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.flush()?;
-        match (shared.pipeline().take_last_part(), &self.journal) {
-            (Some(part), Some(_)) => {
-                shared.checkpoints().push(Checkpoint {
+        let (pipeline, checkpoints) = (self.shared.pipeline(), self.shared.checkpoints());
+        match pipeline.take_last_part() {
+            Some(part) if self.journal.is_some() && !self.shared.keeps_log(part.bytes) => {
+                checkpoints.push(Checkpoint {
                     part,
                     last_version: self.newest_version,
                     log: None,
                 });
-                shared.checkpoints().close();
+                checkpoints.close();
             }
-            _ => shared.checkpoints().abandon(),
+            _ => checkpoints.abandon(),
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::atomic;
 use super::engine::Shared;
 use super::history::History;
-use super::layers::{FrozenPart, Window};
+use super::layers::Window;
 use super::log::effect::Effect;
 use super::log::frame::Record;
 use super::pipeline::{Batch, Verdict};
@@ -35,9 +35,8 @@ impl Resolver {
         }
     }
 
-    /// Resolves commits until the queue is closed and empty, or the store has ended. Returns what the
-    /// last part holds.
-    pub(super) fn run(mut self) -> Result<FrozenPart> {
+    /// Resolves commits until the queue is closed and empty, or the store has ended.
+    pub(super) fn run(mut self) -> Result<()> {
         let shared = self.shared.clone();
         while shared.pipeline().wait_for_room()
             && shared.checkpoints().wait_for_room()
@@ -45,7 +44,19 @@ impl Resolver {
         {
             self.step()?;
         }
-        Ok(self.window.freeze())
+        self.finish();
+        Ok(())
+    }
+
+    /// Closes the pipeline, with what is in the window.
+    pub(super) fn finish(self) {
+        let Self {
+            shared, mut window, ..
+        } = self;
+        let last_part = window.freeze();
+        // It reads the tree, which nothing may do once the checkpointer makes the file shorter.
+        drop(window);
+        shared.pipeline().close(Some(last_part));
     }
 
     /// Resolves the commits that wait, into the open batch.
@@ -55,7 +66,9 @@ impl Resolver {
         if commits.is_empty() {
             return Ok(());
         }
-        self.window.rebase(&shared.timeline().tree());
+        if let Some(tree) = shared.timeline().tree() {
+            self.window.rebase(&tree);
+        }
         let resolved = {
             let mut open = shared.pipeline().open();
             let batch = open.get_or_insert_with(|| self.begin_batch());

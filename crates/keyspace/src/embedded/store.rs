@@ -49,12 +49,13 @@ pub(super) struct Store {
 impl Store {
     /// Makes a store in an empty backend, without a log.
     pub(super) fn create(backend: impl StorageBackend, setup: &Setup) -> Result<Self, redb::Error> {
-        let meta = Meta {
+        let mut meta = Meta {
             last_version: RECOVERY_VERSIONS,
             id: setup.env.random_bytes(),
+            live_bytes: Some(0),
             log: None,
         };
-        let tree = Tree::create(backend, setup.cache_bytes, &meta)?;
+        let tree = Tree::create(backend, setup.cache_bytes, &mut meta)?;
         Self::over(tree, meta, setup)
     }
 
@@ -68,6 +69,7 @@ impl Store {
                 tree,
                 meta,
                 slots: None,
+                backend: None,
             },
             journal: None,
             replayed: Vec::new(),
@@ -93,6 +95,7 @@ impl Store {
         let (tree, meta) = Tree::open(backend.clone(), setup.cache_bytes, path)?;
         let opened = Self::over(tree, meta, setup);
         let mut store = opened.map_err(|error| refusal(path, error))?;
+        store.files.backend = Some(Box::new(backend.clone()));
         let recovered = store.recover(&*files);
         let recovered = recovered.map_err(|error| log_refusal(path, error))?;
         backend.release().map_err(failed)?;

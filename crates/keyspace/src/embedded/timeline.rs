@@ -66,8 +66,8 @@ struct Line {
     last_given: i64,
     /// The versions being committed, oldest first.
     in_flight: VecDeque<i64>,
-    /// What states are made over.
-    tree: Checkpointed,
+    /// What states are made over. `None`: the store serves no longer.
+    tree: Option<Checkpointed>,
     /// The newest published states, oldest first. The last one is what new transactions read.
     reachable: VecDeque<Arc<State>>,
     /// Older states that transactions still hold, each with the version of the next state.
@@ -95,7 +95,7 @@ impl Timeline {
                 last_given: base,
                 in_flight: VecDeque::new(),
                 reachable: VecDeque::from([Arc::new(State::new(base, parts, &tree))]),
-                tree,
+                tree: Some(tree),
                 held: VecDeque::new(),
                 ended: None,
             }),
@@ -166,11 +166,11 @@ impl Timeline {
     pub(super) fn publish(&self, version: i64, parts: Parts) {
         let mut line = self.line();
         self.land(&mut line, version);
-        if line.ended.is_some() {
-            return;
-        }
         // Over the tree of now: a checkpoint may have moved parts since the batch was resolved.
-        let state = Arc::new(State::new(version, parts, &line.tree));
+        let Some(tree) = &line.tree else {
+            return;
+        };
+        let state = Arc::new(State::new(version, parts, tree));
         line.reachable.push_back(state);
         let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
         drop(line);
@@ -183,8 +183,8 @@ impl Timeline {
         self.land(&mut self.line(), version);
     }
 
-    /// Returns the tree as the last checkpoint left it.
-    pub(super) fn tree(&self) -> Checkpointed {
+    /// Returns the tree as the last checkpoint left it, unless the store has ended.
+    pub(super) fn tree(&self) -> Option<Checkpointed> {
         self.line().tree.clone()
     }
 
@@ -192,7 +192,10 @@ impl Timeline {
     pub(super) fn rebase(&self, tree: &Checkpointed) {
         let states = {
             let mut line = self.line();
-            line.tree = tree.clone();
+            if line.ended.is_some() {
+                return;
+            }
+            line.tree = Some(tree.clone());
             line.reachable.clone()
         };
         states.iter().for_each(|state| state.rebase(tree));
@@ -217,6 +220,7 @@ impl Timeline {
         let error = line.ended.get_or_insert(error).clone();
         let reachable = std::mem::take(&mut line.reachable);
         let held = std::mem::take(&mut line.held);
+        line.tree = None;
         drop(line);
         let held = held.into_iter().filter_map(|(_, state)| state.upgrade());
         reachable

@@ -8,7 +8,7 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, StorageBackend, Table, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition};
 
 use super::meta::{META_KEY, Meta};
 use super::refusal::refusal;
@@ -45,7 +45,7 @@ impl Tree {
     pub(super) fn create(
         backend: impl StorageBackend,
         cache_bytes: usize,
-        meta: &Meta,
+        meta: &mut Meta,
     ) -> Result<Self, redb::Error> {
         let database = open_database(backend, cache_bytes)?;
         let tree = Self { database };
@@ -69,17 +69,29 @@ impl Tree {
     }
 
     /// Writes a part and `meta`, durably, with what it takes to open the file at once after a crash.
-    pub(super) fn apply(&self, part: &PartSnapshot, meta: &Meta) -> Result<(), redb::Error> {
+    /// Counts the rows' bytes in `meta`.
+    pub(super) fn apply(&self, part: &PartSnapshot, meta: &mut Meta) -> Result<(), redb::Error> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_quick_repair(true);
         let mut rows = transaction.open_table(ROWS)?;
+        let mut live_bytes = match meta.live_bytes {
+            Some(bytes) => bytes,
+            None => bytes_of(&rows)?,
+        };
         for entry in part.entries() {
-            write(&mut rows, entry)?;
+            write(&mut rows, entry, &mut live_bytes)?;
         }
         drop(rows);
-        let meta = meta.encode();
-        transaction.open_table(META)?.insert(META_KEY, &meta[..])?;
+        meta.live_bytes = Some(live_bytes);
+        transaction
+            .open_table(META)?
+            .insert(META_KEY, &meta.encode()[..])?;
         Ok(transaction.commit()?)
+    }
+
+    /// Moves the pages together and makes the file as short as they allow. Nothing may read the rows.
+    pub(super) fn compact(&mut self) -> Result<(), redb::Error> {
+        guarded(|| Ok(self.database.compact().map(drop)?))
     }
 
     /// Returns the rows as the last part left them.
@@ -103,13 +115,35 @@ fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
     Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
 }
 
-fn write(rows: &mut Table<'_, &[u8], &[u8]>, entry: Entry<'_>) -> Result<(), redb::StorageError> {
+/// Returns how many bytes the keys and values have.
+fn bytes_of(rows: &Table<'_, &[u8], &[u8]>) -> Result<u64, redb::StorageError> {
+    rows.iter()?.try_fold(0, |bytes, row| {
+        let (key, value) = row?;
+        Ok(bytes + row_bytes(key.value(), value.value()))
+    })
+}
+
+fn row_bytes(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64
+}
+
+/// Writes an entry, and keeps count of the rows' bytes.
+fn write(
+    rows: &mut Table<'_, &[u8], &[u8]>,
+    entry: Entry<'_>,
+    live_bytes: &mut u64,
+) -> Result<(), redb::StorageError> {
     match entry {
         Entry::Set { key, value } => {
-            rows.insert(key, value)?;
+            let old = rows.insert(key, value)?;
+            *live_bytes += row_bytes(key, value);
+            *live_bytes -= old.map_or(0, |old| row_bytes(key, old.value()));
         }
         Entry::Gap { begin, end } => {
-            rows.retain_in(begin..end, |_, _| false)?;
+            rows.retain_in(begin..end, |key, value| {
+                *live_bytes -= row_bytes(key, value);
+                false
+            })?;
         }
     }
     Ok(())

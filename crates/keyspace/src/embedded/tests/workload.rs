@@ -30,6 +30,8 @@ pub(super) struct Workload {
     stamps: BTreeMap<usize, Versionstamp>,
     /// How many commits must be in the store.
     durable: usize,
+    /// How many commits must be in the store as long as the power is on.
+    acknowledged: usize,
     /// The newest versionstamp seen, also of commits that may have been lost since.
     newest_stamp: Option<Versionstamp>,
 }
@@ -70,10 +72,21 @@ impl Workload {
         let stamp = commit.versionstamp.expect("the commit wrote something");
         self.see(stamp)?;
         self.stamps.insert(number, stamp);
+        self.acknowledged = number;
         if is_durable {
             self.durable = number;
         }
         Ok(())
+    }
+
+    /// Notes that what was acknowledged since the last power loss must be in the store.
+    pub(super) fn all_is_durable(&mut self) {
+        self.durable = self.acknowledged;
+    }
+
+    /// Notes that what was acknowledged and is not durable may be gone.
+    pub(super) fn power_was_lost(&mut self) {
+        self.acknowledged = self.durable;
     }
 
     /// Checks that the store holds the state after some commit, no acknowledged one missing, and
@@ -97,6 +110,7 @@ impl Workload {
         self.stamps
             .retain(|&acknowledged, _| acknowledged <= number);
         self.durable = number;
+        self.acknowledged = number;
         self.check_stamps(&mut contents)?;
         let mut expected = Contents::new();
         for mutation in self.sent.iter().flatten() {
