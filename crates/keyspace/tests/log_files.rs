@@ -232,3 +232,70 @@ fn a_store_opens_by_a_link_with_its_log() {
     let db = open(&link).unwrap();
     assert!(has(&db, b"c"));
 }
+
+/// Commits values of 100,000 bytes.
+fn set_large(db: &Embedded, keys: std::ops::Range<u32>) {
+    for number in keys {
+        let mut tr = db.begin().unwrap();
+        tr.set(&number.to_be_bytes(), &[7; 100_000]);
+        block_on(tr.commit()).unwrap();
+    }
+}
+
+#[test]
+fn a_dropped_store_leaves_what_takes_long_to_move_in_its_log() {
+    for (count, leaves_log) in [(10, false), (100, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let db = open(&path).unwrap();
+        set_large(&db, 0..count);
+        drop(db);
+        assert_eq!(files(folder.path()).len() > 1, leaves_log);
+        let db = open(&path).unwrap();
+        assert!((0..count).all(|number| has(&db, &number.to_be_bytes())));
+        db.close().unwrap();
+        assert!(files(folder.path()).keys().eq(["store"]));
+    }
+}
+
+#[test]
+fn a_closed_store_takes_no_more_room_than_its_rows_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let db = open(&path).unwrap();
+    set_large(&db, 0..1000);
+    let mut tr = db.begin().unwrap();
+    tr.clear_range(&1_u32.to_be_bytes(), &1000_u32.to_be_bytes());
+    block_on(tr.commit()).unwrap();
+    db.close().unwrap();
+    let bytes = fs::metadata(&path).unwrap().len();
+    assert!(bytes <= 64 << 20, "{bytes} bytes for one row");
+    let db = open(&path).unwrap();
+    assert!(has(&db, &0_u32.to_be_bytes()) && !has(&db, &1_u32.to_be_bytes()));
+}
+
+#[test]
+fn openers_that_follow_one_another_at_once_keep_their_logs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let open_and_close = |name: u8| {
+        let mut opened = 0;
+        while opened < 30 {
+            match open(&path) {
+                Ok(db) => {
+                    assert!(opened == 0 || has(&db, &[name, opened - 1]));
+                    set(&db, &[name, opened]);
+                    db.close().unwrap();
+                    opened += 1;
+                }
+                Err(OpenError::StoreInUse { .. }) => std::thread::yield_now(),
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..2).for_each(|name| drop(scope.spawn(move || open_and_close(name))));
+    });
+    let db = open(&path).unwrap();
+    assert!((0..30).all(|number| has(&db, &[0, number]) && has(&db, &[1, number])));
+}

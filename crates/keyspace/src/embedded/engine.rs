@@ -25,6 +25,7 @@
 use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -32,9 +33,9 @@ use std::thread::{self, JoinHandle};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::Options;
 use super::checkpoint::{Checkpointer, Checkpoints};
 use super::history::History;
+use super::meta::Meta;
 use super::pipeline::Pipeline;
 use super::publisher::Publisher;
 use super::queue::{PendingCommit, Queue};
@@ -42,8 +43,9 @@ use super::resolver::Resolver;
 use super::store::Store;
 use super::timeline::Timeline;
 use super::watch::{Registry, Watches};
+use super::{Options, backup, file};
 use crate::env::Environment;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, OpenError, Result};
 use crate::transaction::Commit;
 
 pub(super) use super::queue::CommitRequest;
@@ -57,6 +59,8 @@ pub(super) struct Engine {
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// The version before the first one of this opening.
     opened_at: i64,
+    /// The id of the store.
+    id: [u8; 16],
 }
 
 /// What the threads and the transactions share.
@@ -82,6 +86,7 @@ impl Engine {
 
     /// Starts the clock, and leaves the commits to whatever drives the committer.
     pub(super) fn prepare(store: Store, options: &Options) -> (Self, Committer) {
+        let id = store.files.meta.id;
         let mut window = store.window;
         let timeline = Timeline::new(
             options.environment.clone(),
@@ -112,6 +117,7 @@ impl Engine {
             shared,
             threads: Mutex::default(),
             opened_at: store.version,
+            id,
         };
         (engine, committer)
     }
@@ -189,6 +195,26 @@ impl Engine {
         }
     }
 
+    /// Writes the newest state to a new store at `path`. Blocks until that is done.
+    pub(super) fn backup(&self, path: &Path) -> Result<(), OpenError> {
+        let (_, state) = self.shared.timeline.read_version()?;
+        let ended = || self.shared.timeline.check().err();
+        let Some(rows) = state.layers() else {
+            let expired = || Code::TRANSACTION_TOO_OLD.into();
+            return Err(ended().unwrap_or_else(expired).into());
+        };
+        let meta = Meta {
+            last_version: state.version(),
+            id: self.id,
+            live_bytes: Some(0),
+            log: None,
+        };
+        let failed = |cause| OpenError::Store(self.shared.poison(cause));
+        file::write_copy(path, |backend| {
+            backup::write(backend, path, meta, &rows, failed)
+        })
+    }
+
     pub(super) fn watches(&self) -> &Watches {
         &self.watches
     }
@@ -245,10 +271,20 @@ pub(super) struct Committer {
 
 #[cfg(test)]
 impl Committer {
+    /// Resolves the commits that wait, and does no more.
+    pub(super) fn resolve(&mut self) -> Result<()> {
+        self.resolver.step()
+    }
+
+    /// Publishes the open batch, and does no more.
+    pub(super) fn publish(&mut self) -> Result<()> {
+        self.publisher.step()
+    }
+
     /// Does everything that there is to do, on this thread.
     pub(super) fn step(&mut self) -> Result<()> {
-        self.resolver.step()?;
-        self.publisher.step()?;
+        self.resolve()?;
+        self.publish()?;
         while self.checkpointer.step()? {}
         Ok(())
     }

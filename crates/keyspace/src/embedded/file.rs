@@ -3,6 +3,7 @@
 //! Nothing is written to a file before it is known to be a store: redb opens it behind a
 //! [`HeldBackend`], which keeps redb's writes to itself until the store's own record was read.
 
+use std::error::Error;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -92,31 +93,60 @@ pub(super) fn create_in(
     Store::create(backend, setup).map_err(|error| refusal(path, error))
 }
 
-/// Makes a store under a name of its own and moves it to `path`, so that who dies on the way leaves
-/// nothing there. If another opener was first, its store stays.
+/// Makes the store at `path`. If another opener was first, its store stays.
 fn create(path: &Path, setup: &Setup) -> Result<(), OpenError> {
     const CACHE_BYTES: usize = 1 << 20;
+    let setup = Setup {
+        cache_bytes: CACHE_BYTES,
+        ..setup.clone()
+    };
+    // Dropped again, so that what is moved is a store closed in good order.
+    let created = write_new(path, |backend| create_in(backend, path, &setup).map(drop));
+    created.or_else(|error| match error {
+        OpenError::Open { cause, .. } if is_taken(&*cause) => Ok(()),
+        error => Err(error),
+    })
+}
+
+/// Copies the rows of an open store to a new store at `path`.
+///
+/// # Errors
+/// Those of [`write_new`], or what `write` returns.
+pub(super) fn write_copy(
+    path: &Path,
+    write: impl FnOnce(FileBackend) -> Result<(), OpenError>,
+) -> Result<(), OpenError> {
+    // A log at this name would be taken for that of the copy.
+    refuse_lone_log(path)?;
+    write_new(path, write)
+}
+
+/// Writes a file under a name of its own and then moves it to `path`, so that a crash on the way leaves
+/// nothing there.
+///
+/// # Errors
+/// [`OpenError::Open`] with `AlreadyExists`, if there is something at `path`: it stays as it is.
+fn write_new(
+    path: &Path,
+    write: impl FnOnce(FileBackend) -> Result<(), OpenError>,
+) -> Result<(), OpenError> {
     let open_error = |cause| open_error(path, cause);
     let folder = folder_of(path);
     let new = tempfile::Builder::new()
         .prefix(".keyspace-")
         .tempfile_in(folder)
         .map_err(|error| open_error(no_new_file(folder, &error)))?;
-    let backend = new
-        .reopen()
-        .map_err(open_error)
-        .and_then(|file| FileBackend::new(file).map_err(|error| refusal(path, error.into())))?;
-    let setup = Setup {
-        cache_bytes: CACHE_BYTES,
-        ..setup.clone()
-    };
-    // Dropped again, so that what is moved is a store closed in good order.
-    drop(create_in(backend, path, &setup)?);
-    match new.persist_noclobber(path) {
-        Ok(_) => sync_folder(folder).map_err(open_error),
-        Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(refused) => Err(open_error(refused.error)),
-    }
+    let file = new.reopen().map_err(open_error)?;
+    let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
+    write(backend)?;
+    let moved = new.persist_noclobber(path);
+    moved.map_err(|refused| open_error(refused.error))?;
+    sync_folder(folder).map_err(open_error)
+}
+
+fn is_taken(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
+    let cause = cause.downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::AlreadyExists)
 }
 
 /// Says what the folder of a new store must be, in place of the name of the file that was tried.

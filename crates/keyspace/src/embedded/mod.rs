@@ -35,6 +35,7 @@
 
 mod arena;
 mod atomic;
+mod backup;
 mod checkpoint;
 mod engine;
 mod file;
@@ -247,9 +248,10 @@ impl Options {
 
 /// An open embedded store. Clones share it.
 ///
-/// The store closes when its last handle and its last transaction are dropped: what was sent to it
-/// is committed and acknowledged, the committer's thread ends, and the file may be opened again.
-/// That blocks for the time of a flush.
+/// The store closes when its last handle and its last transaction are dropped: what was sent to it is
+/// committed and acknowledged, the threads end, and the file may be opened again. That blocks for some
+/// flushes. If more than 8 MiB of writes are in the log alone, they stay there, beside the file, and the
+/// next opening replays them; [`close`](Self::close) leaves one file.
 #[derive(Clone)]
 pub struct Embedded {
     engine: Arc<Engine>,
@@ -257,16 +259,45 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Closes the store for all its handles: waits until what was sent is committed, ends the
-    /// committer's thread and releases the file. Everything later gives `transaction_cancelled`.
+    /// Closes the store for all its handles: waits until what was sent is committed, moves it to the
+    /// store's file, removes the log and releases the file. A file that is far longer than its rows need is
+    /// made shorter: it has at most twice the bytes of its keys and values then, what redb needs beside
+    /// them, and 64 MiB. Everything later gives `transaction_cancelled`.
     ///
-    /// Dropping the last handle does the same. This call blocks too; it tells whether the last
-    /// flush succeeded, and does not wait for transactions that somebody still holds.
+    /// Blocks until that is done, which takes seconds if there is much to move. Does not wait for
+    /// transactions that are still held.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) if the store had failed or fails now.
     pub fn close(&self) -> Result<()> {
         self.engine.shut_down()
+    }
+
+    /// Writes a copy of the store, as it is at one version, to a new file at `path`: a store that can be
+    /// opened. Transactions go on meanwhile. Blocks for as long as reading and writing all rows takes; the
+    /// memory and the pages of that version are kept for as long. The folder must exist. A process that is
+    /// killed meanwhile may leave a file `.keyspace-*` beside it.
+    ///
+    /// ```
+    /// use keyspace::embedded::Options;
+    ///
+    /// # fn main() -> Result<(), keyspace::OpenError> {
+    /// # let folder = std::env::temp_dir().join(format!("backup-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder).unwrap();
+    /// let db = Options::new().open(folder.join("store"))?;
+    /// db.backup(folder.join("copy"))?;
+    /// # drop(db);
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`OpenError::Open`] if there is something at `path`, which stays as it is, or if the file cannot be
+    /// written; [`OpenError::LogWithoutStore`] if the log of another store is beside it;
+    /// [`OpenError::Store`] if this store was closed or has failed.
+    pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
+        self.engine.backup(path.as_ref())
     }
 }
 

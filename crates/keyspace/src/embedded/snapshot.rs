@@ -7,8 +7,8 @@ use parking_lot::RwLock;
 use redb::StorageError;
 
 use super::engine::Shared;
-use super::layers::{Checkpointed, Layers, PartId, Parts};
-use super::tree::{Rows as TreeRows, guarded};
+use super::layers::{self, Checkpointed, PartId, Parts};
+use super::tree::guarded;
 use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 
@@ -19,7 +19,7 @@ pub(super) struct State {
     newest: PartId,
     /// Emptied once no transaction may read it any more, so that a transaction that was forgotten does not
     /// keep old pages and parts for ever.
-    layers: RwLock<Option<Layers<Arc<TreeRows>>>>,
+    layers: RwLock<Option<layers::Snapshot>>,
 }
 
 impl State {
@@ -41,6 +41,11 @@ impl State {
         if let Some(layers) = &mut *self.layers.write() {
             tree.take_over(layers, self.newest);
         }
+    }
+
+    /// Returns the rows, to be read for as long as it takes. `None`: no transaction may read them any more.
+    pub(super) fn layers(&self) -> Option<layers::Snapshot> {
+        self.layers.read().clone()
     }
 
     /// Lets go of the rows, after a read that is under way.
@@ -93,7 +98,7 @@ impl Snapshot {
 
     fn read<T>(
         &self,
-        read: impl FnOnce(&Layers<Arc<TreeRows>>) -> Result<T, StorageError>,
+        read: impl FnOnce(&layers::Snapshot) -> Result<T, StorageError>,
     ) -> Result<T> {
         if self.shared.timeline().is_too_old(self.version) {
             return Err(Code::TRANSACTION_TOO_OLD.into());

@@ -210,6 +210,11 @@ impl Store {
             last_version: self.version,
             log,
         });
+        self.move_replayed()
+    }
+
+    /// Moves the parts that were replayed to the tree.
+    pub(super) fn move_replayed(&mut self) -> Result<(), redb::Error> {
         for checkpoint in self.replayed.drain(..) {
             self.tree = self.files.checkpoint(&checkpoint)?;
         }

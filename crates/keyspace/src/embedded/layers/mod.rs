@@ -54,6 +54,9 @@ pub(super) trait BaseRow {
     fn value(&self) -> &[u8];
 }
 
+/// One state of an open store.
+pub(super) type Snapshot = Layers<Arc<TreeRows>>;
+
 /// One state of the store, to be read.
 #[derive(Clone)]
 pub(super) struct Layers<B> {

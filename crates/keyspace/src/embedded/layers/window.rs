@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::StorageError;
 
-use super::{Layers, TreeRows};
+use super::{Layers, Snapshot, TreeRows};
 use crate::embedded::log::effect::Effect;
 use crate::embedded::window::{Lookup, Part, PartSnapshot};
 
@@ -40,11 +40,7 @@ impl Checkpointed {
 
     /// Goes on over this tree with layers whose newest part has the number `newest`. Does nothing if the
     /// tree has writes that may be newer than the layers.
-    pub(in crate::embedded) fn take_over(
-        &self,
-        layers: &mut Layers<Arc<TreeRows>>,
-        newest: PartId,
-    ) {
+    pub(in crate::embedded) fn take_over(&self, layers: &mut Snapshot, newest: PartId) {
         if let Some(left) = newest.0.checked_sub(self.through.0)
             && left > 0
         {
@@ -66,7 +62,7 @@ pub(in crate::embedded) struct Parts {
 
 impl Parts {
     /// Lays the parts that are not in the tree over it.
-    pub(in crate::embedded) fn over(self, tree: &Checkpointed) -> Layers<Arc<TreeRows>> {
+    pub(in crate::embedded) fn over(self, tree: &Checkpointed) -> Snapshot {
         let mut layers = Layers::new(self.parts, tree.rows.clone());
         tree.take_over(&mut layers, self.newest);
         layers
@@ -87,7 +83,7 @@ pub(in crate::embedded) struct Window {
     active: Part,
     active_id: PartId,
     /// What lies below the active part. Its content does not change; a checkpoint only moves it.
-    below: Layers<Arc<TreeRows>>,
+    below: Snapshot,
     /// The number of the newest part that is in the tree of `below`.
     through: PartId,
     limit_bytes: usize,
@@ -164,5 +160,48 @@ impl Window {
             self.below.rebase(left, tree.rows.clone());
             self.through = tree.through;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+    use crate::embedded::store::Store;
+    use crate::embedded::tests::setup;
+
+    fn set(store: &mut Store, key: &[u8]) {
+        let value = b"";
+        store.commit(&[Effect::Set { key, value }]).unwrap();
+    }
+
+    #[test]
+    fn a_part_that_is_in_the_tree_is_not_brought_back_by_a_batch_that_was_resolved_before() {
+        let mut store = Store::create(InMemoryBackend::new(), &setup()).unwrap();
+        set(&mut store, b"a");
+        let while_active = store.window.parts();
+        let part = store.window.freeze();
+        set(&mut store, b"b");
+        let resolved_before = store.window.parts();
+        let before = store.tree.clone();
+        store
+            .replayed
+            .push(crate::embedded::checkpoint::Checkpoint {
+                part,
+                last_version: store.version,
+                log: None,
+            });
+        store.move_replayed().unwrap();
+
+        let published = resolved_before.over(&store.tree);
+        assert_eq!(published.parts().len(), 1);
+        assert!(published.get(b"a").unwrap().is_some() && published.get(b"b").unwrap().is_some());
+
+        // A state from before the part was frozen is not laid over a tree that may be newer.
+        let mut older = while_active.over(&before);
+        store.tree.take_over(&mut older, PartId(1));
+        assert_eq!(older.parts().len(), 1);
+        assert_eq!(older.get(b"b").unwrap(), None);
     }
 }

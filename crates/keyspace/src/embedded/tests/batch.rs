@@ -144,6 +144,64 @@ fn a_dropped_commit_future_does_not_stop_the_commit() {
 }
 
 #[test]
+fn commits_join_the_open_batch_until_it_is_taken() {
+    let (engine, mut committer) = prepare();
+    let mut commits = Vec::new();
+    for key in ["a", "b"] {
+        commits.push(engine.commit(set(None, &[key], "1")));
+        committer.resolve().unwrap();
+    }
+    committer.publish().unwrap();
+    commits.push(engine.commit(set(None, &["c"], "1")));
+    committer.step().unwrap();
+    let stamps: Vec<_> = (commits.into_iter())
+        .map(|commit| {
+            commit
+                .now_or_never()
+                .unwrap()
+                .unwrap()
+                .versionstamp
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(stamps[0].commit_version(), stamps[1].commit_version());
+    assert_eq!((stamps[0].batch_index(), stamps[1].batch_index()), (0, 1));
+    assert!(stamps[1] < stamps[2]);
+}
+
+#[test]
+fn what_is_resolved_conflicts_and_is_neither_seen_nor_answered_before_it_is_published() {
+    let (engine, mut committer) = prepare();
+    let (version, _) = engine.read_version().unwrap();
+    let mut first = Box::pin(engine.commit(set(None, &["a"], "1")));
+    committer.resolve().unwrap();
+    let late = reading(set(Some(version), &["b"], "2"), "a");
+    let mut rejected = Box::pin(engine.commit(late));
+    committer.resolve().unwrap();
+    // A retry would get this version, and conflict again.
+    assert_eq!(engine.read_version().unwrap().0, version);
+    assert!((&mut first).now_or_never().is_none());
+    assert!((&mut rejected).now_or_never().is_none());
+    committer.publish().unwrap();
+    let first = first.now_or_never().unwrap().unwrap();
+    let code = rejected.now_or_never().unwrap().unwrap_err().code();
+    assert_eq!(code, Some(Code::NOT_COMMITTED));
+    assert!(engine.read_version().unwrap().0 >= first.version);
+}
+
+#[test]
+fn a_batch_of_rejected_commits_is_answered_and_leaves_nothing_in_flight() {
+    let mut store = prepare();
+    let (version, _) = store.0.read_version().unwrap();
+    let [first] = commit_together(&mut store, [set(None, &["a"], "1")]);
+    let late = reading(set(Some(version), &["b"], "2"), "a");
+    let [rejected] = commit_together(&mut store, [late]);
+    assert_eq!(rejected.unwrap_err().code(), Some(Code::NOT_COMMITTED));
+    let [next] = commit_together(&mut store, [set(None, &["c"], "3")]);
+    assert!(next.unwrap().version > first.unwrap().version);
+}
+
+#[test]
 fn each_durability_flushes_as_often_as_it_says() {
     let interval = Duration::from_secs(10);
     // The log flushes when it goes on in another segment, and the tree at the checkpoint after that.
