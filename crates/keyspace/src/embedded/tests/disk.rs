@@ -117,9 +117,11 @@ impl Disk {
         state.keeps_failing = true;
     }
 
-    /// Lets nothing fail from now on.
-    pub(in super::super) fn make_room(&self) {
-        self.state().keeps_failing = false;
+    /// Lets nothing fail from now on. What was written and not flushed is still so.
+    pub(in super::super) fn go_on(&self) {
+        let mut state = self.state();
+        state.keeps_failing = false;
+        state.countdown = usize::MAX;
     }
 
     /// Returns true once the fault has happened.

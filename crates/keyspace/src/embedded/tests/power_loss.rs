@@ -1,4 +1,4 @@
-//! Power losses at every step: nothing acknowledged is lost, commits are whole, those that survive
+//! Power losses and kills at every step: nothing acknowledged is lost, commits are whole, those that survive
 //! are the first ones, and new versionstamps are newer than all before.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::engine::Engine;
 use super::super::log::effect::Effect;
 use super::super::store::Store;
 use super::super::{Durability, Options};
-use super::disk::{Disk, Fault, Image};
+use super::disk::{Disk, Fault};
 use super::workload::{Workload, stamp_key};
 use super::{new_store, open_on, seeds};
 use crate::env::{Environment, ManualClock};
@@ -27,7 +27,7 @@ const LOSSES: usize = 8;
 struct Life {
     rng: StdRng,
     durability: Durability,
-    image: Image,
+    disk: Disk,
     workload: Workload,
 }
 
@@ -43,44 +43,42 @@ impl Life {
         Self {
             rng,
             durability,
-            image: new_store(),
+            disk: Disk::with(new_store()),
             workload: Workload::default(),
         }
     }
 
-    /// Opens the store and commits until the power goes, each time on what the last loss left,
-    /// and then once more without a loss. `plant` is done to each store before the commits.
+    /// Opens the store and commits until the power goes or the process is killed, each time on what was
+    /// left before, and then once more without a loss. `plant` is done to each store before the commits.
     fn run(mut self, plant: impl Fn(&Disk, &mut Store)) -> Result<(), String> {
         for _ in 0..LOSSES {
-            let disk = Disk::with(self.image.clone());
             // Few calls end in the recovery, more in the commits, many in the clean shutdown.
             let most = 1 << self.rng.random_range(0..10);
-            disk.fail_after(self.rng.random_range(1..=most), Fault::PowerLoss);
-            self.open_and_commit(&disk, &plant)?;
-            self.image = if self.rng.random_range(0..4) > 0 {
+            let calls = self.rng.random_range(1..=most);
+            self.disk.fail_after(calls, Fault::PowerLoss);
+            self.open_and_commit(&plant)?;
+            if self.rng.random_range(0..4) > 0 {
                 self.workload.power_was_lost();
-                disk.image_after_power_loss(&mut self.rng)
+                let left = self.disk.image_after_power_loss(&mut self.rng);
+                self.disk = Disk::with(left);
             } else {
-                // The process is killed: what it has written is there.
-                self.workload.all_is_durable();
-                disk.image()
-            };
+                // The process was killed. What it has written is there, and may be in the cache only.
+                self.disk.go_on();
+            }
         }
-        self.open_and_commit(&Disk::with(self.image.clone()), &plant)
+        self.disk.fail_after(usize::MAX, Fault::PowerLoss);
+        self.open_and_commit(&plant)
     }
 
-    fn open_and_commit(
-        &mut self,
-        disk: &Disk,
-        plant: &impl Fn(&Disk, &mut Store),
-    ) -> Result<(), String> {
-        let mut store = match open_on(disk) {
+    fn open_and_commit(&mut self, plant: &impl Fn(&Disk, &mut Store)) -> Result<(), String> {
+        let disk = self.disk.clone();
+        let mut store = match open_on(&disk) {
             Ok(store) => store,
             Err(_) if disk.has_failed() => return Ok(()),
             Err(error) => return Err(format!("does not open: {error}")),
         };
         self.workload.check(&mut store)?;
-        plant(disk, &mut store);
+        plant(&disk, &mut store);
         self.commit(store)
     }
 

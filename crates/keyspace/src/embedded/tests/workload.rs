@@ -94,10 +94,10 @@ impl Workload {
     pub(super) fn check(&mut self, store: &mut Store) -> Result<(), String> {
         let mut contents = read(store);
         let number = contents.get(NEWEST).map_or(0, |value| decode(value));
-        if number < self.durable {
+        if number < self.acknowledged {
             return Err(format!(
                 "ends with commit {number}, {} was acknowledged",
-                self.durable
+                self.acknowledged
             ));
         }
         if number > self.sent.len() {
