@@ -68,12 +68,12 @@ pub(crate) fn bytes_per_second(blocks: u64) -> f64 {
     (blocks * BLOCK.len() as u64) as f64 / (env.now() - began).as_secs_f64()
 }
 
-/// Returns the bytes that this process has had written to the disk, where the system tells it in `/proc`.
-/// Files in memory count for nothing.
+/// Returns the bytes that this process has written, where the system tells it in `/proc`.
+///
+/// Those are the bytes of its write calls. The figure beside it, `write_bytes`, counts pages of the
+/// system's cache, of which one may be as large as 2 MiB, as a whole for each block written into them.
 pub(crate) fn written_bytes() -> Option<u64> {
     let io = fs::read_to_string("/proc/self/io").ok()?;
-    let line = io
-        .lines()
-        .find_map(|line| line.strip_prefix("write_bytes: "));
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
     line?.parse().ok()
 }

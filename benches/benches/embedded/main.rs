@@ -7,7 +7,7 @@
 //! - `lone`: a durable set by one task, beside a bare write and flush;
 //! - `tasks`: durable sets by 64 tasks, beside one task;
 //! - `scattered`: sets of random keys in a large store, and what a lone commit takes meanwhile;
-//! - `written`: bytes written to the disk for short-lived items;
+//! - `written`: bytes written to the store's files for short-lived items;
 //! - `recovery`: opening a store whose process was killed;
 //! - `get`: reads of random keys, beside a `BTreeMap`;
 //! - `first-key`: the first key of a range whose head was cleared;

@@ -174,9 +174,13 @@ pub(crate) fn first_key(extent: Extent) -> Vec<Row> {
     let spread_rows = extent.choose(2_000, 500_000, 500_000);
     let overwrite = || set_scattered(&ranges.runtime, &store.db, spread_rows, spread_rows);
     overwrite();
-    rows.push(ranges.compare(&store.db, "the same after 58 MiB of other sets", extent));
+    rows.push(ranges.compare(
+        &store.db,
+        "`embedded:`, before 58 MiB of other sets",
+        extent,
+    ));
     store.reopen();
-    rows.push(ranges.compare(&store.db, "the same, closed and opened again", extent));
+    rows.push(ranges.compare(&store.db, "`embedded:`, closed and opened again", extent));
     rows
 }
 

@@ -22,9 +22,6 @@ const ROWS_PER_COMMIT: u64 = 100;
 /// What a random set costs the disk at least: the page of its row, for the rows of a part of the window.
 const BYTES_PER_ROW: f64 = 3_500.0;
 
-/// Has no writer as its seed.
-const LONE_SEED: u64 = WRITERS;
-
 /// What writers did, and a task that committed one set at a time meanwhile.
 struct Phase {
     rows_per_second: f64,
@@ -38,19 +35,22 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
     let time = Duration::from_millis(extent.choose(20, 15_000, 60_000));
     let blocks = extent.choose(256, 64 << 10, 256 << 10);
     let runtime = runtime(cores());
-    let burst = Arc::new(AtomicU64::new(burst_bytes / ROW_BYTES));
     let ordered = burst_in_order(&runtime, burst_bytes);
 
     let mut store = TempStore::new();
     runtime.block_on(fill(&store.db, all_spread(rows).map(|key| (key, VALUE))));
     store.reopen();
     let disk_rate = disk::bytes_per_second(blocks) / BYTES_PER_ROW;
-    let alone = [lone(&store.db, rows, no_limit())];
-    let at_rest = latency(work(&runtime, alone, time / 5), 99);
-    let burst = write(&runtime, &store.db, rows, &burst, NO_HURRY);
+    let mut load = Scattered {
+        db: &store.db,
+        rows,
+        seed: 0,
+    };
+    let at_rest = latency(work(&runtime, [load.setter(1, &no_limit())], time / 5), 99);
+    let burst = load.run(&runtime, &row_limit(burst_bytes), NO_HURRY);
     // Until the window is full, what follows is still a burst.
-    write(&runtime, &store.db, rows, &no_limit(), time / 3);
-    let sustained = write(&runtime, &store.db, rows, &no_limit(), time);
+    load.run(&runtime, &no_limit(), time / 3);
+    let sustained = load.run(&runtime, &no_limit(), time);
 
     let setting = format!("random keys among {}", row::rate(rows as f64));
     let late = |phase: &Phase, name| Row {
@@ -70,7 +70,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
         },
         late(&burst, "first"),
         Row {
-            workload: "the same, sustained".to_owned(),
+            workload: format!("sets a second, {setting}, sustained"),
             yardstick: "the disk's bandwidth, at 3.5 KB a row".to_owned(),
             pairs: Pairs::once(disk_rate, sustained.rows_per_second),
             unit: row::rate,
@@ -83,7 +83,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
 /// Returns how many rows in order are set in a second, of so many bytes and in a new store.
 fn burst_in_order(runtime: &Runtime, bytes: u64) -> f64 {
     let store = TempStore::new();
-    let (next_key, rows_left) = (in_order(0), Arc::new(AtomicU64::new(bytes / ROW_BYTES)));
+    let (next_key, rows_left) = (in_order(0), row_limit(bytes));
     let setters = (0..WRITERS).map(|_| Setter {
         db: store.db.clone(),
         next_key: next_key.clone(),
@@ -93,48 +93,55 @@ fn burst_in_order(runtime: &Runtime, bytes: u64) -> f64 {
     rows_per_second(&work(runtime, setters, NO_HURRY))
 }
 
-/// Has writers set random rows, until there are enough or the time is over, and a task commit one set at
-/// a time.
-fn write(
-    runtime: &Runtime,
-    db: &Embedded,
+/// Tasks that set random rows of a store.
+struct Scattered<'a> {
+    db: &'a Embedded,
+    /// How many rows the store has.
     rows: u64,
-    rows_left: &Arc<AtomicU64>,
-    time: Duration,
-) -> Phase {
-    let env = Environment::system();
-    let setters = (0..WRITERS).map(|seed| Setter {
-        db: db.clone(),
-        next_key: scattered(rows, seed),
-        rows_per_commit: ROWS_PER_COMMIT,
-        rows_left: rows_left.clone(),
-    });
-    let alone = [lone(db, rows, rows_left.clone())];
-    let write_all = async {
-        let written = shift::work(&env, setters, time).await;
-        // The lone task ends with the others.
-        rows_left.store(0, Ordering::Relaxed);
-        written
-    };
-    let (written, alone) =
-        runtime.block_on(async { tokio::join!(write_all, shift::work(&env, alone, time)) });
-    Phase {
-        rows_per_second: rows_per_second(&written),
-        lone_late_seconds: latency(alone, 99),
+    /// Another one for each task.
+    seed: u64,
+}
+
+impl Scattered<'_> {
+    fn setter(
+        &mut self,
+        rows_per_commit: u64,
+        rows_left: &Arc<AtomicU64>,
+    ) -> Setter<impl FnMut() -> [u8; 16] + Send + use<>> {
+        self.seed += 1;
+        Setter {
+            db: self.db.clone(),
+            next_key: scattered(self.rows, self.seed),
+            rows_per_commit,
+            rows_left: rows_left.clone(),
+        }
+    }
+
+    /// Has writers set rows, until there are enough or the time is over, and a task commit one set at a
+    /// time.
+    fn run(&mut self, runtime: &Runtime, rows_left: &Arc<AtomicU64>, time: Duration) -> Phase {
+        let env = Environment::system();
+        let lone = self.setter(1, rows_left);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|_| self.setter(ROWS_PER_COMMIT, rows_left))
+            .collect();
+        let write = async {
+            let written = shift::work(&env, writers, time).await;
+            // The lone task ends with the others.
+            rows_left.store(0, Ordering::Relaxed);
+            written
+        };
+        let (written, alone) =
+            runtime.block_on(async { tokio::join!(write, shift::work(&env, [lone], time)) });
+        Phase {
+            rows_per_second: rows_per_second(&written),
+            lone_late_seconds: latency(alone, 99),
+        }
     }
 }
 
-fn lone(
-    db: &Embedded,
-    rows: u64,
-    rows_left: Arc<AtomicU64>,
-) -> Setter<impl FnMut() -> [u8; 16] + Send + 'static> {
-    Setter {
-        db: db.clone(),
-        next_key: scattered(rows, LONE_SEED),
-        rows_per_commit: 1,
-        rows_left,
-    }
+fn row_limit(bytes: u64) -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(bytes / ROW_BYTES))
 }
 
 fn rows_per_second(burst: &Burst) -> f64 {

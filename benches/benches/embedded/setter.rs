@@ -62,7 +62,7 @@ pub(crate) fn in_order(first: u64) -> impl FnMut() -> [u8; 16] + Clone + Send + 
 }
 
 /// Returns a source of random ones of so many keys that are spread evenly.
-pub(crate) fn scattered(rows: u64, seed: u64) -> impl FnMut() -> [u8; 16] + Send + 'static {
+pub(crate) fn scattered(rows: u64, seed: u64) -> impl FnMut() -> [u8; 16] + Send + use<> {
     let mut rng = StdRng::seed_from_u64(seed);
     move || any_spread(&mut rng, rows)
 }

@@ -1,4 +1,4 @@
-//! Bytes written to the disk for items that live for a moment, as those of a queue do.
+//! Bytes written to the store's files for items that live for a moment, as those of a queue do.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
