@@ -16,13 +16,13 @@ use crate::setter::{Setter, in_order, latency, no_limit, rate, work};
 
 const TABLE: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("rows");
 
-/// How long a side has its turn.
+/// How long a side has its turn: short, since a disk that others use is slow for seconds at a time.
 fn turn(extent: Extent) -> Duration {
-    Duration::from_millis(extent.choose(10, 1_000, 3_000))
+    Duration::from_millis(extent.choose(10, 250, 500))
 }
 
 fn rounds(extent: Extent) -> usize {
-    extent.choose(2, 5, 11)
+    extent.choose(2, 21, 41)
 }
 
 /// A durable commit of 100 sets: straight into redb, and through the store.
