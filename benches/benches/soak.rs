@@ -2,13 +2,14 @@
 //!
 //! `cargo bench -p benches --bench soak [-- <cycles>]`, 10,000,000 unless told otherwise. 64 tasks
 //! put items in and take them out again on one durable store, with a backlog of 10,000. The table
-//! has a line for each tenth of the way.
+//! has a line for each tenth of the way. `cargo test` runs a few thousand.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use benches::arguments::Arguments;
 use benches::{TempStore, cores, memory_bytes, runtime};
 use keyspace::codec::Raw;
 use keyspace::embedded::Embedded;
@@ -43,11 +44,12 @@ struct Soak {
 }
 
 fn main() -> io::Result<()> {
-    // Cargo passes a flag of its own to every benchmark.
+    // `cargo bench` passes a flag of its own to every benchmark.
     let cycles = std::env::args()
         .skip(1)
         .find_map(|argument| argument.parse().ok());
-    let cycles = cycles.unwrap_or(CYCLES);
+    let extent = Arguments::get().extent();
+    let cycles = cycles.unwrap_or(extent.choose(5_000, CYCLES, CYCLES));
     let (store, env) = (TempStore::new(), Environment::system());
     let queue = MicroQueue::new(Subspace::from("soak"));
     let soak = Arc::new(Soak {

@@ -1,4 +1,4 @@
-//! What a benchmark is told: which of its workloads are wanted, and flags.
+//! What a benchmark is told: which of its workloads are wanted, how much to measure, and flags.
 
 use std::env;
 
@@ -17,7 +17,7 @@ impl Arguments {
     }
 
     fn new(arguments: impl Iterator<Item = String>) -> Self {
-        // Cargo passes a flag of its own to every benchmark.
+        // `cargo bench` passes a flag of its own to every benchmark.
         let (flags, named) = arguments.partition(|argument| argument.starts_with('-'));
         Self { flags, named }
     }
@@ -31,7 +31,48 @@ impl Arguments {
     /// Says whether curves are to be drawn.
     #[must_use]
     pub fn wants_plots(&self) -> bool {
-        self.flags.iter().any(|flag| flag == "--plot")
+        self.has("--plot")
+    }
+
+    /// Returns how much to measure.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        let is_long = env::var_os("TEST_RUN").is_some_and(|run| run == "long");
+        self.extent_of(is_long)
+    }
+
+    fn extent_of(&self, is_long: bool) -> Extent {
+        match self.has("--bench") {
+            false => Extent::Test,
+            true if is_long => Extent::Long,
+            true => Extent::Short,
+        }
+    }
+
+    fn has(&self, flag: &str) -> bool {
+        self.flags.iter().any(|given| given == flag)
+    }
+}
+
+/// How much a benchmark measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// As little as runs every line once: `cargo test` runs the benchmark. The figures mean nothing.
+    Test,
+    /// What a developer waits for: `cargo bench` runs it.
+    Short,
+    /// What published figures deserve: `cargo bench` runs it with `TEST_RUN=long`.
+    Long,
+}
+
+impl Extent {
+    /// Returns the one of three amounts that belongs to this extent.
+    pub fn choose<T>(self, test: T, short: T, long: T) -> T {
+        match self {
+            Self::Test => test,
+            Self::Short => short,
+            Self::Long => long,
+        }
     }
 }
 
@@ -50,5 +91,16 @@ mod tests {
         assert!(named.wants("idle") && named.wants_plots());
         assert!(!named.wants("busy"));
         assert!(!arguments(&["plot"]).wants_plots());
+    }
+
+    #[test]
+    fn without_the_flag_of_cargo_bench_a_run_is_a_test_however_long_tests_are() {
+        for is_long in [false, true] {
+            assert_eq!(arguments(&["idle"]).extent_of(is_long), Extent::Test);
+        }
+        let bench = arguments(&["--bench"]);
+        assert_eq!(bench.extent_of(false), Extent::Short);
+        assert_eq!(bench.extent_of(true), Extent::Long);
+        assert_eq!(Extent::Short.choose(1, 2, 3), 2);
     }
 }

@@ -68,6 +68,18 @@ impl Rounds {
         self.0.push(figures);
     }
 
+    /// Returns of each round the figures with the highest rate, of systems that were measured in the same
+    /// rounds.
+    #[must_use]
+    pub fn best_of(systems: &[Self]) -> Self {
+        let rounds = systems.iter().map(|rounds| rounds.0.len()).min();
+        let best = |round: usize| {
+            let figures = systems.iter().map(|rounds| rounds.0[round]);
+            figures.max_by(|one, other| one.rate.total_cmp(&other.rate))
+        };
+        Self((0..rounds.unwrap_or(0)).filter_map(best).collect())
+    }
+
     /// Returns the median over the rounds.
     ///
     /// # Panics
@@ -123,6 +135,14 @@ mod tests {
         assert_eq!(rounds.median(|figures| figures.bytes_per_item), 100.0);
         assert_eq!(rounds.median(|figures| figures.median_millis), 3.0);
         assert_eq!(rounds.median(|figures| figures.late_millis), 4.0);
+    }
+
+    #[test]
+    fn the_best_is_found_round_by_round() {
+        let systems = [rounds([10.0, 20.0, 30.0]), rounds([15.0, 5.0, 40.0])];
+        let best = Rounds::best_of(&systems);
+        let rates: Vec<_> = best.0.iter().map(|figures| figures.rate).collect();
+        assert_eq!(rates, [15.0, 20.0, 40.0]);
     }
 
     #[test]

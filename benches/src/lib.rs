@@ -49,6 +49,16 @@ impl TempStore {
         }
     }
 
+    /// Closes the store in good order, and opens it again.
+    ///
+    /// # Panics
+    /// If the store fails.
+    pub fn reopen(&mut self) {
+        self.db.close().expect("the disk has room");
+        let db = Options::new().open(self.folder.path().join("store"));
+        self.db = db.expect("it was closed in good order");
+    }
+
     /// Returns the size of the store's file in bytes.
     ///
     /// # Panics
@@ -140,11 +150,11 @@ pub fn runtime(workers: usize) -> Runtime {
 ///
 /// # Panics
 /// If a commit fails.
-pub async fn fill(db: &Embedded, rows: impl Iterator<Item = ([u8; 16], [u8; 16])>) {
+pub async fn fill<V: AsRef<[u8]>>(db: &Embedded, rows: impl Iterator<Item = ([u8; 16], V)>) {
     const ROWS_PER_COMMIT: usize = 1_000;
     let mut tr = db.begin().expect("the store serves");
     for (number, (key, value)) in rows.enumerate() {
-        tr.set(&key, &value);
+        tr.set(&key, value.as_ref());
         if (number + 1) % ROWS_PER_COMMIT == 0 {
             tr.commit().await.expect("nothing conflicts");
             tr.reset();

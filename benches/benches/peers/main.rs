@@ -1,35 +1,37 @@
 //! What other systems do as durable queues on this machine, beside hc-dequeue on the embedded store.
 //!
-//! `cargo xtask bench peers` starts the servers and says where they are, in `$PEERS_POSTGRES` and
-//! `$PEERS_REDIS`; a peer that is not there is left out. Clients enqueue and take items of 100 bytes,
-//! one in a commit, each of a server over a connection of its own. An item is on disk when its
+//! `cargo bench -p benches --bench peers [-- <workload>...]`. The workloads are `enqueue` and `pop`, both
+//! unless named. SQLite is part of the benchmark, in a file on the same file system as the embedded
+//! store's. `cargo xtask bench peers` starts the servers of the other peers and passes their addresses in
+//! `$PEERS_POSTGRES` and `$PEERS_REDIS`; a server that is not there is left out. Clients enqueue and take
+//! items of 100 bytes, one in a commit, each over a connection of its own. An item is on disk when its
 //! enqueue is acknowledged, and a taken one never comes back.
 //!
 //! In each round every system takes its turn, and who begins changes. Figures are medians over the
-//! rounds, ratios are medians of the rounds' ratios. `TEST_RUN=long` measures for longer, and more
-//! often.
+//! rounds, ratios are medians of the rounds' ratios; the best peer is found round by round.
+//! `TEST_RUN=long` measures for longer, and more often. `cargo test` runs all of it, as briefly as
+//! possible.
 
 mod postgres;
 mod redis;
+mod sqlite;
 
 use std::env;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use benches::TempStore;
+use benches::arguments::{Arguments, Extent};
 use benches::contender::{Contender, Popped, Site};
-use benches::figures::{Figures, Rounds};
+use benches::figures::{Figures, Rounds, turns};
 use benches::load::{Action, Load};
 use benches::meter::{Metered, Reading};
-use conformance::scale;
 use keyspace::Subspace;
 use tokio::runtime::Runtime;
 
 use crate::postgres::Postgres;
 use crate::redis::Redis;
-
-const CLIENTS: [usize; 3] = [1, 16, 64];
-const BACKLOG: u64 = 20_000;
+use crate::sqlite::{File, Sqlite};
 
 /// A queue of a server.
 pub(crate) struct Place {
@@ -37,60 +39,76 @@ pub(crate) struct Place {
     queue: String,
 }
 
-/// What is measured, with the address of its server.
+/// What is measured, with the address of its server if it has one.
 enum System {
     HcDequeue,
+    Sqlite,
     Postgres(String),
     Redis(String),
 }
 
 fn main() -> io::Result<()> {
-    let mut out = io::stdout();
-    let mut systems = vec![System::HcDequeue];
+    let (arguments, mut out) = (Arguments::get(), io::stdout());
+    let extent = arguments.extent();
+    let clients: &[usize] = extent.choose(&[1, 4], &[1, 16, 64], &[1, 16, 64]);
+    let mut systems = vec![System::HcDequeue, System::Sqlite];
     systems.extend(env::var("PEERS_POSTGRES").ok().map(System::Postgres));
     systems.extend(env::var("PEERS_REDIS").ok().map(System::Redis));
-    if systems.len() == 1 {
-        let reason = "no server: `cargo xtask bench peers` starts them";
-        return writeln!(io::stderr(), "skipped: peers: {reason}");
-    }
-    for (action, title) in [
-        (Action::Enqueue, "Enqueue, durable, one item in a commit"),
-        (Action::Pop, "Pop, durable, one item for each call"),
+    for (name, action, title) in [
+        (
+            "enqueue",
+            Action::Enqueue,
+            "Enqueue, durable, one item in a commit",
+        ),
+        ("pop", Action::Pop, "Pop, durable, one item for each call"),
     ] {
-        writeln!(
-            out,
-            "\n{title}\n\n\
-             | clients | queue | items a second | hc-dequeue is so many times that | median \
-             | 99th percentile |\n|---|---|---|---|---|---|"
-        )?;
-        for clients in CLIENTS {
-            let rounds = compare(&systems, action, clients);
-            for (system, own) in systems.iter().zip(&rounds) {
-                writeln!(
-                    out,
-                    "| {clients} | {} | {:.0} | {:.2} | {:.2} ms | {:.2} ms |",
-                    system.name(),
-                    own.median(|figures| figures.rate),
-                    rounds[0].median_ratio(own),
-                    own.median(|figures| figures.median_millis),
-                    own.median(|figures| figures.late_millis),
-                )?;
+        if arguments.wants(name) {
+            writeln!(
+                out,
+                "\n{title}\n\n\
+                 | clients | queue | items a second | hc-dequeue is so many times that | median \
+                 | 99th percentile |\n|---|---|---|---|---|---|"
+            )?;
+            for &clients in clients {
+                let rounds = compare(&systems, action, clients, extent);
+                show(&systems, &rounds, clients)?;
             }
         }
     }
     Ok(())
 }
 
+/// Prints a line for each system, and one for the best of the peers.
+fn show(systems: &[System], rounds: &[Rounds], clients: usize) -> io::Result<()> {
+    let (ours, peers) = rounds.split_first().expect("hc-dequeue is the first");
+    let best = ("the best peer".to_owned(), Rounds::best_of(peers));
+    let names = systems.iter().map(System::name);
+    for (name, rounds) in names.zip(rounds.iter().cloned()).chain([best]) {
+        writeln!(
+            io::stdout(),
+            "| {clients} | {name} | {:.0} | {:.2} | {:.2} ms | {:.2} ms |",
+            rounds.median(|figures| figures.rate),
+            ours.median_ratio(&rounds),
+            rounds.median(|figures| figures.median_millis),
+            rounds.median(|figures| figures.late_millis),
+        )?;
+    }
+    Ok(())
+}
+
 /// Has all systems bear a load in turn; returns the rounds of each.
-fn compare(systems: &[System], action: Action, clients: usize) -> Vec<Rounds> {
+fn compare(systems: &[System], action: Action, clients: usize, extent: Extent) -> Vec<Rounds> {
+    let load = Load {
+        action,
+        sessions: clients,
+        consumers_per_session: 1,
+        backlog: extent.choose(100, 20_000, 20_000),
+        time: Duration::from_millis(extent.choose(20, 1_000, 5_000)),
+    };
     let mut rounds = vec![Rounds::default(); systems.len()];
-    for round in 0..scale(3, 7) {
-        for turn in 0..systems.len() {
-            let index = (turn + round) % systems.len();
-            let queue = format!("{action:?}_{clients}_{round}").to_lowercase();
-            let figures = systems[index].measure(action, clients, queue);
-            rounds[index].push(figures);
-        }
+    for (number, turn) in turns(systems.len(), extent.choose(1, 3, 7)).enumerate() {
+        let queue = format!("{action:?}_{clients}_{number}").to_lowercase();
+        rounds[turn].push(systems[turn].measure(load, queue));
     }
     rounds
 }
@@ -99,20 +117,14 @@ impl System {
     fn name(&self) -> String {
         match self {
             Self::HcDequeue => "hc-dequeue, embedded".to_owned(),
+            Self::Sqlite => sqlite::version(),
             Self::Postgres(address) => runtime().block_on(postgres::version(address)),
             Self::Redis(address) => runtime().block_on(redis::version(address)),
         }
     }
 
     /// Measures the system with a new queue.
-    fn measure(&self, action: Action, clients: usize, queue: String) -> Figures {
-        let load = Load {
-            action,
-            sessions: clients,
-            consumers_per_session: 1,
-            backlog: BACKLOG,
-            time: Duration::from_millis(scale(1_000, 5_000) as u64),
-        };
+    fn measure(&self, load: Load, queue: String) -> Figures {
         match self {
             Self::HcDequeue => {
                 let store = TempStore::new();
@@ -123,11 +135,12 @@ impl System {
                 // As an application has it: one process, one session.
                 let load = Load {
                     sessions: 1,
-                    consumers_per_session: clients,
+                    consumers_per_session: load.sessions,
                     ..load
                 };
                 bear::<Popped>(&load, &site)
             }
+            Self::Sqlite => bear::<Sqlite>(&load, &File::new()),
             Self::Postgres(address) => bear::<Postgres>(&load, &Place::new(address, queue)),
             Self::Redis(address) => bear::<Redis>(&load, &Place::new(address, queue)),
         }

@@ -13,7 +13,8 @@ use crate::workspace::cargo;
 /// What to measure, and where.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// A benchmark of the crate `benches`: `hc_dequeue`, `foundationdb`, `peers` and others
+    /// A benchmark of the crate `benches`: `embedded`, `hc_dequeue`, `foundationdb`, `peers` (SQLite,
+    /// Postgres and Redis) and others
     name: String,
     /// The URL of the store, for a benchmark of any store. `fdb:` is the cluster that
     /// `FDB_CLUSTER_FILE` names, or else a private one, and is what is meant if a server is
@@ -28,14 +29,17 @@ pub(crate) struct Options {
     arguments: Vec<OsString>,
 }
 
-/// The benchmark of other systems, which takes their servers and no cluster.
+/// The benchmark of other systems, which takes the servers of those that have one.
 const PEERS: &str = "peers";
+
+/// The benchmarks that make stores of their own, and take no cluster.
+const WITHOUT_CLUSTER: [&str; 4] = ["embedded", "microqueue", PEERS, "soak"];
 
 /// Runs the benchmark. The servers that were started for it end with it.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let url = match &options.db {
         Some(url) => url.clone(),
-        None if options.name == PEERS => "embedded:".to_owned(),
+        None if WITHOUT_CLUSTER.contains(&&*options.name) => "embedded:".to_owned(),
         None => usual_url(),
     };
     let served = fdb::Served::for_urls(&[&url])?;
@@ -51,7 +55,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         command.env("TEST_RUN", "long");
     }
     let peers = match options.name == PEERS {
-        true => peers::start()?,
+        true => peers::start(),
         false => Vec::new(),
     };
     for peer in &peers {

@@ -1,0 +1,79 @@
+//! What the disk does without a store, in the folder for temporary files, where the stores are too.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use keyspace::Environment;
+
+/// The size of a block, as which the store's log writes small commits.
+const BLOCK: [u8; 4096] = [7; 4096];
+
+/// A file of zeros, whose blocks are overwritten and flushed one after the other.
+pub(crate) struct Flushed {
+    file: File,
+    blocks: u64,
+    next: u64,
+}
+
+impl Flushed {
+    /// Makes a file of so many blocks.
+    pub(crate) fn new(blocks: u64) -> Self {
+        let mut file = tempfile::tempfile().expect("the system has a temporary folder");
+        let zeros = vec![0; BLOCK.len() * blocks as usize];
+        let written = file.write_all(&zeros).and_then(|()| file.sync_all());
+        written.expect("the disk has room");
+        Self {
+            file,
+            blocks,
+            next: 0,
+        }
+    }
+
+    /// Writes and flushes blocks for a time; returns the seconds that the middle one took.
+    pub(crate) fn median_seconds(&mut self, time: Duration) -> f64 {
+        let env = Environment::system();
+        let deadline = env.now() + time;
+        let mut took = Vec::new();
+        while took.is_empty() || env.now() < deadline {
+            let began = env.now();
+            self.flush_block();
+            took.push((env.now() - began).as_secs_f64());
+        }
+        benches::statistics::median(took)
+    }
+
+    fn flush_block(&mut self) {
+        let place = SeekFrom::Start(self.next % self.blocks * BLOCK.len() as u64);
+        self.next += 1;
+        self.file.seek(place).expect("the file is there");
+        let written = self.file.write_all(&BLOCK);
+        written
+            .and_then(|()| self.file.sync_data())
+            .expect("the disk works");
+    }
+}
+
+/// Writes so many blocks to a new file and flushes it; returns the bytes in a second.
+pub(crate) fn bytes_per_second(blocks: u64) -> f64 {
+    const BLOCKS_PER_WRITE: usize = 256;
+    let env = Environment::system();
+    let mut file = tempfile::tempfile().expect("the system has a temporary folder");
+    let chunk = BLOCK.repeat(BLOCKS_PER_WRITE);
+    let began = env.now();
+    for _ in 0..blocks / BLOCKS_PER_WRITE as u64 {
+        file.write_all(&chunk).expect("the disk has room");
+    }
+    file.sync_data().expect("the disk works");
+    (blocks * BLOCK.len() as u64) as f64 / (env.now() - began).as_secs_f64()
+}
+
+/// Returns the bytes that this process has written, where the system tells it in `/proc`.
+///
+/// Those are the bytes of its write calls. The figure beside it, `write_bytes`, counts pages of the
+/// system's cache, of which one may be as large as 2 MiB, as a whole for each block written into them.
+pub(crate) fn written_bytes() -> Option<u64> {
+    let io = fs::read_to_string("/proc/self/io").ok()?;
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line?.parse().ok()
+}

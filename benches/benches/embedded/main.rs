@@ -1,0 +1,75 @@
+//! The embedded store against what it is built on, and against itself under load.
+//!
+//! `cargo bench -p benches --bench embedded [-- <workload>...]`. The workloads are all of them unless
+//! named:
+//!
+//! - `hundred`: a durable commit of 100 sets, beside redb;
+//! - `lone`: a durable set by one task, beside a bare write and flush;
+//! - `tasks`: durable sets by 64 tasks, beside one task;
+//! - `scattered`: sets of random keys in a large store, and what a lone commit takes meanwhile;
+//! - `written`: bytes written to the store's files for short-lived items;
+//! - `recovery`: opening a store whose process was killed;
+//! - `get`: reads of random keys, beside a `BTreeMap`;
+//! - `first-key`: the first key of a range whose head was cleared;
+//! - `layers`: reads of rows that were just written, beside rows in the file alone.
+//!
+//! Prints a table in Markdown. Where it can be, the yardstick and the store take turns; figures are then
+//! medians over the rounds, and ratios medians of the rounds' ratios. `TEST_RUN=long` measures for longer,
+//! more often, and with larger stores. `cargo test` runs all of it, as briefly as possible.
+
+mod commits;
+mod disk;
+mod keys;
+mod reads;
+mod recovery;
+mod row;
+mod scattered;
+mod setter;
+mod written;
+
+use std::io::{self, Write};
+
+use benches::arguments::{Arguments, Extent};
+use benches::cores;
+
+use crate::row::Row;
+
+/// A workload's name, and how it is measured.
+type Workload = (&'static str, fn(Extent) -> Vec<Row>);
+
+const WORKLOADS: [Workload; 9] = [
+    ("hundred", commits::hundred),
+    ("lone", commits::lone),
+    ("tasks", commits::tasks),
+    ("scattered", scattered::measure),
+    ("written", written::measure),
+    ("recovery", recovery::measure),
+    ("get", reads::get),
+    ("first-key", reads::first_key),
+    ("layers", reads::layers),
+];
+
+fn main() -> io::Result<()> {
+    if recovery::play_part() {
+        return Ok(());
+    }
+    let arguments = Arguments::get();
+    let (extent, mut out) = (arguments.extent(), io::stdout());
+    if extent == Extent::Test {
+        writeln!(out, "a test of the benchmark, whose figures mean nothing")?;
+    }
+    writeln!(
+        out,
+        "cores: {}\n\n\
+         | workload | yardstick | measured | ratio | wanted |\n|---|---|---|---|---|",
+        cores()
+    )?;
+    for (name, measure) in WORKLOADS {
+        if arguments.wants(name) {
+            for row in measure(extent) {
+                writeln!(out, "{row}")?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Sets of random keys in a large store, each of which changes another page of the tree.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use benches::arguments::Extent;
+use benches::shift::{self, Burst};
+use benches::{TempStore, cores, fill, runtime};
+use keyspace::Environment;
+use keyspace::embedded::Embedded;
+use tokio::runtime::Runtime;
+
+use crate::disk;
+use crate::keys::{ROW_BYTES, VALUE, all_spread};
+use crate::row::{self, Pairs, Row};
+use crate::setter::{NO_HURRY, Setter, in_order, latency, no_limit, rate, scattered, work};
+
+const WRITERS: u64 = 8;
+const ROWS_PER_COMMIT: u64 = 100;
+
+/// What a random set costs the disk at least: the page of its row, for the rows of a part of the window.
+const BYTES_PER_ROW: f64 = 3_500.0;
+
+/// What writers did, and a task that committed one set at a time meanwhile.
+struct Phase {
+    rows_per_second: f64,
+    lone_late_seconds: f64,
+}
+
+/// A burst from a store at rest, and what is left of its rate in the long run.
+pub(crate) fn measure(extent: Extent) -> Vec<Row> {
+    let rows = extent.choose(2_000, 1_000_000, 10_000_000);
+    let burst_bytes = extent.choose(256 << 10, 48 << 20, 48 << 20);
+    let time = Duration::from_millis(extent.choose(20, 15_000, 60_000));
+    let blocks = extent.choose(256, 64 << 10, 256 << 10);
+    let runtime = runtime(cores());
+    let ordered = burst_in_order(&runtime, burst_bytes);
+
+    let mut store = TempStore::new();
+    runtime.block_on(fill(&store.db, all_spread(rows).map(|key| (key, VALUE))));
+    store.reopen();
+    let disk_rate = disk::bytes_per_second(blocks) / BYTES_PER_ROW;
+    let mut load = Scattered {
+        db: &store.db,
+        rows,
+        seed: 0,
+    };
+    let at_rest = latency(work(&runtime, [load.setter(1, &no_limit())], time / 5), 99);
+    let burst = load.run(&runtime, &row_limit(burst_bytes), NO_HURRY);
+    // Until the window is full, what follows is still a burst.
+    load.run(&runtime, &no_limit(), time / 3);
+    let sustained = load.run(&runtime, &no_limit(), time);
+
+    let setting = format!("random keys among {}", row::rate(rows as f64));
+    let late = |phase: &Phase, name| Row {
+        workload: format!("a lone commit's 99th percentile during the {name} sets"),
+        yardstick: "in the store at rest".to_owned(),
+        pairs: Pairs::once(at_rest, phase.lone_late_seconds),
+        unit: row::time,
+        wanted: "at most 5",
+    };
+    vec![
+        Row {
+            workload: format!("sets a second, {setting}, the first 48 MiB"),
+            yardstick: "keys in order, in a new store".to_owned(),
+            pairs: Pairs::once(ordered, burst.rows_per_second),
+            unit: row::rate,
+            wanted: "at least 250,000",
+        },
+        late(&burst, "first"),
+        Row {
+            workload: format!("sets a second, {setting}, sustained"),
+            yardstick: "the disk's bandwidth, at 3.5 KB a row".to_owned(),
+            pairs: Pairs::once(disk_rate, sustained.rows_per_second),
+            unit: row::rate,
+            wanted: "at least 60,000, or 0.8",
+        },
+        late(&sustained, "sustained"),
+    ]
+}
+
+/// Returns how many rows in order are set in a second, of so many bytes and in a new store.
+fn burst_in_order(runtime: &Runtime, bytes: u64) -> f64 {
+    let store = TempStore::new();
+    let (next_key, rows_left) = (in_order(0), row_limit(bytes));
+    let setters = (0..WRITERS).map(|_| Setter {
+        db: store.db.clone(),
+        next_key: next_key.clone(),
+        rows_per_commit: ROWS_PER_COMMIT,
+        rows_left: rows_left.clone(),
+    });
+    rows_per_second(&work(runtime, setters, NO_HURRY))
+}
+
+/// Tasks that set random rows of a store.
+struct Scattered<'a> {
+    db: &'a Embedded,
+    /// How many rows the store has.
+    rows: u64,
+    /// Another one for each task.
+    seed: u64,
+}
+
+impl Scattered<'_> {
+    fn setter(
+        &mut self,
+        rows_per_commit: u64,
+        rows_left: &Arc<AtomicU64>,
+    ) -> Setter<impl FnMut() -> [u8; 16] + Send + use<>> {
+        self.seed += 1;
+        Setter {
+            db: self.db.clone(),
+            next_key: scattered(self.rows, self.seed),
+            rows_per_commit,
+            rows_left: rows_left.clone(),
+        }
+    }
+
+    /// Has writers set rows, until there are enough or the time is over, and a task commit one set at a
+    /// time.
+    fn run(&mut self, runtime: &Runtime, rows_left: &Arc<AtomicU64>, time: Duration) -> Phase {
+        let env = Environment::system();
+        let lone = self.setter(1, rows_left);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|_| self.setter(ROWS_PER_COMMIT, rows_left))
+            .collect();
+        let write = async {
+            let written = shift::work(&env, writers, time).await;
+            // The lone task ends with the others.
+            rows_left.store(0, Ordering::Relaxed);
+            written
+        };
+        let (written, alone) =
+            runtime.block_on(async { tokio::join!(write, shift::work(&env, [lone], time)) });
+        Phase {
+            rows_per_second: rows_per_second(&written),
+            lone_late_seconds: latency(alone, 99),
+        }
+    }
+}
+
+fn row_limit(bytes: u64) -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(bytes / ROW_BYTES))
+}
+
+fn rows_per_second(burst: &Burst) -> f64 {
+    rate(burst) * ROWS_PER_COMMIT as f64
+}
