@@ -335,7 +335,8 @@ pub enum OpenError {
         supported: u32,
     },
 
-    /// The store was not closed, and its log is not beside it: commits are in the log alone. Put the files
+    /// The store was not closed, and its log is not beside it, or an older copy of its log: commits are in
+    /// the log alone. Put the files
     /// `<path>.log.*` back beside the store's file, all of them as they were.
     #[error(
         "store {} was not closed, and files of its log are missing: put {}.log.* back beside it",

@@ -117,8 +117,13 @@ impl Store {
         let recovered = recover(files, id, log.start, meta.last_version, |batch| {
             self.replay(batch, log)
         })?;
-        let newest = recovered.end.newest_version.unwrap_or(0);
-        self.version = self.version.max(newest);
+        let newest = recovered.end.newest_version;
+        if newest.is_some_and(|newest| newest < meta.last_version) {
+            // The tree is never ahead of its log: this one is an older copy.
+            let segment = recovered.end.segment;
+            return Err(LogError::Missing { segment });
+        }
+        self.version = self.version.max(newest.unwrap_or(0));
         Ok(recovered)
     }
 

@@ -13,11 +13,11 @@ use super::super::engine::Engine;
 use super::super::log::effect::Effect;
 use super::super::store::Store;
 use super::super::{Durability, Options};
-use super::disk::{Disk, Fault};
+use super::disk::{Disk, Fault, Image};
 use super::workload::{Workload, stamp_key};
 use super::{new_store, open_on, seeds};
 use crate::env::{Environment, ManualClock};
-use crate::error::Code;
+use crate::error::{Code, OpenError};
 use crate::limits::RECOVERY_VERSIONS;
 
 /// How often power is lost in the life of one store.
@@ -176,4 +176,28 @@ fn the_check_finds_a_commit_lost_from_the_middle() {
         store.commit(&[Effect::ClearRange { begin, end }]).ok();
     });
     assert!(failure.unwrap().contains("commit 2 has no stamp"));
+}
+
+#[test]
+fn a_log_that_ends_before_what_the_tree_has_is_refused() {
+    let disk = Disk::with(new_store());
+    let mut store = open_on(&disk).unwrap();
+    let set = |key| Effect::Set { key, value: b"" };
+    store.commit(&[set(b"a")]).unwrap();
+    let older = disk.image();
+    store.commit(&[set(b"b")]).unwrap();
+    store.checkpoint().unwrap();
+    store.commit(&[set(b"c")]).unwrap();
+    let newer = disk.image();
+    drop(store);
+    assert!(open_on(&Disk::with(newer.clone())).is_ok());
+    let mixed = Image {
+        slots: older.slots,
+        ..newer
+    };
+    let refused = open_on(&Disk::with(mixed)).err().unwrap();
+    assert!(
+        matches!(refused, OpenError::LogMissing { .. }),
+        "{refused:?}"
+    );
 }
