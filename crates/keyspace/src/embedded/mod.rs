@@ -9,7 +9,8 @@
 //! - Versionstamps grow with the commit order, also from one opening to the next.
 //! - One opener at a time: a second one, in this process or another, gets [`OpenError::StoreInUse`].
 //! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
-//!   further work with [`Error::Poisoned`](crate::Error::Poisoned), and opening it again recovers what was acknowledged.
+//!   further work with [`Error::Poisoned`](crate::Error::Poisoned), and opening it again recovers what was
+//!   acknowledged and flushed. If only its log finds no room on the disk, the store does not fail: commits wait.
 //!
 //! # What the caller must do
 //!
@@ -18,20 +19,21 @@
 //!   the operating system may go on serving pages that never reached the disk.
 //! - Keep backups: a row damaged on the disk is noticed where the file no longer makes sense, and
 //!   the store stops then, but values are not checked at each read.
-//! - Clear millions of rows in steps: a clear of a range takes time per row, and other commits wait.
+//! - Copy a store's files only while it is closed.
 //!
 //! # Layers
 //!
 //! The transaction keeps its own writes and conflict ranges; the engine gives versions, judges
-//! commits and keeps the history that conflicts are told by; the log makes commits durable, with one
-//! write and one flush for a batch; [redb](https://docs.rs/redb) keeps the rows, in a file that follows. A
-//! store in memory is the same store on redb's memory backend, without a log.
+//! commits and keeps the history that conflicts are found in; the log makes commits durable, with one
+//! write and one flush for a batch; the window keeps their rows in memory, and a checkpoint moves them
+//! from there to the tree, a [redb](https://docs.rs/redb) database in the store's file. A store in memory is
+//! the same store on redb's memory backend, without a log.
 //!
 //! # Files
 //!
 //! An open store `path` has its log beside it, in files `path.log.*`: each begins with 4 MiB and grows to
-//! 64 MiB. They belong together: a copy of `path` alone is no copy of an open store. A store that was
-//! closed is the one file `path`.
+//! 64 MiB at most. They belong together: a copy of `path` alone is no copy of an open store. A store that was
+//! closed with [`Embedded::close`] is the one file `path`.
 
 mod arena;
 mod atomic;
@@ -96,7 +98,7 @@ pub enum Durability {
     Immediate,
     /// Once it is written to the log's file. A flush follows within `interval`. Acknowledged commits
     /// survive the end of the process, also by `kill -9`. **A power loss or a crash of the operating system
-    /// loses what was acknowledged since the last flush**: the latest commits, and never one without those
+    /// may lose what was acknowledged since the last flush**: the latest commits, and never one without those
     /// after it.
     Relaxed {
         /// How long an acknowledged commit may stay unflushed.
@@ -154,15 +156,16 @@ impl Options {
         self
     }
 
-    /// Sets the size of the page cache.
+    /// Sets how much memory the pages of the tree may take that are kept for later reads.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// Sets how much memory recent writes may take, which are in the log and not in the tree. A quarter of
-    /// it at a time is moved to the tree. When moving is too slow, commits wait.
+    /// Sets how many bytes of recent writes, which are in the log, may wait to be moved to the tree. They
+    /// are moved in parts of about a quarter of it. While more are waiting, commits wait. With the part
+    /// that takes writes, up to twice as many bytes are in memory, and an index of them.
     #[must_use]
     pub fn window_bytes(mut self, bytes: usize) -> Self {
         self.window_bytes = bytes;
@@ -195,7 +198,7 @@ impl Options {
     /// Opens the store in the file at `path`. If there is no file, it is made, readable by its
     /// owner only; its folder must exist. Blocks while a store that was not closed in good order
     /// is recovered. A process that is killed while it makes a store may leave a file
-    /// `.keyspace-*` behind, which nobody needs.
+    /// `.keyspace-*` in that folder, which can be removed.
     ///
     /// # Errors
     /// [`OpenError::StoreInUse`], [`OpenError::NotAStore`], [`OpenError::NewerFormat`], [`Error::Corrupt`](crate::Error::Corrupt)
@@ -218,7 +221,7 @@ impl Options {
         self.start(store, path)
     }
 
-    /// Makes a new store in memory. It ends with its last handle.
+    /// Makes a new store in memory. It ends with its last handle and its last transaction.
     ///
     /// # Errors
     /// [`OpenError::Open`] if the system cannot start a thread.
