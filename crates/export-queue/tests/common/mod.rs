@@ -142,6 +142,15 @@ impl<D: Database> World<D> {
         self.runner.run(set).await.unwrap();
     }
 
+    /// Clears a row of the store.
+    pub(crate) async fn clear(&self, key: &[u8]) {
+        let clear = |tr: Tx<_>| async move {
+            tr.clear(key);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(clear).await.unwrap();
+    }
+
     /// Returns how much a subscription has to export of a bucket.
     pub(crate) async fn pending(&self, reader: &Reader, bucket: u32) -> Pending {
         let pending = |tr| async move { reader.pending(&tr, Bucket(bucket)).await };
