@@ -237,14 +237,18 @@ where
         let (decoded, value, values) = match folded {
             Ok(folded) => folded,
             Err(reason) => {
-                let current = read.current.ok().flatten();
-                match read.places.is_empty() {
-                    true => self.withhold(tr, &key, current, &reason, staged),
-                    // A look at the current values finds it.
-                    false if current.is_some_and(|current| !current.is_withheld) => {
-                        staged.leaves_to_report = true;
+                let has_updates = !read.places.is_empty();
+                match read.current {
+                    Ok(None) => {}
+                    Ok(Some(current)) if has_updates && current.is_withheld => {
+                        staged.leaves_withheld = true;
                     }
-                    false => staged.leaves_withheld = true,
+                    // A look at the current values finds it.
+                    Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
+                    current => {
+                        let current = current.ok().flatten();
+                        self.withhold(tr, &key, current, &reason, staged);
+                    }
                 }
                 return;
             }
@@ -322,7 +326,7 @@ where
         }
     }
 
-    /// Stages that the reports of a key are withheld that has waited for one and does not decode.
+    /// Stages that the reports of a key are withheld whose values do not decode.
     fn withhold(
         &self,
         tr: &impl Transaction,

@@ -19,7 +19,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use keyspace::codec::{Codec, Json, MessagePack};
 use keyspace::ids::Ids;
-use keyspace::{Isolation, Listed, OpenOptions, RangeQuery, Transaction, read_all};
+use keyspace::{Isolation, Listed, OpenOptions, RangeQuery, Transaction, limits, read_all};
 
 conformance::on_every_store!(threads:
     other_settings_than_the_queues_are_refused_by_both_names,
@@ -31,7 +31,9 @@ conformance::on_every_store!(threads:
     a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
     a_damaged_pass_state_keeps_its_own_bucket_only,
+    a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on,
     a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded,
+    a_position_past_the_end_of_a_block_sets_the_block_aside,
     a_subspace_that_the_registry_of_ids_knows_is_refused,
 );
 
@@ -451,6 +453,77 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
+async fn a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on(store: TestStore) {
+    let no_block = vec![7; limits::VALUE_BYTES];
+    // One update of a key, as nothing of ours adds it: it fits a value, and no block.
+    let update_bytes = limits::VALUE_BYTES - 10;
+    let length = [
+        0x80 | update_bytes as u8,
+        0x80 | (update_bytes >> 7) as u8,
+        (update_bytes >> 14) as u8,
+    ];
+    let too_large = [
+        &[1, 1, 0, 1, 2],
+        &length[..],
+        &encoded("a"),
+        &vec![0xc1; update_bytes],
+    ]
+    .concat();
+    assert_eq!(too_large.len(), limits::VALUE_BYTES);
+    for broken in [no_block, too_large] {
+        let world = World::sums(&store, 1).await;
+        let log = Log::new(&world.root);
+        world.add("a", 1).await;
+        let row = world.rows("u").await[0].to_key();
+        write(&world, &row, &broken).await;
+        world.add("a", 2).await;
+        world.combine(CombineOptions::default(), &log).await;
+        assert_eq!(world.settled("a").await, Some(2));
+        log.check(&world).await;
+        let found = set_aside(&world).await;
+        assert_eq!(found.len(), 1);
+        assert!(matches!(found[0].id, AsideId::Update { id, .. } if id.index == WHOLE_BLOCK));
+        // Beside the reason there is room for less than that.
+        let kept = found[0].value.as_ref().unwrap();
+        assert!(!kept.reason.is_empty());
+        assert!(kept.update.len() + 300 > broken.len() && broken.starts_with(&kept.update));
+    }
+}
+
+async fn a_position_past_the_end_of_a_block_sets_the_block_aside(store: TestStore) {
+    for index in [3, 4, WHOLE_BLOCK] {
+        let world = World::sums(&store, 1).await;
+        let log = Log::new(&world.root);
+        let stamp = world.add_all(vec![("a".to_owned(), 1); 3]).await;
+        world.add("b", 8).await;
+        let logged = world.queue.subspace().subspace(&("u", 0, 0));
+        let row = world.rows("u").await[0].to_key();
+        let (versionstamp, call): (keyspace::tuple::Versionstamp, u64) =
+            logged.unpack(&row).unwrap();
+        assert_eq!(versionstamp.transaction_version(), stamp.as_bytes());
+        let position = [
+            &stamp.as_bytes()[..],
+            &call.to_be_bytes(),
+            &index.to_be_bytes(),
+        ]
+        .concat();
+        let state = [&[1, 0][..], &[0; 16], &position].concat();
+        write(&world, &world.queue.subspace().pack(&("x", 0, 0)), &state).await;
+        world.combine(CombineOptions::default(), &log).await;
+        assert_eq!(world.values().await, [("b".to_owned(), 8)].into());
+        let found = set_aside(&world).await;
+        assert_eq!(found.len(), 1);
+        let reason = &found[0].value.as_ref().unwrap().reason;
+        assert!(reason.contains("of 3 updates"), "{reason}");
+        // Nothing of it is lost.
+        assert!(redrive(&world, &found[0].id).await);
+        world.combine(CombineOptions::default(), &log).await;
+        assert_eq!(world.settled("a").await, Some(3));
+        log.check(&world).await;
+        world.assert_nothing_left().await;
+    }
+}
+
 async fn a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded(store: TestStore) {
     for stamp in [0, 0xfe] {
         let world = World::sums(&store, 1).await;
@@ -460,6 +533,9 @@ async fn a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded(stor
         world.add("a", 1).await;
         world.add("a", 2).await;
         write(&world, &row, &state).await;
+        let queue = &world.queue;
+        let pending = |tr| async move { queue.pending(&tr, Bucket(0)).await };
+        assert_eq!(world.runner.run(pending).await.unwrap().count, 2);
         let log = Log::new(&world.root);
         world.combine(CombineOptions::default(), &log).await;
         assert_eq!(world.settled("a").await, Some(3));

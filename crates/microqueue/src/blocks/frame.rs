@@ -69,11 +69,16 @@ impl Frame {
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes are no block: a format that this version does not know, a count or a
-/// length that does not hold, bytes that are left over.
+/// length that does not hold, bytes that are left over, more than [`MAX_BLOCK_BYTES`].
 pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
     let mut fields = Fields::new(block);
     let entries = (|| {
         let count = read_header(&mut fields)?;
+        // What sets an entry of it aside would not fit a value.
+        if block.len() > MAX_BLOCK_BYTES {
+            let bytes = block.len();
+            return Err(format!("{bytes} bytes are more than {MAX_BLOCK_BYTES}"));
+        }
         // Each entry has at least its two lengths: a count that lies reserves no memory.
         let mut entries = Vec::with_capacity(usize::from(count).min(fields.rest().len() / 2));
         for _ in 0..count {
@@ -182,6 +187,19 @@ mod tests {
         ] {
             let reason = decode(bytes).unwrap_err().reason;
             assert!(reason.contains(expected), "{bytes:?}: {reason}");
+        }
+    }
+
+    #[test]
+    fn a_block_is_as_large_as_it_may_be_and_no_larger() {
+        // One entry: lengths of one and of three bytes.
+        let largest = MAX_BLOCK_BYTES - HEADER_BYTES - 4;
+        for (value, is_block) in [(largest, true), (largest + 1, false)] {
+            let mut block = b"\x01\x01\0\x01\0".to_vec();
+            push_length(&mut block, value);
+            block.resize(block.len() + value, 7);
+            let decoded = decode(&block);
+            assert_eq!(decoded.is_ok(), is_block, "{} bytes", block.len());
         }
     }
 
