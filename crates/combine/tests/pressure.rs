@@ -19,6 +19,7 @@ conformance::on_every_store!(threads:
     what_an_observer_adds_to_its_own_bucket_is_folded,
     exact_values_of_several_keys_are_those_of_each,
     a_queue_with_a_stamp_above_the_stores_version_does_not_open,
+    a_queue_with_a_pass_above_the_stores_version_does_not_open,
 );
 
 async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestStore) {
@@ -191,6 +192,28 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
     let refused = refused.await.unwrap_err();
     assert!(
         matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, .. }) if *queue == log),
+        "{refused}"
+    );
+}
+
+async fn a_queue_with_a_pass_above_the_stores_version_does_not_open(store: TestStore) {
+    let world = World::sums(&store, 7).await;
+    // The log is empty, and the pass was complete.
+    let row = &world.queue.subspace().pack(&("x", 0, 3));
+    let version = (1_i64 << 56).to_be_bytes();
+    let state = &[&[1, 0][..], &version, &version].concat();
+    let write = |tr: keyspace::Tx<_>| async move {
+        tr.set(row, state);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(write).await.unwrap();
+    let subspace = world.queue.subspace();
+    let refused =
+        CombineQueue::<String, i64>::open(&world.runner, subspace.clone(), settings(7), Sum);
+    let refused = refused.await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, stamp, .. })
+            if queue == subspace && stamp.commit_version() == 1 << 56),
         "{refused}"
     );
 }
