@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use combine::microqueue::{self, ItemId};
 use combine::{
     BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Error, Exact, Sum, Unobserved,
@@ -76,12 +78,12 @@ async fn an_observer_that_stages_a_few_kilobytes_for_each_change_is_called_with_
 }
 
 async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestStore) {
-    const KEYS: usize = 1_500;
+    const KEYS: usize = 300;
     let world = World::sums(&store, 1).await;
     // A pass takes all updates, some 300 KiB and half of what it may take, and the changes are half as much
     // again as a transaction holds.
-    let stages = Stages::new(&world, 10_000, |_| 1);
-    let keys = (0..2 * KEYS).map(|update| format!("key {:0>90}", update % KEYS));
+    let stages = Stages::new(&world, 50_000, |_| 1);
+    let keys = (0..2 * KEYS).map(|update| format!("key {:0>500}", update % KEYS));
     let updates: Vec<_> = keys.map(|key| (key, 1)).collect();
     let worker = world.work(stages.clone()).await;
     let (mut added, mut seen) = (0, Vec::new());
@@ -91,7 +93,8 @@ async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestS
             world.add_all(updates.clone()).await;
             added += 1;
             while world.rows("x").await == seen {
-                tokio::task::yield_now().await;
+                let look_again = Duration::from_millis(5);
+                world.runner.environment().sleep(look_again).await;
             }
             seen = world.rows("x").await;
         }
