@@ -194,9 +194,10 @@ where
         for (block, reason) in portion.broken(taken) {
             tracing::warn!(queue = %self.keys.queue, %bucket, id = ?block.id, reason, "set a block aside");
             let row = self.keys.aside(bucket, &block.id);
-            tr.set(&row, &encode_aside(reason, &block.bytes));
+            let record = encode_aside(reason, &block.bytes);
             pass.set_aside += 1;
-            pass.bytes += block.bytes.len();
+            pass.bytes += cost(&row, record.len());
+            tr.set(&row, &record);
         }
     }
 
@@ -213,12 +214,11 @@ where
             let update = &portion.updates[*place];
             tracing::warn!(queue = %self.keys.queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
             let row = self.keys.aside(bucket, &update.id);
-            tr.set(
-                &row,
-                &encode_update_aside(reason, &update.key, &update.update),
-            );
+            let record = encode_update_aside(reason, &update.key, &update.update);
             pass.set_aside += 1;
-            pass.bytes += cost(&update.key, update.update.len());
+            // With the reason it may be many times as large as the update.
+            pass.bytes += cost(&row, record.len());
+            tr.set(&row, &record);
         }
     }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use combine::microqueue::blocks::WHOLE_BLOCK;
 use combine::microqueue::{self, ItemId};
 use combine::{
-    AsideId, Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside,
-    Settings, Sum,
+    AsideId, Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, LastWriter,
+    SetAside, Settings, Sum,
 };
 use common::{LONG, Log, Queue, World, settings};
 use conformance::stores::TestStore;
@@ -26,6 +26,7 @@ conformance::on_every_store!(threads:
     settings_that_cannot_work_are_refused,
     settings_of_a_newer_version_are_refused,
     updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on,
+    more_updates_than_fit_a_transaction_are_all_set_aside,
     a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes,
     a_combiner_that_panics_keeps_its_own_updates_only,
     a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction,
@@ -257,6 +258,29 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         assert_eq!(world.settled("a").await, Some(3 + 8));
         log.check(&world).await;
     }
+}
+
+async fn more_updates_than_fit_a_transaction_are_all_set_aside(store: TestStore) {
+    const UPDATES: usize = 27_000;
+    let sums = |key: &String, current: Option<i64>, updates: Vec<i64>| {
+        // The longest reason that is kept, many times as long as an update.
+        assert_ne!(key, "bad", "{}", "on purpose ".repeat(30));
+        Some(current.unwrap_or(0) + updates.iter().sum::<i64>())
+    };
+    let world = World::new(&store, 1, sums).await;
+    for _ in 0..UPDATES / 9_000 {
+        world.add_all(vec![("bad".to_owned(), 1); 9_000]).await;
+    }
+    let good: Vec<_> = (0..20).map(|key| (format!("good {key}"), 1)).collect();
+    world.add_all(good.clone()).await;
+    let log = Log::new(&world.root);
+    world.combine(CombineOptions::default(), &log).await;
+    // And nothing else is.
+    let found = set_aside(&world).await;
+    let is_update = |aside: &Listed<_, _>| matches!(aside.id, AsideId::Update { .. });
+    assert!(found.len() == UPDATES && found.iter().all(is_update));
+    assert_eq!(world.values().await, good.into_iter().collect());
+    log.check(&world).await;
 }
 
 async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: TestStore) {
