@@ -260,6 +260,9 @@ where
         let mut old = None;
         let is_reportable = values.is_changed() && !values.is_withheld();
         let verdict = if refusal.is_some() {
+            // It was the only change. With another one in its place, that might be too large as well, and
+            // of two such keys each would be withheld for the other.
+            budget.spend();
             Verdict::Withhold
         } else if is_reportable && budget.spend() {
             match self.decode_stored(&values.reported) {
