@@ -39,7 +39,7 @@ use crate::log::Portion;
 use crate::observer::{Change, ChangeObserver};
 use crate::queue::CombineQueue;
 use crate::record::{Current, PassState, encode_aside, encode_update_aside, encode_value};
-use crate::values::{Waiting, cost, take, waiting};
+use crate::values::{ReadKey, Waiting, cost, take, waiting};
 
 /// What a pass may do.
 #[derive(Debug, Clone)]
@@ -236,22 +236,7 @@ where
         } = key;
         let (decoded, value, values) = match folded {
             Ok(folded) => folded,
-            Err(reason) => {
-                let has_updates = !read.places.is_empty();
-                match read.current {
-                    Ok(None) => {}
-                    Ok(Some(current)) if has_updates && current.is_withheld => {
-                        staged.leaves_withheld = true;
-                    }
-                    // A look at the current values finds it.
-                    Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
-                    current => {
-                        let current = current.ok().flatten();
-                        self.withhold(tr, &key, current, &reason, staged);
-                    }
-                }
-                return;
-            }
+            Err(reason) => return self.stage_undecodable(tr, &key, read, &reason, staged),
         };
         let withheld = plan.withheld.as_ref();
         let mut refusal = withheld
@@ -329,24 +314,34 @@ where
         }
     }
 
-    /// Stages that the reports of a key are withheld whose values do not decode.
-    fn withhold(
+    /// Stages what becomes of a key whose values do not decode: its reports are withheld.
+    fn stage_undecodable(
         &self,
         tr: &impl Transaction,
         key: &[u8],
-        current: Option<Current>,
+        read: ReadKey,
         reason: &str,
         staged: &mut StagedPass<K, V>,
     ) {
-        // A record that does not decode has no flag to set. It is not looked at again, either.
-        if let Some(current) = current {
-            let current = Current {
-                is_withheld: true,
-                ..current
-            };
-            tr.set(&self.keys.current(key), &current.encode());
+        let has_updates = !read.places.is_empty();
+        match read.current {
+            Ok(None) => {}
+            Ok(Some(current)) if has_updates && current.is_withheld => {
+                staged.leaves_withheld = true;
+            }
+            // A look at the current values finds it.
+            Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
+            Ok(Some(current)) => {
+                let current = Current {
+                    is_withheld: true,
+                    ..current
+                };
+                tr.set(&self.keys.current(key), &current.encode());
+                self.note_withheld(tr, key, reason, staged);
+            }
+            // A record that does not decode has no flag to set.
+            Err(_) => self.note_withheld(tr, key, reason, staged),
         }
-        self.note_withheld(tr, key, reason, staged);
     }
 
     fn note_withheld(
