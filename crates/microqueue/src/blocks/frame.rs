@@ -196,6 +196,7 @@ mod tests {
 
     #[test]
     fn a_block_is_as_large_as_it_may_be_and_no_larger() {
+        assert_eq!(MAX_BLOCK_BYTES, 99_742);
         // One entry: lengths of one and of three bytes.
         let largest = MAX_BLOCK_BYTES - HEADER_BYTES - 4;
         for (value, is_block) in [(largest, true), (largest + 1, false)] {
