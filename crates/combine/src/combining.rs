@@ -197,13 +197,16 @@ where
     async fn report(&self, buckets: Vec<Bucket>, oldest: Duration) -> Result<()> {
         self.metrics.lag.set(oldest.as_secs_f64());
         let queue = &self.queue;
+        // What cannot be told keeps nothing else from being told.
+        let mut told = Ok(());
         for bucket in self.metrics.pending.to_tell(buckets) {
             let look = |tr| async move { queue.pending(&tr, bucket).await };
-            self.metrics
-                .pending
-                .set(bucket, &self.runner.run(look).await?);
+            match self.runner.run(look).await {
+                Ok(pending) => self.metrics.pending.set(bucket, &pending),
+                Err(error) => told = Err(error),
+            }
         }
-        Ok(())
+        told
     }
 }
 

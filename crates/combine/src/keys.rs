@@ -184,6 +184,11 @@ impl Keys {
         self.passes.pack(&bucket.0)
     }
 
+    /// The range of the states of all passes.
+    pub(crate) fn passes(&self) -> (Vec<u8>, Vec<u8>) {
+        self.passes.range()
+    }
+
     /// An update or a block that was set aside.
     pub(crate) fn aside(&self, bucket: Bucket, id: &EntryId) -> Vec<u8> {
         id.key_in(&self.updates_aside(bucket))

@@ -143,6 +143,8 @@ mod read;
 mod record;
 mod settings;
 mod settle;
+#[cfg(test)]
+mod sizes;
 mod values;
 mod worker;
 

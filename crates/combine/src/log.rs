@@ -118,6 +118,11 @@ impl Portion {
             .filter(|position| position.block() == stored.id.block())
             .map_or(0, |position| position.index);
         let broken = match stored.entries() {
+            Ok(entries) if folded > 0 && usize::from(folded) >= entries.len() => {
+                let count = entries.len();
+                // No pass leaves such a position. What it says would drop the block.
+                Some(format!("{folded} of {count} updates are said to be folded"))
+            }
             Ok(entries) => {
                 let entries = (0..).zip(entries).skip(usize::from(folded));
                 self.updates.extend(entries.map(|(index, entry)| {

@@ -39,7 +39,7 @@ use crate::log::Portion;
 use crate::observer::{Change, ChangeObserver};
 use crate::queue::CombineQueue;
 use crate::record::{Current, PassState, encode_aside, encode_update_aside, encode_value};
-use crate::values::{Waiting, cost, take, waiting};
+use crate::values::{ReadKey, Waiting, cost, take, waiting};
 
 /// What a pass may do.
 #[derive(Debug, Clone)]
@@ -194,9 +194,10 @@ where
         for (block, reason) in portion.broken(taken) {
             tracing::warn!(queue = %self.keys.queue, %bucket, id = ?block.id, reason, "set a block aside");
             let row = self.keys.aside(bucket, &block.id);
-            tr.set(&row, &encode_aside(reason, &block.bytes));
+            let record = encode_aside(reason, &block.bytes);
             pass.set_aside += 1;
-            pass.bytes += block.bytes.len();
+            pass.bytes += cost(&row, record.len());
+            tr.set(&row, &record);
         }
     }
 
@@ -213,12 +214,11 @@ where
             let update = &portion.updates[*place];
             tracing::warn!(queue = %self.keys.queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
             let row = self.keys.aside(bucket, &update.id);
-            tr.set(
-                &row,
-                &encode_update_aside(reason, &update.key, &update.update),
-            );
+            let record = encode_update_aside(reason, &update.key, &update.update);
             pass.set_aside += 1;
-            pass.bytes += cost(&update.key, update.update.len());
+            // With the reason it may be many times as large as the update.
+            pass.bytes += cost(&row, record.len());
+            tr.set(&row, &record);
         }
     }
 
@@ -236,18 +236,7 @@ where
         } = key;
         let (decoded, value, values) = match folded {
             Ok(folded) => folded,
-            Err(reason) => {
-                let current = read.current.ok().flatten();
-                match read.places.is_empty() {
-                    true => self.withhold(tr, &key, current, &reason, staged),
-                    // A look at the current values finds it.
-                    false if current.is_some_and(|current| !current.is_withheld) => {
-                        staged.leaves_to_report = true;
-                    }
-                    false => staged.leaves_withheld = true,
-                }
-                return;
-            }
+            Err(reason) => return self.stage_undecodable(tr, &key, read, &reason, staged),
         };
         let withheld = plan.withheld.as_ref();
         let mut refusal = withheld
@@ -256,6 +245,9 @@ where
         let mut old = None;
         let is_reportable = values.is_changed() && !values.is_withheld();
         let verdict = if refusal.is_some() {
+            // It was the only change. With another one in its place, that might be too large as well, and
+            // of two such keys each would be withheld for the other.
+            budget.spend();
             Verdict::Withhold
         } else if is_reportable && budget.spend() {
             match self.decode_stored(&values.reported) {
@@ -322,24 +314,34 @@ where
         }
     }
 
-    /// Stages that the reports of a key are withheld that has waited for one and does not decode.
-    fn withhold(
+    /// Stages what becomes of a key whose values do not decode: its reports are withheld.
+    fn stage_undecodable(
         &self,
         tr: &impl Transaction,
         key: &[u8],
-        current: Option<Current>,
+        read: ReadKey,
         reason: &str,
         staged: &mut StagedPass<K, V>,
     ) {
-        // A record that does not decode has no flag to set. It is not looked at again, either.
-        if let Some(current) = current {
-            let current = Current {
-                is_withheld: true,
-                ..current
-            };
-            tr.set(&self.keys.current(key), &current.encode());
+        let has_updates = !read.places.is_empty();
+        match read.current {
+            Ok(None) => {}
+            Ok(Some(current)) if has_updates && current.is_withheld => {
+                staged.leaves_withheld = true;
+            }
+            // A look at the current values finds it.
+            Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
+            Ok(Some(current)) => {
+                let current = Current {
+                    is_withheld: true,
+                    ..current
+                };
+                tr.set(&self.keys.current(key), &current.encode());
+                self.note_withheld(tr, key, reason, staged);
+            }
+            // A record that does not decode has no flag to set.
+            Err(_) => self.note_withheld(tr, key, reason, staged),
         }
-        self.note_withheld(tr, key, reason, staged);
     }
 
     fn note_withheld(

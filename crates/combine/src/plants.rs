@@ -210,6 +210,17 @@ impl<D: Database> World<D> {
         self.note(step);
     }
 
+    async fn get(&self, row: &[u8]) -> Option<Bytes> {
+        let tr = self.db.begin().unwrap();
+        tr.get(row, Isolation::Snapshot).await.unwrap()
+    }
+
+    async fn set(&self, row: &[u8], value: &[u8]) {
+        let mut tr = self.db.begin().unwrap();
+        tr.set(row, value);
+        tr.commit().await.unwrap();
+    }
+
     /// Makes passes for as long as there is something to do, and looks what has become of the updates.
     async fn wrong(&self) -> Vec<String> {
         let queue = &self.queue;
@@ -421,6 +432,7 @@ async fn each_broken_promise_is_seen() {
 #[tokio::test]
 async fn a_pass_has_more_if_it_leaves_updates_or_values() {
     let mut world = World::new(memory()).await;
+    let state = world.queue.keys.pass(Bucket(0));
     for step in [Step::Add(B), Step::Add(C)] {
         world.commit(step).await;
     }
@@ -432,6 +444,7 @@ async fn a_pass_has_more_if_it_leaves_updates_or_values() {
             withheld: None,
         };
         let staged = world.queue.stage_pass(&tr, Bucket(0), &plan).await.unwrap();
+        let before = world.get(&state).await;
         let Pass {
             updates: taken,
             changes: reported,
@@ -440,6 +453,74 @@ async fn a_pass_has_more_if_it_leaves_updates_or_values() {
         } = staged.pass;
         assert_eq!((taken, reported, has), (updates, changes, has_more));
         tr.commit().await.unwrap();
+        // By that others see that the bucket does not stand still.
+        assert_ne!(world.get(&state).await, before);
     }
     assert_eq!(world.wrong().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_damaged_state_with_values_to_report_keeps_no_other_bucket_from_being_found() {
+    let mut world = World::new(memory()).await;
+    for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
+        world.commit(step).await;
+    }
+    world
+        .set(&world.queue.keys.pass(Bucket(0)), b"no state")
+        .await;
+    let tr = world.db.begin().unwrap();
+    let pending = world.queue.pending_buckets(&tr).await.unwrap();
+    assert_eq!(pending, [Bucket(0), Bucket(1)]);
+}
+
+#[tokio::test]
+async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
+    for damaged in [&b""[..], b"\x02\x01", b"\x01\x01\xc1"] {
+        let mut world = World::new(memory()).await;
+        // The value of A is folded and not reported yet.
+        for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
+            world.commit(step).await;
+        }
+        let queue = world.queue.clone();
+        let key = queue.encode_key(&world.keys[A]).unwrap();
+        let row = queue.keys.current(&key);
+        let whole = world.get(&row).await.unwrap();
+        world.set(&row, damaged).await;
+
+        let tr = world.db.begin().unwrap();
+        let exact = queue.exact(&tr, &world.keys[A], &Exact::default()).await;
+        let refused = exact.unwrap_err();
+        assert!(refused.is_corrupt(), "{refused}");
+
+        // The others are reported. What is left of A's updates is aside, and why it is not reported.
+        let mut changed = Vec::new();
+        for _ in 0..3 {
+            let mut tr = world.db.begin().unwrap();
+            let staged = world.pass(&tr, Bucket(0), ALL, None).await.unwrap();
+            changed.extend(staged.changes.into_iter().map(|change| change.key));
+            tr.commit().await.unwrap();
+        }
+        assert_eq!(changed, [&*world.keys[C]]);
+        let tr = world.db.begin().unwrap();
+        let aside = queue.set_aside(&tr, None, 10).await.unwrap();
+        let (keys, updates): (Vec<_>, Vec<_>) = (aside.iter().map(|aside| &aside.id))
+            .partition(|aside| matches!(aside, AsideId::Key(_)));
+        assert_eq!(keys, [&AsideId::Key(key.into())]);
+        assert_eq!(updates.len(), 1);
+        assert!(aside.iter().all(|aside| {
+            aside
+                .value
+                .as_ref()
+                .is_ok_and(|aside| !aside.reason.is_empty())
+        }));
+
+        // It is put right.
+        world.set(&row, &whole).await;
+        let mut tr = world.db.begin().unwrap();
+        for aside in &aside {
+            assert!(queue.redrive(&tr, &aside.id).await.unwrap());
+        }
+        tr.commit().await.unwrap();
+        assert_eq!(world.wrong().await, [""; 0], "{damaged:?}");
+    }
 }

@@ -1,19 +1,22 @@
 //! The handle: what an application does with a combine queue inside its own transactions.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hc_dequeue::keyspace::codec::{Codec, MessagePack};
 use hc_dequeue::keyspace::{
-    Bytes, Database, Environment, OpenOptions, Runner, Subspace, Transaction,
+    Bytes, Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode,
+    Subspace, Transaction, Versionstamp, visit_rows,
 };
+use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::BlockBatch;
 
 use crate::bucket::Bucket;
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::record::MAX_UPDATE_BYTES;
+use crate::record::{MAX_UPDATE_BYTES, PassState};
 use crate::settings::{Settings, SettingsRecord};
 
 /// Values of type `V` under keys of type `K`, changed by updates of type `U`, all in one subspace and
@@ -48,8 +51,8 @@ where
     /// # Errors
     /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others,
     /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work,
-    /// [`StampAhead`](hc_dequeue::microqueue::Error::StampAhead) if updates come from a store whose version was larger,
-    /// and those of [`Runner::run`].
+    /// [`StampAhead`](hc_dequeue::microqueue::Error::StampAhead) if updates or passes come from a store whose
+    /// version was larger, and those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves a queue or none.
@@ -110,10 +113,34 @@ where
         let (subspace, key) = (queue.subspace(), queue.keys.settings());
         let opened: Result<()> = options.open(runner, subspace, &key, &record).await;
         opened?;
-        let logs = &queue.keys.logs;
-        let verify = |tr| async move { Ok::<_, Error>(logs.verify_order(&tr).await?) };
+        let opened = &queue;
+        let verify = |tr| async move { opened.verify_order(&tr).await };
         runner.run(verify).await?;
         Ok(queue)
+    }
+
+    /// Makes sure that what is added from now on stands after all updates, and is newer than all passes: of
+    /// what is older than a complete pass, [`is_all_settled`](Self::is_all_settled) says that it is settled.
+    async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
+        self.keys.logs.verify_order(tr).await?;
+        // Safe as snapshot reads: what commits after the read version gets a stamp above it.
+        let read_version = tr.read_version().await?;
+        let (begin, end) = self.keys.passes();
+        let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            // One that does not decode keeps its own bucket, and not the queue.
+            let state = PassState::decode(row.key(), Some(row.value())).unwrap_or_default();
+            match state.last {
+                last if last > read_version => Err(microqueue::Error::StampAhead {
+                    queue: self.keys.queue.clone(),
+                    stamp: Versionstamp::new(last, 0),
+                    read_version,
+                }
+                .into()),
+                _ => Ok(ControlFlow::Continue(())),
+            }
+        })
+        .await
     }
 
     /// Stages an update of a key: a row in the log of its bucket.

@@ -308,7 +308,7 @@ where
         Ok((key, <C as Codec<V>>::decode(&self.codec, bytes)?))
     }
 
-    /// Counts the updates of a bucket that are not combined yet.
+    /// Counts the updates of a bucket that are not combined yet, in up to about a mebibyte of blocks.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -320,7 +320,8 @@ where
     /// Reads only.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
         let position = self.pass_state(tr, bucket).await?.position;
-        Pending::of_log(tr, &self.keys.logs, bucket, position).await
+        // From the begin of the log: a restored store may have put blocks before that of the position.
+        Pending::of_log(tr, &self.keys.logs, bucket, None, position).await
     }
 
     fn decode_reported(&self, row: &[u8], stored: Option<Bytes>) -> Result<Option<V>> {

@@ -179,10 +179,14 @@ pub(crate) fn encode_update_aside(reason: &str, key: &[u8], update: &[u8]) -> Ve
 }
 
 /// Returns the record of a block that is set aside, or without one, of a key whose reports are withheld.
+///
+/// It fits a value of the store: no block is longer than what is left for it, and of a longer one, which
+/// something else has written, the end is cut off.
 pub(crate) fn encode_aside(reason: &str, block: &[u8]) -> Vec<u8> {
     let mut value = vec![FORMAT];
     push_text(&mut value, reason);
-    value.extend_from_slice(block);
+    let room = limits::VALUE_BYTES - value.len();
+    value.extend_from_slice(&block[..block.len().min(room)]);
     value
 }
 
@@ -279,6 +283,9 @@ mod tests {
         let reason = "r".repeat(2 * SHORT_BYTES);
         let update = encode_update_aside(&reason, b"", &vec![0; MAX_UPDATE_BYTES]);
         let block = encode_aside(&reason, &vec![0; MAX_BLOCK_BYTES]);
-        assert!(update.len() <= limits::VALUE_BYTES && block.len() <= limits::VALUE_BYTES);
+        assert!(update.len() <= limits::VALUE_BYTES);
+        assert_eq!(block.len(), 2 + SHORT_BYTES + MAX_BLOCK_BYTES);
+        let foreign = encode_aside(&reason, &vec![0; limits::VALUE_BYTES]);
+        assert_eq!(foreign.len(), limits::VALUE_BYTES);
     }
 }

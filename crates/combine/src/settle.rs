@@ -188,8 +188,12 @@ where
                 return Ok(found);
             }
             let bucket = self.keys.bucket_of_current(&row)?;
-            if self.pass_state(tr, bucket).await?.has_to_report {
-                found.push(bucket);
+            match self.pass_state(tr, bucket).await {
+                Ok(state) if !state.has_to_report => {}
+                Ok(_) => found.push(bucket),
+                // Its own passes fail, and no others.
+                Err(error) if error.is_corrupt() => found.push(bucket),
+                Err(error) => return Err(error),
             }
             begin = self.keys.currents_of(bucket).1;
         }

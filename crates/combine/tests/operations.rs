@@ -14,6 +14,7 @@ use conformance::stores::TestStore;
 use keyspace::{Bytes, Isolation, MutationOp, Subspace, Transaction};
 
 conformance::on_every_store!(threads:
+    a_queue_writes_the_rows_of_the_schema,
     updates_become_values_and_reports,
     a_key_that_ends_where_it_was_is_not_reported,
     what_is_added_by_many_transactions_is_combined,
@@ -26,6 +27,53 @@ conformance::on_every_store!(threads:
     values_come_in_pages_of_a_bucket_and_of_all,
     splits_part_the_buckets_of_updates_and_values,
 );
+
+async fn a_queue_writes_the_rows_of_the_schema(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    let subspace = world.queue.subspace().clone();
+    let stamp = world
+        .add_all(["a", "b"].map(|key| (key.to_owned(), 1)).into())
+        .await;
+    let rows = world.rows_of(&subspace).await;
+    let [settings, block, wake] = &rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert_eq!(settings.key(), subspace.pack(&"m"));
+    let log = subspace.subspace(&("u", 0, 0)).into_bytes();
+    assert!(
+        block
+            .key()
+            .starts_with(&[&log[..], b"\x33", stamp.as_bytes()].concat())
+    );
+    assert_eq!(
+        block.value(),
+        b"\x01\x01\0\x02\x02\x01\xa1a\x01\x02\x01\xa1b\x01"
+    );
+    assert_eq!(
+        (wake.key(), wake.value()),
+        (&subspace.pack(&"w")[..], &stamp.as_bytes()[..])
+    );
+
+    world
+        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .await;
+    for (part, expected) in [
+        ("u", 0),
+        ("v", 2),
+        ("x", 1),
+        ("c", 0),
+        ("q", 0),
+        ("s", 0),
+        ("b", 0),
+    ] {
+        assert_eq!(world.rows(part).await.len(), expected, "{part}");
+    }
+    for value in world.rows("v").await {
+        assert_eq!(value.value(), b"\x01\x01");
+    }
+    // No parts but those of the schema: these and the settings and the wake stamp.
+    assert_eq!(world.rows_of(&subspace).await.len(), 2 + 1 + 2);
+}
 
 async fn updates_become_values_and_reports(store: TestStore) {
     let world = World::sums(&store, 4).await;

@@ -4,8 +4,7 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use combine::microqueue::{self, ItemId};
 use combine::{
@@ -22,6 +21,7 @@ conformance::on_every_store!(threads:
     what_an_observer_adds_to_its_own_bucket_is_folded,
     exact_values_of_several_keys_are_those_of_each,
     a_queue_with_a_stamp_above_the_stores_version_does_not_open,
+    a_queue_with_a_pass_above_the_stores_version_does_not_open,
 );
 
 async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestStore) {
@@ -77,54 +77,35 @@ async fn an_observer_that_stages_a_few_kilobytes_for_each_change_is_called_with_
     world.assert_nothing_left().await;
 }
 
-/// Adds some 300 KiB in a transaction of its own at each call, until there were enough reports.
-struct AddsMore {
-    world: Arc<World>,
-    stages: Stages,
-    added: Arc<AtomicI64>,
-}
-
-const KEYS: usize = 3_000;
-
-impl AddsMore {
-    async fn add(&self) {
-        let updates = (0..KEYS).map(|key| (format!("key {key:0>90}"), 1));
-        self.world.add_all(updates.collect()).await;
-        self.added.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl ChangeObserver<String, i64> for AddsMore {
-    async fn observe<T: Transaction>(
-        &self,
-        tr: &T,
-        changes: &[Change<String, i64>],
-    ) -> Result<(), BoxError> {
-        if self.stages.reported.load(Ordering::Relaxed) < 3 * KEYS {
-            self.add().await;
-        }
-        self.stages.observe(tr, changes).await
-    }
-}
-
 async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestStore) {
-    let world = Arc::new(World::sums(&store, 1).await);
-    // A pass can take all updates, and report only some of their changes.
-    let stages = Stages::new(&world, 5_000, |_| 1);
-    let added = Arc::new(AtomicI64::new(0));
-    let adds_more = AddsMore {
-        world: world.clone(),
-        stages: stages.clone(),
-        added: added.clone(),
+    const KEYS: usize = 300;
+    let world = World::sums(&store, 1).await;
+    // A pass takes all updates, some 300 KiB and half of what it may take, and the changes are half as much
+    // again as a transaction holds.
+    let stages = Stages::new(&world, 50_000, |_| 1);
+    let keys = (0..2 * KEYS).map(|update| format!("key {:0>500}", update % KEYS));
+    let updates: Vec<_> = keys.map(|key| (key, 1)).collect();
+    let worker = world.work(stages.clone()).await;
+    let (mut added, mut seen) = (0, Vec::new());
+    let goes_on = async {
+        // Whether the pass before has reported anything or not.
+        while stages.log.reports(&world.runner).await.len() < KEYS {
+            world.add_all(updates.clone()).await;
+            added += 1;
+            while world.rows("x").await == seen {
+                let look_again = Duration::from_millis(5);
+                world.runner.environment().sleep(look_again).await;
+            }
+            seen = world.rows("x").await;
+        }
     };
-    adds_more.add().await;
-    let worker = world.work(adds_more).await;
+    conformance::timeout(LONG, goes_on).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     stages.log.check(&world).await;
-    let (values, added) = (world.values().await, added.load(Ordering::Relaxed));
+    let values = world.values().await;
     assert!(added > 3, "{added}");
-    assert!(values.len() == KEYS && values.values().all(|sum| *sum == added));
+    assert!(values.len() == KEYS && values.values().all(|sum| *sum == 2 * added));
     world.assert_nothing_left().await;
 }
 
@@ -214,6 +195,28 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
     let refused = refused.await.unwrap_err();
     assert!(
         matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, .. }) if *queue == log),
+        "{refused}"
+    );
+}
+
+async fn a_queue_with_a_pass_above_the_stores_version_does_not_open(store: TestStore) {
+    let world = World::sums(&store, 7).await;
+    // The log is empty, and the pass was complete.
+    let row = &world.queue.subspace().pack(&("x", 0, 3));
+    let version = (1_i64 << 56).to_be_bytes();
+    let state = &[&[1, 0][..], &version, &version].concat();
+    let write = |tr: keyspace::Tx<_>| async move {
+        tr.set(row, state);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(write).await.unwrap();
+    let subspace = world.queue.subspace();
+    let refused =
+        CombineQueue::<String, i64>::open(&world.runner, subspace.clone(), settings(7), Sum);
+    let refused = refused.await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, stamp, .. })
+            if queue == subspace && stamp.commit_version() == 1 << 56),
         "{refused}"
     );
 }

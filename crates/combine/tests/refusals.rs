@@ -4,45 +4,32 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::time::Duration;
 
-use combine::microqueue::blocks::WHOLE_BLOCK;
-use combine::microqueue::{self, ItemId};
+use combine::microqueue;
 use combine::{
     AsideId, Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside,
     Settings, Sum,
 };
-use common::{LONG, Log, Queue, World, settings};
+use common::{LONG, Log, Queue, World, encoded, redrive, set_aside, settings, write};
 use conformance::stores::TestStore;
 use conformance::timeout;
-use keyspace::codec::{Codec, Json, MessagePack};
+use keyspace::codec::Json;
 use keyspace::ids::Ids;
-use keyspace::{Isolation, Listed, OpenOptions, RangeQuery, Transaction, read_all};
+use keyspace::{Isolation, OpenOptions, RangeQuery, Transaction, read_all};
 
 conformance::on_every_store!(threads:
     other_settings_than_the_queues_are_refused_by_both_names,
     settings_that_cannot_work_are_refused,
     settings_of_a_newer_version_are_refused,
-    updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on,
     a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes,
     a_combiner_that_panics_keeps_its_own_updates_only,
     a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
     a_damaged_pass_state_keeps_its_own_bucket_only,
-    a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded,
     a_subspace_that_the_registry_of_ids_knows_is_refused,
 );
-
-/// Stages a row of the queue.
-async fn write(world: &World, row: &[u8], value: &[u8]) {
-    let write = |tr: keyspace::Tx<_>| async move {
-        tr.set(row, value);
-        Ok::<_, Error>(())
-    };
-    world.runner.run(write).await.unwrap();
-}
 
 async fn clear(world: &World, row: &[u8]) {
     let clear = |tr: keyspace::Tx<_>| async move {
@@ -52,27 +39,8 @@ async fn clear(world: &World, row: &[u8]) {
     world.runner.run(clear).await.unwrap();
 }
 
-/// What the codec makes of a key.
-fn encoded(key: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    <MessagePack as Codec<String>>::encode(&MessagePack, &key.to_owned(), &mut bytes).unwrap();
-    bytes
-}
-
 fn bucket_of(world: &World, key: &str) -> Bucket {
     world.queue.bucket(&key.to_owned()).unwrap()
-}
-
-async fn set_aside(world: &World) -> Vec<Listed<AsideId, SetAside>> {
-    let queue = &world.queue;
-    let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
-    world.runner.run(read).await.unwrap()
-}
-
-async fn redrive(world: &World, aside: &AsideId) -> bool {
-    let queue = &world.queue;
-    let redrive = |tr| async move { queue.redrive(&tr, aside).await };
-    world.runner.run(redrive).await.unwrap()
 }
 
 fn is_corrupt(error: &Error, row: &[u8]) -> bool {
@@ -156,105 +124,6 @@ async fn settings_of_a_newer_version_are_refused(store: TestStore) {
     assert!(reason.contains("format 2 is newer"), "{reason}");
     write(&world, &row, stored.value()).await;
     open().await.unwrap();
-}
-
-/// Returns a block of one update of a key.
-fn block(key: &str, update: &[u8]) -> Vec<u8> {
-    let key = encoded(key);
-    let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
-    let header = [1, 1, 0, 1, length(&key), length(update)];
-    [&header, &key[..], update].concat()
-}
-
-async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: TestStore) {
-    for bytes_per_pass in [1, 1 << 20] {
-        let world = World::sums(&store, 1).await;
-        let log = Log::new(&world.root);
-        // Each after the update of the first commit, and before that of the second.
-        let first = world.add("a", 1).await;
-        let updates = world.queue.subspace().subspace(&("u", 0, 0));
-        let bad_updates = [&b""[..], b"\xc1", b"\x02\x02"];
-        let whole = block("a", b"\x02");
-        let bad_blocks = [
-            Vec::new(),
-            [b"\x09", &whole[1..]].concat(),
-            [b"\x01\x01\0\x02", &whole[4..]].concat(),
-            [&whole[..], b"more"].concat(),
-        ];
-        let blocks = bad_updates.iter().map(|update| block("a", update));
-        for (number, block) in (0..).zip(blocks.chain(bad_blocks.clone())) {
-            let id = ItemId::Commit {
-                versionstamp: first,
-                call: u64::MAX - number,
-            };
-            write(&world, &id.key_in(&updates), &block).await;
-        }
-        world.add("a", 2).await;
-        world.add("b", 4).await;
-        let options = CombineOptions::new().bytes_per_pass(bytes_per_pass);
-        world.combine(options.clone(), &log).await;
-        let expected = [("a", 3), ("b", 4)].map(|(key, sum)| (key.to_owned(), sum));
-        assert_eq!(world.values().await, expected.clone().into());
-        log.check(&world).await;
-
-        let (mut of_updates, mut of_blocks) = (BTreeMap::new(), BTreeMap::new());
-        for aside in set_aside(&world).await {
-            let AsideId::Update { bucket, id } = &aside.id else {
-                panic!("expected an update or a block, found {:?}", aside.id);
-            };
-            assert_eq!((bucket.0, id.versionstamp), (0, first));
-            let kept = aside.value.unwrap();
-            assert!(!kept.reason.is_empty());
-            match id.index {
-                0 => {
-                    assert_eq!(kept.key, encoded("a"));
-                    of_updates.insert(kept.update.to_vec(), aside.id)
-                }
-                WHOLE_BLOCK => of_blocks.insert(kept.update.to_vec(), aside.id),
-                _ => panic!("{id:?}"),
-            };
-        }
-        assert!(
-            of_updates
-                .keys()
-                .eq(&BTreeSet::from(bad_updates.map(<[u8]>::to_vec)))
-        );
-        assert!(of_blocks.keys().eq(&BTreeSet::from(bad_blocks.clone())));
-
-        // One that is as bad as before comes back, one that is purged does not, nor does a repaired one.
-        let [again, purged, repaired] = bad_updates.map(|update| &of_updates[update]);
-        let queue = &world.queue;
-        let purge = |tr| async move { queue.purge(&tr, purged).await };
-        assert!(world.runner.run(purge).await.unwrap());
-        assert!(!world.runner.run(purge).await.unwrap());
-        let repair = |tr: keyspace::Tx<_>| async move {
-            let is_there = queue.purge(&tr, repaired).await?;
-            queue.add(&tr, &"a".to_owned(), &8).await?;
-            Ok::<_, Error>(is_there)
-        };
-        assert!(world.runner.run(repair).await.unwrap());
-        assert!(redrive(&world, again).await);
-        assert!(!redrive(&world, purged).await);
-        // A block that is broken stays aside until it is purged.
-        let broken = &of_blocks[&bad_blocks[1]];
-        let retry = |tr| async move { queue.redrive(&tr, broken).await };
-        let refused = world.runner.run(retry).await.unwrap_err();
-        assert!(
-            matches!(refused, Error::Keyspace(keyspace::Error::Corrupt { .. })),
-            "{refused}"
-        );
-        let purge = |tr| async move { queue.purge(&tr, broken).await };
-        assert!(world.runner.run(purge).await.unwrap());
-        world.combine(options, &log).await;
-        let left = set_aside(&world).await;
-        assert_eq!(left.len(), bad_blocks.len());
-        let kept = left
-            .iter()
-            .map(|aside| &aside.value.as_ref().unwrap().update[..]);
-        assert_eq!(kept.filter(|kept| *kept == bad_updates[0]).count(), 2);
-        assert_eq!(world.settled("a").await, Some(3 + 8));
-        log.check(&world).await;
-    }
 }
 
 async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: TestStore) {
@@ -449,23 +318,6 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
     assert_eq!(world.values().await, expected.collect());
     log.check(&world).await;
     world.assert_nothing_left().await;
-}
-
-async fn a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded(store: TestStore) {
-    for stamp in [0, 0xfe] {
-        let world = World::sums(&store, 1).await;
-        let row = world.queue.subspace().pack(&("x", 0, 0));
-        let position = [&[stamp; 10][..], &[0; 8], &[0, 3]].concat();
-        let state = [&[1, 0][..], &[0; 16], &position].concat();
-        world.add("a", 1).await;
-        world.add("a", 2).await;
-        write(&world, &row, &state).await;
-        let log = Log::new(&world.root);
-        world.combine(CombineOptions::default(), &log).await;
-        assert_eq!(world.settled("a").await, Some(3));
-        log.check(&world).await;
-        world.assert_nothing_left().await;
-    }
 }
 
 async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) {

@@ -20,6 +20,7 @@ use keyspace::{Listed, Transaction};
 conformance::on_every_store!(threads:
     an_observer_may_stage_more_for_a_pass_than_a_transaction_holds,
     a_change_that_fits_no_transaction_is_set_aside_and_comes_back,
+    several_changes_that_fit_no_transaction_are_all_set_aside,
     what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside,
     an_observer_that_is_slow_for_many_changes_gets_fewer,
 );
@@ -86,6 +87,27 @@ async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: Te
     assert_eq!(world.settled("heavy").await, Some(2 + 4 + 5));
     stages.log.check(&world).await;
     world.assert_nothing_left().await;
+}
+
+async fn several_changes_that_fit_no_transaction_are_all_set_aside(store: TestStore) {
+    let heavy = ["heavy 1", "heavy 2", "heavy 3"];
+    for light in [&[][..], &["a", "m", "z"]] {
+        let world = World::sums(&store, 1).await;
+        let too_much = |key: &str| u32::from(key.starts_with("heavy")) * 101;
+        let stages = Stages::new(&world, VALUE_BYTES, too_much);
+        let updates = [light, &heavy].concat().into_iter();
+        let updates = updates.map(|key| (key.to_owned(), 1));
+        world.add_all(updates.collect()).await;
+        let worker = world.work(stages.clone()).await;
+        world.wait_idle().await;
+        worker.shut_down(LONG).await.unwrap();
+        let values: Vec<_> = world.values().await.into_keys().collect();
+        assert_eq!(values, light);
+        let found = aside(&world).await.into_iter().map(|aside| aside.id);
+        let expected = heavy.map(|key| AsideId::Key(encoded(key).into()));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        stages.log.check(&world).await;
+    }
 }
 
 /// Adds to a key that comes before, in a transaction of its own, whenever it stages too much.

@@ -97,3 +97,10 @@ pub enum Error {
         limit: Duration,
     },
 }
+
+impl Error {
+    /// Returns whether a record does not decode.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        matches!(self, Self::Keyspace(keyspace::Error::Corrupt { .. }))
+    }
+}

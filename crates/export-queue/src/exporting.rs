@@ -70,15 +70,13 @@ where
         }
     }
 
-    /// The positions: every batch sets its own.
+    /// The positions, whether they decode or not: every batch sets its own.
     async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
+        let (keys, name) = (&self.subscription.queue.keys, &self.subscription.name);
         let marks = buckets.iter().map(|bucket| async move {
-            let subscription = &self.subscription;
-            let position = subscription
-                .position(tr, *bucket, Isolation::Snapshot)
-                .await?;
-            let mark = position.map(|position| position.to_bytes().to_vec());
-            Ok::<_, Error>(mark.unwrap_or_default().into())
+            let position = keys.position(name, *bucket);
+            let mark = tr.get(&position, Isolation::Snapshot).await?;
+            Ok::<_, Error>(mark.unwrap_or_default())
         });
         try_join_all(marks).await
     }
@@ -93,6 +91,8 @@ where
 
     async fn report(&self, buckets: Vec<Bucket>, _oldest: Duration) -> Result<()> {
         let subscription = &self.subscription;
+        // What cannot be told keeps nothing else from being told.
+        let mut told = Ok(());
         let mut lags = BTreeMap::new();
         for name in self.subscriptions().await? {
             let other = Subscription {
@@ -101,22 +101,26 @@ where
             };
             let other = &other;
             let look = |tr| async move { other.lag(&tr).await };
-            let lag = self.runner.run(look).await?;
-            lags.insert(name, lag.unwrap_or_default());
+            let lag = self.runner.run(look).await;
+            let lag = lag.map_err(|error| told = Err(error)).ok();
+            lags.insert(name, lag.map(Option::unwrap_or_default));
         }
         for bucket in self.metrics.pending.to_tell(buckets) {
             // Nothing waits for a subscription that is removed.
             let pending = match lags.contains_key(subscription.name()) {
                 true => {
                     let look = |tr| async move { subscription.pending(&tr, bucket).await };
-                    self.runner.run(look).await?
+                    self.runner.run(look).await
                 }
-                false => Pending::default(),
+                false => Ok(Pending::default()),
             };
-            self.metrics.pending.set(bucket, &pending);
+            match pending {
+                Ok(pending) => self.metrics.pending.set(bucket, &pending),
+                Err(error) => told = Err(error),
+            }
         }
         self.metrics.lags(lags);
-        Ok(())
+        told
     }
 }
 

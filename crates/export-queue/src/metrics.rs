@@ -73,8 +73,8 @@ impl Metrics {
         self.export_seconds.record(took.as_secs_f64());
     }
 
-    /// Sets the lags of all subscriptions.
-    pub(crate) fn lags(&self, lags: BTreeMap<String, Duration>) {
+    /// Sets the lags of all subscriptions. One that is not known stays as it was told.
+    pub(crate) fn lags(&self, lags: BTreeMap<String, Option<Duration>>) {
         let tell = |subscription: &str, lag: Duration| {
             let labels = [
                 ("queue", self.queue.clone()),
@@ -87,7 +87,9 @@ impl Metrics {
             tell(removed, Duration::ZERO);
         }
         for (subscription, lag) in &lags {
-            tell(subscription, *lag);
+            if let Some(lag) = lag {
+                tell(subscription, *lag);
+            }
         }
         *told = lags.into_keys().collect();
     }

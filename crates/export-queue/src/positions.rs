@@ -2,9 +2,11 @@
 //! trimmed.
 
 use combine::hc_dequeue::session::SessionId;
-use combine::keyspace::{self, Database, Isolation, OwnedTransaction, Runner, Store, Subspace};
+use combine::keyspace::{
+    self, Bytes, Database, Isolation, OwnedTransaction, Runner, Store, Subspace, Transaction,
+};
 use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
-use combine::{Bucket, Settings};
+use combine::{Bucket, Pending, Settings};
 
 use crate::batch::{Advance, Batch, ClaimOutcome, Portion};
 use crate::error::Error;
@@ -90,6 +92,21 @@ impl World {
         let tr = self.begin();
         let position = reader.position(&tr, BUCKET, Isolation::Snapshot).await;
         position.unwrap().map(|position| position.id())
+    }
+
+    async fn pending(&self, reader: &Reader) -> Pending {
+        reader.pending(&self.begin(), BUCKET).await.unwrap()
+    }
+
+    /// Puts other bytes into the place of the first block, and returns what was there.
+    async fn put_first(&self, bytes: &[u8]) -> Bytes {
+        let mut tr = self.begin();
+        let first = self.blocks().await[0].block();
+        let row = first.key_in(&self.queue.keys.logs.subspace(0));
+        let before = tr.get(&row, Isolation::Snapshot).await.unwrap();
+        tr.set(&row, bytes);
+        tr.commit().await.unwrap();
+        before.unwrap()
     }
 
     /// Returns the ids of the blocks that are left.
@@ -178,12 +195,46 @@ async fn what_waits_is_counted_from_the_entry_after_the_position() {
     world.add(3).await;
     world.add(2).await;
     for expected in (0..=5).rev() {
+        let pending = world.pending(reader).await;
         let tr = world.begin();
-        let pending = reader.pending(&tr, BUCKET).await.unwrap();
         assert_eq!((pending.count, pending.has_more), (expected, false));
         let behind = reader.all_behind(&tr).await.unwrap();
         assert_eq!(behind.is_empty(), expected == 0);
         assert_eq!(reader.lag(&tr).await.unwrap().is_some(), expected > 0);
+        world.export(reader, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn what_waits_is_counted_also_after_a_trim() {
+    let world = World::new().await;
+    let quick = &world.subscribe("quick", Start::Oldest).await;
+    let slow = &world.subscribe("slow", Start::Oldest).await;
+    for _ in 0..3 {
+        world.add(3).await;
+    }
+    let blocks = world.blocks().await;
+    world.export(slow, 5).await;
+    // The quick one trims the first block, and the slow one is inside of the second.
+    world.export(quick, 8).await;
+    assert_eq!(world.blocks().await, blocks[1..]);
+    let (quick, slow) = (world.pending(quick).await, world.pending(slow).await);
+    assert_eq!((quick.count, slow.count), (1, 4));
+    // The bytes are those of whole blocks, also of one that is exported in part.
+    assert_eq!(slow.bytes, 2 * quick.bytes);
+}
+
+#[tokio::test]
+async fn a_broken_block_is_one_entry_that_waits_wherever_the_position_is() {
+    let world = World::new().await;
+    let reader = &world.subscribe("reader", Start::Oldest).await;
+    world.add(3).await;
+    world.add(2).await;
+    for expected in [5, 4, 3] {
+        assert_eq!(world.pending(reader).await.count, expected);
+        let block = world.put_first(b"no block").await;
+        assert_eq!(world.pending(reader).await.count, 1 + 2);
+        world.put_first(&block).await;
         world.export(reader, 1).await;
     }
 }

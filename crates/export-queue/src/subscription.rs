@@ -70,13 +70,13 @@ where
         Ok(tr.get(&pause, Isolation::Snapshot).await?.is_some())
     }
 
-    /// Counts the entries of a bucket that are not exported yet.
+    /// Counts the entries of a bucket that are not exported yet, in up to about a mebibyte of blocks.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if the position does not decode; those of the store.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -88,7 +88,7 @@ where
             let index = last.index.saturating_add(1);
             EntryId { index, ..last }
         });
-        Pending::of_log(tr, &self.queue.keys.logs, bucket, next).await
+        Pending::of_log(tr, &self.queue.keys.logs, bucket, next, next).await
     }
 
     /// Returns for how long the oldest entry has waited that is not exported yet, by the store's
@@ -98,15 +98,16 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a position does not decode; those of the store.
     ///
     /// # Cancel safety
     /// Reads only.
     pub async fn lag(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
         let now = tr.read_version().await?;
         let firsts = self.firsts(tr).await?.into_iter();
-        let oldest = firsts.map(|(_, first)| first.versionstamp).min();
-        Ok(oldest.map(|stamp| {
+        let stamps = firsts.map(|(_, first)| Ok(first?.versionstamp));
+        let stamps: Vec<_> = stamps.collect::<Result<_>>()?;
+        Ok(stamps.into_iter().min().map(|stamp| {
             let versions = now.saturating_sub(stamp.commit_version()).max(0);
             Duration::from_secs_f64(versions as f64 / limits::VERSIONS_PER_SECOND as f64)
         }))
@@ -119,7 +120,9 @@ where
     /// Reads by snapshot, but for the names of the subscriptions.
     ///
     /// # Errors
-    /// [`NoSubscription`](Error::NoSubscription) as soon as it is removed; those of [`Runner::run`].
+    /// [`NoSubscription`](Error::NoSubscription) as soon as it is removed;
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if nothing is left but buckets whose positions do not
+    /// decode; those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// Reads only.
@@ -131,10 +134,15 @@ where
                     subscription: self.name.to_string(),
                 });
             }
-            let behind = self.all_behind(&tr).await?;
-            // Each batch that is exported sets it.
-            let position = |bucket| self.queue.keys.position(&self.name, bucket);
-            Ok(behind.first().map(|bucket| position(*bucket)))
+            let mut damaged = Ok(None);
+            for (bucket, first) in self.firsts(&tr).await? {
+                match first {
+                    // Each batch that is exported sets it.
+                    Ok(_) => return Ok(Some(self.queue.keys.position(&self.name, bucket))),
+                    Err(error) => damaged = Err(error),
+                }
+            }
+            damaged
         })
         .await
     }
@@ -155,23 +163,28 @@ where
         .await
     }
 
-    /// Returns the buckets with entries that are not exported yet.
+    /// Returns the buckets with entries that are not exported yet. One whose position does not decode is
+    /// among them, so that its own batches fail, and no others.
     pub(crate) async fn all_behind(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
         let firsts = self.firsts(tr).await?.into_iter();
         Ok(firsts.map(|(bucket, _)| bucket).collect())
     }
 
-    /// Returns the buckets with blocks that are not exported yet, or not wholly, and the first of each.
+    /// Returns the buckets with blocks that are not exported yet, or not wholly, and the first of each, or
+    /// that its position does not decode.
     ///
     /// By snapshot: an entry that comes meanwhile wakes the workers.
-    async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(Bucket, EntryId)>> {
+    async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(Bucket, Result<EntryId>)>> {
         let logs = &self.queue.keys.logs;
         let looks = logs.non_empty(tr).await?.into_iter().map(|log| async move {
             let bucket = Bucket(log);
-            let position = self.position(tr, bucket, Isolation::Snapshot).await?;
-            let position = position.map(|position| position.id());
+            let position = match self.position(tr, bucket, Isolation::Snapshot).await {
+                Ok(position) => position.map(|position| position.id()),
+                Err(error) if error.is_corrupt() => return Ok(Some((bucket, Err(error)))),
+                Err(error) => return Err(error),
+            };
             let first = logs.first(tr, log, position).await?;
-            Ok::<_, Error>(first.map(|first| (bucket, first)))
+            Ok(first.map(|first| (bucket, Ok(first))))
         });
         Ok(try_join_all(looks).await?.into_iter().flatten().collect())
     }

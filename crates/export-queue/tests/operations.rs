@@ -13,6 +13,7 @@ use export_queue::{
 };
 
 conformance::on_every_store!(threads:
+    a_queue_writes_the_rows_of_the_schema,
     entries_leave_in_commit_order_key_by_key,
     small_batches_lose_nothing,
     subscriptions_have_positions_of_their_own,
@@ -28,6 +29,41 @@ conformance::on_every_store!(threads:
 
 fn entries(range: std::ops::Range<i64>) -> Vec<(String, Option<i64>)> {
     range.map(|n| (format!("key {}", n % 5), Some(n))).collect()
+}
+
+async fn a_queue_writes_the_rows_of_the_schema(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    let (subspace, reader) = (world.queue.subspace(), &world.reader);
+    let stamp = world
+        .add_all(vec![("a".to_owned(), Some(1)), ("b".to_owned(), None)])
+        .await;
+    let block = world.rows("e").await.pop().unwrap();
+    let log = subspace.subspace(&("e", 0)).into_bytes();
+    assert!(
+        block
+            .key()
+            .starts_with(&[&log[..], b"\x33", stamp.as_bytes()].concat())
+    );
+    assert_eq!(
+        block.value(),
+        b"\x01\x01\0\x02\x02\x01\xa1a\x01\x02\x01\xa1b\xc0"
+    );
+    assert_eq!(
+        world.get(&subspace.pack(&"w")).await.unwrap(),
+        stamp.as_bytes()[..]
+    );
+    let pause = |tr| async move {
+        reader.pause(&tr);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(pause).await.unwrap();
+    assert_eq!(
+        world.get(&subspace.pack(&("o", "reader"))).await.unwrap(),
+        b""[..]
+    );
+    // The settings are the third one: there are no others.
+    let (begin, end) = subspace.range();
+    assert_eq!(world.rows_between(begin, end).await.len(), 4);
 }
 
 async fn entries_leave_in_commit_order_key_by_key(store: TestStore) {

@@ -4,10 +4,12 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::{LONG, Queue, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
+use export_queue::combine::Bucket;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
@@ -25,6 +27,7 @@ conformance::on_every_store!(threads:
     an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on,
     a_listing_of_dead_letters_tells_of_each_whether_it_decodes,
     more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_letters,
+    a_damaged_position_keeps_its_own_bucket_and_subscription_only,
     a_queue_without_settings_is_no_queue,
     a_queue_with_a_stamp_above_the_stores_version_is_not_opened,
 );
@@ -53,7 +56,7 @@ async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
 async fn settings_that_cannot_work_are_refused(store: TestStore) {
     let runner = store.runner();
     let short = settings(1).lease(Duration::from_millis(1));
-    for settings in [settings(0), settings(u32::MAX), short] {
+    for settings in [settings(0), settings(65_537), settings(u32::MAX), short] {
         let refused = Queue::open(&runner, store.root.clone(), settings).await;
         assert!(
             matches!(refused, Err(Error::InvalidSettings(_))),
@@ -273,6 +276,56 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
     worker.shut_down(LONG).await.unwrap();
     assert_eq!(world.rows("d").await.len(), ENTRIES);
     assert_eq!(world.rows("e").await, []);
+}
+
+async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: TestStore) {
+    let world = World::new(&store, 8).await;
+    let (reader, other) = (
+        &world.reader,
+        &world.subscribe("other", Start::Oldest).await,
+    );
+    let entry = |number: i64| (format!("key {number}"), Some(number));
+    world.add_all((0..64).map(entry).collect()).await;
+    let damaged = Bucket(0);
+    let (of_damaged, of_others): (BTreeMap<_, _>, BTreeMap<_, _>) = (0..64)
+        .map(|number| (format!("key {number}"), number))
+        .partition(|(key, _)| world.queue.bucket(key).unwrap() == damaged);
+    assert!(!of_damaged.is_empty());
+    let position = world.queue.subspace().pack(&("p", "reader", damaged.0));
+    // A sequence of the length that it had before.
+    world.set(&position, &[1; 19]).await;
+
+    // The other subscription exports everything, and trims nothing that this one may need.
+    let received = Receiver::default();
+    world.export(other, &received).await;
+    assert_eq!(received.values().len(), 64);
+
+    let received = Receiver::default();
+    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let worker = world.work(options, received.clone()).await;
+    let lag = |tr| async move { reader.lag(&tr).await.map(drop) };
+    let pending = |tr| async move { reader.pending(&tr, damaged).await.map(drop) };
+    let idle = conformance::timeout(LONG, reader.wait_idle(&world.runner));
+    for refused in [
+        // Once all the rest is exported.
+        idle.await,
+        world.runner.run(lag).await,
+        world.runner.run(pending).await,
+    ] {
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(&refused, Error::Keyspace(keyspace::Error::Corrupt { key, .. }) if *key == position),
+            "{refused}"
+        );
+    }
+    assert_eq!(received.values(), of_others);
+
+    // Without the record the bucket begins with the oldest entry that is left.
+    world.clear(&position).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(received.values().len(), 64);
+    world.assert_nothing_left().await;
 }
 
 async fn a_queue_without_settings_is_no_queue(store: TestStore) {

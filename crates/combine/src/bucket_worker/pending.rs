@@ -14,20 +14,23 @@ use crate::bucket::Bucket;
 /// How many bytes of blocks are read at most to count what is in them.
 const MOST_COUNTED_BYTES: usize = 1 << 20;
 
-/// How much waits in a bucket.
+/// How much waits in a bucket. Blocks are counted by their headers, from the first one that waits up to
+/// the one that brings them to a mebibyte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Pending {
-    /// How many updates or entries wait.
+    /// How many updates or entries wait in these blocks: of a block that is done in part, the others. A
+    /// block without a header counts as one.
     pub count: usize,
-    /// The bytes of their blocks, up to about a mebibyte.
+    /// The bytes of these blocks with their keys. A block that is done in part counts as a whole.
     pub bytes: usize,
-    /// Whether there are more, which were not counted.
+    /// Whether there are more blocks, which were not counted.
     pub has_more: bool,
 }
 
 impl Pending {
-    /// Counts the entries of a log from a position on, by the headers of its blocks.
+    /// Counts the entries of a log from a position on, by the headers of its blocks. Of the block of
+    /// `next`, the entries before that are done.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -42,6 +45,7 @@ impl Pending {
         logs: &BlockLogs,
         bucket: Bucket,
         position: Option<EntryId>,
+        next: Option<EntryId>,
     ) -> Result<Self, E>
     where
         E: From<microqueue::Error>,
@@ -52,13 +56,13 @@ impl Pending {
                 pending.has_more = true;
                 return Ok(ControlFlow::Break(()));
             }
-            let is_in_it = |position: &EntryId| position.block() == block.id.block();
-            let before = position
-                .filter(is_in_it)
-                .map_or(0, |position| position.index);
-            // A broken block is one entry, which is going to be set aside.
-            let count = block.entry_count().unwrap_or(1);
-            pending.count += usize::from(count.saturating_sub(before));
+            let done = next.filter(|next| next.block() == block.id.block());
+            let done = done.map_or(0, |next| next.index);
+            pending.count += match block.entry_count() {
+                Ok(count) => usize::from(count.saturating_sub(done)),
+                // It is going to be set aside as a whole.
+                Err(_) => 1,
+            };
             pending.bytes += block.row.len() + block.bytes.len();
             Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
         });

@@ -16,6 +16,8 @@ pub(crate) enum Bug {
     LogNotInConflict,
     /// A pass adds no read conflict range over the values.
     ValuesNotInConflict,
+    /// A pass adds no read conflict range over the current values.
+    CurrentsNotInConflict,
     /// `initialize` reads the current value by snapshot.
     CurrentNotInConflict,
     /// A pass takes the end of what it has read for the end of the log.
@@ -64,6 +66,7 @@ impl Bug {
         match self {
             Self::LogNotInConflict => is_in(&parts.log, begin),
             Self::ValuesNotInConflict => is_in(&parts.values, begin),
+            Self::CurrentsNotInConflict => is_in(&parts.currents, begin),
             _ => false,
         }
     }

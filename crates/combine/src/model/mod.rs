@@ -10,6 +10,7 @@
 //! - [`steps`]: which can happen when.
 //! - [`state`]: what is committed, in flight, and what has really happened.
 //! - [`promises`]: what must hold.
+//! - [`conflicts`]: what makes a pass fail that is in flight.
 //! - [`overload`]: a bucket whose observer fails, in one order of steps.
 //! - [`export`]: positions inside the blocks of a log, and its trim, in a model of their own.
 //!
@@ -34,6 +35,7 @@
 //! bucket. The runner commits additions exactly once, and here they are committed once.
 
 mod bug;
+mod conflicts;
 mod export;
 mod overload;
 mod promises;

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error, Exact,
-    Settings, Sum, Worker,
+    AsideId, BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error,
+    Exact, SetAside, Settings, Sum, Worker,
 };
 use conformance::stores::TestStore;
+use keyspace::codec::{Codec, MessagePack};
 use keyspace::{
-    Database, Isolation, KeyValue, RangeQuery, Runner, Store, Subspace, Transaction, Versionstamp,
-    read_all,
+    Database, Isolation, KeyValue, Listed, RangeQuery, Runner, Store, Subspace, Transaction,
+    Versionstamp, read_all,
 };
 
 /// More time than anything takes that is not stuck.
@@ -175,6 +176,36 @@ where
 
 pub(crate) fn settings(bucket_count: u32) -> Settings {
     Settings::new().bucket_count(bucket_count)
+}
+
+/// Stages a row of the queue.
+pub(crate) async fn write(world: &World, row: &[u8], value: &[u8]) {
+    let write = |tr: keyspace::Tx<_>| async move {
+        tr.set(row, value);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(write).await.unwrap();
+}
+
+/// What the codec makes of a key.
+pub(crate) fn encoded(key: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    <MessagePack as Codec<String>>::encode(&MessagePack, &key.to_owned(), &mut bytes).unwrap();
+    bytes
+}
+
+/// Returns what is aside.
+pub(crate) async fn set_aside(world: &World) -> Vec<Listed<AsideId, SetAside>> {
+    let queue = &world.queue;
+    let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
+    world.runner.run(read).await.unwrap()
+}
+
+/// Tries again what is aside. False: it is not aside any more.
+pub(crate) async fn redrive(world: &World, aside: &AsideId) -> bool {
+    let queue = &world.queue;
+    let redrive = |tr| async move { queue.redrive(&tr, aside).await };
+    world.runner.run(redrive).await.unwrap()
 }
 
 /// An observer that writes down what it is told in the transaction that it is told in, and makes sure

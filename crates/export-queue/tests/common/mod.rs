@@ -16,8 +16,8 @@ use export_queue::{
     SequencedExport, Settings, Start, Subscription, Worker, async_trait,
 };
 use keyspace::{
-    Database, Isolation, KeyValue, Listed, RangeQuery, Runner, Store, Subspace, Transaction, Tx,
-    Versionstamp, read_all,
+    Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, Store, Subspace, Transaction,
+    Tx, Versionstamp, read_all,
 };
 
 /// More time than anything takes that is not stuck.
@@ -112,6 +112,11 @@ impl<D: Database> World<D> {
     /// Returns the rows of a part of the queue.
     pub(crate) async fn rows(&self, part: &str) -> Vec<KeyValue> {
         let (begin, end) = self.queue.subspace().subspace(&part).range();
+        self.rows_between(begin, end).await
+    }
+
+    /// Returns the rows of a range of keys.
+    pub(crate) async fn rows_between(&self, begin: Vec<u8>, end: Vec<u8>) -> Vec<KeyValue> {
         let query = &RangeQuery::keys(begin, end);
         let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(rows).await.unwrap()
@@ -126,11 +131,16 @@ impl<D: Database> World<D> {
 
     /// Returns the position of a subscription in a bucket.
     pub(crate) async fn position(&self, name: &str, bucket: u32) -> Option<EntryId> {
-        let key = &self.queue.subspace().pack(&("p", name, bucket));
-        let read = |tr: Tx<_>| async move { tr.get(key, Isolation::Snapshot).await };
-        let record = self.runner.run(read).await.unwrap()?;
+        let key = self.queue.subspace().pack(&("p", name, bucket));
+        let record = self.get(&key).await?;
         assert_eq!(record[0], 1);
         Some(EntryId::try_from(&record[1..]).unwrap())
+    }
+
+    /// Returns a row of the store.
+    pub(crate) async fn get(&self, key: &[u8]) -> Option<Bytes> {
+        let read = |tr: Tx<_>| async move { tr.get(key, Isolation::Snapshot).await };
+        self.runner.run(read).await.unwrap()
     }
 
     /// Sets a row of the store.
@@ -140,6 +150,15 @@ impl<D: Database> World<D> {
             Ok::<_, Error>(())
         };
         self.runner.run(set).await.unwrap();
+    }
+
+    /// Clears a row of the store.
+    pub(crate) async fn clear(&self, key: &[u8]) {
+        let clear = |tr: Tx<_>| async move {
+            tr.clear(key);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(clear).await.unwrap();
     }
 
     /// Returns how much a subscription has to export of a bucket.

@@ -15,8 +15,11 @@ pub const MAX_ENTRY_BYTES: usize = MAX_BLOCK_BYTES - HEADER_BYTES - 2 * LENGTH_B
 /// How large a block becomes, unless one entry is larger.
 pub(super) const USUAL_BLOCK_BYTES: usize = 16 << 10;
 
-/// The most entries of a block: an index has two bytes, and the last one means the whole block.
-pub(super) const MAX_ENTRIES: u16 = u16::MAX;
+/// The bytes of the shortest entry: its two lengths.
+const LEAST_ENTRY_BYTES: usize = 2;
+
+/// A block that is full of the shortest entries has an index for each, and one that means the whole block.
+const _: () = assert!(USUAL_BLOCK_BYTES / LEAST_ENTRY_BYTES < u16::MAX as usize);
 
 /// The format number of a block.
 const FORMAT: u8 = 1;
@@ -48,7 +51,7 @@ impl Frame {
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
         let count = u16::from_be_bytes([self.0[2], self.0[3]]);
         let bytes = self.0.len() + 2 * LENGTH_BYTES + key.len() + value.len();
-        if count == MAX_ENTRIES || (count > 0 && bytes > USUAL_BLOCK_BYTES) {
+        if count > 0 && bytes > USUAL_BLOCK_BYTES {
             return false;
         }
         push_length(&mut self.0, key.len());
@@ -69,13 +72,19 @@ impl Frame {
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes are no block: a format that this version does not know, a count or a
-/// length that does not hold, bytes that are left over.
+/// length that does not hold, bytes that are left over, more than [`MAX_BLOCK_BYTES`].
 pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
     let mut fields = Fields::new(block);
     let entries = (|| {
         let count = read_header(&mut fields)?;
-        // Each entry has at least its two lengths: a count that lies reserves no memory.
-        let mut entries = Vec::with_capacity(usize::from(count).min(fields.rest().len() / 2));
+        // What sets an entry of it aside would not fit a value.
+        if block.len() > MAX_BLOCK_BYTES {
+            let bytes = block.len();
+            return Err(format!("{bytes} bytes are more than {MAX_BLOCK_BYTES}"));
+        }
+        // A count that lies reserves no memory.
+        let most = fields.rest().len() / LEAST_ENTRY_BYTES;
+        let mut entries = Vec::with_capacity(usize::from(count).min(most));
         for _ in 0..count {
             let (key, value) = (read_length(&mut fields)?, read_length(&mut fields)?);
             entries.push(Entry {
@@ -186,16 +195,32 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_at_its_usual_size_and_at_its_largest_count() {
+    fn a_block_is_as_large_as_it_may_be_and_no_larger() {
+        assert_eq!(MAX_BLOCK_BYTES, 99_742);
+        // One entry: lengths of one and of three bytes.
+        let largest = MAX_BLOCK_BYTES - HEADER_BYTES - 4;
+        for (value, is_block) in [(largest, true), (largest + 1, false)] {
+            let mut block = b"\x01\x01\0\x01\0".to_vec();
+            push_length(&mut block, value);
+            block.resize(block.len() + value, 7);
+            let decoded = decode(&block);
+            assert_eq!(decoded.is_ok(), is_block, "{} bytes", block.len());
+        }
+    }
+
+    #[test]
+    fn a_block_ends_at_its_usual_size() {
         let mut frame = Frame::new();
         assert!(frame.push(b"", &vec![0; MAX_ENTRY_BYTES]));
         assert!(frame.as_bytes().len() <= MAX_BLOCK_BYTES);
         assert!(!frame.push(b"", b""));
 
-        let mut frame = Frame::new();
-        while frame.push(b"0123456", b"") {}
-        assert!(frame.as_bytes().len() <= USUAL_BLOCK_BYTES);
-        assert!(frame.as_bytes().len() + 16 > USUAL_BLOCK_BYTES);
-        decode(frame.as_bytes()).unwrap();
+        for key in [&b""[..], b"0123456"] {
+            let mut frame = Frame::new();
+            let count = (0..).take_while(|_| frame.push(key, b"")).count();
+            assert!(frame.as_bytes().len() <= USUAL_BLOCK_BYTES);
+            assert!(frame.as_bytes().len() + 16 > USUAL_BLOCK_BYTES);
+            assert_eq!(decode(frame.as_bytes()).unwrap().len(), count);
+        }
     }
 }
