@@ -64,6 +64,7 @@ pub(super) struct Pipeline {
     /// Notified when the batch was taken, and at the end.
     for_resolver: Condvar,
     publisher_was_called: AtomicBool,
+    part_is_to_end: AtomicBool,
 }
 
 #[derive(Default)]
@@ -95,6 +96,24 @@ impl Pipeline {
         if std::mem::take(&mut self.state.lock().publisher_waits) {
             self.for_publisher.notify_one();
         }
+    }
+
+    /// Lets the next batch begin a part of its own: the log of the active one has become long.
+    pub(super) fn end_part(&self) {
+        self.part_is_to_end.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the active part is to end, once.
+    pub(super) fn takes_end_of_part(&self) -> bool {
+        self.part_is_to_end.swap(false, Ordering::Relaxed)
+    }
+
+    /// Waits for `time`. Returns false once the pipeline is closed.
+    pub(super) fn pause(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        let is_open = |state: &mut State| !state.is_closed;
+        self.for_publisher.wait_while_for(&mut state, is_open, time);
+        !state.is_closed
     }
 
     /// Wakes the publisher though there may be no batch.

@@ -28,6 +28,8 @@ pub(super) struct Publisher {
     unflushed_since: Option<Duration>,
     /// The newest version that was published or claimed for the clock.
     newest_version: i64,
+    /// The segment in which the log of the active part begins.
+    part_segment: u64,
     /// A batch that the disk had no room for.
     postponed: Option<Batch>,
     /// How many transactions the last batch had, and how long its flush took.
@@ -41,7 +43,9 @@ impl Publisher {
         durability: Durability,
         newest_version: i64,
     ) -> Self {
+        let log = journal.as_ref().map(Journal::place);
         Self {
+            part_segment: log.map_or(0, |log| log.start.segment),
             shared,
             journal,
             durability,
@@ -59,9 +63,27 @@ impl Publisher {
         while shared.pipeline().wait(self.idle_limit()) {
             self.gather();
             self.step()?;
+            while self.postponed.is_some() {
+                let goes_on = shared.pipeline().pause(FULL_DISK_PAUSE);
+                self.step()?;
+                if !goes_on {
+                    self.give_up()?;
+                }
+            }
         }
         shared.timeline().check()?;
         self.finish()
+    }
+
+    /// Ends the store if a batch still waits for room.
+    fn give_up(&mut self) -> Result<()> {
+        let Some(batch) = self.postponed.take() else {
+            return Ok(());
+        };
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let error = self.shared.poison(full);
+        batch.answer_unknown();
+        Err(error)
     }
 
     /// Flushes what was published, and gives the last part to the checkpointer, unless it may stay in the
@@ -85,14 +107,13 @@ impl Publisher {
 
     /// Publishes the open batch, if there is one. Else does what is to be done without one.
     pub(super) fn step(&mut self) -> Result<()> {
-        match self
-            .postponed
-            .take()
-            .or_else(|| self.shared.pipeline().take())
-        {
-            Some(batch) => self.commit(batch)?,
-            None if self.idle_limit() == Some(Duration::ZERO) => self.flush()?,
-            None => {}
+        // Before all else: the batch that comes may have to wait for room.
+        if self.idle_limit() == Some(Duration::ZERO) {
+            self.flush()?;
+        }
+        let postponed = self.postponed.take();
+        if let Some(batch) = postponed.or_else(|| self.shared.pipeline().take()) {
+            self.commit(batch)?;
         }
         if self.shared.timeline().wants_claim() {
             self.claim()?;
@@ -154,6 +175,9 @@ impl Publisher {
             return Ok(());
         };
         journal.append(&mut batch.record)?;
+        if journal.place().start.segment > self.part_segment {
+            self.shared.pipeline().end_part();
+        }
         let now = self.shared.timeline().environment().now();
         self.unflushed_since.get_or_insert(now);
         if self.idle_limit() == Some(Duration::ZERO) {
@@ -169,10 +193,12 @@ impl Publisher {
     /// the log.
     fn hand_over(&mut self, part: FrozenPart) -> io::Result<()> {
         self.sync(self.newest_version)?;
+        let log = self.journal.as_ref().map(Journal::place);
+        self.part_segment = log.map_or(0, |log| log.start.segment);
         self.shared.checkpoints().push(Checkpoint {
             part,
             last_version: self.newest_version,
-            log: self.journal.as_ref().map(Journal::place),
+            log,
         });
         Ok(())
     }
@@ -189,9 +215,6 @@ impl Publisher {
 
     /// Returns how long what is written and not flushed may wait for a flush.
     fn idle_limit(&self) -> Option<Duration> {
-        if self.postponed.is_some() {
-            return Some(FULL_DISK_PAUSE);
-        }
         let interval = match self.durability {
             Durability::Immediate => Duration::ZERO,
             Durability::Relaxed { interval } => interval,

@@ -82,12 +82,13 @@ impl Resolver {
     fn begin_batch(&mut self) -> Batch {
         let version = self.shared.timeline().begin_commit();
         self.history.age(version);
+        let is_due = self.shared.pipeline().takes_end_of_part() || self.window.is_due();
         Batch {
             version,
             record: Record::batch(version),
             parts: None,
             verdicts: Vec::new(),
-            frozen: self.window.is_due().then(|| self.window.freeze()),
+            frozen: is_due.then(|| self.window.freeze()),
         }
     }
 

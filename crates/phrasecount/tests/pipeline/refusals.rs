@@ -198,12 +198,13 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
     let world = World::new();
     world.write("a", TEXT);
     world.run();
-    world.write("long", long_text());
-    let size = |path: &Path| fs::metadata(path).unwrap().len() as usize;
-    // Neither bytes of 1,024 nor of 512 a block leave room for what is to come.
-    let blocks = size(&world.place.path().join("store")).div_ceil(1_024);
-    let full = finish(&mut limited(blocks, &world.run_command()));
+    world.write("long", long_text().repeat(20));
+    // With 512 bytes a block the store's log has no room but for its first 4 MiB, with 1,024 but for 8.
+    let full = finish(&mut limited(8_200, &world.run_command()));
     full.assert_refused(1, "remove the cause and open the store again");
+    // Not even that.
+    let full = finish(&mut limited(4_000, &world.run_command()));
+    full.assert_refused(1, "File too large");
     world.run();
     world.assert_exported();
 }

@@ -227,6 +227,25 @@ fn each_durability_flushes_as_often_as_it_says() {
 }
 
 #[test]
+fn a_long_log_of_few_rows_is_freed() {
+    let (environment, _) = still();
+    let disk = Disk::with(new_store());
+    let store = open_on(&disk).unwrap();
+    let options = Options::new().environment(environment);
+    let (engine, mut committer) = Engine::prepare(store, &options);
+    for round in 0..200 {
+        // A clear of nothing leaves nothing in the window.
+        let mutations = vec![Mutation::Clear { key: "a".into() }];
+        drop(engine.commit(CommitRequest {
+            mutations,
+            ..CommitRequest::default()
+        }));
+        committer.step().unwrap();
+        assert!(disk.image().slots.len() <= 3, "after {round} commits");
+    }
+}
+
+#[test]
 fn a_relaxed_commit_is_flushed_when_its_interval_is_over() {
     let interval = Duration::from_secs(10);
     let (environment, clock) = still();

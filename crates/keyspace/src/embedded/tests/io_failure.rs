@@ -2,20 +2,24 @@
 //! the store again, once the disk works again, recovers what was acknowledged.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use conformance::scale;
 use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::Options;
 use super::super::engine::{CommitRequest, Engine, Snapshot};
 use super::super::log::effect::Effect;
+use super::super::log::segment::Sizes;
+use super::super::queue::Mutation;
 use super::super::store::{Setup, Store};
 use super::super::watch::WatchFuture;
+use super::super::{Durability, Options};
 use super::disk::{Disk, Fault};
 use super::workload::Workload;
-use super::{new_store, open_on, path, seeds, setup};
+use super::{new_store, open_on, path, seeds, set, setup};
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, Error, OpenError};
 
@@ -153,4 +157,74 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     // The committer's thread may be about to fail what is armed: with it gone, all is settled.
     assert_poisoned(&engine.shut_down().unwrap_err());
     assert_refuses_all(&engine, snapshot, watch);
+}
+
+#[test]
+fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledged() {
+    let disk = Disk::with(new_store());
+    let store = open_on(&disk).unwrap();
+    let engine = Engine::start(store, &options()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime
+        .block_on(engine.commit(set(None, &["first"], "1")))
+        .unwrap();
+    disk.fail_after(1, Fault::Full);
+    // More than the zeros that were written have room for.
+    let large = || CommitRequest {
+        mutations: vec![Mutation::Set {
+            key: "large".into(),
+            value: vec![7; 64 << 10].into(),
+        }],
+        ..CommitRequest::default()
+    };
+    let waiting = [engine.commit(large()), engine.commit(large())];
+    let closed = engine.shut_down().unwrap_err();
+    assert_poisoned(&closed);
+    for commit in waiting {
+        let code = runtime.block_on(commit).unwrap_err().code();
+        assert!([Some(Code::COMMIT_UNKNOWN_RESULT), Some(Code::IO_ERROR)].contains(&code));
+    }
+    let store = open_on(&Disk::with(disk.image())).unwrap();
+    assert!(store.window.get(b"first").unwrap().is_some());
+}
+
+#[test]
+fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
+    let disk = Disk::with(new_store());
+    let setup = Setup {
+        window_bytes: 64 << 20,
+        log: Sizes::default(),
+        ..setup()
+    };
+    let files = Arc::new(disk.clone());
+    let store = Store::open(disk.clone(), files, path(), &setup).unwrap();
+    let interval = Duration::MAX;
+    let relaxed = options().durability(Durability::Relaxed { interval });
+    let engine = Engine::start(store, &relaxed).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let keys = (0..100_u8).map(|number| Bytes::from(vec![number]));
+    for key in keys.clone() {
+        let mutations = vec![Mutation::Set {
+            key,
+            value: vec![7; 100_000].into(),
+        }];
+        let request = CommitRequest {
+            mutations,
+            ..CommitRequest::default()
+        };
+        runtime.block_on(engine.commit(request)).unwrap();
+    }
+    drop(engine);
+    let left = disk.flushed();
+    assert!(!left.slots.is_empty(), "the log was left");
+    let disk = Disk::with(left);
+    let store = Store::open(disk.clone(), Arc::new(disk), path(), &setup).unwrap();
+    assert!(
+        keys.into_iter()
+            .all(|key| store.window.get(&key).unwrap().is_some())
+    );
 }
