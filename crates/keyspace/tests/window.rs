@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, VecDeque};
 use conformance::scale;
 use keyspace::embedded::{Embedded, EmbeddedTransaction, Options};
 use keyspace::{
-    Database, Isolation, MutationOp, OwnedTransaction, RangeQuery, Transaction, read_all,
+    Bytes, Database, Isolation, MutationOp, OwnedTransaction, RangeQuery, Transaction, read_all,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+type Rows = BTreeMap<Vec<u8>, Bytes>;
 
 /// How many old versions are read again.
 const OLD: usize = 20;
@@ -38,12 +38,13 @@ fn write(tr: &EmbeddedTransaction, model: &mut Rows, rng: &mut StdRng) {
         2 => {
             let old = model.get(&key).cloned().unwrap_or_default();
             tr.atomic(MutationOp::AppendIfFits, &key, b"+");
-            model.insert(key, [&old[..], b"+"].concat());
+            model.insert(key, [&old[..], b"+"].concat().into());
         }
         _ => {
-            let value = vec![rng.random(); rng.random_range(0..3000)];
+            // So large that several parts wait to be moved.
+            let value = vec![rng.random(); rng.random_range(0..20_000)];
             tr.set(&key, &value);
-            model.insert(key, value);
+            model.insert(key, value.into());
         }
     }
 }
