@@ -188,8 +188,8 @@ fn limited(blocks: usize, command: &Command) -> Command {
     limited
 }
 
-fn long_text() -> String {
-    let words: Vec<_> = (0..5_000).map(|word| word.to_string()).collect();
+fn long_text(words: u32) -> String {
+    let words: Vec<_> = (0..words).map(|word| word.to_string()).collect();
     words.join(" ")
 }
 
@@ -198,7 +198,7 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
     let world = World::new();
     world.write("a", TEXT);
     world.run();
-    world.write("long", long_text().repeat(20));
+    world.write("long", long_text(50_000));
     // With 512 bytes a block the store's log has no room but for its first 4 MiB, with 1,024 but for 8.
     let full = finish(&mut limited(8_200, &world.run_command()));
     full.assert_refused(1, "remove the cause and open the store again");
@@ -213,7 +213,7 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
 fn a_sqlite_file_that_cannot_grow_ends_the_run() {
     let mut world = World::new();
     world.db = "memory:".to_owned();
-    world.write("long", long_text());
+    world.write("long", long_text(5_000));
     let full = finish(&mut limited(100, &world.run_command()));
     full.assert_refused(1, "cannot write");
     full.assert_refused(1, world.out().to_str().unwrap());
