@@ -153,7 +153,7 @@ impl Publisher {
         match batch.parts.take() {
             Some(parts) => {
                 self.newest_version = batch.version;
-                timeline.publish(batch.version, parts);
+                timeline.publish(batch.version, parts, batch.record.body().len());
                 self.tell_watches(batch.record.effects());
             }
             None => timeline.abandon_commit(batch.version),

@@ -15,6 +15,8 @@ use crate::selector::KeyValue;
 /// The rows as one batch left them.
 pub(super) struct State {
     version: i64,
+    /// The size of the batch.
+    bytes: usize,
     /// The number of the newest part.
     newest: PartId,
     /// Emptied once no transaction may read it any more, so that a transaction that was forgotten does not
@@ -23,9 +25,10 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(version: i64, parts: Parts, tree: &Checkpointed) -> Self {
+    pub(super) fn new(version: i64, parts: Parts, tree: &Checkpointed, bytes: usize) -> Self {
         Self {
             version,
+            bytes,
             newest: parts.newest,
             layers: RwLock::new(Some(parts.over(tree))),
         }
@@ -34,6 +37,11 @@ impl State {
     /// Returns the version of the batch.
     pub(super) fn version(&self) -> i64 {
         self.version
+    }
+
+    /// Returns the size of the batch.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Reads from `tree` what a checkpoint has moved there, after a read that is under way.

@@ -29,9 +29,13 @@ use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
 
-/// How many published states `set_read_version` can reach back to. Each keeps the pages that
-/// later commits freed from being used again.
+/// How many published states `set_read_version` can reach back to. Each keeps what later batches have
+/// replaced in memory.
 const REACHABLE_STATES: usize = 64;
+
+/// How many bytes the batches after the oldest of these states may have. What they replaced takes several
+/// times as much memory.
+const REACHABLE_BYTES: usize = 4 << 20;
 
 /// How long, in versions, an idle store gives the same read version. FoundationDB's clusters keep
 /// giving the newest commit version too, until an empty commit advances it.
@@ -70,6 +74,8 @@ struct Line {
     tree: Option<Checkpointed>,
     /// The newest published states, oldest first. The last one is what new transactions read.
     reachable: VecDeque<Arc<State>>,
+    /// The bytes of the batches after the first of them.
+    reachable_bytes: usize,
     /// Older states that transactions still hold, each with the version of the next state.
     held: VecDeque<(i64, Weak<State>)>,
     /// Why the store serves no longer.
@@ -94,7 +100,8 @@ impl Timeline {
             line: Mutex::new(Line {
                 last_given: base,
                 in_flight: VecDeque::new(),
-                reachable: VecDeque::from([Arc::new(State::new(base, parts, &tree))]),
+                reachable: VecDeque::from([Arc::new(State::new(base, parts, &tree, 0))]),
+                reachable_bytes: 0,
                 tree: Some(tree),
                 held: VecDeque::new(),
                 ended: None,
@@ -163,15 +170,18 @@ impl Timeline {
     }
 
     /// Makes what the oldest batch in flight left what new transactions read.
-    pub(super) fn publish(&self, version: i64, parts: Parts) {
+    ///
+    /// `bytes` is the size of the batch.
+    pub(super) fn publish(&self, version: i64, parts: Parts, bytes: usize) {
         let mut line = self.line();
         self.land(&mut line, version);
         // Over the tree of now: a checkpoint may have moved parts since the batch was resolved.
         let Some(tree) = &line.tree else {
             return;
         };
-        let state = Arc::new(State::new(version, parts, tree));
+        let state = Arc::new(State::new(version, parts, tree, bytes));
         line.reachable.push_back(state);
+        line.reachable_bytes += bytes;
         let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
         drop(line);
         // Outside the lock: emptying waits for a read that is under way in that state.
@@ -298,8 +308,11 @@ impl Line {
     /// A state is read at versions below that of the next state.
     fn expire(&mut self, oldest: i64) -> Vec<Arc<State>> {
         while let Some(next) = self.reachable.get(1)
-            && (self.reachable.len() > REACHABLE_STATES || next.version() <= oldest)
+            && (self.reachable.len() > REACHABLE_STATES
+                || self.reachable_bytes > REACHABLE_BYTES
+                || next.version() <= oldest)
         {
+            self.reachable_bytes -= next.bytes();
             let next = next.version();
             let state = self.reachable.pop_front().expect("there is a second one");
             // New holders come from `reachable` alone, so a state held by nobody stays so.
@@ -360,7 +373,7 @@ mod tests {
 
         fn publish(&self, version: i64) {
             let parts = self.window.borrow_mut().parts();
-            self.timeline.publish(version, parts);
+            self.timeline.publish(version, parts, 0);
         }
 
         fn read_version(&self) -> i64 {
@@ -432,6 +445,19 @@ mod tests {
         let line = it.timeline.line();
         assert_eq!(line.reachable.len(), REACHABLE_STATES);
         assert!(line.held.is_empty());
+    }
+
+    #[test]
+    fn few_states_are_kept_after_large_batches() {
+        let it = Fixture::new();
+        for _ in 0..10 {
+            let version = it.timeline.begin_commit();
+            let parts = it.window.borrow_mut().parts();
+            it.timeline.publish(version, parts, REACHABLE_BYTES / 2);
+        }
+        assert_eq!(it.timeline.line().reachable.len(), 3);
+        (0..10).for_each(|_| drop(it.commit()));
+        assert_eq!(it.timeline.line().reachable.len(), 13);
     }
 
     #[test]
