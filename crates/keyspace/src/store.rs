@@ -126,6 +126,21 @@ impl From<Fdb> for Store {
     }
 }
 
+impl Store {
+    /// Closes an embedded store for all its handles, as [`Embedded::close`] does: it is one file then. Does
+    /// nothing to a cluster. Blocks until that is done.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`](crate::Error::Poisoned) if the store had failed or fails now.
+    pub fn close(&self) -> Result<()> {
+        match self {
+            Self::Embedded(store) => store.close(),
+            #[cfg(feature = "fdb")]
+            Self::Fdb(_) => Ok(()),
+        }
+    }
+}
+
 impl Database for Store {
     type Transaction = StoreTransaction;
 

@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// The store: `embedded:<path>`, `memory:`, `fdb:` or `fdb:<cluster file>`.
     ///
     /// `memory:` is for a few megabytes of text: it takes some 100 MB, and 50 MB more for each megabyte.
-    /// With an embedded store it is 200 to 400 MB of memory, and a file some 22 times as large as the text.
+    /// With an embedded store it is 200 to 600 MB of memory, and a file some 22 times as large as the text.
     #[arg(
         long,
         global = true,

@@ -196,8 +196,11 @@ impl Corpus {
         })
     }
 
+    /// Ends the use of the store. An embedded one is a single file then.
     pub(crate) async fn close(self) -> Result<()> {
-        Ok(self.runner.close().await?)
+        let db = self.runner.database().clone();
+        self.runner.close().await?;
+        Ok(db.close()?)
     }
 
     fn document_key(&self, uri: &str) -> Vec<u8> {

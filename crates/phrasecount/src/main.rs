@@ -45,6 +45,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use export_queue::keyspace;
+use mimalloc::MiMalloc;
 use tokio::runtime;
 
 use crate::arguments::{Arguments, Command, Options};
@@ -52,6 +53,10 @@ use crate::corpus::Corpus;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::Session;
+
+/// Memory goes from one thread to another all the time, which the system's allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// How many threads at most do what blocks them, reading files and writing SQLite: each of them keeps
 /// memory of its own.
