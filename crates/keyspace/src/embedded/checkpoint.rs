@@ -73,6 +73,12 @@ impl Checkpoints {
         !waiting.is_closed
     }
 
+    /// Returns whether the parts do not take too much memory.
+    pub(super) fn has_room(&self) -> bool {
+        let waiting = self.waiting.lock();
+        !waiting.is_closed && waiting.bytes <= self.limit_bytes
+    }
+
     /// Waits for a part. Returns false once all were taken and no further ones come.
     fn wait(&self, limit: Option<Duration>) -> bool {
         let mut waiting = self.waiting.lock();

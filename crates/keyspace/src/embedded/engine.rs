@@ -25,6 +25,7 @@
 use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,9 @@ pub(super) use super::snapshot::Snapshot;
 pub(super) struct Engine {
     shared: Arc<Shared>,
     watches: Watches,
+    /// A commit is resolved by its caller if that takes no time, else by a thread. `None`: by neither any
+    /// more.
+    resolver: Arc<Mutex<Option<Resolver>>>,
     /// Taken when the engine is shut down.
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// The version before the first one of this opening.
@@ -115,6 +119,7 @@ impl Engine {
         let engine = Self {
             watches: Watches::new(shared.clone()),
             shared,
+            resolver: Arc::default(),
             threads: Mutex::default(),
             opened_at: store.version,
             id,
@@ -130,7 +135,9 @@ impl Engine {
         } = committer;
         self.spawn("keyspace-checkpointer", || checkpointer.run())?;
         self.spawn("keyspace-publisher", || publisher.run())?;
-        self.spawn("keyspace-resolver", || resolver.run())
+        *self.resolver.lock() = Some(resolver);
+        let (shared, resolver) = (self.shared.clone(), self.resolver.clone());
+        self.spawn("keyspace-resolver", move || resolve(&shared, &resolver))
     }
 
     fn spawn(
@@ -258,9 +265,50 @@ impl Engine {
             self.shared.timeline.check()?;
             Err(refusal)
         })?;
+        if !self.resolve_here() {
+            self.shared.queue.wake();
+        }
         Ok(receiver)
     }
+
+    /// Resolves the commits that wait on the thread of the caller, which saves waking another one. Returns
+    /// false if that might take long, or if it is being done.
+    fn resolve_here(&self) -> bool {
+        let shared = &*self.shared;
+        let Some(mut resolver) = self.resolver.try_lock() else {
+            return false;
+        };
+        let Some(resolver) = resolver.as_mut() else {
+            return false;
+        };
+        let is_quick =
+            shared.queue.is_short() && shared.pipeline.has_room() && shared.checkpoints.has_room();
+        if !is_quick {
+            return false;
+        }
+        let stepped = panic::catch_unwind(AssertUnwindSafe(|| resolver.step()));
+        if stepped.is_err() {
+            shared.poison(io::Error::other(PANICKED));
+        }
+        true
+    }
 }
+
+/// Resolves commits until the queue is closed and empty, or the store has ended.
+fn resolve(shared: &Shared, resolver: &Mutex<Option<Resolver>>) -> Result<()> {
+    while shared.pipeline.wait_for_room()
+        && shared.checkpoints.wait_for_room()
+        && shared.queue.wait()
+    {
+        resolver.lock().as_mut().map_or(Ok(()), Resolver::step)?;
+    }
+    let last = resolver.lock().take();
+    last.into_iter().for_each(Resolver::finish);
+    Ok(())
+}
+
+/// Why a store ends in which a thread has panicked.
+const PANICKED: &str = "a thread of the store panicked";
 
 /// What commits: on three threads, or step by step.
 pub(super) struct Committer {
@@ -305,8 +353,7 @@ struct EndOnPanic<'a>(&'a Shared);
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0
-                .poison(io::Error::other("a thread of the store panicked"));
+            self.0.poison(io::Error::other(PANICKED));
         }
     }
 }

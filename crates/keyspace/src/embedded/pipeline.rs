@@ -86,6 +86,12 @@ impl Pipeline {
         !state.is_closed
     }
 
+    /// Returns whether the open batch takes transactions.
+    pub(super) fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        !state.is_closed && !state.open.as_ref().is_some_and(Batch::is_full)
+    }
+
     /// Returns the open batch, which stays in place while the guard lives, or the place for one.
     pub(super) fn open(&self) -> MappedMutexGuard<'_, Option<Batch>> {
         MutexGuard::map(self.state.lock(), |state| &mut state.open)

@@ -17,6 +17,10 @@ pub(super) const BATCH_TRANSACTIONS: usize = 1024;
 /// The size at which a batch takes no further transaction, in bytes.
 pub(super) const BATCH_BYTES: usize = 4 << 20;
 
+/// How many commits, and how many bytes, are resolved on the thread of a caller.
+const SHORT_COMMITS: usize = 4;
+const SHORT_BYTES: usize = 16 << 10;
+
 /// A write, as a commit carries it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mutation {
@@ -119,12 +123,20 @@ impl Queue {
         }
         waiting.bytes += bytes;
         waiting.commits.push_back((commit, bytes));
-        let wakes = std::mem::take(&mut waiting.resolver_is_idle);
-        drop(waiting);
-        if wakes {
+        Ok(())
+    }
+
+    /// Wakes the resolver's thread if it waits for commits.
+    pub(super) fn wake(&self) {
+        if std::mem::take(&mut self.waiting().resolver_is_idle) {
             self.wake.notify_one();
         }
-        Ok(())
+    }
+
+    /// Returns whether what waits is resolved in no time.
+    pub(super) fn is_short(&self) -> bool {
+        let waiting = self.waiting();
+        waiting.commits.len() <= SHORT_COMMITS && waiting.bytes <= SHORT_BYTES
     }
 
     /// Waits for commits. Returns false once the queue is closed and empty.

@@ -1,4 +1,4 @@
-//! The thread that judges commits and applies them to the window.
+//! Judges commits and applies them to the window.
 
 use std::mem;
 use std::sync::Arc;
@@ -33,19 +33,6 @@ impl Resolver {
             history,
             window,
         }
-    }
-
-    /// Resolves commits until the queue is closed and empty, or the store has ended.
-    pub(super) fn run(mut self) -> Result<()> {
-        let shared = self.shared.clone();
-        while shared.pipeline().wait_for_room()
-            && shared.checkpoints().wait_for_room()
-            && shared.queue().wait()
-        {
-            self.step()?;
-        }
-        self.finish();
-        Ok(())
     }
 
     /// Closes the pipeline, with what is in the window.
