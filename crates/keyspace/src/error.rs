@@ -245,8 +245,10 @@ pub enum Error {
     },
 
     /// The store met an I/O failure and refuses all further work, so that nothing is built on a
-    /// state that may not be on disk. Acknowledged commits are safe: remove the cause (free the
-    /// disk, check the device) and open the store again. Reported as `io_error` (1510).
+    /// state that may not be on disk. Commits that were acknowledged and flushed are safe; with
+    /// [`Durability::Relaxed`](crate::embedded::Durability::Relaxed), those acknowledged since the last
+    /// flush may be missing. Remove the cause (free the disk, check the device) and open the store again.
+    /// Reported as `io_error` (1510).
     #[error("store stopped after an i/o failure: remove the cause and open the store again")]
     Poisoned {
         /// The failure that stopped the store.
@@ -335,9 +337,9 @@ pub enum OpenError {
         supported: u32,
     },
 
-    /// The store was not closed, and its log is not beside it, or an older copy of its log: commits are in
-    /// the log alone. Put the files
-    /// `<path>.log.*` back beside the store's file, all of them as they were.
+    /// The store was not closed, and its log, which may hold commits that the store's file does not, is
+    /// missing, in whole or in part, or is an older copy. Put the files `<path>.log.*` back beside the
+    /// store's file, all of them as they were.
     #[error(
         "store {} was not closed, and files of its log are missing: put {}.log.* back beside it",
         path.display(), path.display()

@@ -11,7 +11,7 @@
 //!                                                  |
 //!                                              Publisher: 4 write the batch to the log, flush
 //!                                                         5 publish the state
-//!                                                         6 tell watches
+//!                                                         6 fire watches
 //!  verdict                  <---------------------------- 7 answer
 //!                                                  |
 //!                                             Checkpoints: parts of the window that are full
@@ -88,7 +88,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Starts the clock, and leaves the commits to whatever drives the committer.
+    /// Starts the clock, and returns the [`Committer`] for the caller to run, on threads or step by step.
     pub(super) fn prepare(store: Store, options: &Options) -> (Self, Committer) {
         let id = store.files.meta.id;
         let mut window = store.window;
@@ -361,7 +361,7 @@ impl Drop for EndOnPanic<'_> {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.is_dropped.store(true, Ordering::Relaxed);
-        // Whoever wants to know whether the last flush succeeded closes the store.
+        // A failure was logged. `Embedded::close` returns it.
         let _ = self.shut_down();
     }
 }
@@ -421,7 +421,7 @@ impl Shared {
             batch.answer_unknown();
         }
         for commit in self.queue.take_all() {
-            // Who has stopped waiting does not hear of it.
+            // Its caller may have stopped waiting.
             let _ = commit.verdict.send(Err(error.clone()));
         }
         self.registry.fail_all(&error);

@@ -1,6 +1,6 @@
 //! Finding or making the store's file.
 //!
-//! Nothing is written to a file before it is known to be a store: redb opens it behind a
+//! Nothing is written to a file before it is known to be a store: redb opens it on a
 //! [`HeldBackend`], which keeps redb's writes to itself until the store's own record was read.
 
 use std::error::Error;

@@ -56,8 +56,8 @@ pub(super) struct Folder {
 impl Folder {
     /// Finds the folder and the names of the slots of the store at `main`.
     ///
-    /// Both come from the canonical path, so that a store has the same slots by whatever link it is
-    /// opened. The store's file need not exist, its folder must.
+    /// Both come from the canonical path, so that a store has the same slots through every symbolic link.
+    /// The store's file need not exist, its folder must.
     pub(super) fn beside(main: &Path) -> io::Result<Self> {
         let main = match fs::canonicalize(main) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -9,9 +9,9 @@ use redb::{BackendError, StorageBackend};
 
 /// A storage backend that keeps what is written to it to itself until it is released.
 ///
-/// redb marks a file as in use, and repairs it, before anybody can ask what it holds. Behind this
-/// backend it does so in memory; the file is first written to when it is known to be a store, in
-/// the order in which redb wrote, flushes included.
+/// redb marks a file as in use, and repairs it, before it returns a database whose content can be
+/// checked. On this backend it does so in memory; the file is first written to when it is known to be
+/// a store, in the order in which redb wrote, flushes included.
 #[derive(Debug)]
 pub(super) struct HeldBackend<B>(Arc<Held<B>>);
 
@@ -22,7 +22,7 @@ struct Held<B> {
     steps: RwLock<Option<Vec<Step>>>,
 }
 
-/// A call of the engine that changes the file.
+/// A call of redb that changes the file.
 #[derive(Debug)]
 enum Step {
     Write { offset: u64, bytes: Vec<u8> },

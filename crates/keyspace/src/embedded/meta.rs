@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0  u32  format: 2
-//!  4  i64  newest commit version whose rows are in the tree
+//!  4  i64  version: every commit up to it is in the tree, and no later one
 //! 12       id of the store, 16 bytes
 //! 28  u64  how many bytes the keys and values in the tree have
 //! 36  u8   1 if the store has a log, else 0
@@ -11,7 +11,8 @@
 //! 61  u64  the number of that segment's first frame
 //! ```
 //!
-//! Numbers are big-endian. Format 1 ended after the id and had no log.
+//! Numbers are big-endian. Format 1 ended after the id and had no log. The version is that of a commit, one
+//! that was claimed for the clock, or one that the clock began at.
 
 use std::path::Path;
 
@@ -31,9 +32,10 @@ const MAX_VERSION: i64 = i64::MAX / 2;
 /// What a store knows of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Meta {
-    /// The newest commit version in the tree, or the version that the clock began at.
+    /// Every commit up to this version is in the tree, and no later one. It is the version of a commit, one
+    /// that was claimed for the clock, or one that the clock began at.
     pub(super) last_version: i64,
-    /// What tells this store from every other.
+    /// Distinguishes this store from every other.
     pub(super) id: [u8; 16],
     /// How many bytes the keys and values in the tree have. `None`: of a store of format 1, it is not known.
     pub(super) live_bytes: Option<u64>,

@@ -10,7 +10,8 @@
 //! - One opener at a time: a second one, in this process or another, gets [`OpenError::StoreInUse`].
 //! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
 //!   further work with [`Error::Poisoned`](crate::Error::Poisoned), and opening it again recovers what was
-//!   acknowledged and flushed. If only its log finds no room on the disk, the store does not fail: commits wait.
+//!   acknowledged and flushed. If only its log finds no room on the disk, commits wait until there is room;
+//!   the store fails only if it is closed meanwhile.
 //!
 //! # What the caller must do
 //!
@@ -19,7 +20,7 @@
 //!   the operating system may go on serving pages that never reached the disk.
 //! - Keep backups: a row damaged on the disk is noticed where the file no longer makes sense, and
 //!   the store stops then, but values are not checked at each read.
-//! - Copy a store's files only while it is closed.
+//! - Copy a store's files only while it is closed; copy an open store with [`Embedded::backup`].
 //!
 //! # Layers
 //!
@@ -164,7 +165,7 @@ impl Options {
     }
 
     /// Sets how many bytes of recent writes, which are in the log, may wait to be moved to the tree. They
-    /// are moved in parts of about a quarter of it. While more are waiting, commits wait. With the part
+    /// are moved in parts of at most about a quarter of it. While more are waiting, commits wait. With the part
     /// that takes writes, up to twice as many bytes are in memory, and an index of them.
     #[must_use]
     pub fn window_bytes(mut self, bytes: usize) -> Self {
@@ -271,15 +272,19 @@ impl Embedded {
     /// transactions that are still held.
     ///
     /// # Errors
-    /// [`Error::Poisoned`](crate::Error::Poisoned) if the store had failed or fails now.
+    /// [`Error::Poisoned`](crate::Error::Poisoned) if the store had failed or fails now, also for commits
+    /// that still find no room in the log on a full disk. What was acknowledged is in the log then.
     pub fn close(&self) -> Result<()> {
         self.engine.shut_down()
     }
 
-    /// Writes a copy of the store, as it is at one version, to a new file at `path`: a store that can be
-    /// opened. Transactions go on meanwhile. Blocks for as long as reading and writing all rows takes; the
-    /// memory and the pages of that version are kept for as long. The folder must exist. A process that is
-    /// killed meanwhile may leave a file `.keyspace-*` beside it.
+    /// Copies the store, as it is at one version, to a new file at `path`, which can be opened as a store that
+    /// was closed. The copy contains every commit that was acknowledged before the call. It is on disk when
+    /// the call returns. The folder must exist.
+    ///
+    /// Blocks until all rows were read and written. Transactions go on meanwhile; the parts of the window and
+    /// the pages of the tree that belong to the copied version are kept until then. A process that is killed
+    /// meanwhile may leave a file `.keyspace-*` in that folder, which can be removed.
     ///
     /// ```
     /// use keyspace::embedded::Options;
@@ -296,7 +301,7 @@ impl Embedded {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::Open`] if there is something at `path`, which stays as it is, or if the file cannot be
+    /// [`OpenError::Open`] if a file is already at `path`, which stays as it is, or if the copy cannot be
     /// written; [`OpenError::LogWithoutStore`] if the log of another store is beside it;
     /// [`OpenError::Store`] if this store was closed or has failed.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {

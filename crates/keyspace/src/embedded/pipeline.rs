@@ -97,14 +97,14 @@ impl Pipeline {
         MutexGuard::map(self.state.lock(), |state| &mut state.open)
     }
 
-    /// Tells the publisher that the open batch has grown.
+    /// Notifies the publisher that the open batch has grown.
     pub(super) fn offer(&self) {
         if std::mem::take(&mut self.state.lock().publisher_waits) {
             self.for_publisher.notify_one();
         }
     }
 
-    /// Lets the next batch begin a part of its own: the log of the active one has become long.
+    /// Asks for the end of the active part, before the next batch: its log goes on in another segment.
     pub(super) fn end_part(&self) {
         self.part_is_to_end.store(true, Ordering::Relaxed);
     }

@@ -133,8 +133,8 @@ impl Publisher {
         }
     }
 
-    /// Writes a batch to the log, flushes it, publishes the state that it leaves, tells watches of it, and
-    /// answers.
+    /// Writes a batch to the log, flushes it, publishes the state that it leaves, fires watches, and answers
+    /// its transactions.
     fn commit(&mut self, mut batch: Batch) -> Result<()> {
         match self.write(&mut batch) {
             Ok(()) => {}
@@ -206,7 +206,7 @@ impl Publisher {
     fn tell_watches(&self, effects: Effects<'_>) {
         let registry = self.shared.registry();
         for key in registry.watched(effects) {
-            // After a failure to read, the store has ended and its watches know.
+            // After a failure to read, the store has ended and its watches have failed.
             if let Ok(value) = self.shared.newest().and_then(|newest| newest.get(&key)) {
                 registry.tell(&key, value.as_ref());
             }

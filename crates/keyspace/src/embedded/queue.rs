@@ -54,7 +54,7 @@ impl Mutation {
 
 /// What a transaction asks the engine to commit.
 ///
-/// A versionstamped key has no write conflict range here: the committer adds it, once it knows the
+/// A versionstamped key has no write conflict range here: the resolver adds it, once it knows the
 /// key.
 #[derive(Debug, Default)]
 pub(super) struct CommitRequest {
@@ -88,7 +88,7 @@ pub(super) struct PendingCommit {
 /// The commits that wait for the resolver.
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
-    /// Told when a commit arrives while the resolver is idle, and when the queue closes.
+    /// Notified when a commit arrives while the resolver is idle, and when the queue closes.
     wake: Condvar,
     limit_bytes: usize,
 }

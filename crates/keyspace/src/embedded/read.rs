@@ -214,7 +214,7 @@ impl View<'_> {
     }
 
     /// Returns the bounds of the unknown keys next to `position`, in the direction `ahead` and, if
-    /// nothing parts them there, also behind it. FoundationDB's client parts them where the
+    /// nothing parts them there, also in the other one. FoundationDB's client parts them where the
     /// transaction's writes and write conflict ranges begin and end.
     fn unknown_around(&mut self, position: &Bytes, ahead: Direction) -> Result<(Bytes, Bytes)> {
         let conflicts = self.writes.map(WriteMap::conflicts);
@@ -242,7 +242,7 @@ impl View<'_> {
         Ok((lowest, bound(Direction::Forward)?))
     }
 
-    /// Returns where a request to the store for the keys at `position` ends: behind the last unknown
+    /// Returns where a request to the store for the keys at `position` ends: after the last unknown
     /// keys before unreadable ones, or before two or more keys in a row that are known to be empty.
     /// Looks no further than `far`.
     fn request_end(
@@ -473,7 +473,7 @@ impl RangeRead {
             + rows_toward(Direction::Backward, to.offset);
         from.offset = from.offset.min(1);
         to.offset = to.offset.max(1);
-        // The far selector may have come to lie behind the unknown keys at the position. All of these
+        // The far selector may have come to lie beyond the unknown keys at the position. All of these
         // are asked for then.
         let ahead = stuck.unwrap_or(self.direction);
         let (lowest, highest) = view.unknown_around(position, ahead)?;
@@ -509,7 +509,7 @@ impl RangeRead {
         let (_, more) = (view.stored).load(view.engine, range, limits, self.direction)?;
         if more && stuck.is_some() {
             // The bytes may have run out on the way back to where the near selector starts from:
-            // the same request again would tell nothing new.
+            // the same request again would return nothing new.
             let way_back = Limits::ONE_ROW;
             (view.stored).load(view.engine, range, way_back, self.direction)?;
         }
@@ -528,7 +528,7 @@ impl RangeRead {
         }
     }
 
-    /// Returns the answer, without the rows behind the far end if that is known.
+    /// Returns the answer, without the rows beyond the far end if that is known.
     fn done(mut self, far: Option<&Bytes>) -> RangeResult {
         let mut result = std::mem::take(&mut self.result);
         result.more |= self.limits.is_reached();

@@ -19,8 +19,8 @@ pub(super) struct State {
     bytes: usize,
     /// The number of the newest part.
     newest: PartId,
-    /// Emptied once no transaction may read it any more, so that a transaction that was forgotten does not
-    /// keep old pages and parts for ever.
+    /// Emptied once no transaction may read it any more, so that old pages and parts are freed even if a
+    /// transaction is never dropped.
     layers: RwLock<Option<layers::Snapshot>>,
 }
 

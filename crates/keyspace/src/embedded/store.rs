@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// Opens the store at `path`, whose rows are in a backend and whose log is in `files`. Replays what is
-    /// in the log alone, and leaves behind every version that an earlier opening may have given, also to
+    /// in the log alone, and goes on after every version that an earlier opening may have given, also to
     /// commits that were acknowledged and then lost for want of a flush.
     ///
     /// Nothing is written before everything was read: every refusal leaves all files as they were.
@@ -119,7 +119,7 @@ impl Store {
         })?;
         let newest = recovered.end.newest_version;
         if newest.is_some_and(|newest| newest < meta.last_version) {
-            // The tree is never ahead of its log: this one is an older copy.
+            // The tree is never ahead of its log, so this log is an older copy.
             let segment = recovered.end.segment;
             return Err(LogError::Missing { segment });
         }

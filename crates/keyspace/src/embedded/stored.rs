@@ -2,7 +2,7 @@
 //! knows from its reads.
 //!
 //! FoundationDB's client obtains the read version with the first read that has to ask the store,
-//! and remembers what it was told. Both can be observed: see [`read`](super::read).
+//! and remembers what it was given. Both can be observed: see [`read`](super::read).
 
 use bytes::Bytes;
 
@@ -131,7 +131,7 @@ impl Stored {
 
     /// Reads rows between two selectors without `or_equal`; returns whether a limit ended that.
     ///
-    /// At least so many rows are read as it takes to come back from a selector to its key.
+    /// At least as many rows are read as it takes to come back from a selector to its key.
     pub(super) fn load(
         &mut self,
         engine: &Engine,

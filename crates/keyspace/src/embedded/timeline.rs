@@ -269,7 +269,7 @@ impl Timeline {
 
     /// Returns the version that it is now.
     pub(super) fn clock(&self) -> i64 {
-        // In this order: whoever sees a new horizon sees the base that belongs to it.
+        // In this order: a thread that sees a new horizon also sees the base that belongs to it.
         let horizon = self.horizon.load(Ordering::Acquire);
         self.running().min(horizon)
     }
@@ -315,7 +315,7 @@ impl Line {
             self.reachable_bytes -= next.bytes();
             let next = next.version();
             let state = self.reachable.pop_front().expect("there is a second one");
-            // New holders come from `reachable` alone, so a state held by nobody stays so.
+            // New holders come from `reachable` alone, so a state without holders stays without.
             if Arc::strong_count(&state) > 1 {
                 self.held.push_back((next, Arc::downgrade(&state)));
             }

@@ -292,7 +292,7 @@ impl Transaction for EmbeddedTransaction {
 
     fn clear_range(&self, begin: &[u8], end: &[u8]) {
         self.write(check_range(begin, end), |state, conflict| {
-            // Keys over the limit cannot exist, so a bound cut just behind it covers the same keys.
+            // Keys over the limit cannot exist, so a bound cut one byte after it covers the same keys.
             let mut cut = |key: &[u8]| {
                 state
                     .arena

@@ -134,7 +134,7 @@ impl Registry {
             }
             fired
         };
-        // Outside the lock: whoever waits may drop its future, which takes it.
+        // Outside the lock: a task that is woken may drop its future, which takes the lock.
         for watch in fired {
             watch.setter.fire();
         }
@@ -148,7 +148,7 @@ impl Registry {
         }
     }
 
-    /// Lets go of the watches on a key that nobody waits for any more.
+    /// Lets go of the watches on a key whose futures were dropped.
     fn forget_dropped(&self, watch: &Watch) {
         let mut armed = self.armed();
         let Some(key) = watch.armed_on.get() else {
@@ -195,7 +195,7 @@ pub(super) struct WatchSetter {
 impl WatchSetter {
     /// Resolves the watch: the value changed.
     pub(super) fn fire(self) {
-        // Nobody has to wait for a watch.
+        // The future may have been dropped.
         let _ = self.outcome.send(Ok(()));
     }
 

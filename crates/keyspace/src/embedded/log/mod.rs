@@ -13,8 +13,9 @@
 //!   batches up to some point, in the order in which they were appended.
 //! - No byte that was flushed is written again before its segment is free.
 //!
-//! The very last frame of a log has no later one: if it was flushed and is damaged afterwards, it is
-//! taken for torn.
+//! No later frame says so of the frames of the last flush: with immediate durability those of one batch, with
+//! relaxed durability all since the flush before it. If one of them is damaged after the flush, it is taken
+//! for torn, and it is lost with the frames after it.
 //!
 //! All numbers are big-endian.
 

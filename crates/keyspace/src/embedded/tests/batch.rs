@@ -1,4 +1,4 @@
-//! What the committer does with a batch, step by step.
+//! What the resolver and the publisher do with a batch, step by step.
 
 use std::time::Duration;
 
@@ -266,7 +266,7 @@ fn a_relaxed_commit_is_flushed_when_its_interval_is_over() {
 }
 
 #[test]
-fn a_panic_of_the_committer_ends_the_store() {
+fn a_panic_of_the_resolver_ends_the_store() {
     let (environment, _) = still();
     let store = memory(&setup()).unwrap();
     let engine = Engine::start(store, &Options::new().environment(environment)).unwrap();

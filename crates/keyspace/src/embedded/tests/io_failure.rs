@@ -154,7 +154,7 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     engine.watches().arm("key".into(), None, setter);
     disk.lose_power();
     assert_poisoned(&snapshot.1.get(&[0, 0, 1, 0]).unwrap_err());
-    // The committer's thread may be about to fail what is armed: with it gone, all is settled.
+    // A thread of the store may be about to fail what is armed: once all have ended, all is settled.
     assert_poisoned(&engine.shut_down().unwrap_err());
     assert_refuses_all(&engine, snapshot, watch);
 }

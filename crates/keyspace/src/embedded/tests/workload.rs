@@ -1,4 +1,4 @@
-//! Commits whose survivors can be told, and the check that a store holds what it must.
+//! Commits whose survivors can be recognized, and the check that a store holds what it must.
 
 use std::collections::BTreeMap;
 
