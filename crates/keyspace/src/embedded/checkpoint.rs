@@ -18,6 +18,9 @@ use crate::error::{Code, Result};
 /// How long an idle store keeps states that no transaction may read any more.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How many parts may wait before commits do: their log may be long, however small they are.
+const MAX_PARTS: usize = 16;
+
 /// A part that is to be moved.
 pub(super) struct Checkpoint {
     pub(super) part: FrozenPart,
@@ -67,8 +70,7 @@ impl Checkpoints {
     /// Waits until the parts do not take too much memory. Returns false once no part is moved any more.
     pub(super) fn wait_for_room(&self) -> bool {
         let mut waiting = self.waiting.lock();
-        let is_full =
-            |waiting: &mut Waiting| !waiting.is_closed && waiting.bytes > self.limit_bytes;
+        let is_full = |waiting: &mut Waiting| !waiting.is_closed && !self.is_within(waiting);
         self.for_resolver.wait_while(&mut waiting, is_full);
         !waiting.is_closed
     }
@@ -76,7 +78,11 @@ impl Checkpoints {
     /// Returns whether the parts do not take too much memory.
     pub(super) fn has_room(&self) -> bool {
         let waiting = self.waiting.lock();
-        !waiting.is_closed && waiting.bytes <= self.limit_bytes
+        !waiting.is_closed && self.is_within(&waiting)
+    }
+
+    fn is_within(&self, waiting: &Waiting) -> bool {
+        waiting.bytes <= self.limit_bytes && waiting.parts.len() <= MAX_PARTS
     }
 
     /// Waits for a part. Returns false once all were taken and no further ones come.

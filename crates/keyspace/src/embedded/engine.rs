@@ -235,6 +235,7 @@ impl Engine {
     pub(super) fn shut_down(&self) -> Result<()> {
         let threads = std::mem::take(&mut *self.threads.lock());
         self.shared.queue.close();
+        self.shared.pipeline.hurry();
         let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
         // A thread of the engine wakes tasks, which may drop the last handle. The threads end by themselves.
         if threads.iter().any(is_here) {

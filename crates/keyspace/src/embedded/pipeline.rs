@@ -72,6 +72,8 @@ struct State {
     open: Option<Batch>,
     /// What the window held at the end.
     last_part: Option<FrozenPart>,
+    /// Whether the end is waited for: a full disk is no longer.
+    is_closing: bool,
     is_closed: bool,
     publisher_waits: bool,
 }
@@ -114,12 +116,18 @@ impl Pipeline {
         self.part_is_to_end.swap(false, Ordering::Relaxed)
     }
 
-    /// Waits for `time`. Returns false once the pipeline is closed.
+    /// Waits for `time`. Returns false once the pipeline is closed, or is to be.
     pub(super) fn pause(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
-        let is_open = |state: &mut State| !state.is_closed;
-        self.for_publisher.wait_while_for(&mut state, is_open, time);
-        !state.is_closed
+        let goes_on = |state: &mut State| !state.is_closing && !state.is_closed;
+        self.for_publisher.wait_while_for(&mut state, goes_on, time);
+        goes_on(&mut state)
+    }
+
+    /// Lets no batch wait for room on a full disk any longer: the store is being closed.
+    pub(super) fn hurry(&self) {
+        self.state.lock().is_closing = true;
+        self.for_publisher.notify_one();
     }
 
     /// Wakes the publisher though there may be no batch.

@@ -8,7 +8,10 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition};
+use redb::{
+    CompactionError, Database, ReadableDatabase, ReadableTable, StorageBackend, Table,
+    TableDefinition,
+};
 
 use super::meta::{META_KEY, Meta};
 use super::refusal::refusal;
@@ -89,9 +92,13 @@ impl Tree {
         Ok(transaction.commit()?)
     }
 
-    /// Moves the pages together and makes the file as short as they allow. Nothing may read the rows.
+    /// Moves the pages together and makes the file as short as they allow. Does nothing while a backup reads
+    /// the rows.
     pub(super) fn compact(&mut self) -> Result<(), redb::Error> {
-        guarded(|| Ok(self.database.compact().map(drop)?))
+        guarded(|| match self.database.compact() {
+            Ok(_) | Err(CompactionError::TransactionInProgress) => Ok(()),
+            Err(error) => Err(error.into()),
+        })
     }
 
     /// Returns the rows as the last part left them.

@@ -172,14 +172,15 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
         .unwrap();
     disk.fail_after(1, Fault::Full);
     // More than the zeros that were written have room for.
-    let large = || CommitRequest {
+    let large = |value_bytes| CommitRequest {
         mutations: vec![Mutation::Set {
             key: "large".into(),
-            value: vec![7; 64 << 10].into(),
+            value: vec![7; value_bytes].into(),
         }],
         ..CommitRequest::default()
     };
-    let waiting = [engine.commit(large()), engine.commit(large())];
+    // One is being written, one fills the open batch, and one is not resolved.
+    let waiting = [64 << 10, 5 << 20, 1].map(|bytes| engine.commit(large(bytes)));
     let closed = engine.shut_down().unwrap_err();
     assert_poisoned(&closed);
     for commit in waiting {
