@@ -208,7 +208,8 @@ fn a_store_of_format_1_opens_and_is_upgraded() {
     set(&db, b"b", b"2");
     db.close().unwrap();
     rewrite_meta(&path, |meta| {
-        assert_eq!((meta.len(), meta[3], meta[28]), (29, 2, 0));
+        assert_eq!((meta.len(), meta[3], meta[36]), (37, 2, 0));
+        assert_eq!(meta[28..36], 4_u64.to_be_bytes(), "two rows of two bytes");
     });
     assert_eq!(get(&open(&path).unwrap(), b"b"), Some(b"2".into()));
 }

@@ -155,3 +155,19 @@ fn write(
     }
     Ok(())
 }
+
+/// Changes what a store knows of itself.
+#[cfg(test)]
+pub(super) fn rewrite_meta(
+    backend: &(impl StorageBackend + Clone),
+    change: impl FnOnce(&mut Vec<u8>),
+) {
+    let database = open_database(backend.clone(), 0).expect("it is a store");
+    let mut meta = read_meta(&database).expect("it is a store");
+    change(&mut meta);
+    let transaction = database.begin_write().expect("the store works");
+    let mut table = transaction.open_table(META).expect("it is a store");
+    table.insert(META_KEY, &meta[..]).expect("the store works");
+    drop(table);
+    transaction.commit().expect("the store works");
+}

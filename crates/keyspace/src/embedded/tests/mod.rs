@@ -17,6 +17,7 @@ use super::log::segment::Sizes;
 use super::queue::Mutation;
 use super::ranges::{KeyRange, RangeSet};
 use super::store::{Setup, Store};
+use super::tree::rewrite_meta;
 use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 
@@ -78,6 +79,16 @@ fn new_store() -> Image {
         disk.image()
     });
     NEW_STORE.clone()
+}
+
+/// Returns what the disk of a new store of format 1 holds.
+fn new_store_of_format_1() -> Image {
+    let disk = Disk::with(new_store());
+    rewrite_meta(&disk, |meta| {
+        meta.truncate(28);
+        meta[3] = 1;
+    });
+    disk.image()
 }
 
 /// Returns the seeds to run: `count` of them, or the one in the environment variable `TEST_SEED`.
