@@ -233,7 +233,8 @@ impl Engine {
     /// Commits what was sent, ends the threads, closes the file. Blocks until that is done. Fails
     /// if the store had failed, or fails now; a second call has nothing left to do.
     pub(super) fn shut_down(&self) -> Result<()> {
-        let threads = std::mem::take(&mut *self.threads.lock());
+        // Held until the threads have ended: a second call waits for that, too.
+        let mut threads = self.threads.lock();
         self.shared.queue.close();
         self.shared.pipeline.hurry();
         let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
@@ -241,7 +242,7 @@ impl Engine {
         if threads.iter().any(is_here) {
             return Ok(());
         }
-        let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+        let ended: Vec<_> = threads.drain(..).map(JoinHandle::join).collect();
         ended.into_iter().try_for_each(|ended| match ended {
             Ok(ended) => ended,
             Err(_panic) => self.shared.timeline.check(),

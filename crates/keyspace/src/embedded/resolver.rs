@@ -56,12 +56,18 @@ impl Resolver {
         if let Some(tree) = shared.timeline().tree() {
             self.window.rebase(&tree);
         }
-        let resolved = {
+        let failed = {
             let mut open = shared.pipeline().open();
             let batch = open.get_or_insert_with(|| self.begin_batch());
-            guarded(|| self.resolve_all(commits, batch))
+            let resolved = guarded(|| self.resolve_all(commits, batch));
+            // Half a transaction may be in it: the publisher must not find it.
+            resolved.err().map(|cause| (cause, open.take()))
         };
-        resolved.map_err(|cause| shared.poison(cause))?;
+        if let Some((cause, batch)) = failed {
+            let error = shared.poison(cause);
+            batch.into_iter().for_each(Batch::answer_unknown);
+            return Err(error);
+        }
         shared.pipeline().offer();
         Ok(())
     }
