@@ -130,7 +130,7 @@ async fn violations(store: &TestStore, plant: Plant) -> Vec<String> {
 
 async fn the_next_operation_makes_a_dropped_commit_final(store: TestStore) {
     assert_eq!(
-        violations(&store, Plant::Nothing).await,
+        Box::pin(violations(&store, Plant::Nothing)).await,
         Vec::<String>::new()
     );
 }
@@ -144,7 +144,7 @@ async fn each_planted_bug_lets_a_dropped_commit_land_later() {
         (Plant::ConflictAfterWrite, "Append"),
         (Plant::NoReadVersion, "Append"),
     ] {
-        let violations = violations(&store, plant).await;
+        let violations = Box::pin(violations(&store, plant)).await;
         let caught = violations.iter().any(|text| text.contains(next));
         assert!(caught, "{plant:?} is not caught by {next}: {violations:#?}");
     }
