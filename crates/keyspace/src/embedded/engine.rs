@@ -20,7 +20,7 @@
 //! ```
 //!
 //! Commits that arrive while the publisher writes join one open batch, so that they share one frame and
-//! one flush.
+//! one flush. The caller of a short commit resolves it itself if nothing else is being resolved.
 
 use std::error::Error as StdError;
 use std::future::Future;
