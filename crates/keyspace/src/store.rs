@@ -131,7 +131,7 @@ impl Store {
     /// nothing to a cluster. Blocks until that is done.
     ///
     /// # Errors
-    /// [`Error::Poisoned`](crate::Error::Poisoned) if the store had failed or fails now.
+    /// [`Error::Poisoned`] if the store had failed or fails now.
     pub fn close(&self) -> Result<()> {
         match self {
             Self::Embedded(store) => store.close(),
