@@ -331,6 +331,11 @@ impl Committer {
         self.publisher.step()
     }
 
+    /// Lets the clock go on, and does no more.
+    pub(super) fn claim(&mut self) -> Result<()> {
+        self.publisher.claim()
+    }
+
     /// Does everything that there is to do, on this thread.
     pub(super) fn step(&mut self) -> Result<()> {
         self.resolve()?;

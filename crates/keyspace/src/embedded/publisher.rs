@@ -242,8 +242,10 @@ impl Publisher {
     }
 
     /// Lets the clock go on: makes a version durable that it comes to.
-    fn claim(&mut self) -> Result<()> {
-        let version = self.shared.timeline().clock();
+    pub(super) fn claim(&mut self) -> Result<()> {
+        let Some(version) = self.shared.timeline().claim() else {
+            return Ok(());
+        };
         if let Some(journal) = &mut self.journal {
             match journal.append(&mut Record::clock(version)) {
                 Ok(()) => {}
@@ -251,7 +253,7 @@ impl Publisher {
                 Err(cause) => return Err(self.shared.poison(cause)),
             }
             self.unflushed_since.get_or_insert_default();
-            self.newest_version = self.newest_version.max(version);
+            self.newest_version = version;
             return self.flush();
         }
         self.shared.timeline().flushed(version);

@@ -154,6 +154,17 @@ impl Timeline {
         version
     }
 
+    /// Takes the version that the clock has come to, for the log. Later batches get later ones. `None` while
+    /// a batch is in flight: its version is smaller, and would be in the log after this one.
+    pub(super) fn claim(&self) -> Option<i64> {
+        let mut line = self.line();
+        if !line.in_flight.is_empty() {
+            return None;
+        }
+        line.last_given = self.clock().max(line.last_given);
+        Some(line.last_given)
+    }
+
     /// Returns whether the clock is about to stand still for want of a version on disk.
     pub(super) fn wants_claim(&self) -> bool {
         self.running() > self.horizon.load(Ordering::Relaxed) - CLAIM_VERSIONS
@@ -268,7 +279,7 @@ impl Timeline {
     }
 
     /// Returns the version that it is now.
-    pub(super) fn clock(&self) -> i64 {
+    fn clock(&self) -> i64 {
         // In this order: a thread that sees a new horizon also sees the base that belongs to it.
         let horizon = self.horizon.load(Ordering::Acquire);
         self.running().min(horizon)
@@ -445,6 +456,19 @@ mod tests {
         let line = it.timeline.line();
         assert_eq!(line.reachable.len(), REACHABLE_STATES);
         assert!(line.held.is_empty());
+    }
+
+    #[test]
+    fn versions_in_the_log_grow_claims_included() {
+        let it = Fixture::new();
+        let version = it.timeline.begin_commit();
+        it.advance(LEAD_VERSIONS);
+        assert!(it.timeline.wants_claim());
+        assert_eq!(it.timeline.claim(), None);
+        it.publish(version);
+        let claimed = it.timeline.claim().unwrap();
+        assert!(claimed > version);
+        assert!(it.timeline.begin_commit() > claimed);
     }
 
     #[test]

@@ -227,6 +227,32 @@ fn each_durability_flushes_as_often_as_it_says() {
 }
 
 #[test]
+fn a_commit_that_was_resolved_before_a_claim_is_replayed_after_a_checkpoint() {
+    let (environment, clock) = still();
+    let disk = Disk::with(new_store());
+    let options = Options::new().environment(environment);
+    let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options);
+    let large = vec![Mutation::Set {
+        key: "large".into(),
+        value: vec![7; 40_000].into(),
+    }];
+    drop(engine.commit(CommitRequest {
+        mutations: large,
+        ..CommitRequest::default()
+    }));
+    committer.step().unwrap();
+    // Its batch ends the part that holds the first one.
+    let commit = engine.commit(set(None, &["a"], "1"));
+    committer.resolve().unwrap();
+    clock.advance(Duration::from_secs(30));
+    committer.claim().unwrap();
+    committer.step().unwrap();
+    assert!(commit.now_or_never().unwrap().is_ok());
+    let store = open_on(&Disk::with(disk.image())).unwrap();
+    assert!(store.window.get(b"a").unwrap().is_some());
+}
+
+#[test]
 fn a_long_log_of_few_rows_is_freed() {
     let (environment, _) = still();
     let disk = Disk::with(new_store());
