@@ -55,7 +55,7 @@ pub(crate) fn hundred(extent: Extent) -> Vec<Row> {
     }]
 }
 
-/// Commits so many random rows at a time straight into redb; returns the seconds that the middle commit
+/// Commits random rows straight into redb, `rows` in a commit; returns the seconds that the median commit
 /// took.
 fn commit_to_redb(db: &redb::Database, sets: u64, rng: &mut StdRng, time: Duration) -> f64 {
     let env = Environment::system();

@@ -17,7 +17,7 @@ pub(crate) struct Flushed {
 }
 
 impl Flushed {
-    /// Makes a file of so many blocks.
+    /// Makes a file of `blocks` blocks.
     pub(crate) fn new(blocks: u64) -> Self {
         let mut file = tempfile::tempfile().expect("the system has a temporary folder");
         let zeros = vec![0; BLOCK.len() * blocks as usize];
@@ -30,7 +30,7 @@ impl Flushed {
         }
     }
 
-    /// Writes and flushes blocks for a time; returns the seconds that the middle one took.
+    /// Writes and flushes blocks for a time; returns the seconds that the median one took.
     pub(crate) fn median_seconds(&mut self, time: Duration) -> f64 {
         let env = Environment::system();
         let deadline = env.now() + time;
@@ -54,7 +54,7 @@ impl Flushed {
     }
 }
 
-/// Writes so many blocks to a new file and flushes it; returns the bytes in a second.
+/// Writes `blocks` blocks to a new file and flushes it; returns the bytes per second.
 pub(crate) fn bytes_per_second(blocks: u64) -> f64 {
     const BLOCKS_PER_WRITE: usize = 256;
     let env = Environment::system();

@@ -17,7 +17,7 @@ pub(crate) fn ascending(number: u64) -> [u8; 16] {
     key
 }
 
-/// Returns the key of a row, of so many whose keys are spread evenly.
+/// Returns the key of row `number` of `rows` rows whose keys are evenly spaced.
 pub(crate) fn spread(number: u64, rows: u64) -> [u8; 16] {
     let mut key = [0; 16];
     // Half of the space: the other half holds what applications may not write.
@@ -25,12 +25,12 @@ pub(crate) fn spread(number: u64, rows: u64) -> [u8; 16] {
     key
 }
 
-/// Returns the keys of so many rows, in ascending order.
+/// Returns the keys of all `rows` rows, in ascending order.
 pub(crate) fn all_spread(rows: u64) -> impl Iterator<Item = [u8; 16]> {
     (0..rows).map(move |number| spread(number, rows))
 }
 
-/// Returns a random one of so many keys that are spread evenly.
+/// Returns the key of a random one of the `rows` rows.
 pub(crate) fn any_spread(rng: &mut StdRng, rows: u64) -> [u8; 16] {
     spread(rng.random_range(0..rows), rows)
 }

@@ -26,7 +26,7 @@ fn rounds(extent: Extent) -> usize {
     extent.choose(2, 11, 21)
 }
 
-/// Returns the seconds that one of so many reads takes.
+/// Returns the seconds per read, over `reads` reads.
 fn seconds_per_read(reads: u64, mut read: impl FnMut()) -> f64 {
     let env = Environment::system();
     let began = env.now();
@@ -36,7 +36,7 @@ fn seconds_per_read(reads: u64, mut read: impl FnMut()) -> f64 {
     (env.now() - began).as_secs_f64() / reads as f64
 }
 
-/// Returns the seconds that a read takes, of so many that share transactions.
+/// Returns the seconds per read, over `reads` reads that share transactions.
 fn seconds_in_transaction(
     db: &Embedded,
     reads: u64,
@@ -237,7 +237,7 @@ pub(crate) fn layers(extent: Extent) -> Vec<Row> {
     vec![row("get", &get), row("scan of 100", &scan)]
 }
 
-/// Sets so many random ones of the rows whose keys are spread evenly.
+/// Sets `sets` random ones of the `rows` rows.
 fn set_scattered(runtime: &Runtime, db: &Embedded, rows: u64, sets: u64) {
     let setter = Setter {
         db: db.clone(),

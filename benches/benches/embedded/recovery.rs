@@ -155,7 +155,7 @@ pub(crate) fn play_part() -> bool {
     true
 }
 
-/// Sets so many rows, by writers of which each has its own source of keys.
+/// Sets `sets` rows, by several writers with a source of keys each.
 fn set_rows<K>(db: &Embedded, sets: u64, mut keys: impl FnMut(u64) -> K)
 where
     Setter<K>: Work,

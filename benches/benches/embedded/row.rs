@@ -15,7 +15,7 @@ struct Pair {
 }
 
 impl Pairs {
-    /// Measures both in so many rounds, by turns. Which of them begins changes.
+    /// Measures both in alternating rounds. Which of them begins changes.
     pub(crate) fn by_turns(
         rounds: usize,
         mut yardstick: impl FnMut() -> f64,

@@ -80,7 +80,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
     ]
 }
 
-/// Returns how many rows in order are set in a second, of so many bytes and in a new store.
+/// Sets rows of `bytes` bytes together, in key order and in a new store; returns the rows per second.
 fn burst_in_order(runtime: &Runtime, bytes: u64) -> f64 {
     let store = TempStore::new();
     let (next_key, rows_left) = (in_order(0), row_limit(bytes));

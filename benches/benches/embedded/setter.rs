@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::keys::{VALUE, any_spread, ascending};
 
-/// A task that sets rows, so many in a commit, until there are as many as wanted.
+/// A task that sets rows, a fixed number per commit, until enough are set.
 pub(crate) struct Setter<K> {
     pub(crate) db: Embedded,
     /// Chooses the next key.
@@ -61,7 +61,7 @@ pub(crate) fn in_order(first: u64) -> impl FnMut() -> [u8; 16] + Clone + Send + 
     move || ascending(next.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a source of random ones of so many keys that are spread evenly.
+/// Returns a source of keys of random rows, of `rows` rows.
 pub(crate) fn scattered(rows: u64, seed: u64) -> impl FnMut() -> [u8; 16] + Send + use<> {
     let mut rng = StdRng::seed_from_u64(seed);
     move || any_spread(&mut rng, rows)
@@ -81,7 +81,7 @@ pub(crate) fn rate(burst: &Burst) -> f64 {
     burst.done_in_time as f64 / burst.lasted.as_secs_f64()
 }
 
-/// Returns the seconds that so many percent of the acts took less than.
+/// Returns a percentile of the durations of the acts, in seconds.
 pub(crate) fn latency(mut burst: Burst, percent: usize) -> f64 {
     burst.took_micros.sort_unstable();
     let micros = percentile(&burst.took_micros, percent);

@@ -137,14 +137,21 @@ async fn the_last_entry_of_a_block_moves_the_position_past_the_block() {
     assert!(world.export(reader, 1).await.is_none());
 }
 
-#[tokio::test]
-async fn a_trim_ends_before_the_block_that_the_slowest_is_inside_of() {
+/// Returns a queue with two readers, and a log of three blocks of three entries.
+async fn three_blocks() -> (World, Reader, Reader) {
     let world = World::new().await;
-    let quick = &world.subscribe("quick", Start::Oldest).await;
-    let slow = &world.subscribe("slow", Start::Oldest).await;
+    let quick = world.subscribe("quick", Start::Oldest).await;
+    let slow = world.subscribe("slow", Start::Oldest).await;
     for _ in 0..3 {
         world.add(3).await;
     }
+    (world, quick, slow)
+}
+
+#[tokio::test]
+async fn a_trim_ends_before_the_block_that_the_slowest_is_inside_of() {
+    let (world, quick, slow) = three_blocks().await;
+    let (quick, slow) = (&quick, &slow);
     let blocks = world.blocks().await;
     for (reader, entries, expected) in [
         // The slow one has exported nothing, and has passed nothing.
@@ -207,12 +214,8 @@ async fn what_waits_is_counted_from_the_entry_after_the_position() {
 
 #[tokio::test]
 async fn what_waits_is_counted_also_after_a_trim() {
-    let world = World::new().await;
-    let quick = &world.subscribe("quick", Start::Oldest).await;
-    let slow = &world.subscribe("slow", Start::Oldest).await;
-    for _ in 0..3 {
-        world.add(3).await;
-    }
+    let (world, quick, slow) = three_blocks().await;
+    let (quick, slow) = (&quick, &slow);
     let blocks = world.blocks().await;
     world.export(slow, 5).await;
     // The quick one trims the first block, and the slow one is inside of the second.
