@@ -174,6 +174,15 @@ impl Keys {
         self.hashes(&self.currents, bucket)
     }
 
+    /// The ranges of the current values of a bucket, from the hash whose turn it is and up to it.
+    pub(crate) fn currents_in_turn(&self, bucket: Bucket, turn: u64) -> [(Vec<u8>, Vec<u8>); 2] {
+        let (begin, end) = self.currents_of(bucket);
+        let hashes = bucket.hashes(self.bucket_count);
+        let first = hashes.start + turn % (hashes.end - hashes.start);
+        let first = self.currents.pack(&first);
+        [(first.clone(), end), (begin, first)]
+    }
+
     /// Returns the key whose current value lies under a key of the store.
     pub(crate) fn parse_current(&self, row: &[u8]) -> Result<Vec<u8>> {
         key_of(&self.currents, row, "expected the key of a current value")
@@ -363,6 +372,15 @@ mod tests {
                     assert_eq!((begin..end).contains(&keys.value(&key)), is_its);
                     let (begin, end) = keys.currents_of(bucket);
                     assert_eq!((begin..end).contains(&keys.current(&key)), is_its);
+                    for turn in [0, 1, 77_777, u64::MAX] {
+                        let ranges = keys.currents_in_turn(bucket, turn);
+                        let row = keys.current(&key);
+                        let within = ranges.map(|(begin, end)| (begin..end).contains(&row));
+                        assert_eq!(
+                            within.into_iter().filter(|is| *is).count(),
+                            usize::from(is_its)
+                        );
+                    }
                 }
             }
         }

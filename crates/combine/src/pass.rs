@@ -13,8 +13,10 @@
 //!    holds.
 //! 4. It folds the updates. If it has reached the end of the log, it reports as many changes as the budget
 //!    of changes allows, and half of those of keys that have waited. Everything else becomes a current
-//!    value. What the observer cannot do makes the number of changes smaller, not what is taken: a bucket
-//!    that gets less than passes take reaches its end in any case.
+//!    value. A hash of the read version says with which of the keys that have waited it begins: if more keys
+//!    change all the time than a pass reports, each has its turn. What the observer cannot do makes the
+//!    number of changes smaller, not what is taken: a bucket that gets less than passes take reaches its
+//!    end in any case.
 //! 5. It clears the blocks, and stages the values.
 //! 6. The observer is called last. What it adds to its own bucket stands at the end of the log, in a range
 //!    that a later clear would empty.
@@ -30,6 +32,7 @@ use futures::{FutureExt, try_join};
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::error::panic_message;
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transaction};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bucket::Bucket;
 use crate::decide::{ChangeBudget, KeyValues, PassEnd, Staged, Verdict};
@@ -140,10 +143,11 @@ where
             0
         });
         let scans = has_reached_end && state.has_to_report;
+        let turn = xxh3_64(&version.to_be_bytes());
         let waiting = match scans {
             true => {
                 let limits = (budget.for_waiting(), plan.budget.div_ceil(2));
-                waiting(tr, keys, bucket, &read, limits).await?
+                waiting(tr, keys, bucket, &read, turn, limits).await?
             }
             false => Waiting::default(),
         };
@@ -159,9 +163,10 @@ where
         self.set_broken_aside(tr, bucket, &portion, taken, &mut staged.pass);
         let waited = waiting.keys.into_iter();
         // Those that have waited come before those that are new.
-        let (known, new): (Vec<_>, Vec<_>) = read
+        let (mut known, new): (Vec<_>, Vec<_>) = read
             .into_iter()
             .partition(|key| !matches!(key.current, Ok(None)));
+        rotate(&mut known, turn);
         for key in waited.chain(known).chain(new) {
             let key = self.fold(&portion, key);
             self.set_updates_aside(tr, bucket, &portion, &key, &mut staged.pass);
@@ -355,6 +360,14 @@ where
         tr.set(&self.keys.withheld(key), &encode_aside(reason, &[]));
         staged.pass.set_aside += 1;
         staged.leaves_withheld = true;
+    }
+}
+
+/// Puts the keys whose turn it is first.
+fn rotate<T>(keys: &mut [T], turn: u64) {
+    let count = keys.len() as u64;
+    if let Some(first) = turn.checked_rem(count) {
+        keys.rotate_left(usize::try_from(first).expect("less than a length"));
     }
 }
 

@@ -102,7 +102,7 @@ pub(crate) async fn take(
 }
 
 /// Reads keys that have waited for their report and are not in `but`, up to `limit`, and no more after the
-/// one that brings them to `bytes`.
+/// one that brings them to `bytes`. `turn` says with which of them it begins.
 ///
 /// # Conflicts
 /// As [`take`].
@@ -111,6 +111,7 @@ pub(crate) async fn waiting(
     keys: &Keys,
     bucket: Bucket,
     but: &[ReadKey],
+    turn: u64,
     (limit, bytes): (usize, usize),
 ) -> Result<Waiting> {
     let but: BTreeSet<&[u8]> = but.iter().map(|key| &*key.key).collect();
@@ -120,27 +121,31 @@ pub(crate) async fn waiting(
     };
     let mut found = Vec::new();
     let mut left = bytes;
-    let (begin, end) = keys.currents_of(bucket);
-    let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-    visit_rows(tr, query, Isolation::Snapshot, |row| {
-        let key = keys.parse_current(row.key())?;
-        if but.contains(&key[..]) {
-            return Ok(ControlFlow::Continue(()));
+    for (begin, end) in keys.currents_in_turn(bucket, turn) {
+        let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            let key = keys.parse_current(row.key())?;
+            if but.contains(&key[..]) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let current = Current::decode(row.key(), &row.to_value());
+            if current.as_ref().is_ok_and(|current| current.is_withheld) {
+                waiting.has_withheld = true;
+                return Ok(ControlFlow::Continue(()));
+            }
+            if found.len() == limit || left == 0 {
+                waiting.is_whole = false;
+                return Ok(ControlFlow::Break(()));
+            }
+            left = left.saturating_sub(cost(&key, row.value().len()));
+            found.push((key, current.map_err(|error| error.to_string())));
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        })
+        .await?;
+        if !waiting.is_whole {
+            break;
         }
-        let current = Current::decode(row.key(), &row.to_value());
-        if current.as_ref().is_ok_and(|current| current.is_withheld) {
-            waiting.has_withheld = true;
-            return Ok(ControlFlow::Continue(()));
-        }
-        if found.len() == limit || left == 0 {
-            waiting.is_whole = false;
-            return Ok(ControlFlow::Break(()));
-        }
-        left = left.saturating_sub(cost(&key, row.value().len()));
-        found.push((key, current.map_err(|error| error.to_string())));
-        Ok::<_, Error>(ControlFlow::Continue(()))
-    })
-    .await?;
+    }
     let read = |(key, current): (Vec<u8>, Result<Current, String>)| async move {
         let key = read_key(tr, keys, key.into(), false).await?;
         let current = current.map(Some);

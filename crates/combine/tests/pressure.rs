@@ -99,7 +99,7 @@ async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestS
             seen = world.rows("x").await;
         }
     };
-    conformance::timeout(3 * LONG, goes_on).await;
+    conformance::timeout(LONG, goes_on).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     stages.log.check(&world).await;

@@ -1,5 +1,6 @@
 //! A bucket that gets less than a pass takes, and an observer that makes a pass of two changes too large.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::combining::{Attempted, Failure, RetryState};
@@ -16,15 +17,16 @@ const BYTES_PER_PASS: usize = 1 << 12;
 /// More attempts than a pass takes until it succeeds.
 const MOST_ATTEMPTS: usize = 20;
 
-/// Returns how many changes are reported while an update of each of two keys comes before every pass.
-fn reported(has_one_budget: bool) -> usize {
+/// Returns how many changes are reported of each key while an update of each of `keys` keys comes before every
+/// pass.
+fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
     let protocol = Protocol::new(None);
     let (mut rows, mut version) = (Arc::<Rows>::default(), 1);
     let mut retry = RetryState::default();
-    let mut count = 0;
+    let mut counts = BTreeMap::new();
     for _ in 0..ROUNDS {
         let tr = protocol.begin(&rows, version);
-        protocol.add(&tr, &[(0, Some(1)), (1, Some(1))]);
+        protocol.add(&tr, &[(0, Some(1)), (1, Some(1)), (2, Some(1))][..keys]);
         version += 1;
         let added = tr.staged().expect("it adds a block");
         rows = Arc::new(added.applied(&rows, version));
@@ -45,12 +47,14 @@ fn reported(has_one_budget: bool) -> usize {
             }
             let staged = tr.staged().expect("there is an update to fold");
             rows = Arc::new(staged.applied(&rows, version));
-            count += pass.changes.len();
+            for change in pass.changes {
+                *counts.entry(change.key).or_default() += 1;
+            }
             retry = retry.after_success();
             break;
         }
     }
-    count
+    counts
 }
 
 /// Returns a plan in which fewer changes mean that less is taken.
@@ -68,11 +72,19 @@ fn of_one_budget(plan: &Plan) -> Plan {
 
 #[test]
 fn a_bucket_below_its_capacity_reports_while_its_observer_fails() {
-    let count = reported(false);
+    let counts = reported(2, false);
+    let count: usize = counts.values().sum();
     assert!(count >= ROUNDS / 2, "{count} reports in {ROUNDS} rounds");
 }
 
 #[test]
+fn each_key_has_its_turn_if_more_keys_change_than_a_pass_reports() {
+    let counts = reported(3, false);
+    let is_fair = counts.values().all(|count| *count >= ROUNDS / 8);
+    assert!(counts.len() == 3 && is_fair, "{counts:?}");
+}
+
+#[test]
 fn catches_a_failure_of_the_observer_that_shrinks_what_is_taken() {
-    assert_eq!(reported(true), 0);
+    assert_eq!(reported(2, true), BTreeMap::new());
 }
