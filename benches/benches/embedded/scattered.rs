@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use benches::arguments::Extent;
-use benches::shift::{self, Burst};
+use benches::shift::{self, Act, Burst, Work};
 use benches::{TempStore, cores, fill, runtime};
 use keyspace::Environment;
 use keyspace::embedded::Embedded;
@@ -18,6 +18,10 @@ use crate::setter::{NO_HURRY, Setter, in_order, latency, no_limit, rate, scatter
 
 const WRITERS: u64 = 8;
 const ROWS_PER_COMMIT: u64 = 100;
+
+/// For how long a writer rests after each commit where the store is not to be busy all the time: together they
+/// set some 50,000 rows a second.
+const REST: Duration = Duration::from_millis(13);
 
 /// What a random set costs the disk at least: the page of its row, for the rows of a part of the window.
 const BYTES_PER_ROW: f64 = 3_500.0;
@@ -47,14 +51,16 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
         seed: 0,
     };
     let at_rest = latency(work(&runtime, [load.setter(1, &no_limit())], time / 5), 99);
-    let burst = load.run(&runtime, &row_limit(burst_bytes), NO_HURRY);
+    let burst = load.run(&runtime, &row_limit(burst_bytes), NO_HURRY, None);
     // Until the window is full, what follows is still a burst.
-    load.run(&runtime, &no_limit(), time / 3);
-    let sustained = load.run(&runtime, &no_limit(), time);
+    load.run(&runtime, &no_limit(), time / 3, None);
+    let sustained = load.run(&runtime, &no_limit(), time, None);
+    let rest = Some(extent.choose(Duration::from_millis(1), REST, REST));
+    let resting = load.run(&runtime, &no_limit(), time, rest);
 
     let setting = format!("random keys among {}", row::rate(rows as f64));
-    let late = |phase: &Phase, name| Row {
-        workload: format!("a lone commit's 99th percentile during the {name} sets"),
+    let late = |phase: &Phase, name: &str| Row {
+        workload: format!("a lone commit's 99th percentile during {name}"),
         yardstick: "in the store at rest".to_owned(),
         pairs: Pairs::once(at_rest, phase.lone_late_seconds),
         unit: row::time,
@@ -68,7 +74,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
             unit: row::rate,
             wanted: "at least 250,000",
         },
-        late(&burst, "first"),
+        late(&burst, "the first sets"),
         Row {
             workload: format!("sets a second, {setting}, sustained"),
             yardstick: "the disk's bandwidth, at 3.5 KB a row".to_owned(),
@@ -76,7 +82,11 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
             unit: row::rate,
             wanted: "at least 60,000, or 0.8",
         },
-        late(&sustained, "sustained"),
+        late(&sustained, "the sustained sets"),
+        late(
+            &resting,
+            &format!("{} such sets a second", row::rate(resting.rows_per_second)),
+        ),
     ]
 }
 
@@ -119,11 +129,20 @@ impl Scattered<'_> {
 
     /// Has writers set rows, until there are enough or the time is over, and a task commit one set at a
     /// time.
-    fn run(&mut self, runtime: &Runtime, rows_left: &Arc<AtomicU64>, time: Duration) -> Phase {
+    fn run(
+        &mut self,
+        runtime: &Runtime,
+        rows_left: &Arc<AtomicU64>,
+        time: Duration,
+        rest: Option<Duration>,
+    ) -> Phase {
         let env = Environment::system();
         let lone = self.setter(1, rows_left);
         let writers: Vec<_> = (0..WRITERS)
-            .map(|_| self.setter(ROWS_PER_COMMIT, rows_left))
+            .map(|_| Resting {
+                worker: self.setter(ROWS_PER_COMMIT, rows_left),
+                rest,
+            })
             .collect();
         let write = async {
             let written = shift::work(&env, writers, time).await;
@@ -137,6 +156,22 @@ impl Scattered<'_> {
             rows_per_second: rows_per_second(&written),
             lone_late_seconds: latency(alone, 99),
         }
+    }
+}
+
+/// A worker that may rest after each act.
+struct Resting<W> {
+    worker: W,
+    rest: Option<Duration>,
+}
+
+impl<W: Work> Work for Resting<W> {
+    async fn act(&mut self, deadline: Duration) -> Act {
+        let act = self.worker.act(deadline).await;
+        if let Some(rest) = self.rest {
+            Environment::system().sleep(rest).await;
+        }
+        act
     }
 }
 

@@ -54,12 +54,24 @@ impl Passing {
     }
 }
 
+/// Sets a large value `times` times over. Enough of it, and the log uses its files again, which are written with
+/// zeros when they are made.
+async fn turn_log_over(db: &Embedded, times: usize) {
+    let value = vec![7; 90_000];
+    for _ in 0..times {
+        let mut tr = db.begin().expect("the store serves");
+        tr.set(b"large", &value);
+        tr.commit().await.expect("nothing conflicts");
+    }
+}
+
 /// Items by one task, and by tasks that share flushes.
 pub(crate) fn measure(extent: Extent) -> Vec<Row> {
     let time = Duration::from_millis(extent.choose(20, 5_000, 20_000));
+    let turns = extent.choose(1, 2_000, 2_000);
     let mut rows = Vec::new();
     for (tasks, wanted) in [(1, "at most 85"), (16, "at most 3.5"), (64, "at most 3.5")] {
-        let Some(measured) = bytes_per_item(tasks, time) else {
+        let Some(measured) = bytes_per_item(tasks, turns, time) else {
             let skipped = "skipped: written: the system does not tell what a process writes";
             writeln!(io::stderr(), "{skipped}").expect("the standard error is there");
             return rows;
@@ -77,7 +89,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
 
 /// Returns the bytes that are written for an item, once the store has been at it for a while; `None` if
 /// the system does not tell.
-fn bytes_per_item(tasks: usize, time: Duration) -> Option<f64> {
+fn bytes_per_item(tasks: usize, turns: usize, time: Duration) -> Option<f64> {
     let (runtime, store) = (runtime(cores()), TempStore::new());
     let next = Arc::new(AtomicU64::new(0));
     let pass = |time| {
@@ -89,7 +101,7 @@ fn bytes_per_item(tasks: usize, time: Duration) -> Option<f64> {
         });
         work(&runtime, passing, time);
     };
-    // The log's first files are still to be made.
+    runtime.block_on(turn_log_over(&store.db, turns));
     pass(time / 2);
     let (items, bytes) = (next.load(Ordering::Relaxed), written_bytes()?);
     pass(time);
