@@ -93,7 +93,7 @@ impl ToSqlite {
             .into_iter()
             .map(|batch| (batch.rows, batch.done))
             .unzip();
-        let mut rows = rows.concat();
+        let mut rows: Vec<_> = rows.into_iter().flatten().collect();
         rows.sort_by(|a, b| a.phrase.cmp(&b.phrase));
         let table = self.table.clone();
         let written = spawn_blocking(move || table.take(&rows)).await;
