@@ -98,6 +98,11 @@ impl ChangeBudget {
         self.left.div_ceil(2)
     }
 
+    /// Returns whether some of so many keys get a change and others get none.
+    pub(crate) fn divides(self, keys: usize) -> bool {
+        (1..keys).contains(&self.left)
+    }
+
     /// Takes a change. False: there is none left.
     pub(crate) fn spend(&mut self) -> bool {
         let has_left = self.left > 0;

@@ -58,10 +58,10 @@ impl CombineOptions {
         self
     }
 
-    /// Sets how many bytes of updates and values a pass reads and how many bytes of its transaction it
-    /// takes for itself, both together, and so how much memory. At least one update is combined,
-    /// however large. What the observer stages comes on top: if that makes the transaction too large
-    /// or too slow, the pass is tried with a smaller budget.
+    /// Sets how many bytes of its transaction a pass takes for itself. It reads up to twice as many bytes of
+    /// updates, and so takes memory in proportion. At least one update is combined, however large. What the
+    /// observer stages comes on top: if that makes the transaction too large or too slow, the pass is tried
+    /// with a smaller budget.
     #[must_use]
     pub fn bytes_per_pass(mut self, bytes: usize) -> Self {
         self.bytes_per_pass = bytes.max(1);

@@ -4,7 +4,7 @@
 //!
 //! 1. It reads the state of the passes serializably, and always writes it: two passes over one bucket
 //!    never both commit. So what it does does not depend on which session owns the bucket.
-//! 2. It reads blocks of updates from the head of the log, for a budget of bytes. What it takes is
+//! 2. It reads blocks of updates from the head of the log, up to a number of bytes. What it takes is
 //!    protected by a [read conflict range](Portion::remove).
 //! 3. It reads the values of their keys by snapshot, with one read conflict range each over the bucket's
 //!    values and current values: of a pass and a bulk load of the same bucket one fails. It takes updates,
@@ -34,7 +34,7 @@ use hc_dequeue::keyspace::error::panic_message;
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transaction};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, KeyHash};
 use crate::decide::{ChangeBudget, KeyValues, PassEnd, Staged, Verdict};
 use crate::error::{Error, Result};
 use crate::fold::FoldedKey;
@@ -47,8 +47,7 @@ use crate::values::{ReadKey, Waiting, cost, take, waiting};
 /// What a pass may do.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// How many bytes of updates it reads, and how many bytes of the transaction it takes by itself. One
-    /// update at least.
+    /// How many bytes of the transaction it takes by itself. One update at least.
     pub(crate) budget: usize,
     /// How many changes it reports, one at least.
     pub(crate) most_changes: usize,
@@ -56,7 +55,16 @@ pub(crate) struct Plan {
     pub(crate) withheld: Option<(Bytes, String)>,
 }
 
+/// How many bytes of updates a pass reads for each byte of its transaction: of several updates of a key comes one
+/// value, and a pass that does not reach the end of the log writes values that the next one writes again.
+const LOG_BYTES_PER_BYTE: usize = 2;
+
 impl Plan {
+    /// Returns how many bytes of updates it reads.
+    fn log_bytes(&self) -> usize {
+        self.budget.saturating_mul(LOG_BYTES_PER_BYTE)
+    }
+
     /// Returns the plan for an attempt: each one does less than the one before, so that what takes too
     /// long for a transaction, or meets conflicts, gets done in the end.
     pub(crate) fn for_attempt(&self, number: u32) -> Self {
@@ -130,7 +138,7 @@ where
             tr.read_version()
         )?;
         let state = PassState::decode(&state_key, stored.as_deref())?;
-        let portion = Portion::read(tr, keys, bucket, state.position, plan.budget).await?;
+        let portion = Portion::read(tr, keys, bucket, state.position, plan.log_bytes()).await?;
         let mut staged = StagedPass::default();
         if portion.is_empty() && !state.has_to_report {
             return Ok(staged);
@@ -161,13 +169,7 @@ where
         }
         portion.remove(tr, keys, bucket, taken)?;
         self.set_broken_aside(tr, bucket, &portion, taken, &mut staged.pass);
-        let waited = waiting.keys.into_iter();
-        // Those that have waited come before those that are new.
-        let (mut known, new): (Vec<_>, Vec<_>) = read
-            .into_iter()
-            .partition(|key| !matches!(key.current, Ok(None)));
-        rotate(&mut known, turn);
-        for key in waited.chain(known).chain(new) {
+        for key in in_turn(waiting.keys, read, turn, budget) {
             let key = self.fold(&portion, key);
             self.set_updates_aside(tr, bucket, &portion, &key, &mut staged.pass);
             self.stage_key(tr, key, plan, &mut budget, &mut staged);
@@ -363,12 +365,28 @@ where
     }
 }
 
-/// Puts the keys whose turn it is first.
-fn rotate<T>(keys: &mut [T], turn: u64) {
-    let count = keys.len() as u64;
-    if let Some(first) = turn.checked_rem(count) {
-        keys.rotate_left(usize::try_from(first).expect("less than a length"));
+/// Returns the keys of a pass in the order in which they get changes of the budget: those that have waited before
+/// those that are new. If all get one, or none does, that is the order in which their values lie: writes in key
+/// order are the cheapest.
+fn in_turn(
+    waited: Vec<ReadKey>,
+    read: Vec<ReadKey>,
+    turn: u64,
+    budget: ChangeBudget,
+) -> Vec<ReadKey> {
+    let mut keys = waited;
+    if !budget.divides(keys.len() + read.len()) {
+        keys.extend(read);
+        keys.sort_by_cached_key(|key| (KeyHash::of(&key.key), key.key.clone()));
+        return keys;
     }
+    let is_known = |key: &ReadKey| !matches!(key.current, Ok(None));
+    let (mut known, new): (Vec<_>, Vec<_>) = read.into_iter().partition(is_known);
+    if let Some(first) = turn.checked_rem(known.len() as u64) {
+        known.rotate_left(usize::try_from(first).expect("less than a length"));
+    }
+    keys.extend(known.into_iter().chain(new));
+    keys
 }
 
 /// Calls the observer with the changes of a staged pass, if there are any, for as long as it may take.

@@ -179,7 +179,7 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
         world.add_all(ones.clone()).await;
     }
     let log = Log::new(&world.root);
-    let options = CombineOptions::new().bytes_per_pass(1 << 16);
+    let options = CombineOptions::new().bytes_per_pass(1 << 15);
     let worker = world.work_with(options, log.clone()).await;
     // However long that takes.
     world.queue.wait_idle(&world.runner).await.unwrap();

@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// The store: `embedded:<path>`, `memory:`, `fdb:` or `fdb:<cluster file>`.
     ///
     /// `memory:` is for a few megabytes of text: it takes some 100 MB, and 50 MB more for each megabyte.
-    /// With an embedded store it is 200 to 600 MB of memory, and a file some 22 times as large as the text.
+    /// With an embedded store it is 200 to 450 MB of memory, and a file some 8 times as large as the text.
     #[arg(
         long,
         global = true,
@@ -139,7 +139,7 @@ pub(crate) struct Out {
 #[derive(Args)]
 pub(crate) struct WorkerCount {
     /// How many contents are counted at the same time.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: u16,
 }
 

@@ -43,10 +43,10 @@ pub(crate) const REST: Duration = Duration::from_millis(300);
 
 /// How many bytes a pass takes: enough for what comes while a bucket rests. A pass that does not reach the
 /// end of its log writes values that it does not report yet, which the next one writes again.
-pub(crate) const BYTES_PER_PASS: usize = 4 << 20;
+pub(crate) const BYTES_PER_PASS: usize = 3 << 20;
 
 /// Into how many buckets phrases are divided.
-const BUCKETS: u32 = 16;
+const BUCKETS: u32 = 32;
 
 /// What a content, or a part of it, adds to a phrase, or takes away.
 ///

@@ -15,7 +15,7 @@ use export_queue::{
     WorkerOptions, async_trait,
 };
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
 use crate::corpus::{Corpus, Count, random_id};
@@ -28,10 +28,10 @@ use crate::top::{Page, page};
 use crate::work::GRACE;
 
 /// How many buckets are exported at the same time.
-const BUCKETS_AT_ONCE: usize = 16;
+const BUCKETS_AT_ONCE: usize = 8;
 
 /// How many bytes of counts a batch of a bucket has.
-const BYTES_PER_BATCH: usize = 512 << 10;
+const BYTES_PER_BATCH: usize = 256 << 10;
 
 /// How long a transaction of SQLite waits for batches of other buckets. The more rows it has, the more of
 /// them lie on the same page of the file: two thirds fewer bytes are written.
@@ -49,6 +49,8 @@ struct ToSqlite {
     env: Environment,
     table: Table,
     waiting: Mutex<Vec<Batch>>,
+    /// Told when there are as many as buckets are exported at the same time: no other one comes.
+    all_wait: Notify,
     /// Held by the batch that writes.
     turn: tokio::sync::Mutex<()>,
     /// What does not pass by itself, such as a full disk.
@@ -70,7 +72,14 @@ impl Exporter<String, Option<Count>> for ToSqlite {
         };
         let rows = batch.iter().map(row).collect();
         let (done, written) = oneshot::channel();
-        self.waiting.lock().push(Batch { rows, done });
+        let waiting = {
+            let mut waiting = self.waiting.lock();
+            waiting.push(Batch { rows, done });
+            waiting.len()
+        };
+        if waiting == BUCKETS_AT_ONCE {
+            self.all_wait.notify_one();
+        }
         let turn = self.turn.lock().await;
         if written.is_empty() {
             self.write().await;
@@ -87,7 +96,8 @@ impl Exporter<String, Option<Count>> for ToSqlite {
 impl ToSqlite {
     /// Writes the batches that wait, and says to each of them what came of it.
     async fn write(&self) {
-        self.env.sleep(GATHERING).await;
+        // Either way: on time, or with all batches that there can be.
+        let _ = self.env.timeout(GATHERING, self.all_wait.notified()).await;
         let waiting = mem::take(&mut *self.waiting.lock());
         let (rows, done): (Vec<_>, Vec<_>) = waiting
             .into_iter()
@@ -169,6 +179,7 @@ impl Export {
             env: store.runner.environment().clone(),
             table: table.clone(),
             waiting: Mutex::default(),
+            all_wait: Notify::new(),
             turn: tokio::sync::Mutex::default(),
             failures: failed,
             tally: tally.clone(),

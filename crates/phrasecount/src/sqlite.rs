@@ -35,7 +35,7 @@ const TABLES: &str = "
 const PRAGMAS: &str = "
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
-    PRAGMA cache_size = -32000;
+    PRAGMA cache_size = -16384;
     PRAGMA wal_autocheckpoint = 10000;
 ";
 
