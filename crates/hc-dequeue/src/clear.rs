@@ -11,7 +11,7 @@ use crate::dedupe::retire_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
-use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
+use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::settings::Settings;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
@@ -67,7 +67,7 @@ async fn remove_waiting(
     // Safe as a snapshot read: each key that is removed is in a conflict range.
     let items = keys
         .items
-        .snapshot(tr, ITEMS_PER_FULFILMENT, BYTES_PER_FULFILMENT)
+        .snapshot(tr, ITEMS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT)
         .await?;
     let mut removed = 0;
     for item in items.iter().filter(|item| is_of(&item.id, until)) {
@@ -90,7 +90,7 @@ async fn remove_delayed(
 ) -> Result<(u64, Option<Vec<u8>>)> {
     let (begin, end) = keys.part("t");
     let page = RangeQuery::keys(after.map_or(begin, key_after), end)
-        .limit(ITEMS_PER_FULFILMENT)
+        .limit(ITEMS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read, as above.
     let page = tr.get_range(&page, Isolation::Snapshot).await?;
@@ -105,7 +105,7 @@ async fn remove_delayed(
         }
     }
     keys.count(tr, Counter::Delayed, -removed);
-    let is_last = !page.more && page.rows.len() < ITEMS_PER_FULFILMENT;
+    let is_last = !page.more && page.rows.len() < ITEMS_PER_FULFILLMENT;
     let last = page.rows.last().filter(|_| !is_last);
     Ok((removed.unsigned_abs(), last.map(|row| row.key().to_vec())))
 }

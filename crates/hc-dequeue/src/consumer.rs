@@ -19,7 +19,7 @@ use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::options::ConsumerOptions;
 use crate::queue::HighContentionQueue;
-use crate::registry::ITEMS_PER_FULFILMENT;
+use crate::registry::ITEMS_PER_FULFILLMENT;
 
 /// Takes items from a queue. Clones share one session.
 ///
@@ -244,10 +244,10 @@ impl<T: Send + 'static> Consumer<T> {
     }
 
     fn want(&self, limit: usize, time: Duration, reply: Reply<T, Delivery<T>>) -> Result<()> {
-        if !(1..=ITEMS_PER_FULFILMENT).contains(&limit) {
+        if !(1..=ITEMS_PER_FULFILLMENT).contains(&limit) {
             return Err(Error::Wanted {
                 wanted: limit,
-                limit: ITEMS_PER_FULFILMENT,
+                limit: ITEMS_PER_FULFILLMENT,
             });
         }
         let want = Want {

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::keys::{Counter, Keys};
 use crate::record::Record;
 use crate::registry::fulfill::complete;
-use crate::registry::{BYTES_PER_FULFILMENT, SessionContext};
+use crate::registry::{BYTES_PER_FULFILLMENT, SessionContext};
 use crate::settings::Settings;
 
 /// Where an item goes that was held and not acknowledged.
@@ -65,7 +65,7 @@ pub(crate) async fn give_back<T>(
     let mut met = BTreeSet::new();
     let mut bytes = 0;
     for returns in returns.chunks(RETURNS_AT_ONCE) {
-        if bytes >= BYTES_PER_FULFILMENT {
+        if bytes >= BYTES_PER_FULFILLMENT {
             break;
         }
         let records = returns.iter().map(|item| held.get(tr, &item.id));

@@ -191,6 +191,7 @@ mod metrics;
 mod options;
 #[cfg(test)]
 mod pairs;
+mod policy;
 mod queue;
 mod read;
 mod reclaim;

@@ -9,7 +9,7 @@
 //! | `hc_dequeue_age_seconds` | gauge | for how long the first item has waited |
 //! | `hc_dequeue_dequeues` | counter | items that this process has taken |
 //! | `hc_dequeue_conflicts` | counter | transactions of this process that took items and met a conflict |
-//! | `hc_dequeue_fulfilled` | histogram | items granted by one fulfilment of this process |
+//! | `hc_dequeue_fulfilled` | histogram | items granted by one fulfillment of this process |
 //! | `hc_dequeue_patience_expiries` | counter | how often this process gave up on the first request |
 //! | `hc_dequeue_reclaimed` | counter | items that this process has returned for the dead |
 //! | `hc_dequeue_lost` | counter | deliveries of this process that were lost to it |

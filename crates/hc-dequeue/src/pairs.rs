@@ -14,7 +14,7 @@ use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
 use crate::registry::fulfill::{TakeMode, fulfill, take, view_queue};
 use crate::registry::request::{collect, register, withdraw};
-use crate::registry::{Demand, ITEMS_PER_FULFILMENT, SessionContext};
+use crate::registry::{Demand, ITEMS_PER_FULFILLMENT, SessionContext};
 use crate::session::SessionId;
 use crate::settings::Settings;
 
@@ -157,7 +157,7 @@ impl<D: Database> World<D> {
                         ..self.context(session)
                     };
                     assert!(
-                        fulfill(tr, context, None, ITEMS_PER_FULFILMENT)
+                        fulfill(tr, context, None, ITEMS_PER_FULFILLMENT)
                             .await?
                             .has_changed()
                     );

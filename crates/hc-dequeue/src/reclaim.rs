@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::give_back::{GiveBack, put};
 use crate::keys::{Counter, Keys};
 use crate::record::{Part, Record, is_turn};
-use crate::registry::{BYTES_PER_FULFILMENT, ITEMS_PER_FULFILMENT};
+use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
 
@@ -32,7 +32,7 @@ const ITEMS_PER_LOOK: usize = 1_000;
 const REQUESTS_PER_SEARCH: usize = 1_000;
 
 /// Puts items of a dead session back to their places. Returns how many; fewer than
-/// [`ITEMS_PER_FULFILMENT`] may still be not all.
+/// [`ITEMS_PER_FULFILLMENT`] may still be not all.
 ///
 /// # Conflicts
 /// Reads the session's state and the items that it returns.
@@ -47,7 +47,7 @@ pub(crate) async fn return_items(
     }
     let held = keys.held(session);
     let items = held
-        .snapshot(tr, ITEMS_PER_FULFILMENT, BYTES_PER_FULFILMENT)
+        .snapshot(tr, ITEMS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT)
         .await?;
     if items.is_empty() {
         let rows = some_rows(tr, keys, session).await?;
@@ -73,7 +73,7 @@ async fn some_rows(
 ) -> Result<Vec<KeyValue>> {
     let (begin, end) = keys.grants(session);
     let query = RangeQuery::keys(begin, end)
-        .limit(ITEMS_PER_FULFILMENT)
+        .limit(ITEMS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
     Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
 }

@@ -15,7 +15,7 @@ use keyspace::{Environment, RunOptions, Runner};
 conformance::on_every_store!(
     gauges_say_how_things_stand,
     items_that_are_taken_and_deliveries_that_are_lost_are_counted,
-    conflicts_and_what_a_fulfilment_grants_are_counted,
+    conflicts_and_what_a_fulfillment_grants_are_counted,
     a_leader_that_does_not_lead_costs_a_patience,
     items_that_are_returned_for_the_dead_are_counted,
 );
@@ -80,7 +80,7 @@ async fn items_that_are_taken_and_deliveries_that_are_lost_are_counted(store: Te
     world.until_recorded(expected).await;
 }
 
-async fn conflicts_and_what_a_fulfilment_grants_are_counted(store: TestStore) {
+async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
     let world = World::recorded(&store, patient()).await;
     let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
     let ledgers = world.store.root.subspace(&"ledgers");

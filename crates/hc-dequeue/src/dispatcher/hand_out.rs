@@ -44,7 +44,7 @@ where
             }
             match want.reply {
                 Reply::Pop(reply) if !popped.is_empty() => {
-                    self.served += 1;
+                    self.pacer.served += 1;
                     let count = popped.len().min(want.wanted);
                     if let Err(Ok(items)) = reply.send(Ok(popped.drain(..count).collect())) {
                         // It left at this very moment. Somebody else may want them.
@@ -54,7 +54,7 @@ where
                     }
                 }
                 Reply::Deliver(reply) if !held.is_empty() => {
-                    self.served += 1;
+                    self.pacer.served += 1;
                     let count = held.len().min(want.wanted);
                     let items: Vec<_> = held.drain(..count).collect();
                     let deliveries = items.into_iter().filter_map(|item| self.deliver(item));

@@ -2,13 +2,12 @@
 
 use futures::try_join;
 use microqueue::keyspace::Transaction;
-use microqueue::keyspace::env::BoxFuture;
 use microqueue::{ItemId, StagedId};
-use parking_lot::Mutex;
 
 use super::Watch;
 use crate::error::Result;
 use crate::give_back::{Return, give_back};
+use crate::policy::Scope;
 use crate::registry::grant::is_answered;
 use crate::registry::request::{
     Precedence, Standing, Supply, append, check_request, collect, precedence, supply,
@@ -25,19 +24,6 @@ pub(super) struct Inquiry<'a> {
     pub(super) returns: &'a [Return],
     /// For how many items the next request is, if one is registered with the answer.
     pub(super) next: Option<u32>,
-}
-
-/// How much a session wants to know of its request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Whether it was answered.
-    Answer,
-    /// Also whether it is the first, and if so, what there is.
-    Turn,
-    /// As `Turn`; if it is not the first, also whether there are items, by the counter.
-    Supply,
-    /// As `Turn`; if it is not the first, also what there is, and which request is.
-    Precedence,
 }
 
 /// What came of taking over an answer.
@@ -96,10 +82,7 @@ pub(super) async fn view_request<T>(
     inquiry: Inquiry<'_>,
 ) -> Result<RequestView<T>> {
     let (keys, session, request) = (context.keys, context.session, &inquiry.request);
-    let watch = |is_first| {
-        let watch = watch_request(tr, keys, session, request, is_first);
-        Mutex::new(Box::pin(watch) as BoxFuture<_>)
-    };
+    let watch = |is_first| Box::pin(watch_request(tr, keys, session, request, is_first)) as Watch;
     if inquiry.scope == Scope::Answer && !is_answered(tr, keys, session, request).await? {
         return Ok(RequestView::Waits(Waits {
             is_first: false,

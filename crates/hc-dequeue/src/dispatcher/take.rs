@@ -12,12 +12,13 @@ use microqueue::keyspace::{Code, Database, Tx};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::serve::Tried;
-use super::{Dispatcher, STAGED_TAKES};
+use super::Dispatcher;
+use super::steps::Tried;
 use crate::error::{Error, Result};
 use crate::give_back::{Return, give_back};
+use crate::policy::Event;
 use crate::registry::fulfill::{TakeMode, TakeOutcome, take, view_queue};
-use crate::registry::{BYTES_PER_FULFILMENT, Demand, SessionContext, count_wanted};
+use crate::registry::{BYTES_PER_FULFILLMENT, Demand, SessionContext, count_wanted};
 
 /// What a take is for.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ pub(super) struct LastTake {
 }
 
 /// Up to how many bytes of items the next take is begun ahead: it reads them again.
-const BYTES_READ_AHEAD: usize = BYTES_PER_FULFILMENT / 8;
+const BYTES_READ_AHEAD: usize = BYTES_PER_FULFILLMENT / 8;
 
 impl<T, D, C> Dispatcher<T, D, C>
 where
@@ -60,13 +61,11 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Tries the fast path.
-    pub(super) async fn take(&mut self) -> Result<bool> {
-        self.sleep = None;
+    /// Tries the fast path, with what was seen ahead.
+    pub(super) async fn take(&mut self, ahead: Option<Begun<T>>) -> Result<Event<ItemId>> {
         let (now, last) = (self.now(), self.last_take);
         let demand = self.demand();
         let wanted = count_wanted(&demand);
-        let ahead = self.ahead.take();
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
         // It cannot give back what was taken while it looked: it does not see that as held.
         let returns = self.next_returns().into_iter();
@@ -76,7 +75,7 @@ where
             returns: returns.collect(),
             gone: begun.gone,
         };
-        // Whoever receives it is polled next.
+        // The task that receives it is polled next.
         let _ = begun.order.send(Arc::new(order));
         // If takes follow one another: for those who are served now, and for those who were before.
         let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
@@ -87,16 +86,19 @@ where
             Tried::Contended => {
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
-                self.staged = STAGED_TAKES;
-                self.register().await?;
-                return Ok(true);
+                self.pacer.meet_others();
+                return Ok(Event::MetOthers);
             }
         };
         self.returned(&given);
-        match taken {
+        Ok(match taken {
             // What was seen ahead is not enough.
-            None => {}
-            Some(TakeOutcome::Items(items)) if !items.is_empty() => {
+            None => Event::Taken,
+            Some(TakeOutcome::Items(items)) if items.is_empty() => {
+                self.answer_impatient();
+                Event::NoItem
+            }
+            Some(TakeOutcome::Items(items)) => {
                 let ended = self.now();
                 self.last_take = LastTake {
                     ended,
@@ -109,27 +111,18 @@ where
                 }
                 self.ahead = next;
                 self.hand_out(items);
-            }
-            Some(TakeOutcome::Items(_)) => {
-                self.answer_impatient();
-                if !self.wants.is_empty() {
-                    self.register().await?;
-                }
+                Event::Taken
             }
             Some(TakeOutcome::Staged) => {
-                // Others come often enough to meet.
-                self.staged = STAGED_TAKES;
-                self.register().await?;
+                self.pacer.meet_others();
+                Event::MetOthers
             }
             Some(TakeOutcome::Paused) => {
                 self.answer_impatient();
-                if !self.wants.is_empty() {
-                    self.sleep_until_resumed().await?;
-                }
+                Event::IsPaused
             }
-            Some(TakeOutcome::SessionLost) => self.open_session().await?,
-        }
-        Ok(self.sleep.is_none())
+            Some(TakeOutcome::SessionLost) => Event::SessionLost,
+        })
     }
 
     /// Begins a take of so many items at most.

@@ -1,21 +1,44 @@
 //! What keeps a session alive, and what it does for those that are not.
 
 use futures::try_join;
+use microqueue::ItemId;
 use microqueue::keyspace::Database;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 use tokio::sync::oneshot;
 
-use super::{Dispatcher, Lead};
+use super::Dispatcher;
 use crate::command::Command;
 use crate::dedupe::expire_dedupe;
 use crate::error::Result;
 use crate::give_back::{GiveBack, Return};
+use crate::policy::{Event, Step};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
 
 /// How many pages of dedupe ids are found at from one heartbeat to the next.
 const DEDUPE_PAGES_PER_BEAT: u32 = 10;
+
+/// How far a session is with what it does from time to time.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    /// Up to which key dedupe ids have been looked at for those whose time is over.
+    deduped: Option<Vec<u8>>,
+    /// Up to which key what is held has been compared with the deliveries.
+    compared: Option<Vec<u8>>,
+    /// Sessions that are dead and not yet buried.
+    dead: Vec<SessionId>,
+    /// Whether the session fulfills before the next step for the dead: their requests may stand before
+    /// others.
+    pub(super) fulfills_first: bool,
+}
+
+impl Upkeep {
+    /// Returns whether a step for a dead session is due.
+    pub(super) fn buries(&self) -> bool {
+        !self.dead.is_empty() && !self.fulfills_first
+    }
+}
 
 impl<T, D, C> Dispatcher<T, D, C>
 where
@@ -27,11 +50,14 @@ where
     pub(super) async fn tick(&mut self) -> Result<()> {
         match self.member.tick().await? {
             Tick::Observed => return Ok(()),
-            Tick::Dead => return self.open_session().await,
+            Tick::Dead => {
+                self.report(Event::SessionLost);
+                return Ok(());
+            }
             Tick::Beaten => {}
         }
         // None of these keeps the others from their work, nor anybody from items.
-        let (reported, expired) = (self.report().await, self.expire_dedupe().await);
+        let (reported, expired) = (self.report_stats().await, self.expire_dedupe().await);
         let (found, recovered) = (self.find_dead().await, self.recover().await);
         for result in [reported, expired, found, recovered] {
             self.note(result);
@@ -46,8 +72,8 @@ where
         }
     }
 
-    /// Tells the gauges how things stand.
-    async fn report(&mut self) -> Result<()> {
+    /// Sets the gauges.
+    async fn report_stats(&mut self) -> Result<()> {
         let queue = &self.queue;
         let read = |tr| async move { try_join!(queue.stats(&tr), queue.oldest_age(&tr)) };
         let (stats, age) = self.runner.run(read).await?;
@@ -61,10 +87,10 @@ where
             return Ok(());
         }
         for _ in 0..DEDUPE_PAGES_PER_BEAT {
-            let (keys, after) = (self.keys(), self.deduped.as_deref());
+            let (keys, after) = (self.keys(), self.upkeep.deduped.as_deref());
             let expire = |tr| async move { expire_dedupe(&tr, keys, after).await };
-            self.deduped = self.runner.run(expire).await?;
-            if self.deduped.is_none() {
+            self.upkeep.deduped = self.runner.run(expire).await?;
+            if self.upkeep.deduped.is_none() {
                 break;
             }
         }
@@ -74,34 +100,32 @@ where
     /// Looks for sessions that are dead, to be buried step by step.
     pub(super) async fn find_dead(&mut self) -> Result<()> {
         for session in self.member.find_dead().await? {
-            if !self.dead.contains(&session) {
+            if !self.upkeep.dead.contains(&session) {
                 tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
-                self.dead.push(session);
-                // First of all, their requests may stand before others.
-                self.leads = Some(Lead::Everybody);
+                self.upkeep.dead.push(session);
+                self.upkeep.fulfills_first = true;
+                self.report(Event::FoundDead);
             }
         }
         Ok(())
     }
 
-    /// Does one step for a dead session. False: there is none.
-    pub(super) async fn reclaim(&mut self) -> bool {
-        let Some(session) = self.dead.pop() else {
-            return false;
-        };
-        match self.bury_partly(session).await {
-            Ok(true) => {}
-            Ok(false) => self.dead.push(session),
-            // The next look finds it again.
-            Err(error) => self.note(Err(error)),
+    /// Does one step for a dead session.
+    pub(super) async fn bury(&mut self) -> Event<ItemId> {
+        self.upkeep.fulfills_first = true;
+        if let Some(session) = self.upkeep.dead.pop() {
+            match self.bury_partly(session).await {
+                Ok(true) => {}
+                Ok(false) => self.upkeep.dead.push(session),
+                // The next look finds it again.
+                Err(error) => self.note(Err(error)),
+            }
         }
-        true
+        Event::Buried
     }
 
     /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
     async fn bury_partly(&mut self, session: SessionId) -> Result<bool> {
-        // Another one may be asleep behind a request of the dead. Also if this step ends in doubt.
-        self.leads = Some(Lead::Everybody);
         let (keys, settings) = (&self.shared.keys, &self.queue.settings);
         let progress = reclaim_some(&self.runner, keys, settings, session).await?;
         if let Progress::Returned(items) = progress {
@@ -112,12 +136,12 @@ where
 
     /// Gives back what the session holds without a delivery: whose acknowledgement did not commit, or what was lost with an answer.
     async fn recover(&mut self) -> Result<()> {
-        let (keys, session, after) = (self.keys(), self.session(), self.compared.as_deref());
+        let (keys, session, after) = (self.keys(), self.session(), self.upkeep.compared.as_deref());
         let (held, last) = self
             .runner
             .run(|tr| async move { held_after(&tr, keys, session, after).await })
             .await?;
-        self.compared = last;
+        self.upkeep.compared = last;
         for item in held {
             let returns = |(returned, _): &(Return, _)| returned.id == item.id;
             if !self.deliveries.contains(&item.id) && !self.returns.iter().any(returns) {
@@ -144,23 +168,22 @@ where
     /// Ends the session.
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<()>>>) {
         self.deliveries.lose_all();
+        // They are for other sessions to bury.
+        self.upkeep.dead.clear();
+        self.report(Event::Closing);
         let ended = async {
-            while !self.returns.is_empty() {
-                // They keep the time at which they go back, or that they are dead.
-                self.give_back().await?;
-            }
-            if let Some(request) = self.request.take() {
-                self.leave(request).await?;
-            }
-            while self.leads.is_some() {
-                self.leads = Some(Lead::HandOver);
-                self.lead().await?;
+            // What is to be given back keeps the time at which it goes back, or that it is dead.
+            loop {
+                match self.policy.next(self.facts()) {
+                    Step::Rest => break,
+                    step => self.perform(step).await?,
+                }
             }
             // While it lives: what others return of a session that is dead counts as an attempt.
             while self.release().await? {}
             self.member.retire().await?;
             while !self.bury_partly(self.session()).await? {}
-            // Nobody of this session leads any more: it has no request by now.
+            // It need not lead any more: it has no request by now.
             Ok(())
         };
         let ended = ended.await;

@@ -8,8 +8,8 @@ use microqueue::{Item, ItemId};
 
 use super::grant::{answer, tell_turn};
 use super::{
-    BYTES_PER_FULFILMENT, Demand, Granted, ITEMS_PER_FULFILMENT, PROMOTIONS_PER_FULFILMENT,
-    REQUESTS_PER_FULFILMENT, SessionContext, count_wanted, pop_flags,
+    BYTES_PER_FULFILLMENT, Demand, Granted, ITEMS_PER_FULFILLMENT, PROMOTIONS_PER_FULFILLMENT,
+    REQUESTS_PER_FULFILLMENT, SessionContext, count_wanted, pop_flags,
 };
 use crate::dedupe::retire_dedupe;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub(crate) enum TakeOutcome<T> {
     SessionLost,
 }
 
-/// What a fulfilment did.
+/// What a fulfillment did.
 #[derive(Debug)]
 pub(crate) struct Fulfilled<T> {
     /// What the own request was answered with; `None` if it was not.
@@ -131,7 +131,7 @@ pub(crate) fn take<T>(
 ) -> Result<Option<TakeOutcome<T>>> {
     let mut items = view.items;
     items.retain(|item| !gone.contains(&item.id));
-    let mut limit = count_wanted(context.demand).min(ITEMS_PER_FULFILMENT);
+    let mut limit = count_wanted(context.demand).min(ITEMS_PER_FULFILLMENT);
     if view.mode == TakeMode::Ahead {
         let is_free = view.life == Some(Life::Alive) && !view.is_paused && !view.has_requests;
         limit = whole_wishes(context.demand, items.len());
@@ -181,14 +181,14 @@ pub(crate) async fn fulfill<T>(
     let keys = context.keys;
     let requests = keys
         .requests
-        .snapshot(tr, REQUESTS_PER_FULFILMENT, BYTES_PER_FULFILMENT);
+        .snapshot(tr, REQUESTS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT);
     let (paused, requests) = try_join!(is_paused(tr, keys), requests.map_err(Error::from))?;
     let of_requests: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
     let of_own = match own_request {
         None => count_wanted(context.demand),
         Some(_) => 0,
     };
-    let asked = (of_requests + of_own).min(ITEMS_PER_FULFILMENT);
+    let asked = (of_requests + of_own).min(ITEMS_PER_FULFILLMENT);
     if asked == 0 {
         return Ok(Fulfilled::nothing());
     }
@@ -222,7 +222,7 @@ pub(crate) async fn fulfill<T>(
     Ok(pairing.fulfilled)
 }
 
-/// What one fulfilment pairs, and what it has done so far.
+/// What one fulfillment pairs, and what it has done so far.
 struct Pairing<'a, T> {
     context: SessionContext<'a, T>,
     own_request: Option<ItemId>,
@@ -299,7 +299,7 @@ async fn ready_items(
     limit: usize,
 ) -> Result<Vec<Item<Record>>> {
     let head = || {
-        let head = keys.items.snapshot(tr, limit, BYTES_PER_FULFILMENT);
+        let head = keys.items.snapshot(tr, limit, BYTES_PER_FULFILLMENT);
         head.map_err(Error::from)
     };
     let (promoted, items) = try_join!(promote(tr, keys), head())?;
@@ -318,7 +318,7 @@ async fn items_unless_due(
     let (begin, end) = keys.due(wall_millis(&keys.env));
     let due = RangeQuery::keys(begin, end).limit(1);
     let due = tr.get_range(&due, Isolation::Snapshot);
-    let items = keys.items.snapshot(tr, limit, BYTES_PER_FULFILMENT);
+    let items = keys.items.snapshot(tr, limit, BYTES_PER_FULFILLMENT);
     let (due, items) = try_join!(due.map_err(Error::from), items.map_err(Error::from))?;
     Ok(match due.rows.is_empty() {
         true => items,
@@ -333,7 +333,7 @@ async fn items_unless_due(
 async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
     let (begin, end) = keys.due(wall_millis(&keys.env));
     let query = RangeQuery::keys(begin, end)
-        .limit(PROMOTIONS_PER_FULFILMENT)
+        .limit(PROMOTIONS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: of what is promoted, each key is in a conflict range.
     let due = tr.get_range(&query, Isolation::Snapshot).await?;

@@ -16,16 +16,16 @@ use crate::session::SessionId;
 use crate::settings::Settings;
 
 /// How many items one transaction grants at most.
-pub(crate) const ITEMS_PER_FULFILMENT: usize = 512;
+pub(crate) const ITEMS_PER_FULFILLMENT: usize = 512;
 
 /// How many bytes of items one transaction grants, but for the last item.
-pub(crate) const BYTES_PER_FULFILMENT: usize = 1_000_000;
+pub(crate) const BYTES_PER_FULFILLMENT: usize = 1_000_000;
 
 /// How many requests one transaction answers at most.
-pub(crate) const REQUESTS_PER_FULFILMENT: usize = 128;
+pub(crate) const REQUESTS_PER_FULFILLMENT: usize = 128;
 
 /// How many delayed items one transaction promotes at most.
-pub(crate) const PROMOTIONS_PER_FULFILMENT: usize = 128;
+pub(crate) const PROMOTIONS_PER_FULFILLMENT: usize = 128;
 
 /// A part of a session's own wish: so many items, to be held until they are acknowledged or, if they
 /// are popped, to be completed by the transaction that takes them.

@@ -84,10 +84,10 @@ pub(crate) async fn check_request(
 }
 
 /// Who comes first in the registry.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Precedence {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Precedence<R = ItemId> {
     /// The first request.
-    pub(crate) first: ItemId,
+    pub(crate) first: R,
     /// How many requests come before one's own, as far as they are counted.
     pub(crate) rank: u32,
 }

@@ -17,6 +17,7 @@
 //! What a session holds is for the layer above: it returns what the dead held, and
 //! [removes](Sessions::remove) them afterwards.
 
+mod alarms;
 mod member;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ use microqueue::keyspace::{
     Transaction, Versionstamp, read_all,
 };
 
+pub use self::alarms::{Alarm, Alarms};
 pub use self::member::{Member, Tick};
 
 /// The format of a session's state.

@@ -1,13 +1,15 @@
 //! The life of a session, its death, and what others do after it.
 
-use crate::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
-use crate::model::{Protocol, Step};
-use crate::protocol;
-use crate::state::{Lead, Process, State};
+use super::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
+use super::dispatcher::pace;
+use super::protocol;
+use super::state::{Process, State};
+use super::steps::{self, Protocol};
+use crate::policy::{Event, Facts, Returns, Step, Wants};
 
 /// A step between life and death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Live {
+pub(super) enum Live {
     /// The heartbeats of the process stop arriving.
     FallSilent,
     /// `session::beat`, of a process that comes back late.
@@ -20,7 +22,7 @@ pub(crate) enum Live {
 
 /// A step of somebody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reclaim {
+pub(super) enum Reclaim {
     /// `reclaim::declare_dead`.
     DeclareDead,
     /// `reclaim::return_items`.
@@ -33,8 +35,8 @@ pub(crate) enum Reclaim {
 impl Protocol {
     /// Adds the steps between life and death. There is always one process whose heartbeats arrive:
     /// without any there is nobody to finish.
-    pub(crate) fn steps_of_life(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
-        let mut add = |step| steps.push(Step::Live(me, step));
+    pub(super) fn steps_of_life(&self, state: &State, me: usize, steps: &mut Vec<steps::Step>) {
+        let mut add = |step| steps.push(steps::Step::Live(me, step));
         let memory = &state.sessions[me];
         let is_timely = |session: &usize| state.sessions[*session].process == Process::Timely;
         let has_other = (0..SESSIONS).filter(is_timely).any(|other| other != me);
@@ -45,8 +47,7 @@ impl Protocol {
                 }
                 // Whoever ends with a commit in doubt is like one that falls silent and crashes.
                 let is_in_doubt = memory.in_flight.is_some() || !state.adrift.is_empty();
-                let has_left = !state.db.has(Key::Request(me)) && memory.leads.is_none();
-                if state.budget.endings > 0 && has_left && !is_in_doubt {
+                if state.budget.endings > 0 && !is_in_doubt && self.may_end(state, me) {
                     add(Live::Retire);
                 }
             }
@@ -58,8 +59,21 @@ impl Protocol {
         }
     }
 
+    /// Returns whether a session that is to end has nothing left to do.
+    fn may_end(&self, state: &State, me: usize) -> bool {
+        let mut policy = state.sessions[me].policy;
+        policy.on(Event::Closing, pace(false));
+        let facts = Facts {
+            wants: Wants::Nothing,
+            returns: Returns::Nothing,
+            buries: false,
+            pace: pace(false),
+        };
+        policy.next(facts) == Step::Rest
+    }
+
     /// Takes a step between life and death. `None`: it finds nothing to do.
-    pub(crate) fn live(
+    pub(super) fn live(
         &self,
         db: &Database,
         next: &mut State,
@@ -91,8 +105,13 @@ impl Protocol {
 
     /// Adds the steps of those who reclaim a session. Only who removes a request remembers it: of all
     /// other steps it does not matter who takes them, as long as there is somebody else.
-    pub(crate) fn steps_of_reclaim(&self, state: &State, session: usize, steps: &mut Vec<Step>) {
-        let mut add = |step| steps.push(Step::Reclaim(session, step));
+    pub(super) fn steps_of_reclaim(
+        &self,
+        state: &State,
+        session: usize,
+        steps: &mut Vec<steps::Step>,
+    ) {
+        let mut add = |step| steps.push(steps::Step::Reclaim(session, step));
         let is_other = |other: &usize| *other != session && state.sessions[*other].runs();
         let mut others: Vec<_> = (0..self.session_count).filter(is_other).collect();
         if others.is_empty() {
@@ -118,7 +137,7 @@ impl Protocol {
     }
 
     /// Takes a step of somebody who reclaims a session. `None`: it finds nothing to do.
-    pub(crate) fn reclaim(
+    pub(super) fn reclaim(
         &self,
         db: &Database,
         next: &mut State,
@@ -130,10 +149,12 @@ impl Protocol {
             Reclaim::ReturnItem(item) => protocol::return_item(db, session, item),
             Reclaim::Bury(by) => {
                 let staged = protocol::bury(db, self.rules, session)?;
-                if staged.written(Key::Request(session)).is_some() {
-                    next.sessions[by].leads = Some(Lead::Everybody);
+                let has_removed = staged.written(Key::Request(session)).is_some();
+                run_for_nobody(next, staged)?;
+                if has_removed {
+                    next.report(by, Event::Buried, false);
                 }
-                Some(staged)
+                return Some(());
             }
         };
         run_for_nobody(next, staged?)

@@ -2,14 +2,14 @@
 //!
 //! They return what they stage, or `None` if they find nothing to do.
 
-use crate::database::{
+use super::database::{
     ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, PRESENT, SESSIONS, STAMP, Staged, TURN,
     Transaction,
 };
 
 /// A planted bug: a rule of the protocol that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mistake {
+pub(super) enum Mistake {
     /// `reclaim::declare_dead` reads the heartbeat by snapshot.
     HeartbeatNotInConflict,
     /// `registry::fulfill` reads the session of a request by snapshot.
@@ -22,14 +22,6 @@ pub(crate) enum Mistake {
     GrantNumberIgnored,
     /// `reclaim::bury` does not read what the session holds and was granted.
     BuriedUnread,
-    /// Whoever has fulfilled leaves without another look.
-    NoSecondLook,
-    /// Whoever has withdrawn its request leaves without a look.
-    NoLookAfterWithdrawal,
-    /// Whoever gives up to learn what becomes of its fulfilment leaves without a look.
-    NoLookInDoubt,
-    /// Whoever leads and meets another one leaves without a look.
-    NoLookAfterConflict,
     /// `registry::fulfill` tells nobody that it has become the first.
     NobodyTold,
     /// `registry::fulfill` does nothing while the queue is paused.
@@ -40,22 +32,20 @@ pub(crate) enum Mistake {
     TurnKept,
     /// `enqueue` does not write the wake stamp.
     EnqueuedSilently,
-    /// What `reclaim::held_after` finds is kept while a request waits.
-    StraysKept,
 }
 
 /// The rules by which the protocol is run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
+pub(super) struct Rules {
     /// How many items a request wants.
-    pub(crate) wanted: usize,
+    pub(super) wanted: usize,
     /// The rule that is broken.
-    pub(crate) mistake: Option<Mistake>,
+    pub(super) mistake: Option<Mistake>,
 }
 
 impl Rules {
     /// Returns whether this rule is broken.
-    pub(crate) fn breaks(self, mistake: Mistake) -> bool {
+    pub(super) fn breaks(self, mistake: Mistake) -> bool {
         self.mistake == Some(mistake)
     }
 
@@ -82,7 +72,7 @@ impl Rules {
 }
 
 /// `enqueue`: blind, and wakes.
-pub(crate) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged> {
+pub(super) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.set(Key::Item(item), 1);
     if !rules.breaks(Mistake::EnqueuedSilently) {
@@ -92,14 +82,14 @@ pub(crate) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged
 }
 
 /// `pause`.
-pub(crate) fn pause(db: &Database) -> Option<Staged> {
+pub(super) fn pause(db: &Database) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.set(Key::Pause, PRESENT);
     tr.staged()
 }
 
 /// `resume`: wakes.
-pub(crate) fn resume(db: &Database) -> Option<Staged> {
+pub(super) fn resume(db: &Database) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.clear(Key::Pause);
     tr.set(Key::Wake, PRESENT);
@@ -107,7 +97,7 @@ pub(crate) fn resume(db: &Database) -> Option<Staged> {
 }
 
 /// `session::open`: blind.
-pub(crate) fn open(db: &Database, me: usize) -> Option<Staged> {
+pub(super) fn open(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.set(Key::Session(me), ALIVE);
     tr.set(Key::Heartbeat(me), PRESENT);
@@ -115,7 +105,7 @@ pub(crate) fn open(db: &Database, me: usize) -> Option<Staged> {
 }
 
 /// `session::beat`. `None`: the session is dead.
-pub(crate) fn beat(db: &Database, me: usize) -> Option<Staged> {
+pub(super) fn beat(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.get(Key::Heartbeat(me));
     if tr.get(Key::Session(me)) == ALIVE {
@@ -125,7 +115,7 @@ pub(crate) fn beat(db: &Database, me: usize) -> Option<Staged> {
 }
 
 /// `registry::take`: the fast path, as long as nobody has registered.
-pub(crate) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
+pub(super) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let is_alive = tr.get(Key::Session(me)) == ALIVE;
     if !is_alive || tr.get(Key::Pause) != ABSENT {
@@ -142,7 +132,7 @@ pub(crate) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
 }
 
 /// `registry::register`.
-pub(crate) fn register(db: &Database, me: usize) -> Option<Staged> {
+pub(super) fn register(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(me)) == ALIVE {
         tr.set(Key::Request(me), STAMP);
@@ -150,9 +140,9 @@ pub(crate) fn register(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// What a fulfilment takes for those who have no request.
+/// What a fulfillment takes for those who have no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taking {
+pub(super) enum Taking {
     /// Items for its own session, after all others.
     Last,
     /// Nothing for its own session.
@@ -166,7 +156,7 @@ pub(crate) enum Taking {
 /// owner learns its items from the commit, and what it was told goes with it. Who has a demand of its own,
 /// without a request, comes last. While the queue is paused, and for who hands over, it is as if there
 /// were no items.
-pub(crate) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) -> Option<Staged> {
+pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let is_paused = tr.get(Key::Pause) != ABSENT;
     if is_paused && rules.breaks(Mistake::NobodyToldInPause) {
@@ -241,7 +231,7 @@ fn tell_turn(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
 
 /// `registry::collect`: moves the items out of the grant, so that it writes them. Who asks again registers
 /// the next request with it, whether its session lives or not.
-pub(crate) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
+pub(super) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let grant = tr.get(Key::Grant(me));
     for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
@@ -259,7 +249,7 @@ pub(crate) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
 }
 
 /// `registry::withdraw`.
-pub(crate) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
+pub(super) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.get(Key::Grant(me));
     if tr.get(Key::Request(me)) != ABSENT {
@@ -270,7 +260,7 @@ pub(crate) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
 }
 
 /// `delivery::ack`, in the transaction that gives the item its effect. `None`: the delivery is lost.
-pub(crate) fn ack(
+pub(super) fn ack(
     db: &Database,
     rules: Rules,
     me: usize,
@@ -290,14 +280,14 @@ pub(crate) fn ack(
 }
 
 /// `delivery::give_back`.
-pub(crate) fn give_back(db: &Database, me: usize, item: usize) -> Option<Staged> {
+pub(super) fn give_back(db: &Database, me: usize, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     put_back(&mut tr, me, item);
     tr.staged()
 }
 
 /// `reclaim::declare_dead`, of a session whose last heartbeat is old.
-pub(crate) fn declare_dead(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
+pub(super) fn declare_dead(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if rules.breaks(Mistake::HeartbeatNotInConflict) {
         tr.snapshot(Key::Heartbeat(session));
@@ -313,7 +303,7 @@ pub(crate) fn declare_dead(db: &Database, rules: Rules, session: usize) -> Optio
 /// `reclaim::return_items`, for one item. The function returns several in one transaction, with a
 /// read conflict on each: that is the same as this step for one after the other, with nothing in
 /// between.
-pub(crate) fn return_item(db: &Database, session: usize, item: usize) -> Option<Staged> {
+pub(super) fn return_item(db: &Database, session: usize, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(session)) == DEAD {
         put_back(&mut tr, session, item);
@@ -322,7 +312,7 @@ pub(crate) fn return_item(db: &Database, session: usize, item: usize) -> Option<
 }
 
 /// `reclaim::retire`, of a session that ends.
-pub(crate) fn retire(db: &Database, me: usize) -> Option<Staged> {
+pub(super) fn retire(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(me)) == ALIVE {
         tr.set(Key::Session(me), DEAD);
@@ -331,7 +321,7 @@ pub(crate) fn retire(db: &Database, me: usize) -> Option<Staged> {
 }
 
 /// `reclaim::remove_requests` and `reclaim::bury`, in one transaction.
-pub(crate) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
+pub(super) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(session)) != DEAD {
         return None;

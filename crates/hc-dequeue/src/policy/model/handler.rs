@@ -1,13 +1,13 @@
 //! What the handlers of deliveries do, beside the dispatcher.
 
-use crate::database::{ABSENT, Database, ITEMS, Key};
-use crate::model::{Protocol, Step};
-use crate::protocol;
-use crate::state::State;
+use super::database::{ABSENT, Database, ITEMS, Key};
+use super::protocol;
+use super::state::State;
+use super::steps::{Protocol, Step};
 
 /// A step of the handler of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Handle {
+pub(super) enum Handle {
     /// `delivery::ack`, of a delivery that the process counts as its own.
     Acknowledge,
     /// The delivery lapses while the handler goes on: it is leaked, or its time is over.
@@ -21,7 +21,7 @@ pub(crate) enum Handle {
 
 impl Protocol {
     /// Adds the steps that handlers of a session can take.
-    pub(crate) fn steps_of_handlers(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
+    pub(super) fn steps_of_handlers(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
         let memory = &state.sessions[me];
         for item in 0..ITEMS {
             let mut add = |step| steps.push(Step::Handle(me, item, step));
@@ -39,7 +39,7 @@ impl Protocol {
     }
 
     /// Takes a step of a handler.
-    pub(crate) fn handle(
+    pub(super) fn handle(
         &self,
         db: &Database,
         next: &mut State,

@@ -1,40 +1,41 @@
 //! The protocol of the staged registry, checked in every order of its steps.
 //!
-//! The [`model`] has a few sessions that take a few items from one queue, and a checker that visits
-//! every state that they can reach. Each [`Step`](model::Step) names the function of the crate that it
-//! stands for.
+//! The model has a few sessions that take a few items from one queue, and a checker that visits
+//! every state that they can reach. What a session does next is decided by the [policy](super) itself.
+//! The transactions are stand-ins, each named after the function of the crate that it stands for.
 //!
 //! - [`database`]: keys, and optimistic transactions with their conflicts.
 //! - [`protocol`]: what each function reads and stages, and the rules that a planted bug breaks.
 //! - [`state`]: what is committed, in flight and remembered.
-//! - [`model`]: the steps; of a [`dispatcher`], of a [`handler`], between [`life`] and death.
+//! - [`steps`]: of all kinds; those of a [`dispatcher`], of a [`handler`], between [`life`] and death.
 //! - [`promises`]: what must hold.
 //! - [`progress`]: what is left to do.
 //!
 //! # What happens
 //!
 //! A transaction begins in one step and commits in another, unless all that it read is in its
-//! conflict ranges: such a transaction might as well happen at its commit, and it does. Everybody
+//! conflict ranges: such a transaction might as well happen at its commit, and it does. Every process
 //! takes any step that the protocol allows, at any time. Beyond that, within a
 //! [`Budget`](state::Budget), which bounds how often,
 //!
 //! - items are enqueued;
 //! - a process falls silent at any point. It comes back late and goes on with what it was at and what
 //!   it believes to hold, or it crashes, and leaves a commit that lands at any later time or never;
-//! - a living process gives up to learn what becomes of a take or a fulfilment, and goes on (of its
+//! - a living process gives up to learn what becomes of a take or a fulfillment, and goes on (of its
 //!   other commits it learns the outcome);
 //! - a delivery is lost to its process, while its handler goes on and acknowledges late, or does not;
-//! - a request is withdrawn (whoever does not learn the outcome looks as well);
+//! - a request is withdrawn;
 //! - the queue is paused, until it is resumed;
 //! - a session that has no request and does not lead ends as it should.
 //!
 //! The ordinary run has two sessions, two items and one death; the long run has three sessions, three
 //! items and two deaths, and two items and one death where everything else comes together.
 //!
-//! There is no clock. A heartbeat is old when its process is silent. Patience may end as soon as
-//! somebody has fallen silent, and not before. Somebody whose own commit was in doubt looks whether it
-//! still has its request. Without that, whoever sleeps sleeps until it is woken.
-//! The time for which a session that is the first lets another one lead may be over at once.
+//! There is no clock. What a driver measures is anything at any time. The timers of a healthy queue, for
+//! the answer and for the time in which another session leads, run out at any time while there is nothing
+//! else to do. Those of failures run out where that changes anything, and only after a failure: patience
+//! after a process has fallen silent, the poll interval after that or after a commit in doubt. Without
+//! that, a session that sleeps sleeps until it is woken. A heartbeat is old when its process is silent.
 //!
 //! # What must hold
 //!
@@ -42,7 +43,7 @@
 //! is asked of single states, in two parts that together say it for runs.
 //!
 //! 1. Each step leaves less to do, by a measure that is [asserted](progress) at every step. So there
-//!    is no infinite run, and no need to assume that anybody is treated fairly.
+//!    is no infinite run, and no need to assume that any process is treated fairly.
 //! 2. A state from which only steps of the budget lead on, or none, is one in which all items have had
 //!    their effect and all dead sessions are buried.
 //!
@@ -53,8 +54,7 @@
 //! # What is left out
 //!
 //! A session has one request and one consumer, which wants nothing between a withdrawal and the first
-//! look after it, and all requests want the same number of items. To take over an answer and to register
-//! the next request are two steps: that they may be one commit is as if nothing came between. A session
+//! look after it, and all requests want the same number of items. All consumers wait. A session
 //! that finds itself dead opens anew as another, which is one of the others of the model. Delayed items,
 //! dead letters, `pop` and limits on batches are not in the model.
 
@@ -62,23 +62,24 @@ mod database;
 mod dispatcher;
 mod handler;
 mod life;
-mod model;
 mod progress;
 mod promises;
 mod protocol;
 mod state;
+mod steps;
 
 use std::collections::BTreeSet;
 
 use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::model::Protocol;
-use crate::promises::{
+use self::promises::{
     FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, NOTHING_STALE, ONE_PLACE, OWNED,
 };
-use crate::protocol::{Mistake, Rules};
-use crate::state::Budget;
+use self::protocol::{Mistake, Rules};
+use self::state::Budget;
+use self::steps::Protocol;
+use crate::policy::Fault;
 
 /// As many items as two sessions need to meet, and no misfortune.
 const QUIET: Budget = Budget {
@@ -113,6 +114,7 @@ fn check(wanted: usize, budget: Budget) {
         },
         session_count: scale(2, 3),
         budget,
+        fault: None,
     };
     let checker = protocol.checker().symmetry().threads(THREADS);
     let checker = checker.spawn_dfs().join();
@@ -125,15 +127,28 @@ fn check(wanted: usize, budget: Budget) {
     checker.assert_properties();
 }
 
-/// Breaks a rule, and expects that a property fails in one of the states that two sessions reach.
+/// Breaks a rule of a transaction, and expects that a property fails.
 fn catch(mistake: Mistake, property: &'static str, budget: Budget) {
+    catch_in(Some(mistake), None, property, budget);
+}
+
+/// Breaks a rule of the policy, and expects that a session stops short.
+fn catch_fault(fault: Fault, budget: Budget) {
+    catch_in(None, Some(fault), FINISHES, budget);
+}
+
+/// Expects that a property fails in one of the states that two sessions reach.
+fn catch_in(
+    mistake: Option<Mistake>,
+    fault: Option<Fault>,
+    property: &'static str,
+    budget: Budget,
+) {
     let protocol = Protocol {
-        rules: Rules {
-            wanted: 1,
-            mistake: Some(mistake),
-        },
+        rules: Rules { wanted: 1, mistake },
         session_count: 2,
         budget,
+        fault,
     };
     let expected = HasDiscoveries::AnyOf(BTreeSet::from([property]));
     let checker = protocol.checker().finish_when(expected).spawn_bfs().join();
@@ -231,12 +246,12 @@ fn catches_a_burial_that_does_not_read_what_is_left() {
 }
 
 #[test]
-fn catches_a_fulfilment_that_does_not_conflict_on_items() {
+fn catches_a_fulfillment_that_does_not_conflict_on_items() {
     catch(Mistake::ItemsNotInConflict, ONE_PLACE, QUIET);
 }
 
 #[test]
-fn catches_a_fulfilment_that_grants_the_last_items_first() {
+fn catches_a_fulfillment_that_grants_the_last_items_first() {
     catch(Mistake::LastItemsFirst, IN_ORDER, QUIET);
 }
 
@@ -248,7 +263,7 @@ fn catches_an_acknowledgement_that_ignores_the_grant_number() {
 
 #[test]
 fn catches_a_leader_that_leaves_without_its_second_look() {
-    catch(Mistake::NoSecondLook, FINISHES, QUIET);
+    catch_fault(Fault::NoSecondLook, QUIET);
 }
 
 #[test]
@@ -257,34 +272,34 @@ fn catches_a_withdrawal_without_a_look_after_it() {
         withdrawals: 1,
         ..QUIET
     };
-    catch(Mistake::NoLookAfterWithdrawal, FINISHES, budget);
+    catch_fault(Fault::NoLookAfterWithdrawal, budget);
 }
 
 #[test]
-fn catches_a_fulfilment_in_doubt_without_a_look_after_it() {
+fn catches_a_fulfillment_in_doubt_without_a_look_after_it() {
     let budget = Budget { doubts: 1, ..QUIET };
-    catch(Mistake::NoLookInDoubt, FINISHES, budget);
+    catch_fault(Fault::NoLookInDoubt, budget);
 }
 
 #[test]
 fn catches_a_leader_that_meets_another_and_leaves_without_a_look() {
     let budget = Budget { doubts: 1, ..QUIET };
-    catch(Mistake::NoLookAfterConflict, FINISHES, budget);
+    catch_fault(Fault::NoLookAfterConflict, budget);
 }
 
 #[test]
-fn catches_a_fulfilment_that_tells_nobody() {
+fn catches_a_fulfillment_that_tells_nobody() {
     catch(Mistake::NobodyTold, FINISHES, QUIET);
 }
 
 #[test]
-fn catches_a_fulfilment_that_tells_nobody_while_the_queue_is_paused() {
+fn catches_a_fulfillment_that_tells_nobody_while_the_queue_is_paused() {
     let budget = Budget { pauses: 1, ..QUIET };
     catch(Mistake::NobodyToldInPause, FINISHES, budget);
 }
 
 #[test]
-fn catches_a_fulfilment_that_tells_a_request_without_a_conflict() {
+fn catches_a_fulfillment_that_tells_a_request_without_a_conflict() {
     let budget = Budget {
         withdrawals: 1,
         ..QUIET
@@ -305,5 +320,5 @@ fn catches_an_enqueue_that_wakes_nobody() {
 #[test]
 fn catches_a_heartbeat_that_keeps_what_nobody_owns_while_a_request_waits() {
     let budget = Budget { lapses: 1, ..QUIET };
-    catch(Mistake::StraysKept, FINISHES, budget);
+    catch_fault(Fault::StraysKept, budget);
 }

@@ -3,12 +3,15 @@
 //! It is why the model has no infinite run, so that everything that must happen at last can be asked
 //! of the states in which no step is left.
 
-use crate::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, Staged, TURN};
-use crate::state::{Process, State};
+use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, Staged, TURN};
+use super::state::{Process, State};
+use super::steps::Protocol;
+use crate::policy::request::{Request, Stage};
+use crate::policy::{Phase, Reason};
 
 /// Returns what is left to do. Of two measures the first number that differs decides: a step may
 /// make work of a kind that comes after one of which it leaves less.
-pub(crate) fn work_left(state: &State) -> [usize; 10] {
+pub(super) fn work_left(protocol: &Protocol, state: &State) -> [usize; 10] {
     let sum = |of_session: fn(&State, usize) -> usize| -> usize {
         (0..SESSIONS)
             .map(|session| of_session(state, session))
@@ -24,7 +27,9 @@ pub(crate) fn work_left(state: &State) -> [usize; 10] {
         sum(registration),
         sum(untold),
         sum(tells),
-        sum(memory),
+        (0..SESSIONS)
+            .map(|session| memory(protocol, state, session))
+            .sum(),
     ]
 }
 
@@ -97,20 +102,54 @@ fn tells(state: &State, session: usize) -> usize {
 
 /// What a process has in mind. All of it may change when something is committed; but every commit
 /// leaves less of another kind.
-fn memory(state: &State, session: usize) -> usize {
+fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
     let memory = &state.sessions[session];
     let numbers = memory.deliveries.iter().chain(&memory.lapsed);
-    numbers.filter(|number| **number != ABSENT).count()
-        + 3 * usize::from(memory.in_flight.is_none())
-        + usize::from(memory.leads.is_some())
-        + match memory.watches {
-            None => 1,
-            Some(_) if waits_in_vain(state, session) => 2,
-            Some(_) => 0,
+    let deliveries = numbers.filter(|number| **number != ABSENT).count();
+    let phase = phase(protocol, state, session);
+    let policy = match memory.policy.lead {
+        None => phase,
+        Some(lead) => {
+            let taking = protocol.taking(state, session, lead);
+            match protocol.changes(state, session, taking) {
+                // A commit follows.
+                true => 0,
+                false => phase + 100,
+            }
         }
+    };
+    deliveries + policy + usize::from(memory.in_flight.is_none())
 }
 
-/// Whether a session has no request any more and no answer to it.
-fn waits_in_vain(state: &State, session: usize) -> bool {
-    !state.db.has(Key::Request(session)) && !state.is_answered(session)
+/// How many steps without a commit may follow one another at most from a phase of the policy, in no unit.
+fn phase(protocol: &Protocol, state: &State, session: usize) -> usize {
+    let is_paused = state.db.has(Key::Pause);
+    match state.sessions[session].policy.phase {
+        Phase::Paused if is_paused => 0,
+        Phase::Lost | Phase::Paused => 10,
+        Phase::Registering => 18,
+        Phase::Pausing if is_paused => 18,
+        Phase::Idle => 19,
+        Phase::Pausing => 20,
+        Phase::Waiting(request) => 30 + stage(protocol, state, session, request),
+    }
+}
+
+/// The same for a request.
+fn stage(protocol: &Protocol, state: &State, session: usize, request: Request<()>) -> usize {
+    let is_over = request.patience.is_some_and(|patience| patience.is_over);
+    match request.stage {
+        Stage::Expecting => 13,
+        Stage::Looking(Reason::Granted) => 12,
+        Stage::Looking(Reason::Changed) if !request.may_lead => 11,
+        Stage::Sleeping if !request.may_lead => 10,
+        Stage::Looking(Reason::Changed) => 9,
+        Stage::Sleeping if protocol.polls_in_vain(state, session) => 8,
+        Stage::Sleeping if !protocol.loses_patience(state, session) => 0,
+        Stage::Sleeping if request.patience.is_none() => 7,
+        Stage::Looking(Reason::Overdue) if !is_over => 6,
+        Stage::Sleeping => 5,
+        Stage::Looking(Reason::Overdue) => 4,
+        Stage::Answered => 1,
+    }
 }

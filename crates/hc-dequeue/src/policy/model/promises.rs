@@ -2,21 +2,21 @@
 
 use stateright::{Model, Property};
 
-use crate::database::{ALIVE, Database, ITEMS, Key, SESSIONS, TURN};
-use crate::model::Protocol;
-use crate::state::{Process, State};
+use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, TURN};
+use super::state::{Process, State};
+use super::steps::Protocol;
 
-pub(crate) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
-pub(crate) const OWNED: &str = "what is held or granted belongs to a session that is not buried";
-pub(crate) const NOTHING_STALE: &str = "what a session was told goes with its request";
-pub(crate) const ONCE: &str = "an item has its effect at most once";
-pub(crate) const LATE_REFUSED: &str = "an acknowledgement by the number of an old grant is refused";
-pub(crate) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
-pub(crate) const IN_ORDER: &str = "the first items in the queue are granted first";
-pub(crate) const FINISHES: &str = "when nothing more happens, all is done and the dead are buried";
+pub(super) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
+pub(super) const OWNED: &str = "what is held or granted belongs to a session that is not buried";
+pub(super) const NOTHING_STALE: &str = "what a session was told goes with its request";
+pub(super) const ONCE: &str = "an item has its effect at most once";
+pub(super) const LATE_REFUSED: &str = "an acknowledgement by the number of an old grant is refused";
+pub(super) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
+pub(super) const IN_ORDER: &str = "the first items in the queue are granted first";
+pub(super) const FINISHES: &str = "when nothing more happens, all is done and the dead are buried";
 
 /// Returns everything that must hold.
-pub(crate) fn all() -> Vec<Property<Protocol>> {
+pub(super) fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(ONE_PLACE, |protocol: &Protocol, state: &State| {
             let mut enqueued = protocol.enqueued(state);

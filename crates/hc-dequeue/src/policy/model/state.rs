@@ -2,34 +2,37 @@
 
 use stateright::Representative;
 
-use crate::database::{ABSENT, Database, FIRST, ITEMS, Key, Names, SESSIONS, Staged, TURN};
-use crate::protocol;
+use super::database::{ABSENT, Database, FIRST, ITEMS, Key, Names, SESSIONS, Staged, TURN};
+use super::dispatcher::pace;
+use super::protocol;
+use crate::policy::{Event, Fault, Policy};
+use crate::registry::request::Woken;
 
 /// How often what need not happen may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Budget {
+pub(super) struct Budget {
     /// Items that may still be enqueued.
-    pub(crate) arrivals: usize,
+    pub(super) arrivals: usize,
     /// Processes that still may miss their heartbeats: they crash, or pause and come back late.
-    pub(crate) deaths: usize,
-    /// Takes and fulfilments whose outcome a living process may still give up to learn.
-    pub(crate) doubts: usize,
+    pub(super) deaths: usize,
+    /// Takes and fulfillments whose outcome a living process may still give up to learn.
+    pub(super) doubts: usize,
     /// Deliveries that may still be lost to their process while a handler goes on: the time limit
     /// passes, or the delivery is leaked.
-    pub(crate) lapses: usize,
+    pub(super) lapses: usize,
     /// Requests that may still be withdrawn.
-    pub(crate) withdrawals: usize,
+    pub(super) withdrawals: usize,
     /// Sessions that may still end as they should, with no commit in doubt.
-    pub(crate) endings: usize,
+    pub(super) endings: usize,
     /// How often the queue may still be paused.
-    pub(crate) pauses: usize,
+    pub(super) pauses: usize,
     /// Requests that may still be registered in the transaction that collects an answer.
-    pub(crate) asks: usize,
+    pub(super) asks: usize,
 }
 
 impl Budget {
     /// Returns how much is left in all.
-    pub(crate) fn sum(&self) -> usize {
+    pub(super) fn sum(&self) -> usize {
         self.arrivals
             + self.deaths
             + self.doubts
@@ -43,7 +46,7 @@ impl Budget {
 
 /// Whether a process runs, and whether others can see that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Process {
+pub(super) enum Process {
     /// Its heartbeats arrive.
     Timely,
     /// Its last heartbeat is old. What it does may come at any later time.
@@ -52,81 +55,80 @@ pub(crate) enum Process {
     Gone,
 }
 
-/// For whom a session that leads takes items.
+/// What wakes a session that sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Lead {
-    /// For whoever has a request, and then for itself.
-    Everybody,
-    /// For whoever has a request.
-    OthersOnly,
-    /// For nobody: it tells whoever is the first.
-    HandOver,
-}
-
-/// What wakes the owner of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Watch {
+pub(super) enum Watch {
     /// Its grant.
     Grant,
     /// Its grant, or a write of the wake stamp.
     GrantOrWake,
+    /// The end of the pause.
+    Resumed,
 }
 
 /// A process and what it remembers of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Memory {
-    pub(crate) process: Process,
+pub(super) struct Memory {
+    pub(super) process: Process,
     /// The deliveries that the process counts as its own, by the numbers of their grants.
-    pub(crate) deliveries: [u8; ITEMS],
+    pub(super) deliveries: [u8; ITEMS],
     /// Deliveries that only a handler knows any more, which may still acknowledge them.
-    pub(crate) lapsed: [u8; ITEMS],
-    /// It has begun to change the registry, and has not found since that there is nothing to change.
-    pub(crate) leads: Option<Lead>,
-    /// It has found nothing to do for its request, and sleeps until this wakes it.
-    pub(crate) watches: Option<Watch>,
+    pub(super) lapsed: [u8; ITEMS],
+    /// What it does next, decided by the real thing.
+    pub(super) policy: Policy<()>,
+    /// Its consumer has left, and comes back once the session does not lead.
+    pub(super) has_left: bool,
+    /// It sleeps until this wakes it.
+    pub(super) watches: Option<Watch>,
     /// What the process is about to commit. It may not have sent it yet, or not know the outcome.
-    pub(crate) in_flight: Option<Staged>,
+    pub(super) in_flight: Option<Staged>,
 }
 
 impl Memory {
-    /// Returns the memory of a process that has just begun.
-    fn new() -> Self {
+    /// Returns the memory of a process that has just begun, with a fault in its policy or without.
+    fn new(fault: Option<Fault>) -> Self {
+        let mut policy = Policy {
+            fault,
+            ..Policy::new()
+        };
+        policy.on(Event::SessionOpened, pace(false));
         Memory {
             process: Process::Timely,
             deliveries: [ABSENT; ITEMS],
             lapsed: [ABSENT; ITEMS],
-            leads: None,
+            policy,
+            has_left: false,
             watches: None,
             in_flight: None,
         }
     }
 
     /// Returns what is left of a process that does not run.
-    pub(crate) fn gone() -> Self {
+    pub(super) fn gone() -> Self {
         Memory {
             process: Process::Gone,
-            ..Memory::new()
+            ..Memory::new(None)
         }
     }
 
     /// Returns whether the process runs.
-    pub(crate) fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         self.process != Process::Gone
     }
 }
 
 /// A state of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct State {
-    pub(crate) db: Database,
-    pub(crate) sessions: [Memory; SESSIONS],
+pub(super) struct State {
+    pub(super) db: Database,
+    pub(super) sessions: [Memory; SESSIONS],
     /// Commits in flight whose outcome nobody will learn.
-    pub(crate) adrift: Vec<Staged>,
-    pub(crate) budget: Budget,
+    pub(super) adrift: Vec<Staged>,
+    pub(super) budget: Budget,
     /// A delivery was acknowledged under a number that was not that of the grant.
-    pub(crate) acknowledged_late: bool,
+    pub(super) acknowledged_late: bool,
     /// An item was granted before one that was queued before it.
-    pub(crate) granted_out_of_order: bool,
+    pub(super) granted_out_of_order: bool,
 }
 
 impl State {
@@ -134,7 +136,7 @@ impl State {
     ///
     /// A session that is not yet open has nothing to do with anybody else's steps, and whoever is
     /// killed at its opening leaves what one leaves that is killed right after it.
-    pub(crate) fn new(session_count: usize, budget: Budget) -> Self {
+    pub(super) fn new(session_count: usize, budget: Budget, fault: Option<Fault>) -> Self {
         let mut state = State {
             db: Database::new(),
             sessions: std::array::from_fn(|_| Memory::gone()),
@@ -146,60 +148,83 @@ impl State {
         for session in 0..session_count {
             let opened = protocol::open(&state.db, session);
             state.commit(&opened.expect("opening a session writes"));
-            state.sessions[session] = Memory::new();
+            state.sessions[session] = Memory::new(fault);
         }
         state
     }
 
     /// Commits, dooms what this makes fail, and wakes those who watch.
-    pub(crate) fn commit(&mut self, staged: &Staged) {
+    pub(super) fn commit(&mut self, staged: &Staged) {
         let before = self.db;
         self.db.apply(staged);
-        let is_woken = staged.written(Key::Wake).is_some();
-        for (session, memory) in self.sessions.iter_mut().enumerate() {
-            let (grant, watches) = (Key::Grant(session), &mut memory.watches);
+        let (is_woken, is_resumed) = (staged.written(Key::Wake), staged.written(Key::Pause));
+        for session in 0..SESSIONS {
+            let grant = Key::Grant(session);
             let is_granted = self.db.has(grant) && self.db.get(grant) != before.get(grant);
-            watches.take_if(|watch| is_granted || is_woken && *watch == Watch::GrantOrWake);
+            let memory = &mut self.sessions[session];
+            let woken = match memory.watches {
+                Some(Watch::Grant | Watch::GrantOrWake) if is_granted => Some(Woken::Granted),
+                Some(Watch::GrantOrWake) if is_woken.is_some() => Some(Woken::Changed),
+                Some(Watch::Resumed) if is_resumed.is_some() => Some(Woken::Changed),
+                _ => None,
+            };
             let doomed = memory.in_flight.take_if(|other| staged.dooms(other));
-            if doomed.is_some() && memory.leads.is_some() {
-                memory.leads = Some(Lead::HandOver);
+            if let Some(woken) = woken {
+                self.report(session, Event::Woken(woken), false);
+            }
+            if doomed.is_some() {
+                let event = match self.sessions[session].policy.leads() {
+                    true => Event::FulfillConflicted,
+                    false => Event::MetOthers,
+                };
+                self.report(session, event, true);
             }
         }
         self.adrift.retain(|other| !staged.dooms(other));
     }
 
+    /// Reports an event to a session's policy.
+    pub(super) fn report(&mut self, session: usize, event: Event<()>, is_contended: bool) {
+        let memory = &mut self.sessions[session];
+        memory.policy.on(event, pace(is_contended));
+        if !memory.policy.is_asleep() {
+            memory.watches = None;
+        }
+        memory.has_left &= memory.policy.leads();
+    }
+
     /// Sets a commit in flight adrift.
-    pub(crate) fn set_adrift(&mut self, session: usize) {
+    pub(super) fn set_adrift(&mut self, session: usize) {
         self.adrift.extend(self.sessions[session].in_flight.take());
         self.adrift.sort_unstable();
     }
 
     /// Ends a process. Its commit in flight may still land.
-    pub(crate) fn end(&mut self, session: usize) {
+    pub(super) fn end(&mut self, session: usize) {
         self.set_adrift(session);
         self.sessions[session] = Memory::gone();
     }
 
     /// Returns whether the session's request is the first.
-    pub(crate) fn is_first(&self, session: usize) -> bool {
+    pub(super) fn is_first(&self, session: usize) -> bool {
         self.db.get(Key::Request(session)) == FIRST
     }
 
     /// Returns whether the session has no request, no answer and no delivery.
-    pub(crate) fn is_idle(&self, session: usize) -> bool {
+    pub(super) fn is_idle(&self, session: usize) -> bool {
         !self.db.has(Key::Request(session))
             && !self.is_answered(session)
             && self.sessions[session].deliveries == [ABSENT; ITEMS]
     }
 
     /// Returns whether the session's request was answered.
-    pub(crate) fn is_answered(&self, session: usize) -> bool {
+    pub(super) fn is_answered(&self, session: usize) -> bool {
         !matches!(self.db.get(Key::Grant(session)), ABSENT | TURN)
     }
 
     /// Returns whether the database says that the session holds an item of which its process does
     /// not know.
-    pub(crate) fn is_stray(&self, session: usize, item: usize) -> bool {
+    pub(super) fn is_stray(&self, session: usize, item: usize) -> bool {
         let held = self.db.get(Key::Held(session, item));
         held != ABSENT
             && held != self.sessions[session].deliveries[item]

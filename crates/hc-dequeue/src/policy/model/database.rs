@@ -9,38 +9,38 @@
 use std::ops::Range;
 
 /// How many sessions there are at most.
-pub(crate) const SESSIONS: usize = 3;
+pub(super) const SESSIONS: usize = 3;
 
 /// How many items there are at most.
-pub(crate) const ITEMS: usize = 3;
+pub(super) const ITEMS: usize = 3;
 
 /// The value of a key that does not exist.
-pub(crate) const ABSENT: u8 = 0;
+pub(super) const ABSENT: u8 = 0;
 
 /// The value of a key of which only the existence, or that it was written, matters.
-pub(crate) const PRESENT: u8 = 1;
+pub(super) const PRESENT: u8 = 1;
 
 /// The value of the key of a session that lives.
-pub(crate) const ALIVE: u8 = 1;
+pub(super) const ALIVE: u8 = 1;
 
 /// The value of the key of a session that was declared dead.
-pub(crate) const DEAD: u8 = 2;
+pub(super) const DEAD: u8 = 2;
 
 /// The value of the key of the first request.
-pub(crate) const FIRST: u8 = 1;
+pub(super) const FIRST: u8 = 1;
 
 /// The value of a grant without items: it tells its request that it has become the first.
-pub(crate) const TURN: u8 = 1 << ITEMS;
+pub(super) const TURN: u8 = 1 << ITEMS;
 
 /// Written to the key of a request, this is replaced at the commit, as a versionstamp is, by the
 /// request's rank. Ranks count from [`FIRST`] and close up when a request is removed: of the ids of requests
 /// only the order matters.
-pub(crate) const STAMP: u8 = u8::MAX;
+pub(super) const STAMP: u8 = u8::MAX;
 
 /// A key, by what it holds. A session has at most one request at a time, so that the session names
 /// its request and its grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Key {
+pub(super) enum Key {
     /// `s/<session>`: [`ALIVE`] or [`DEAD`].
     Session(usize),
     /// `b/<session>`.
@@ -90,7 +90,7 @@ impl Key {
 }
 
 /// Another name for each session, by the name it has.
-pub(crate) type Names = [usize; SESSIONS];
+pub(super) type Names = [usize; SESSIONS];
 
 /// A set of keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,30 +151,30 @@ impl Values {
 
 /// What has been committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Database {
+pub(super) struct Database {
     values: Values,
 }
 
 impl Database {
     /// Returns a database without a key.
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Database {
             values: Values::NONE,
         }
     }
 
     /// Returns the value of a key.
-    pub(crate) fn get(&self, key: Key) -> u8 {
+    pub(super) fn get(&self, key: Key) -> u8 {
         self.values.get(key)
     }
 
     /// Returns whether a key exists.
-    pub(crate) fn has(&self, key: Key) -> bool {
+    pub(super) fn has(&self, key: Key) -> bool {
         self.get(key) != ABSENT
     }
 
     /// Writes what a transaction staged.
-    pub(crate) fn apply(&mut self, staged: &Staged) {
+    pub(super) fn apply(&mut self, staged: &Staged) {
         for index in 0..KEYS {
             if staged.written.0 & (1 << index) != 0 {
                 self.values.0[index] = staged.values.0[index];
@@ -189,7 +189,7 @@ impl Database {
     }
 
     /// Returns the same database with session `n` called `names[n]`.
-    pub(crate) fn renamed(&self, names: &Names) -> Self {
+    pub(super) fn renamed(&self, names: &Names) -> Self {
         Database {
             values: self.values.renamed(names),
         }
@@ -197,7 +197,7 @@ impl Database {
 }
 
 /// A transaction that reads a state of the database.
-pub(crate) struct Transaction<'a> {
+pub(super) struct Transaction<'a> {
     db: &'a Database,
     read: Keys,
     conflicts: Keys,
@@ -207,7 +207,7 @@ pub(crate) struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     /// Begins a transaction that reads this state.
-    pub(crate) fn begin(db: &'a Database) -> Self {
+    pub(super) fn begin(db: &'a Database) -> Self {
         Transaction {
             db,
             read: Keys::default(),
@@ -218,35 +218,35 @@ impl<'a> Transaction<'a> {
     }
 
     /// Reads serializably.
-    pub(crate) fn get(&mut self, key: Key) -> u8 {
+    pub(super) fn get(&mut self, key: Key) -> u8 {
         self.conflict(key);
         self.snapshot(key)
     }
 
     /// Reads by snapshot.
-    pub(crate) fn snapshot(&mut self, key: Key) -> u8 {
+    pub(super) fn snapshot(&mut self, key: Key) -> u8 {
         self.read.insert(key);
         self.db.get(key)
     }
 
     /// Adds a read conflict.
-    pub(crate) fn conflict(&mut self, key: Key) {
+    pub(super) fn conflict(&mut self, key: Key) {
         self.conflicts.insert(key);
     }
 
     /// Stages a write.
-    pub(crate) fn set(&mut self, key: Key, value: u8) {
+    pub(super) fn set(&mut self, key: Key, value: u8) {
         self.written.insert(key);
         self.values.set(key, value);
     }
 
     /// Stages that a key is cleared.
-    pub(crate) fn clear(&mut self, key: Key) {
+    pub(super) fn clear(&mut self, key: Key) {
         self.set(key, ABSENT);
     }
 
     /// Returns what is to be committed; `None` if nothing was written.
-    pub(crate) fn staged(self) -> Option<Staged> {
+    pub(super) fn staged(self) -> Option<Staged> {
         let staged = Staged {
             conflicts: self.conflicts,
             written: self.written,
@@ -259,7 +259,7 @@ impl<'a> Transaction<'a> {
 
 /// What a transaction hands to the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Staged {
+pub(super) struct Staged {
     conflicts: Keys,
     written: Keys,
     values: Values,
@@ -272,22 +272,22 @@ impl Staged {
     /// If so, then at its commit it would read what it has read, and stage what it has staged: the
     /// whole transaction might as well happen at that moment. If it fails, nothing has happened. The
     /// model takes it in one step, and leaves out no behavior.
-    pub(crate) fn is_serializable(&self) -> bool {
+    pub(super) fn is_serializable(&self) -> bool {
         self.is_serializable
     }
 
     /// Returns the value that a key is given, if it is written.
-    pub(crate) fn written(&self, key: Key) -> Option<u8> {
+    pub(super) fn written(&self, key: Key) -> Option<u8> {
         self.written.contains(key).then(|| self.values.get(key))
     }
 
     /// Returns whether the commit of this makes `other` fail.
-    pub(crate) fn dooms(&self, other: &Staged) -> bool {
+    pub(super) fn dooms(&self, other: &Staged) -> bool {
         self.written.meets(other.conflicts)
     }
 
     /// Returns the same with session `n` called `names[n]`.
-    pub(crate) fn renamed(&self, names: &Names) -> Self {
+    pub(super) fn renamed(&self, names: &Names) -> Self {
         Staged {
             conflicts: self.conflicts.renamed(names),
             written: self.written.renamed(names),

@@ -4,27 +4,30 @@ use std::ops::Range;
 
 use stateright::{Model, Property};
 
-use crate::database::Key;
-use crate::dispatcher::Dispatch;
-use crate::handler::Handle;
-use crate::life::{Live, Reclaim};
-use crate::progress::work_left;
-use crate::promises;
-use crate::protocol::{self, Rules};
-use crate::state::{Budget, State};
+use super::database::Key;
+use super::dispatcher::Dispatch;
+use super::handler::Handle;
+use super::life::{Live, Reclaim};
+use super::progress::work_left;
+use super::promises;
+use super::protocol::{self, Rules};
+use super::state::{Budget, State};
+use crate::policy::Fault;
 
 /// The model: the rules of the protocol, and how much happens.
 #[derive(Debug, Clone)]
-pub(crate) struct Protocol {
-    pub(crate) rules: Rules,
-    pub(crate) session_count: usize,
-    pub(crate) budget: Budget,
+pub(super) struct Protocol {
+    pub(super) rules: Rules,
+    pub(super) session_count: usize,
+    pub(super) budget: Budget,
+    /// The rule of the policy that is broken.
+    pub(super) fault: Option<Fault>,
 }
 
 /// A step: a transaction that begins, a commit, or something that happens to a process. A transaction
 /// that is serializable commits as it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(super) enum Step {
     /// `enqueue`, of the next item.
     Enqueue,
     /// `pause`.
@@ -50,7 +53,7 @@ impl Model for Protocol {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::new(self.session_count, self.budget)]
+        vec![State::new(self.session_count, self.budget, self.fault)]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -78,7 +81,7 @@ impl Model for Protocol {
     fn next_state(&self, last: &State, step: Step) -> Option<State> {
         let next = self.after(last, step)?;
         assert!(
-            self.rules.mistake.is_some() || work_left(&next) < work_left(last),
+            self.is_broken() || work_left(self, &next) < work_left(self, last),
             "{step:?} makes no progress: {last:#?}"
         );
         Some(next)
@@ -90,8 +93,13 @@ impl Model for Protocol {
 }
 
 impl Protocol {
+    /// Returns whether a rule is broken.
+    fn is_broken(&self) -> bool {
+        self.fault.is_some() || self.rules.mistake.is_some()
+    }
+
     /// Returns the state after a step; `None` if it finds nothing to do.
-    pub(crate) fn after(&self, last: &State, step: Step) -> Option<State> {
+    pub(super) fn after(&self, last: &State, step: Step) -> Option<State> {
         let (db, mut next) = (&last.db, last.clone());
         match step {
             Step::Enqueue => {
@@ -120,7 +128,7 @@ impl Protocol {
     }
 
     /// Returns the items that were enqueued.
-    pub(crate) fn enqueued(&self, state: &State) -> Range<usize> {
+    pub(super) fn enqueued(&self, state: &State) -> Range<usize> {
         0..self.budget.arrivals - state.budget.arrivals
     }
 }

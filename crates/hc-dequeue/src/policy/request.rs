@@ -1,0 +1,212 @@
+//! A request that waits for its answer.
+
+use crate::registry::request::{Precedence, Woken};
+
+use super::{Delay, Pace, Start, Step, Timer, Wants, grace};
+
+/// The session's one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Request<R> {
+    pub(super) id: R,
+    pub(super) stage: Stage,
+    /// Whether the session leads if the request is the first. At first, while other sessions take items,
+    /// too, one of them leads as a rule, and answers this request with its next fulfillment.
+    pub(super) may_lead: bool,
+    pub(super) patience: Option<Patience<R>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// The answer is likely on its way. Nothing is watched.
+    Expecting,
+    /// The session looks next.
+    Looking(Reason),
+    /// A watch is armed.
+    Sleeping,
+    /// The request is not in the registry any more: it was answered, or removed.
+    Answered,
+}
+
+/// Why a session looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// The request was answered, as it seems.
+    Granted,
+    /// Its turn may have come, or there may be an item.
+    Changed,
+    /// Nothing has happened for long.
+    Overdue,
+}
+
+impl From<Woken> for Reason {
+    fn from(woken: Woken) -> Self {
+        match woken {
+            Woken::Granted => Self::Granted,
+            Woken::Changed => Self::Changed,
+        }
+    }
+}
+
+/// How much a session wants to know of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Whether it was answered.
+    Answer,
+    /// Also whether it is the first, and if so, what there is.
+    Turn,
+    /// As `Turn`; if it is not the first, also whether there are items, by the counter.
+    Supply,
+    /// As `Turn`; if it is not the first, also what there is, and which request is.
+    Precedence,
+}
+
+/// How long another request may be the first while there are items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Patience<R> {
+    first: R,
+    pub(super) is_over: bool,
+}
+
+impl<R: Copy + PartialEq> Request<R> {
+    pub(super) fn new(id: R) -> Self {
+        Self {
+            id,
+            stage: Stage::Looking(Reason::Changed),
+            may_lead: true,
+            patience: None,
+        }
+    }
+
+    /// A request that another session is likely to answer.
+    pub(super) fn with_leader(id: R) -> Self {
+        Self {
+            stage: Stage::Expecting,
+            may_lead: false,
+            ..Self::new(id)
+        }
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        self.stage == Stage::Answered
+    }
+
+    pub(super) fn is_asleep(&self) -> bool {
+        self.stage == Stage::Sleeping
+    }
+
+    pub(super) fn answer(&mut self) {
+        self.stage = Stage::Answered;
+    }
+
+    /// Returns the next step for those who want items.
+    pub(super) fn next(&self, wants: Wants) -> Step<R> {
+        let is_hasty = wants == Wants::ItemsNow;
+        match self.stage {
+            Stage::Expecting => Step::Rest,
+            Stage::Sleeping if !is_hasty || !self.may_lead => Step::Rest,
+            Stage::Answered | Stage::Looking(Reason::Granted) => Step::Collect(self.id),
+            Stage::Looking(reason) => self.look(reason, is_hasty),
+            Stage::Sleeping => self.look(Reason::Changed, is_hasty),
+        }
+    }
+
+    /// Returns a look. Before its time to lead the session looks and watches for the answer alone: there is
+    /// nothing else to do.
+    fn look(&self, reason: Reason, is_hasty: bool) -> Step<R> {
+        let scope = match reason {
+            _ if !self.may_lead => Scope::Answer,
+            Reason::Overdue => Scope::Precedence,
+            _ if is_hasty => Scope::Supply,
+            _ => Scope::Turn,
+        };
+        Step::Look {
+            request: self.id,
+            scope,
+        }
+    }
+
+    /// Looks again, and leaves the lead to another session for a while if others take items, too.
+    pub(super) fn look_again(&mut self, pace: Pace) -> Vec<Start> {
+        *self = Self {
+            may_lead: self.may_lead && !pace.is_contended,
+            ..Self::new(self.id)
+        };
+        match pace.is_contended {
+            true => vec![(Timer::Grace, grace(pace))],
+            false => Vec::new(),
+        }
+    }
+
+    /// Decides what comes of a look at a request that was not answered: whether the session leads, and if
+    /// not, until when it sleeps.
+    pub(super) fn wait_or_lead(
+        &mut self,
+        is_first: bool,
+        has_items: Option<bool>,
+        precedence: Option<Precedence<R>>,
+    ) -> (bool, Vec<Start>) {
+        let mut starts = Vec::new();
+        if has_items == Some(true) {
+            let leads = match precedence {
+                None => is_first && self.may_lead,
+                Some(precedence) => self.loses_patience(precedence, &mut starts),
+            };
+            if leads {
+                self.patience = None;
+                return (true, starts);
+            }
+        }
+        if is_first || has_items == Some(false) {
+            // No other session has to lead, or there is nothing to lead with.
+            self.patience = None;
+        }
+        if self.patience.is_some_and(|patience| patience.is_over) {
+            self.stage = Stage::Looking(Reason::Overdue);
+        } else {
+            self.stage = Stage::Sleeping;
+            starts.push((Timer::Poll, Delay::PollInterval));
+        }
+        (false, starts)
+    }
+
+    /// Returns whether the first request has had its time.
+    fn loses_patience(&mut self, precedence: Precedence<R>, starts: &mut Vec<Start>) -> bool {
+        let first = precedence.first;
+        match self.patience {
+            Some(patience) if patience.first == first => patience.is_over,
+            _ => {
+                let is_over = false;
+                self.patience = Some(Patience { first, is_over });
+                starts.push((Timer::Patience, Delay::Ranks(precedence.rank)));
+                false
+            }
+        }
+    }
+
+    pub(super) fn wake(&mut self, reason: Reason) {
+        if self.stage == Stage::Sleeping {
+            self.stage = Stage::Looking(reason);
+        }
+    }
+
+    pub(super) fn elapsed(&mut self, timer: Timer) {
+        match timer {
+            Timer::Answer if self.stage == Stage::Expecting => {
+                self.stage = Stage::Looking(Reason::Changed);
+            }
+            Timer::Grace if !self.may_lead => {
+                self.may_lead = true;
+                if matches!(self.stage, Stage::Expecting | Stage::Sleeping) {
+                    self.stage = Stage::Looking(Reason::Changed);
+                }
+            }
+            Timer::Patience => {
+                if let Some(patience) = &mut self.patience {
+                    patience.is_over = true;
+                    self.wake(Reason::Overdue);
+                }
+            }
+            Timer::Answer | Timer::Grace | Timer::Poll => {}
+        }
+    }
+}
