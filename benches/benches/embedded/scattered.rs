@@ -19,8 +19,8 @@ use crate::setter::{NO_HURRY, Setter, in_order, latency, no_limit, rate, scatter
 const WRITERS: u64 = 8;
 const ROWS_PER_COMMIT: u64 = 100;
 
-/// For how long a writer rests after each commit where the store is not to be busy all the time: together they
-/// set some 50,000 rows a second.
+/// How long a writer rests after each commit where the load is to stay below what the store can take: together
+/// the writers set about 50,000 rows a second.
 const REST: Duration = Duration::from_millis(13);
 
 /// What a random set costs the disk at least: the page of its row, for the rows of a part of the window.

@@ -98,7 +98,8 @@ impl ChangeBudget {
         self.left.div_ceil(2)
     }
 
-    /// Returns whether some of so many keys get a change and others get none.
+    /// Returns whether the budget is too small for this number of keys, and not empty: some of them can be
+    /// reported and others cannot.
     pub(crate) fn divides(self, keys: usize) -> bool {
         (1..keys).contains(&self.left)
     }

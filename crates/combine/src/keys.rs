@@ -174,7 +174,8 @@ impl Keys {
         self.hashes(&self.currents, bucket)
     }
 
-    /// The ranges of the current values of a bucket, from the hash whose turn it is and up to it.
+    /// The current values of a bucket as two ranges, to be read one after the other: from the hash that `turn`
+    /// chooses to the end, and from the beginning to that hash.
     pub(crate) fn currents_in_turn(&self, bucket: Bucket, turn: u64) -> [(Vec<u8>, Vec<u8>); 2] {
         let (begin, end) = self.currents_of(bucket);
         let hashes = bucket.hashes(self.bucket_count);

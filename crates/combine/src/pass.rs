@@ -365,9 +365,10 @@ where
     }
 }
 
-/// Returns the keys of a pass in the order in which they get changes of the budget: those that have waited before
-/// those that are new. If all get one, or none does, that is the order in which their values lie: writes in key
-/// order are the cheapest.
+/// Returns the keys of a pass in the order in which they are reported until the budget is spent: keys that have
+/// waited come before new ones, and `turn` chooses which of those with updates comes first. If the budget is
+/// enough for all keys, or for none, the order is that of their values in the store, since writes in key order
+/// are the cheapest.
 fn in_turn(
     waited: Vec<ReadKey>,
     read: Vec<ReadKey>,

@@ -49,7 +49,7 @@ struct ToSqlite {
     env: Environment,
     table: Table,
     waiting: Mutex<Vec<Batch>>,
-    /// Told when there are as many as buckets are exported at the same time: no other one comes.
+    /// Notified when as many batches wait as buckets are exported at the same time: there will be no more.
     all_wait: Notify,
     /// Held by the batch that writes.
     turn: tokio::sync::Mutex<()>,
@@ -96,7 +96,7 @@ impl Exporter<String, Option<Count>> for ToSqlite {
 impl ToSqlite {
     /// Writes the batches that wait, and says to each of them what came of it.
     async fn write(&self) {
-        // Either way: on time, or with all batches that there can be.
+        // Whichever comes first: the time is over, or all batches that there can be are there.
         let _ = self.env.timeout(GATHERING, self.all_wait.notified()).await;
         let waiting = mem::take(&mut *self.waiting.lock());
         let (rows, done): (Vec<_>, Vec<_>) = waiting

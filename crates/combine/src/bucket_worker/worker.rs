@@ -1,19 +1,17 @@
 //! What a session does: it keeps time, reads what there is to do, and runs the steps that are due.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, TryFutureExt, try_join};
-use hc_dequeue::keyspace::env::BoxFuture;
-use hc_dequeue::keyspace::{self, Database, Runner, Transaction, Tx};
-use hc_dequeue::session::{Life, Member, SessionId, Tick};
-use parking_lot::Mutex;
+use hc_dequeue::keyspace::{Database, Runner, Transaction, Tx};
+use hc_dequeue::session::{Alarm, Alarms, Life, Member, SessionId, Tick};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
+use super::agenda::{Agenda, Task};
 use super::job::{Assignment, Job, Next};
 use super::options::BucketWorkerOptions;
 use super::roster::Roster;
@@ -22,22 +20,16 @@ use crate::bucket::Bucket;
 /// How long to wait after a read that failed, or a step that panicked.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// A bucket that this session works on.
-struct Work<S> {
-    /// `None` while a step is under way.
-    state: Option<S>,
-    /// Whether it was seen with something to do while a step was under way.
-    again: bool,
-    /// When the next step is due, if it is to wait.
-    not_before: Option<Duration>,
-    /// Whether this session has taken the bucket over from one that stands still.
-    is_takeover: bool,
-    since: Duration,
+/// What a worker waits for, beside steps that end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// To read what there is to do, whatever the watch says.
+    Read,
+    /// To read which buckets of others stand still.
+    Round,
+    /// The next step in a bucket.
+    Step(Bucket),
 }
-
-/// A watch that is armed. The lock is never contended, nor taken: it makes the worker `Sync`, so that
-/// its futures are `Send`.
-type Watch = Mutex<BoxFuture<keyspace::Result<()>>>;
 
 /// A session that works on a job.
 pub struct BucketWorker<J: Job, D: Database> {
@@ -46,18 +38,10 @@ pub struct BucketWorker<J: Job, D: Database> {
     options: BucketWorkerOptions,
     member: Member<D>,
     roster: Roster,
-    work: BTreeMap<Bucket, Work<J::State>>,
-    /// The buckets whose next step is due, first come, first served.
-    ready: VecDeque<Bucket>,
+    agenda: Agenda<J::State>,
     steps: JoinSet<(Bucket, J::State, Next)>,
-    /// Fires when there is something to do, or a session came or went, after the last read.
-    woken: Option<Watch>,
-    /// Whether it has fired.
-    is_stale: bool,
-    /// When to read what there is to do, whatever the watch says.
-    refresh_at: Duration,
-    /// When to read which buckets of others stand still.
-    round_at: Duration,
+    /// The watch fires when there is something to do, or a session came or went, after the last read.
+    alarms: Alarms<Timer, ()>,
 }
 
 impl<J: Job, D: Database> BucketWorker<J, D> {
@@ -74,17 +58,14 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         options: BucketWorkerOptions,
     ) -> Result<Self, J::Error> {
         let sessions = options.sessions.clone();
-        let now = runner.environment().now();
+        let mut alarms = Alarms::new(runner.environment().clone());
+        alarms.start(Timer::Round, options.takeover_after);
         let mut worker = Self {
             member: Member::new(sessions, runner.clone(), options.lease),
             roster: Roster::default(),
-            work: BTreeMap::new(),
-            ready: VecDeque::new(),
+            agenda: Agenda::new(),
             steps: JoinSet::new(),
-            woken: None,
-            is_stale: false,
-            refresh_at: now,
-            round_at: now + options.takeover_after,
+            alarms,
             job,
             runner,
             options,
@@ -109,73 +90,62 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     /// Dropping the future drops the steps under way. The session ends after a lease.
     pub async fn run(mut self, mut stop: oneshot::Receiver<Duration>) -> Result<(), J::Error> {
         loop {
-            self.keep_time().await;
-            self.begin_steps();
-            let timer = self.next_timer().saturating_sub(self.now());
-            let timer = self.runner.environment().sleep(timer);
-            tokio::select! {
-                biased;
-                stopped = &mut stop => {
-                    // Without a sender the task is about to be aborted.
-                    return self.close(stopped.unwrap_or_default()).await;
+            if self.now() >= self.member.next_tick() {
+                let ticked = self.tick().await;
+                self.warn(ticked, "the heartbeat failed");
+            }
+            let is_room = self.steps.len() < self.options.concurrency;
+            match self.agenda.next(is_room) {
+                Task::Step(bucket, state) => self.begin_step(bucket, state),
+                Task::Read => self.refresh().await,
+                Task::Rest => {
+                    let next_tick = self.member.next_tick();
+                    tokio::select! {
+                        biased;
+                        stopped = &mut stop => {
+                            // Without a sender the task is about to be aborted.
+                            return self.close(stopped.unwrap_or_default()).await;
+                        }
+                        // Before the steps that have ended: there may always be another one.
+                        alarm = self.alarms.next(next_tick) => self.on(alarm).await,
+                        Some(ended) = self.steps.join_next() => self.end_step(ended.ok()),
+                    }
                 }
-                Some(ended) = self.steps.join_next() => self.note(ended.ok()),
-                woken = wait(&mut self.woken) => {
-                    self.woken = None;
-                    // One that fails is no reason to read: it might fail again at once.
-                    self.is_stale = woken.is_ok();
-                }
-                () = timer => {}
             }
         }
     }
 
-    /// Does what the clock says is due.
-    async fn keep_time(&mut self) {
-        let now = self.now();
-        if now >= self.member.next_tick() {
-            let ticked = self.tick().await;
-            self.warn(ticked, "the heartbeat failed");
-        }
-        for (bucket, work) in &mut self.work {
-            if work.not_before.is_some_and(|time| time <= now) {
-                work.not_before = None;
-                self.ready.push_back(*bucket);
+    async fn on(&mut self, alarm: Option<Alarm<Timer, ()>>) {
+        match alarm {
+            // The next heartbeat is due.
+            None => {}
+            Some(Alarm::Woken(())) => self.agenda.changed(),
+            Some(Alarm::Elapsed(Timer::Read)) => self.agenda.read(),
+            Some(Alarm::Elapsed(Timer::Step(bucket))) => self.agenda.due(bucket),
+            Some(Alarm::Elapsed(Timer::Round)) => {
+                self.alarms.start(Timer::Round, self.options.takeover_after);
+                let taken_over = self.take_over().await;
+                self.warn(
+                    taken_over,
+                    "reading which buckets of others stand still failed",
+                );
             }
-        }
-        if now >= self.round_at {
-            self.round_at = now + self.options.takeover_after;
-            let taken_over = self.take_over().await;
-            self.warn(
-                taken_over,
-                "reading which buckets of others stand still failed",
-            );
-        }
-        // From time to time also while it has work: there may be other buckets, and sessions.
-        if now >= self.refresh_at || self.is_stale && self.has_room() {
-            self.is_stale = false;
-            self.refresh_at = now + self.options.poll_interval;
-            let refreshed = self.refresh().await;
-            if refreshed.is_err() {
-                self.refresh_at = now + PAUSE_AFTER_FAILURE;
-            }
-            self.warn(refreshed, "reading what there is to do failed");
         }
     }
 
-    fn next_timer(&self) -> Duration {
-        let retries = self.work.values().filter_map(|work| work.not_before);
-        let times = retries.chain([self.refresh_at, self.round_at]);
-        times.fold(self.member.next_tick(), Duration::min)
-    }
-
-    /// Whether it could do more than it knows of.
-    fn has_room(&self) -> bool {
-        self.ready.is_empty() && self.steps.len() < self.options.concurrency
+    /// Reads what there is to do.
+    async fn refresh(&mut self) {
+        let read = self.read().await;
+        let pause = match read {
+            Ok(()) => self.options.poll_interval,
+            Err(_) => PAUSE_AFTER_FAILURE,
+        };
+        self.alarms.start(Timer::Read, pause);
+        self.warn(read, "reading what there is to do failed");
     }
 
     /// Reads which buckets have something to do and which sessions live, and watches for more.
-    async fn refresh(&mut self) -> Result<(), J::Error> {
+    async fn read(&mut self) -> Result<(), J::Error> {
         let (job, options) = (&*self.job, &self.options);
         let read = |tr: Tx<_>| async move {
             let woken = tr.watch(&options.wake);
@@ -184,15 +154,16 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Ok::<_, J::Error>((woken, pending, sessions))
         };
         let (woken, pending, sessions) = self.runner.run(read).await?;
-        self.woken = Some(Watch::new(Box::pin(woken)));
+        self.alarms.watch(woken);
         let living = sessions
             .into_iter()
             .filter(|(_, life)| *life == Life::Alive);
         self.roster
             .update(living.map(|(session, _)| session).collect());
+        let now = self.now();
         for bucket in pending {
             if self.is_owner(bucket) {
-                self.put(bucket, false);
+                self.agenda.add(bucket, false, now);
             }
         }
         Ok(())
@@ -212,78 +183,41 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Ok::<_, J::Error>((pending, marks))
         };
         let (pending, marks) = self.runner.run(read).await?;
-        let standing = pending.into_iter().zip(marks);
+        let (now, standing) = (self.now(), pending.into_iter().zip(marks));
         for bucket in self.roster.stalled(own, standing) {
-            if !self.work.contains_key(&bucket) {
+            if !self.agenda.contains(bucket) {
                 let recipe = self.options.sessions.subspace();
                 tracing::info!(%recipe, %bucket, "takes over a bucket that stands still");
-                self.put(bucket, true);
+                self.agenda.add(bucket, true, now);
             }
         }
         Ok(())
     }
 
-    /// Notes that there is something to do in a bucket.
-    fn put(&mut self, bucket: Bucket, is_takeover: bool) {
-        let since = self.now();
-        if let Some(work) = self.work.get_mut(&bucket) {
-            work.again |= work.state.is_none();
-            return;
-        }
-        let work = Work {
-            state: Some(J::State::default()),
-            again: false,
-            not_before: None,
-            is_takeover,
-            since,
+    fn begin_step(&mut self, bucket: Bucket, state: J::State) {
+        let is_owner = self.is_owner(bucket);
+        let assignment = Assignment::new(self.session(), bucket, is_owner);
+        let job = self.job.clone();
+        let step = async move {
+            let step = AssertUnwindSafe(job.step(assignment, state)).catch_unwind();
+            let (state, next) = step.await.unwrap_or_else(|_| {
+                tracing::error!(%bucket, "a step panicked");
+                (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
+            });
+            (bucket, state, next)
         };
-        self.work.insert(bucket, work);
-        self.ready.push_back(bucket);
-    }
-
-    fn begin_steps(&mut self) {
-        while self.steps.len() < self.options.concurrency {
-            let Some(bucket) = self.ready.pop_front() else {
-                return;
-            };
-            let is_owner = self.is_owner(bucket);
-            let assignment = Assignment::new(self.session(), bucket, is_owner);
-            let state = self
-                .work
-                .get_mut(&bucket)
-                .and_then(|work| work.state.take());
-            if let Some(state) = state {
-                let job = self.job.clone();
-                let step = async move {
-                    let step = AssertUnwindSafe(job.step(assignment, state)).catch_unwind();
-                    let (state, next) = step.await.unwrap_or_else(|_| {
-                        tracing::error!(%bucket, "a step panicked");
-                        (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
-                    });
-                    (bucket, state, next)
-                };
-                let span = tracing::debug_span!("step", %bucket);
-                self.steps.spawn(Box::pin(step.instrument(span)));
-            }
-        }
+        let span = tracing::debug_span!("step", %bucket);
+        self.steps.spawn(Box::pin(step.instrument(span)));
     }
 
     /// Notes when the next step in a bucket is due. `None`: the step was aborted.
-    fn note(&mut self, ended: Option<(Bucket, J::State, Next)>) {
+    fn end_step(&mut self, ended: Option<(Bucket, J::State, Next)>) {
         let Some((bucket, state, next)) = ended else {
             return;
         };
-        let (now, is_owner) = (self.now(), self.is_owner(bucket));
-        let Some(work) = self.work.get_mut(&bucket) else {
-            return;
-        };
-        let again = std::mem::take(&mut work.again);
-        work.state = Some(state);
-        match next {
-            Next::After(wait) => work.not_before = Some(now + wait),
-            _ if !is_owner && !work.is_takeover => drop(self.work.remove(&bucket)),
-            Next::Done if !again => drop(self.work.remove(&bucket)),
-            Next::Done | Next::Again => self.ready.push_back(bucket),
+        let is_owner = self.is_owner(bucket);
+        if let Some(wait) = self.agenda.end(bucket, state, next, is_owner) {
+            self.alarms.start(Timer::Step(bucket), wait);
         }
     }
 
@@ -296,12 +230,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Tick::Beaten => {}
         }
         let now = self.now();
-        let waits = self
-            .work
-            .values()
-            .map(|work| now.saturating_sub(work.since));
-        let oldest = waits.max().unwrap_or_default();
-        let buckets = self.work.keys().copied().collect();
+        let oldest = self.agenda.oldest().map(|since| now.saturating_sub(since));
+        let (buckets, oldest) = (self.agenda.buckets(), oldest.unwrap_or_default());
         // First, so that a report that fails keeps no session from the buckets of the dead.
         self.remove_dead().await?;
         self.job.report(buckets, oldest).await
@@ -367,13 +297,5 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
 
     fn now(&self) -> Duration {
         self.runner.environment().now()
-    }
-}
-
-/// Waits for a watch, without end if there is none.
-async fn wait(watch: &mut Option<Watch>) -> keyspace::Result<()> {
-    match watch {
-        Some(watch) => watch.get_mut().await,
-        None => std::future::pending().await,
     }
 }
