@@ -19,7 +19,7 @@ pub(crate) enum Command<T, D> {
     /// A delivery whose item has left the queue, as far as its process knows.
     Forget {
         id: ItemId,
-        grant: u64,
+        delivery: u64,
     },
     ShutDown {
         /// How long deliveries that are out may take to be resolved.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use microqueue::ItemId;
 use microqueue::keyspace::Transaction;
@@ -13,26 +13,28 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::command::{Command, wait_for_answer};
 use crate::error::{Error, Result};
-use crate::give_back::{GiveBack, Return};
+use crate::give_back::{GiveBack, Return, When};
 use crate::keys::{Counter, Keys};
+use crate::record::{Failure, MAX_FAILURE_BYTES, Record};
 use crate::registry::fulfill::complete;
 use crate::session::SessionId;
 use crate::settings::Settings;
-use crate::wall::wall_millis;
+use crate::wall::{unix_time, wall_millis};
 
 /// What dispatcher and delivery share of an item that is out.
 #[derive(Debug)]
 pub(crate) struct Out {
-    pub(crate) grant: u64,
+    /// The number of the delivery: how often the item was granted, this time included.
+    pub(crate) delivery: u64,
     /// When the delivery's time is over, by the environment's clock.
     deadline: Mutex<Duration>,
     lost: watch::Sender<bool>,
 }
 
 impl Out {
-    pub(crate) fn new(grant: u64, deadline: Duration) -> Self {
+    pub(crate) fn new(delivery: u64, deadline: Duration) -> Self {
         Self {
-            grant,
+            delivery,
             deadline: Mutex::new(deadline),
             lost: watch::Sender::new(false),
         }
@@ -62,23 +64,26 @@ pub(crate) type Commands<T> = mpsc::UnboundedSender<Command<T, Delivery<T>>>;
 /// in the transaction that does its work makes that work effective once, whatever dies and whenever.
 /// Dropping it gives it back.
 ///
-/// An item has [`Settings::max_attempts`](crate::Settings::max_attempts) attempts. What becomes of the
-/// delivery says whether it was one:
+/// What becomes of a delivery says what it costs the item:
 ///
-/// | the delivery | the item | counts |
+/// | the delivery | the item | costs |
 /// |---|---|---|
-/// | is given back with [`nack`](Self::nack), is dropped, or its time is over | goes back to its place | yes |
-/// | failed and is [retried later](Self::retry_after), or its [handler](crate::Worker) failed | comes back later | yes |
-/// | ends with a session that is found dead | goes back to its place | yes |
-/// | is [snoozed](Self::snooze) | comes back later | no |
-/// | ends because its consumer or worker shuts down | goes back to its place | no |
+/// | is given back with [`nack`](Self::nack) or dropped, its time is over, or it was acknowledged in a transaction that did not commit | goes back to its place | an attempt |
+/// | failed and is [retried later](Self::retry_after), its [handler](crate::Worker) failed, or its value does not decode | comes back later | an attempt |
+/// | ends with a session that is found dead | goes back to its place; from the second time on at a random time | a death |
+/// | is [released](Self::release) | goes back to its place | nothing |
+/// | is [snoozed](Self::snooze) | comes back later | nothing |
+/// | ends because its consumer or worker shuts down | goes back to its place | nothing |
+/// | is [rejected](Self::reject) | becomes a dead letter | |
 ///
-/// After the last attempt it is a dead letter in the place of what the table says.
+/// An item has as many attempts, deaths and deliveries as the
+/// [settings](crate::Settings) say, or its [enqueue](crate::Enqueue). After the last one of any of them it is
+/// a dead letter in the place of what the table says.
 pub struct Delivery<T> {
     pub(crate) id: ItemId,
     pub(crate) value: T,
-    pub(crate) attempts: u32,
-    pub(crate) enqueued_millis: u64,
+    /// Without the payload.
+    pub(crate) record: Record,
     pub(crate) out: Arc<Out>,
     pub(crate) session: SessionId,
     pub(crate) shared: Arc<Shared>,
@@ -121,17 +126,34 @@ impl<T> Delivery<T> {
         &self.value
     }
 
-    /// Returns which attempt of the item's this is, from 1 on: how often it was granted, this time
-    /// included, without the times that [did not count](Self).
+    /// Returns which attempt of the item's this is, from 1 on: how often it has failed before, and one more.
     #[must_use]
-    pub fn attempts(&self) -> u32 {
-        self.attempts
+    pub fn attempt(&self) -> u64 {
+        self.record.attempts + 1
     }
 
-    /// Returns when the item was enqueued first, by the wall clock of who did.
+    /// Returns how many sessions have died with the item.
+    #[must_use]
+    pub fn deaths(&self) -> u64 {
+        self.record.deaths
+    }
+
+    /// Returns how often the item was granted, this time included, whatever became of it.
+    #[must_use]
+    pub fn deliveries(&self) -> u64 {
+        self.record.deliveries
+    }
+
+    /// Returns why the item failed last, if it did.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<Failure> {
+        self.record.failure.as_ref().map(Failure::from)
+    }
+
+    /// Returns when the item was enqueued first, by the wall clock of the process that enqueued it.
     #[must_use]
     pub fn enqueued(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_millis(self.enqueued_millis)
+        unix_time(self.record.enqueued_millis)
     }
 
     /// Stages that the item is done. What else the transaction does happens together with that.
@@ -152,7 +174,7 @@ impl<T> Delivery<T> {
         let Shared { keys, settings, .. } = &*self.shared;
         let held = keys.held(self.session);
         let record = held.get(tr, &self.id).await?;
-        let record = record.filter(|record| record.grant == self.out.grant);
+        let record = record.filter(|record| record.deliveries == self.out.delivery);
         let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
         held.remove(tr, &self.id)?;
         keys.count(tr, Counter::Held, -1);
@@ -172,31 +194,43 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// The item is acknowledged also if the future is dropped.
     pub async fn complete(&self) -> Result<()> {
-        self.resolve(GiveBack::Completed).await
+        self.resolve(GiveBack::Completed, None).await
     }
 
-    /// Takes the delivery back that nobody has received: its item and its grant.
+    /// Takes a delivery back that was not received. Returns its item and its number.
     pub(crate) fn disown(&self) -> (ItemId, u64) {
         self.state
             .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
-        (self.id, self.out.grant)
+        (self.id, self.out.delivery)
     }
 
     /// Completes the item, unless it was acknowledged, and does not wait for it.
     pub(crate) fn finish(&self) {
         if self.state.load(Ordering::Relaxed) == DeliveryState::Open as u8 {
             // Without a dispatcher the session has ended, and the item was returned.
-            let _ = self.tell(GiveBack::Completed, None);
+            let _ = self.tell(GiveBack::Completed, None, None);
         }
     }
 
-    /// Notes that the handler failed: the item comes back later, which is not waited for. If it was
-    /// acknowledged, that may not have been committed; if it was, there is nothing to give back.
-    pub(crate) fn fail(&self, delay: Duration) {
+    /// Notes what came of a handler, other than that the item is done, and does not wait for it. If the item
+    /// was acknowledged, that may not have been committed; if it was, there is nothing to give back.
+    pub(crate) fn come_back(&self, how: GiveBack, reason: Option<&str>) {
         if self.state.load(Ordering::Relaxed) != DeliveryState::Resolved as u8 {
             // As above.
-            let _ = self.tell(GiveBack::At(self.after(delay)), None);
+            let _ = self.tell(how, reason, None);
         }
+    }
+
+    /// Gives the item back to its place in the queue, and returns when that is committed. This costs it
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`nack`](Self::nack).
+    ///
+    /// # Cancel safety
+    /// As [`nack`](Self::nack).
+    pub async fn release(&self) -> Result<()> {
+        self.resolve(GiveBack::Returned(When::Now), None).await
     }
 
     /// Gives the item back to its place in the queue, where it is the next to be granted again, and
@@ -210,20 +244,20 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// The item is given back also if the future is dropped.
     pub async fn nack(&self) -> Result<()> {
-        self.resolve(GiveBack::Now).await
+        self.resolve(GiveBack::Failed(When::Now), None).await
     }
 
     /// Gives the item back after a failure, to be granted again after `delay` by the wall clocks. This
-    /// was an attempt: after the last one the item becomes a dead letter.
+    /// was an attempt: after the last one the item becomes a dead letter. The reason is kept with the item.
     ///
     /// # Errors
-    /// As [`nack`](Self::nack).
+    /// [`Error::ReasonTooLong`], at once; and as [`nack`](Self::nack).
     ///
     /// # Cancel safety
     /// As [`nack`](Self::nack).
-    pub async fn retry_after(&self, delay: Duration) -> Result<()> {
-        let ready = self.after(delay);
-        self.resolve(GiveBack::At(ready)).await
+    pub async fn retry_after(&self, delay: Duration, reason: &str) -> Result<()> {
+        let how = GiveBack::Failed(self.after(delay));
+        self.resolve(how, Some(checked(reason)?)).await
     }
 
     /// Puts the item off, to be granted again after `delay` by the wall clocks. This was no attempt,
@@ -235,19 +269,20 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// As [`nack`](Self::nack).
     pub async fn snooze(&self, delay: Duration) -> Result<()> {
-        let ready = self.after(delay);
-        self.resolve(GiveBack::Snoozed(ready)).await
+        let how = GiveBack::Returned(self.after(delay));
+        self.resolve(how, None).await
     }
 
-    /// Makes the item a dead letter, however often it was granted.
+    /// Makes the item a dead letter, however often it was tried. The reason is kept with the item.
     ///
     /// # Errors
-    /// As [`nack`](Self::nack).
+    /// As [`retry_after`](Self::retry_after).
     ///
     /// # Cancel safety
     /// As [`nack`](Self::nack).
-    pub async fn reject(&self) -> Result<()> {
-        self.resolve(GiveBack::Dead).await
+    pub async fn reject(&self, reason: &str) -> Result<()> {
+        self.resolve(GiveBack::Rejected, Some(checked(reason)?))
+            .await
     }
 
     /// Begins the delivery's time anew.
@@ -280,28 +315,35 @@ impl<T> Delivery<T> {
         *self.out.lost.borrow()
     }
 
-    async fn resolve(&self, how: GiveBack) -> Result<()> {
+    async fn resolve(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
         let (done, is_done) = oneshot::channel();
-        self.tell(how, Some(done))?;
+        self.tell(how, reason, Some(done))?;
         let resolved = wait_for_answer(&self.commands, is_done).await;
         resolved.ok_or_else(|| self.shut_down())?
     }
 
     /// Tells the dispatcher what becomes of the item.
-    fn tell(&self, how: GiveBack, done: Option<oneshot::Sender<Result<()>>>) -> Result<()> {
+    fn tell(
+        &self,
+        how: GiveBack,
+        reason: Option<&str>,
+        done: Option<oneshot::Sender<Result<()>>>,
+    ) -> Result<()> {
         self.state
             .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
         let item = Return {
             id: self.id,
-            grant: self.out.grant,
+            delivery: self.out.delivery,
             how,
+            reason: reason.map(Into::into),
         };
         let command = Command::GiveBack { item, done };
         self.commands.send(command).map_err(|_| self.shut_down())
     }
 
-    fn after(&self, delay: Duration) -> u64 {
-        wall_millis(&self.shared.keys.env).saturating_add(millis(delay))
+    /// Returns when a delay is over that begins now.
+    pub(crate) fn after(&self, delay: Duration) -> When {
+        When::At(wall_millis(&self.shared.keys.env).saturating_add(millis(delay)))
     }
 
     fn shut_down(&self) -> Error {
@@ -316,15 +358,18 @@ impl<T> Drop for Delivery<T> {
         let state = *self.state.get_mut();
         if state == DeliveryState::Acknowledged as u8 {
             // Most likely it has left the queue. If its transaction failed, a heartbeat finds it.
-            let (id, grant) = (self.id, self.out.grant);
-            let _ = self.commands.send(Command::Forget { id, grant });
+            let (id, delivery) = (self.id, self.out.delivery);
+            let _ = self.commands.send(Command::Forget { id, delivery });
         } else if state == DeliveryState::Open as u8 {
-            let how = match self.shared.shuts_down.load(Ordering::Relaxed) {
-                true => GiveBack::Uncounted,
-                false => GiveBack::Now,
+            let (how, reason) = match self.shared.shuts_down.load(Ordering::Relaxed) {
+                true => (GiveBack::Returned(When::Now), None),
+                false => (
+                    GiveBack::Failed(When::Now),
+                    Some("its delivery was dropped"),
+                ),
             };
             // Without a dispatcher the session ends, and its items are returned.
-            let _ = self.tell(how, None);
+            let _ = self.tell(how, reason, None);
         }
     }
 }
@@ -334,9 +379,20 @@ impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
         f.debug_struct("Delivery")
             .field("id", &self.id)
             .field("value", &self.value)
-            .field("attempts", &self.attempts)
+            .field("attempt", &self.attempt())
             .field("is_lost", &self.is_lost())
             .finish_non_exhaustive()
+    }
+}
+
+/// Returns a reason that is short enough to be kept.
+fn checked(reason: &str) -> Result<&str> {
+    match reason.len() {
+        0..=MAX_FAILURE_BYTES => Ok(reason),
+        bytes => Err(Error::ReasonTooLong {
+            bytes,
+            limit: MAX_FAILURE_BYTES,
+        }),
     }
 }
 

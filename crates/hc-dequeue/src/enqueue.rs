@@ -12,7 +12,7 @@ use crate::dedupe::is_repeated;
 use crate::error::{Error, Result};
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
-use crate::record::{MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record};
+use crate::record::{Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record};
 use crate::wall::{unix_millis, wall_millis};
 
 /// How an item is enqueued.
@@ -30,6 +30,7 @@ pub struct Enqueue {
     dedupe: Bytes,
     is_deduped: bool,
     max_depth: Option<u64>,
+    limits: Limits,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +68,30 @@ impl Enqueue {
     pub fn dedupe(mut self, id: impl Into<Bytes>) -> Self {
         self.dedupe = id.into();
         self.is_deduped = true;
+        self
+    }
+
+    /// Gives the item a number of attempts of its own, in the place of the
+    /// [queue's](crate::Settings::max_attempts). Zero leaves the queue's.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.limits.attempts = attempts;
+        self
+    }
+
+    /// Gives the item a number of deaths of its own, in the place of the
+    /// [queue's](crate::Settings::max_deaths). Zero leaves the queue's.
+    #[must_use]
+    pub fn max_deaths(mut self, deaths: u32) -> Self {
+        self.limits.deaths = deaths;
+        self
+    }
+
+    /// Gives the item a number of deliveries of its own, in the place of the
+    /// [queue's](crate::Settings::max_deliveries). Zero leaves the queue's.
+    #[must_use]
+    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.limits.deliveries = deliveries;
         self
     }
 
@@ -121,7 +146,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedId>> {
         let records: Vec<_> = values
             .iter()
-            .map(|value| self.record(value, Bytes::new()))
+            .map(|value| self.record(value))
             .collect::<Result<_>>()?;
         let staged = self.keys.items.enqueue_all(tr, &records).await?;
         if !staged.is_empty() {
@@ -156,7 +181,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 limit: MAX_DEDUPE_BYTES,
             });
         }
-        let record = self.record(value, dedupe.clone())?;
+        let mut record = self.record(value)?;
+        record.dedupe = dedupe.clone();
+        record.limits = options.limits;
         if options.is_deduped && is_repeated(tr, &self.keys, dedupe).await? {
             return Ok(Enqueued::Repeated);
         }
@@ -195,7 +222,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(Enqueued::Staged(staged))
     }
 
-    fn record(&self, value: &T, dedupe: Bytes) -> Result<Record> {
+    fn record(&self, value: &T) -> Result<Record> {
         let mut payload = Vec::new();
         self.codec.encode(value, &mut payload)?;
         if payload.len() > MAX_PAYLOAD_BYTES {
@@ -206,6 +233,6 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             });
         }
         let enqueued_millis = wall_millis(&self.keys.env);
-        Ok(Record::new(enqueued_millis, dedupe, payload.into()))
+        Ok(Record::new(enqueued_millis, payload.into()))
     }
 }

@@ -65,6 +65,15 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The reason for which an item failed is too long to be kept. The delivery is as it was.
+    #[error("reason of {bytes} bytes: up to {limit} are kept")]
+    ReasonTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The greatest length.
+        limit: usize,
+    },
+
     /// The dedupe id is empty or too long. Nothing was staged.
     #[error("dedupe id of {bytes} bytes: it has from 1 to {limit}")]
     DedupeId {

@@ -1,48 +1,54 @@
 //! Ways out of a session's hands: where items go that it holds no longer.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures::future::try_join_all;
 use microqueue::ItemId;
-use microqueue::keyspace::Transaction;
+use microqueue::keyspace::record::millis;
+use microqueue::keyspace::{Environment, Transaction};
 
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
-use crate::record::Record;
+use crate::record::{Record, StoredFailure};
 use crate::registry::fulfill::complete;
 use crate::registry::{BYTES_PER_FULFILLMENT, SessionContext};
 use crate::settings::Settings;
+use crate::wall::wall_millis;
 
-/// Where an item goes that was held and not acknowledged.
+/// What becomes of an item that a session holds no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveBack {
-    /// Back to its place in the queue.
-    Now,
-    /// There, as if it had not been granted: it was not handed out, or its consumer shuts down.
-    Uncounted,
-    /// There, at this wall time in milliseconds.
-    At(u64),
-    /// There at this wall time, as if it had not been granted.
-    Snoozed(u64),
-    /// To the dead letters.
-    Dead,
-    /// Out of the queue: it is done.
+    /// It is done, and leaves the queue.
     Completed,
+    /// It goes back, and this costs it nothing: it was not handed out, it was put off, or its consumer shuts
+    /// down.
+    Returned(When),
+    /// It has failed: this was one of its attempts.
+    Failed(When),
+    /// It goes back: the session that held it has died.
+    Died,
+    /// It becomes a dead letter.
+    Rejected,
 }
 
-impl GiveBack {
-    /// Returns whether the grant is one of the item's attempts, whose number is limited.
-    fn counts(self) -> bool {
-        !matches!(self, Self::Uncounted | Self::Snoozed(_))
-    }
+/// When an item that goes back may be granted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// At once, at its place in the queue.
+    Now,
+    /// At this wall time in milliseconds.
+    At(u64),
 }
 
-/// An item that goes back, by its grant.
-#[derive(Debug, Clone, Copy)]
+/// An item that goes back, by the number of its delivery.
+#[derive(Debug, Clone)]
 pub(crate) struct Return {
     pub(crate) id: ItemId,
-    pub(crate) grant: u64,
+    pub(crate) delivery: u64,
     pub(crate) how: GiveBack,
+    /// Why, if that is to be kept.
+    pub(crate) reason: Option<Arc<str>>,
 }
 
 /// How many items to be given back are read at the same time.
@@ -73,14 +79,15 @@ pub(crate) async fn give_back<T>(
         for (item, record) in returns.iter().zip(records) {
             // An item may be named twice: its time was over as it was dropped. The first word counts.
             let is_first = met.insert(item.id);
-            let record = record.filter(|record| is_first && record.grant == item.grant);
+            let record = record.filter(|record| is_first && record.deliveries == item.delivery);
             given.push(record.is_some());
             if let Some(record) = record {
                 held.remove(tr, &item.id)?;
-                put(tr, keys, settings, &item.id, &record, item.how)?;
                 keys.count(tr, Counter::Held, -1);
                 is_back |= item.how != GiveBack::Completed;
                 bytes += record.payload.len();
+                let reason = item.reason.as_deref();
+                put(tr, keys, settings, &item.id, record, item.how, reason)?;
             }
         }
     }
@@ -96,33 +103,96 @@ pub(crate) fn put(
     keys: &Keys,
     settings: &Settings,
     id: &ItemId,
-    record: &Record,
+    mut record: Record,
     how: GiveBack,
+    reason: Option<&str>,
 ) -> Result<()> {
     if how == GiveBack::Completed {
-        complete(tr, keys, settings, record);
+        complete(tr, keys, settings, &record);
         return Ok(());
     }
-    let mut record = record.clone();
-    if !how.counts() {
-        record.attempts = record.attempts.saturating_sub(1);
-    }
-    let was_last = how.counts() && record.attempts >= settings.max_attempts;
-    let is_dead = how == GiveBack::Dead || was_last;
-    let counter = match how {
-        _ if is_dead => {
+    let counter = match judge(&mut record, how, reason, settings, &keys.env) {
+        Place::Dead => {
             keys.dead.insert(tr, id, &record)?;
             Counter::Dead
         }
-        GiveBack::At(ready) | GiveBack::Snoozed(ready) => {
+        Place::Delayed(ready) => {
             keys.delayed(ready).insert(tr, id, &record)?;
             Counter::Delayed
         }
-        GiveBack::Now | GiveBack::Uncounted | GiveBack::Dead | GiveBack::Completed => {
+        Place::Queued => {
             keys.items.insert(tr, id, &record)?;
             Counter::Queued
         }
     };
     keys.count(tr, counter, 1);
     Ok(())
+}
+
+/// Where an item goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Queued,
+    Delayed(u64),
+    Dead,
+}
+
+/// Notes in a record what it has cost the item to come back, and decides where the item goes.
+fn judge(
+    record: &mut Record,
+    how: GiveBack,
+    reason: Option<&str>,
+    settings: &Settings,
+    env: &Environment,
+) -> Place {
+    let now = wall_millis(env);
+    let limits = settings.limits_of(record);
+    let (when, reason) = match how {
+        GiveBack::Completed | GiveBack::Returned(When::Now) => (When::Now, reason),
+        GiveBack::Returned(when) => (when, reason),
+        GiveBack::Failed(when) => {
+            record.attempts += 1;
+            (when, Some(reason.unwrap_or("it was given back")))
+        }
+        GiveBack::Died => {
+            record.deaths += 1;
+            let when = match record.deaths {
+                0..APART_FROM => When::Now,
+                deaths => When::At(now.saturating_add(apart(deaths, settings, env))),
+            };
+            (when, Some("the session that held it has died"))
+        }
+        GiveBack::Rejected => (When::Now, Some(reason.unwrap_or("it was rejected"))),
+    };
+    if let Some(reason) = reason {
+        record.failure = Some(StoredFailure::new(now, reason));
+    }
+    let costs = [
+        (record.attempts, limits.attempts),
+        (record.deaths, limits.deaths),
+    ];
+    if how == GiveBack::Rejected || costs.into_iter().any(|(cost, limit)| cost >= limit.into()) {
+        return Place::Dead;
+    }
+    if record.deliveries >= limits.deliveries.into() {
+        // Nothing else may have counted.
+        record.failure = Some(StoredFailure::new(now, "it was granted too often"));
+        return Place::Dead;
+    }
+    match when {
+        When::Now => Place::Queued,
+        When::At(ready) => Place::Delayed(ready),
+    }
+}
+
+/// From which death on items come back at times of their own, so that one which kills its process is alone at
+/// last.
+const APART_FROM: u64 = 2;
+
+/// Returns after how many milliseconds an item comes back that sessions have died with: at random, within
+/// twice the lease at first, and twice as long each time.
+fn apart(deaths: u64, settings: &Settings, env: &Environment) -> u64 {
+    let doublings = u32::try_from(deaths.saturating_sub(1)).unwrap_or(u32::MAX);
+    let most = settings.lease.saturating_mul(1 << doublings.min(10));
+    millis(most.mul_f64(env.random_unit()))
 }

@@ -16,7 +16,7 @@
 //! (queue, "g", session, id of request, number)
 //!                                      = part of a grant: an item that the session holds, too, and
 //!                                        has not collected yet
-//! (queue, "s", session)                = format 01, then 01 alive or 00 dead
+//! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended
 //! (queue, "b", session)                = heartbeat: versionstamp
 //!
 //! id        two tuple elements: versionstamp, call; of an item that of its first enqueue, for good
@@ -28,15 +28,19 @@
 //!
 //! record    01 (microqueue's format), then
 //!     0       format, 01
-//!     1..5    attempts: how often the item was granted since it was enqueued or redriven, without the
-//!             grants that went back uncounted
-//!     5..13   grant number: how often it was granted in all
-//!     13..21  wall time of the first enqueue in milliseconds, for display
-//!     21      length of the dedupe id, 0 for none
-//!     22..    dedupe id
-//!     next    length of the extension, 0 for none; then the extension: fields of versions to come,
-//!             which a version that does not know them keeps as they are
+//!     next    fields in the order of their tags, each of which may be missing: tag, length in 2 bytes, bytes
+//!         01  wall time of the first enqueue in milliseconds: number
+//!         02  deliveries: how often the item was granted: number
+//!         03  attempts: how often it has failed since it was enqueued or redriven: number
+//!         04  deaths: how many sessions have died with it since then: number
+//!         05  last failure: its wall time in milliseconds in 8 bytes, then up to 500 bytes of UTF-8
+//!         06  limits of its own: attempts, deaths, deliveries in 4 bytes each; 0 as in the settings
+//!         07  dedupe id: 1 to 255 bytes
+//!         08..FF  fields of versions to come, which a version that does not know them keeps as they are:
+//!             up to 1,024 bytes with their tags and lengths
+//!     next    00
 //!     rest    payload: the codec's bytes
+//!     number  1 to 8 bytes without leading zeros; 0 is a missing field
 //! request   01 (microqueue's format), then
 //!     0       format, 01
 //!     1..17   session
@@ -52,8 +56,10 @@
 //!     0       format, 01
 //!     1..9    lease in milliseconds
 //!     9..13   attempts before an item becomes a dead letter
-//!     13..21  how long a dedupe id is kept after completion, in milliseconds
-//!     21..    name of the codec
+//!     13..17  deaths before an item becomes a dead letter
+//!     17..21  deliveries before an item becomes a dead letter
+//!     21..29  how long a dedupe id is kept after completion, in milliseconds
+//!     29..    name of the codec
 //! ```
 //!
 //! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said

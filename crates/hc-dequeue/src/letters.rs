@@ -1,17 +1,35 @@
-//! Dead letters: items that were granted too often, or that nobody can read.
+//! Dead letters: items that cost too much, or that were rejected.
 
-use microqueue::keyspace::Transaction;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Transaction, Undecodable};
 use microqueue::{ItemId, Listed};
 
 use crate::dedupe::retire_dedupe;
 use crate::error::Result;
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
+use crate::record::{Failure, Record};
+
+/// A dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadLetter<T> {
+    /// The item.
+    pub id: ItemId,
+    /// What was enqueued, or why it does not decode.
+    pub value: Result<T, Undecodable>,
+    /// How often it failed. Zero, as the other numbers, if nothing of its record can be read.
+    pub attempts: u64,
+    /// With how many sessions it died.
+    pub deaths: u64,
+    /// How often it was granted.
+    pub deliveries: u64,
+    /// Why it is a dead letter, and since when.
+    pub failure: Option<Failure>,
+}
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Returns a page of the dead letters: up to `limit` behind the item `after`, or from the first on.
-    /// Each has its id, and its value or why that does not decode.
+    /// Returns a page of the dead letters: up to `limit` after the item `after`, or from the first on.
     ///
     /// # Conflicts
     /// Reads from `after` to the last one returned; to the end if the page is the last.
@@ -26,12 +44,26 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         tr: &impl Transaction,
         after: Option<ItemId>,
         limit: usize,
-    ) -> Result<Vec<Listed<T>>> {
-        self.page_of(&self.keys.dead, tr, after, limit).await
+    ) -> Result<Vec<DeadLetter<T>>> {
+        let part = &self.keys.dead;
+        let letters = part.items(tr, after, limit).await?.into_iter();
+        let letter = |listed: Listed<Record>| {
+            let none = Record::default();
+            let record = listed.value.as_ref().unwrap_or(&none);
+            DeadLetter {
+                id: listed.id,
+                attempts: record.attempts,
+                deaths: record.deaths,
+                deliveries: record.deliveries,
+                failure: record.failure.as_ref().map(Failure::from),
+                value: self.parse_listed(part, listed).value,
+            }
+        };
+        Ok(letters.map(letter).collect())
     }
 
-    /// Stages that a dead letter goes back to its place in the queue, with all its attempts. False:
-    /// there is no such dead letter.
+    /// Stages that a dead letter goes back to its place in the queue, with all its attempts and deaths. Its
+    /// last failure stays with it. False: there is no such dead letter.
     ///
     /// # Conflicts
     /// Reads the dead letter.
@@ -47,7 +79,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let Some(mut record) = keys.dead.get(tr, id).await? else {
             return Ok(false);
         };
-        record.attempts = 0;
+        record.begin_anew();
         keys.dead.remove(tr, id)?;
         keys.items.insert(tr, id, &record)?;
         keys.count(tr, Counter::Dead, -1);

@@ -13,14 +13,17 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub struct ConsumerOptions {
     pub(crate) time_limit: Duration,
     pub(crate) poll_interval: Duration,
+    pub(crate) backoff: Backoff,
 }
 
 impl Default for ConsumerOptions {
-    /// Five minutes for each delivery, and a look every second at what watches should have told.
+    /// Five minutes for each delivery, a look every second at what watches should have told, and the default
+    /// [`Backoff`].
     fn default() -> Self {
         Self {
             time_limit: Duration::from_secs(5 * 60),
             poll_interval: Duration::from_secs(1),
+            backoff: Backoff::default(),
         }
     }
 }
@@ -44,6 +47,13 @@ impl ConsumerOptions {
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval.max(SHORTEST);
+        self
+    }
+
+    /// Sets when an item that does not decode is tried again.
+    #[must_use]
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
         self
     }
 }

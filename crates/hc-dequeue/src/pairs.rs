@@ -9,7 +9,7 @@ use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subspace};
 
 use crate::error::Result;
-use crate::give_back::{GiveBack, Return, give_back};
+use crate::give_back::{GiveBack, Return, When, give_back};
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
 use crate::registry::fulfill::{TakeMode, fulfill, take, view_queue};
@@ -172,8 +172,9 @@ impl<D: Database> World<D> {
                 Step::Complete => {
                     let item = Return {
                         id: self.held,
-                        grant: 1,
+                        delivery: 1,
                         how: GiveBack::Completed,
+                        reason: None,
                     };
                     assert_eq!(give_back(tr, self.context(A), &[item]).await?, [true]);
                 }
@@ -221,19 +222,20 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
 #[tokio::test]
 async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
     let world = World::new(memory(), Scene::Items).await;
-    let resolve = async |grant, how| {
+    let resolve = async |delivery, how| {
         let mut tr = world.db.begin().unwrap();
         let item = Return {
             id: world.held,
-            grant,
+            delivery,
             how,
+            reason: None,
         };
         let given = give_back(&tr, world.context(A), &[item]).await.unwrap();
         tr.commit().await.unwrap();
         given == [true]
     };
     // It comes back, as the first one, and the same session takes it again.
-    assert!(resolve(1, GiveBack::Now).await);
+    assert!(resolve(1, GiveBack::Failed(When::Now)).await);
     world.commit(Step::Take(A)).await.unwrap();
     assert!(!resolve(1, GiveBack::Completed).await);
     // Of the session and the item alone, the late one could not be told.

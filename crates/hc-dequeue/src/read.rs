@@ -167,7 +167,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 
     /// Decodes the payload of a record that lies in a part of the queue.
-    fn parse_listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
+    pub(crate) fn parse_listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
         let Listed { id, value } = record;
         let value = value.and_then(|Record { payload, .. }| {
             let value = self.codec.decode(payload.clone());

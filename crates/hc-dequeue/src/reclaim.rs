@@ -17,7 +17,7 @@ use microqueue::keyspace::{
 };
 
 use crate::error::Result;
-use crate::give_back::{GiveBack, put};
+use crate::give_back::{GiveBack, When, put};
 use crate::keys::{Counter, Keys};
 use crate::record::{Part, Record, is_turn};
 use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
@@ -42,9 +42,12 @@ pub(crate) async fn return_items(
     settings: &Settings,
     session: SessionId,
 ) -> Result<usize> {
-    if keys.sessions.life(tr, session).await? != Some(Life::Dead) {
-        return Ok(0);
-    }
+    let how = match keys.sessions.life(tr, session).await? {
+        Some(Life::Dead) => GiveBack::Died,
+        // Its process ended it: no item has failed.
+        Some(Life::Ended) => GiveBack::Returned(When::Now),
+        Some(Life::Alive) | None => return Ok(0),
+    };
     let held = keys.held(session);
     let items = held
         .snapshot(tr, ITEMS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT)
@@ -53,13 +56,14 @@ pub(crate) async fn return_items(
         let rows = some_rows(tr, keys, session).await?;
         return put_back_grants(tr, keys, settings, &rows);
     }
-    for item in &items {
-        held.remove(tr, &item.id)?;
-        put(tr, keys, settings, &item.id, &item.value, GiveBack::Now)?;
+    let count = items.len();
+    for Item { id, value } in items {
+        held.remove(tr, &id)?;
+        put(tr, keys, settings, &id, value, how, None)?;
     }
-    keys.count(tr, Counter::Held, -(items.len() as i64));
+    keys.count(tr, Counter::Held, -(count as i64));
     keys.wake_all(tr);
-    Ok(items.len())
+    Ok(count)
 }
 
 /// Reads some of the rows of a session's grants, as many as come in one batch.
@@ -95,7 +99,9 @@ pub(crate) fn put_back_grants(
         // Before the clear: of a read conflict, what the transaction has written is left out.
         tr.add_conflict_key(ConflictKind::Read, row.key())?;
         tr.clear(row.key());
-        put(tr, keys, settings, &id, &value, GiveBack::Now)?;
+        // It was not handed out.
+        let how = GiveBack::Returned(When::Now);
+        put(tr, keys, settings, &id, value, how, None)?;
         count += 1;
     }
     keys.count(tr, Counter::Held, -(count as i64));
@@ -116,7 +122,7 @@ pub(crate) async fn remove_requests(
     keys: &Keys,
     session: SessionId,
 ) -> Result<()> {
-    if keys.sessions.life(tr, session).await? != Some(Life::Dead) {
+    if let Some(Life::Alive) | None = keys.sessions.life(tr, session).await? {
         return Ok(());
     }
     let (begin, end) = keys.grants(session);

@@ -1,17 +1,18 @@
 //! What the queue stores under its keys. The [schema](crate::keys) has the bytes.
 
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use microqueue::keyspace::codec::{Codec, DecodeError};
-use microqueue::keyspace::record::{self, Fields, push_short};
+use microqueue::keyspace::record::{self, Fields};
 use microqueue::keyspace::{self, Bytes, Result, Versionstamp, limits};
 use microqueue::{Item, ItemId};
 
 use crate::session::SessionId;
+use crate::wall::unix_time;
 
 /// The format number of all records.
 const FORMAT: u8 = 1;
-
-/// The bytes of a record without its dedupe id, its extension and its payload.
-const ENVELOPE_BYTES: usize = 23;
 
 /// What a grant adds to the record of an item.
 const PART_BYTES: usize = 23;
@@ -19,40 +20,135 @@ const PART_BYTES: usize = 23;
 /// The longest dedupe id.
 pub const MAX_DEDUPE_BYTES: usize = 255;
 
-/// The longest extension.
-const MAX_EXTENSION_BYTES: usize = 255;
+/// The longest text of a [`Failure`].
+pub const MAX_FAILURE_BYTES: usize = 500;
+
+/// How many bytes a field has beside its own: its tag and its length.
+const FIELD_BYTES: usize = 3;
+
+/// How many bytes of a record are kept free for fields of versions to come.
+const MAX_UNKNOWN_BYTES: usize = 1024;
+
+/// The largest envelope: what a record has beside its payload.
+const MAX_ENVELOPE_BYTES: usize = 2
+    + 4 * (FIELD_BYTES + 8)
+    + (FIELD_BYTES + 8 + MAX_FAILURE_BYTES)
+    + (FIELD_BYTES + Limits::BYTES)
+    + (FIELD_BYTES + MAX_DEDUPE_BYTES)
+    + MAX_UNKNOWN_BYTES;
 
 /// The largest payload: what a value may have, without what a grant adds to a record and without the
-/// largest envelope. An item keeps its envelope's size wherever it goes, so that what fits a grant fits
-/// every other place too, also with the fields of versions to come.
-pub const MAX_PAYLOAD_BYTES: usize =
-    limits::VALUE_BYTES - PART_BYTES - ENVELOPE_BYTES - MAX_DEDUPE_BYTES - MAX_EXTENSION_BYTES;
+/// largest envelope. So an item that fails, dies and waits fits every place that it may come to, also with
+/// the fields of versions to come.
+pub const MAX_PAYLOAD_BYTES: usize = limits::VALUE_BYTES - PART_BYTES - MAX_ENVELOPE_BYTES;
+
+/// The tags of the fields of a record.
+mod tag {
+    pub(super) const END: u8 = 0;
+    pub(super) const ENQUEUED: u8 = 1;
+    pub(super) const DELIVERIES: u8 = 2;
+    pub(super) const ATTEMPTS: u8 = 3;
+    pub(super) const DEATHS: u8 = 4;
+    pub(super) const FAILURE: u8 = 5;
+    pub(super) const LIMITS: u8 = 6;
+    pub(super) const DEDUPE: u8 = 7;
+}
 
 /// An item wherever it is: queued, delayed, held or dead.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Record {
-    pub(crate) attempts: u32,
-    pub(crate) grant: u64,
+    /// When it was enqueued first, by the wall clock.
     pub(crate) enqueued_millis: u64,
+    /// How often it was granted. A delivery is known by this number.
+    pub(crate) deliveries: u64,
+    /// How often it has failed since it was enqueued or redriven.
+    pub(crate) attempts: u64,
+    /// How many sessions have died with it since then.
+    pub(crate) deaths: u64,
+    /// Why it failed, went back, or became a dead letter last.
+    pub(crate) failure: Option<StoredFailure>,
+    /// What it may cost, where that differs from the queue's settings.
+    pub(crate) limits: Limits,
     /// Empty for none.
     pub(crate) dedupe: Bytes,
-    /// Fields of versions to come. No other module can name it, so that a record keeps it wherever
-    /// it goes.
-    extension: Bytes,
+    /// Fields of versions to come, as they are stored. No other module can name it, so that a record keeps it
+    /// wherever it goes.
+    unknown: Bytes,
     pub(crate) payload: Bytes,
+}
+
+/// Why an item failed, went back, or became a dead letter last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// When, by the wall clock of the process that found it.
+    pub time: SystemTime,
+    /// Why: the error of a handler with its causes, or what has happened to the delivery, up to 500 bytes.
+    pub reason: String,
+}
+
+impl From<&StoredFailure> for Failure {
+    fn from(failure: &StoredFailure) -> Self {
+        Self {
+            time: unix_time(failure.millis),
+            reason: failure.text.as_ref().to_owned(),
+        }
+    }
+}
+
+/// A failure as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredFailure {
+    pub(crate) millis: u64,
+    pub(crate) text: Arc<str>,
+}
+
+impl StoredFailure {
+    /// Returns a failure at a wall time. Of a long text the beginning is kept.
+    pub(crate) fn new(millis: u64, text: &str) -> Self {
+        let mut end = text.len().min(MAX_FAILURE_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = text[..end].into();
+        Self { millis, text }
+    }
+}
+
+/// What an item may cost, where that differs from the queue's settings. Zero: as in the settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Limits {
+    pub(crate) attempts: u32,
+    pub(crate) deaths: u32,
+    pub(crate) deliveries: u32,
+}
+
+impl Limits {
+    const BYTES: usize = 12;
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let limits = [self.attempts, self.deaths, self.deliveries];
+        for (part, limit) in bytes.chunks_mut(4).zip(limits) {
+            part.copy_from_slice(&limit.to_be_bytes());
+        }
+        bytes
+    }
 }
 
 impl Record {
     /// Returns the record of an item that has never been granted.
-    pub(crate) fn new(enqueued_millis: u64, dedupe: Bytes, payload: Bytes) -> Self {
+    pub(crate) fn new(enqueued_millis: u64, payload: Bytes) -> Self {
         Self {
-            attempts: 0,
-            grant: 0,
             enqueued_millis,
-            dedupe,
-            extension: Bytes::new(),
             payload,
+            ..Self::default()
         }
+    }
+
+    /// Forgets what the item has cost, but for the number by which a delivery is known.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.attempts, self.deaths) = (0, 0);
     }
 }
 
@@ -65,42 +161,124 @@ impl Codec<Record> for RecordCodec {
 
     fn encode(&self, record: &Record, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
         buffer.push(FORMAT);
-        buffer.extend_from_slice(&record.attempts.to_be_bytes());
-        buffer.extend_from_slice(&record.grant.to_be_bytes());
-        buffer.extend_from_slice(&record.enqueued_millis.to_be_bytes());
-        for field in [&record.dedupe, &record.extension] {
-            push_short(buffer, field).map_err(|reason| keyspace::Error::Encode {
-                codec: Self::NAME,
-                reason,
-            })?;
+        for (tag, number) in [
+            (tag::ENQUEUED, record.enqueued_millis),
+            (tag::DELIVERIES, record.deliveries),
+            (tag::ATTEMPTS, record.attempts),
+            (tag::DEATHS, record.deaths),
+        ] {
+            let bytes = number.to_be_bytes();
+            push_field(buffer, tag, &bytes[number.leading_zeros() as usize / 8..]);
         }
+        if let Some(StoredFailure { millis, text }) = &record.failure {
+            let bytes = [&millis.to_be_bytes(), text.as_bytes()].concat();
+            push_field(buffer, tag::FAILURE, &bytes);
+        }
+        if record.limits != Limits::default() {
+            push_field(buffer, tag::LIMITS, &record.limits.to_bytes());
+        }
+        push_field(buffer, tag::DEDUPE, &record.dedupe);
+        buffer.extend_from_slice(&record.unknown);
+        buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
         Ok(())
     }
 
     fn decode(&self, bytes: Bytes) -> Result<Record, DecodeError> {
-        let mut fields = Fields::new(&bytes);
-        let record = (|| {
-            fields.format(FORMAT)?;
-            let attempts = u32::from_be_bytes(fields.array()?);
-            let grant = u64::from_be_bytes(fields.array()?);
-            let enqueued_millis = u64::from_be_bytes(fields.array()?);
-            let dedupe = fields.short()?;
-            let extension = fields.short()?;
-            Ok(Record {
-                attempts,
-                grant,
-                enqueued_millis,
-                dedupe: bytes.slice_ref(dedupe),
-                extension: bytes.slice_ref(extension),
-                payload: bytes.slice_ref(fields.rest()),
-            })
-        })();
-        record.map_err(|reason| undecodable(Self::NAME, reason))
+        decode_record(&bytes).map_err(|reason| undecodable(Self::NAME, reason))
     }
 }
 
-/// Somebody's wish for items.
+/// Appends a field, unless it is empty.
+fn push_field(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        let length = u16::try_from(bytes.len()).expect("fields are shorter by far");
+        buffer.push(tag);
+        buffer.extend_from_slice(&length.to_be_bytes());
+        buffer.extend_from_slice(bytes);
+    }
+}
+
+fn decode_record(bytes: &Bytes) -> Result<Record, String> {
+    let mut fields = Fields::new(bytes);
+    fields.format(FORMAT)?;
+    let mut record = Record::default();
+    let (mut last, mut unknown_from) = (tag::END, None);
+    loop {
+        let begin = fields.rest();
+        let [tag] = fields.array()?;
+        if tag == tag::END {
+            if let Some(from) = unknown_from {
+                record.unknown = bytes.slice(from..bytes.len() - begin.len());
+            }
+            record.payload = bytes.slice_ref(fields.rest());
+            return Ok(record);
+        }
+        if tag <= last {
+            return Err(format!("field {tag} comes after field {last}"));
+        }
+        last = tag;
+        let length = u16::from_be_bytes(fields.array()?);
+        let field = fields.take(length.into())?;
+        if field.is_empty() {
+            return Err(format!("field {tag} is empty"));
+        }
+        match tag {
+            tag::ENQUEUED => record.enqueued_millis = number(field)?,
+            tag::DELIVERIES => record.deliveries = number(field)?,
+            tag::ATTEMPTS => record.attempts = number(field)?,
+            tag::DEATHS => record.deaths = number(field)?,
+            tag::FAILURE => record.failure = Some(failure(field)?),
+            tag::LIMITS => record.limits = item_limits(field)?,
+            tag::DEDUPE if field.len() > MAX_DEDUPE_BYTES => {
+                return Err(format!("a dedupe id of {} bytes", field.len()));
+            }
+            tag::DEDUPE => record.dedupe = bytes.slice_ref(field),
+            _ => {
+                unknown_from.get_or_insert(bytes.len() - begin.len());
+            }
+        }
+    }
+}
+
+/// Reads a number without leading zeros.
+fn number(field: &[u8]) -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    match bytes.len().checked_sub(field.len()) {
+        Some(zeros) if field[0] != 0 => bytes[zeros..].copy_from_slice(field),
+        _ => return Err("expected a number of 1 to 8 bytes without leading zeros".to_owned()),
+    }
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn failure(field: &[u8]) -> Result<StoredFailure, String> {
+    let mut fields = Fields::new(field);
+    let millis = fields.u64()?;
+    let text = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
+    match text.len() > MAX_FAILURE_BYTES {
+        true => Err(format!("a failure of {} bytes", text.len())),
+        false => Ok(StoredFailure {
+            millis,
+            text: text.into(),
+        }),
+    }
+}
+
+fn item_limits(field: &[u8]) -> Result<Limits, String> {
+    let mut fields = Fields::new(field);
+    let limits = Limits {
+        attempts: fields.u32()?,
+        deaths: fields.u32()?,
+        deliveries: fields.u32()?,
+    };
+    fields.end()?;
+    match limits == Limits::default() {
+        true => Err("expected limits that differ from the queue's".to_owned()),
+        false => Ok(limits),
+    }
+}
+
+/// What a session wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) session: SessionId,
@@ -194,11 +372,18 @@ mod tests {
 
     fn record() -> Record {
         Record {
+            enqueued_millis: 0x0104,
+            deliveries: 3,
             attempts: 2,
-            grant: 3,
-            enqueued_millis: 4,
+            deaths: 1,
+            failure: Some(StoredFailure::new(9, "no")),
+            limits: Limits {
+                attempts: 5,
+                deaths: 6,
+                deliveries: 7,
+            },
             dedupe: Bytes::from_static(b"id"),
-            extension: Bytes::from_static(b"new"),
+            unknown: Bytes::from_static(b"\x09\0\x03new\xff\0\x01x"),
             payload: Bytes::from_static(b"payload"),
         }
     }
@@ -211,18 +396,61 @@ mod tests {
 
     #[test]
     fn a_record_has_the_bytes_of_the_schema() {
-        let mut expected = vec![1, 0, 0, 0, 2];
-        expected.extend([0, 0, 0, 0, 0, 0, 0, 3]);
-        expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
-        expected.extend(b"\x02id\x03newpayload");
+        let expected = [
+            &[1][..],
+            &[1, 0, 2, 1, 4],
+            &[2, 0, 1, 3],
+            &[3, 0, 1, 2],
+            &[4, 0, 1, 1],
+            b"\x05\0\x0a\0\0\0\0\0\0\0\x09no",
+            &[6, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
+            b"\x07\0\x02id",
+            b"\x09\0\x03new\xff\0\x01x",
+            b"\0payload",
+        ]
+        .concat();
         assert_eq!(encoded(&record()), expected);
         assert_eq!(RecordCodec.decode(expected.into()).unwrap(), record());
 
-        let new = Record::new(4, Bytes::new(), Bytes::from_static(b"payload"));
-        let mut expected = vec![1];
-        expected.extend([0; 4 + 8 + 7]);
-        expected.extend(b"\x04\0\0payload");
-        assert_eq!(encoded(&new), expected);
+        let new = Record::new(4, Bytes::from_static(b"payload"));
+        assert_eq!(encoded(&new), b"\x01\x01\0\x01\x04\0payload");
+    }
+
+    #[test]
+    fn a_record_that_is_not_as_it_is_written_is_refused() {
+        let reasons: [(&[u8], &str); 9] = [
+            (&[1, 2, 0, 1, 1, 1, 0, 1, 1, 0], "comes after"),
+            (&[1, 2, 0, 1, 1, 2, 0, 1, 1, 0], "comes after"),
+            (&[1, 2, 0, 0, 0], "is empty"),
+            (&[1, 2, 0, 2, 0, 1, 0], "leading zeros"),
+            (&[1, 2, 0, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0], "leading zeros"),
+            (&[1, 5, 0, 1, 0, 0], "early"),
+            (&[1, 5, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0], "utf-8"),
+            (
+                &[1, 6, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                "differ",
+            ),
+            (
+                &[1, 6, 0, 13, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                "left over",
+            ),
+        ];
+        for (bytes, reason) in reasons {
+            let error = RecordCodec
+                .decode(Bytes::copy_from_slice(bytes))
+                .unwrap_err();
+            assert!(error.reason.contains(reason), "{error}: not {reason}");
+        }
+        let long = [&[1, 5, 1, 253][..], &[b'a'; 509], &[0]].concat();
+        assert!(RecordCodec.decode(long.into()).is_err());
+    }
+
+    #[test]
+    fn of_a_long_failure_the_beginning_is_kept() {
+        let text = format!("a{}", "\u{e4}".repeat(MAX_FAILURE_BYTES));
+        let failure = StoredFailure::new(1, &text);
+        assert_eq!(failure.text.len(), MAX_FAILURE_BYTES - 1);
+        assert!(text.starts_with(&*failure.text));
     }
 
     #[test]
@@ -327,12 +555,20 @@ mod tests {
 
     #[test]
     fn the_largest_item_fills_a_value() {
+        let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
+        let unknown = [&[200, 3, 253][..], &vec![0; unknown]].concat();
         let record = Record {
+            enqueued_millis: u64::MAX,
+            deliveries: u64::MAX,
+            attempts: u64::MAX,
+            deaths: u64::MAX,
+            failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
             dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
-            extension: vec![0; MAX_EXTENSION_BYTES].into(),
+            unknown: unknown.into(),
             payload: vec![0; MAX_PAYLOAD_BYTES].into(),
             ..record()
         };
+        assert_eq!(RecordCodec.decode(encoded(&record).into()).unwrap(), record);
         let id = ItemId::Commit {
             versionstamp: Versionstamp::INCOMPLETE,
             call: 0,

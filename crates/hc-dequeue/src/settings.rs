@@ -6,6 +6,8 @@ use std::time::Duration;
 use microqueue::keyspace::recipe::StoredSettings;
 use microqueue::keyspace::record::{Fields, push_millis};
 
+use crate::record::{Limits, Record};
+
 /// The shortest lease: three heartbeats of ten milliseconds.
 pub const MIN_LEASE: Duration = Duration::from_millis(30);
 
@@ -24,15 +26,19 @@ pub const MIN_LEASE: Duration = Duration::from_millis(30);
 pub struct Settings {
     pub(crate) lease: Duration,
     pub(crate) max_attempts: u32,
+    pub(crate) max_deaths: u32,
+    pub(crate) max_deliveries: u32,
     pub(crate) dedupe_retention: Duration,
 }
 
 impl Default for Settings {
-    /// A lease of ten seconds, ten attempts, and no retention of dedupe ids.
+    /// A lease of ten seconds, ten attempts, five deaths, 10,000 deliveries, and no retention of dedupe ids.
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(10),
             max_attempts: 10,
+            max_deaths: 5,
+            max_deliveries: 10_000,
             dedupe_retention: Duration::ZERO,
         }
     }
@@ -61,6 +67,21 @@ impl Settings {
         self
     }
 
+    /// Sets with how many sessions an item may die before it becomes a dead letter. Zero is as good as one.
+    #[must_use]
+    pub fn max_deaths(mut self, deaths: u32) -> Self {
+        self.max_deaths = deaths;
+        self
+    }
+
+    /// Sets how often an item may be granted in all before it becomes a dead letter: the end of every loop
+    /// that nothing else counts, such as an item that is snoozed for good. Zero is as good as one.
+    #[must_use]
+    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.max_deliveries = deliveries;
+        self
+    }
+
     /// Sets how long a dedupe id goes on refusing repetitions after its item was completed.
     #[must_use]
     pub fn dedupe_retention(mut self, retention: Duration) -> Self {
@@ -80,10 +101,33 @@ impl Settings {
         self.max_attempts
     }
 
+    /// Returns with how many sessions an item may die before it becomes a dead letter.
+    #[must_use]
+    pub fn get_max_deaths(&self) -> u32 {
+        self.max_deaths
+    }
+
+    /// Returns how often an item may be granted in all before it becomes a dead letter.
+    #[must_use]
+    pub fn get_max_deliveries(&self) -> u32 {
+        self.max_deliveries
+    }
+
     /// Returns how long a dedupe id goes on refusing repetitions after its item was completed.
     #[must_use]
     pub fn get_dedupe_retention(&self) -> Duration {
         self.dedupe_retention
+    }
+
+    /// Returns what an item may cost.
+    pub(crate) fn limits_of(&self, record: &Record) -> Limits {
+        let own = record.limits;
+        let limit = |own, settings| if own == 0 { settings } else { own };
+        Limits {
+            attempts: limit(own.attempts, self.max_attempts),
+            deaths: limit(own.deaths, self.max_deaths),
+            deliveries: limit(own.deliveries, self.max_deliveries),
+        }
     }
 }
 
@@ -102,12 +146,14 @@ impl fmt::Display for SettingsRecord {
         let Settings {
             lease,
             max_attempts,
+            max_deaths,
+            max_deliveries,
             dedupe_retention,
         } = self.settings;
         write!(
             f,
-            "a lease of {lease:?}, at most {max_attempts} attempts, dedupe ids kept for \
-             {dedupe_retention:?}, and the codec {}",
+            "a lease of {lease:?}, at most {max_attempts} attempts, {max_deaths} deaths and \
+             {max_deliveries} deliveries, dedupe ids kept for {dedupe_retention:?}, and the codec {}",
             self.codec
         )
     }
@@ -118,7 +164,14 @@ impl StoredSettings for SettingsRecord {
 
     fn write(&self, record: &mut Vec<u8>) {
         push_millis(record, self.settings.lease);
-        record.extend_from_slice(&self.settings.max_attempts.to_be_bytes());
+        let settings = &self.settings;
+        for limit in [
+            settings.max_attempts,
+            settings.max_deaths,
+            settings.max_deliveries,
+        ] {
+            record.extend_from_slice(&limit.to_be_bytes());
+        }
         push_millis(record, self.settings.dedupe_retention);
         record.extend_from_slice(self.codec.as_bytes());
     }
@@ -127,6 +180,8 @@ impl StoredSettings for SettingsRecord {
         let settings = Settings {
             lease: fields.millis()?,
             max_attempts: fields.u32()?,
+            max_deaths: fields.u32()?,
+            max_deliveries: fields.u32()?,
             dedupe_retention: fields.millis()?,
         };
         let codec = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
@@ -144,11 +199,14 @@ mod tests {
         let settings = Settings {
             lease: Duration::from_millis(2),
             max_attempts: 3,
+            max_deaths: 5,
+            max_deliveries: 6,
             dedupe_retention: Duration::from_millis(4),
         };
         let codec = "codec".to_owned();
         let stored = SettingsRecord { settings, codec };
-        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
+        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2];
+        expected.extend([0, 0, 0, 3, 0, 0, 0, 5, 0, 0, 0, 6]);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
         expected.extend(b"codec");
         assert_eq!(stored.encode(), expected);

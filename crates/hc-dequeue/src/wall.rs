@@ -1,6 +1,6 @@
 //! Wall time, by which items are delayed and dedupe ids expire: milliseconds since the Unix epoch.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microqueue::keyspace::Environment;
 use microqueue::keyspace::record::millis;
@@ -13,4 +13,9 @@ pub(crate) fn wall_millis(env: &Environment) -> u64 {
 /// Returns a time in milliseconds since the Unix epoch, zero if it is before.
 pub(crate) fn unix_millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, millis)
+}
+
+/// Returns the time that is so many milliseconds after the Unix epoch.
+pub(crate) fn unix_time(millis: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(millis)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::error::{chain, panic_message};
+use microqueue::keyspace::error::panic_message;
 use microqueue::keyspace::{Database, Environment, Runner};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,8 +15,10 @@ use tracing::Instrument;
 
 use crate::consumer::Consumer;
 use crate::delivery::Delivery;
-use crate::error::{BoxError, Error, Result};
+use crate::error::{Error, Result};
+use crate::give_back::GiveBack;
 use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
+use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
 
 /// How many handlers work at the same time, unless told otherwise.
@@ -24,12 +26,14 @@ const CONCURRENCY: usize = 16;
 
 /// Handles the items of a queue until it is shut down.
 ///
-/// The handler gets each delivery, and what it returns decides what becomes of the item:
+/// The handler gets each delivery, and the [`Outcome`] that it returns decides what becomes of the item:
 ///
-/// - `Ok`: it is completed, unless the handler has acknowledged it in a transaction of its own. The
-///   worker's acknowledgement goes into the transaction that takes the next items.
-/// - `Err`, or a panic: it is tried again later, see [`Backoff`]. After
+/// - `Done`, or `Ok(())`: it is completed, unless the handler has acknowledged it in a transaction of its own.
+///   The worker's acknowledgement goes into the transaction that takes the next items.
+/// - `Retry`, an `Err`, or a panic: it is tried again later, see [`Backoff`]. After
 ///   [`Settings::max_attempts`](crate::Settings::max_attempts) attempts it is a dead letter.
+/// - `Snooze`: it is put off, which costs it nothing.
+/// - `Discard`: it is a dead letter.
 /// - If the delivery is [lost](Delivery::lost), because its time is over or the session died, the
 ///   handler's future is dropped and another session gets the item. So a handler that hangs
 ///   costs its slot for as long as the time limit. One that blocks its thread cannot be stopped, but what it
@@ -67,7 +71,7 @@ where
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub async fn work<D, F, Fut, E>(
+    pub async fn work<D, F, Fut, R>(
         &self,
         runner: &Runner<D>,
         options: WorkerOptions,
@@ -76,13 +80,14 @@ where
     where
         D: Database,
         F: Fn(Arc<Delivery<T>>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<BoxError> + Send + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: Into<Outcome> + Send + 'static,
     {
         let default = ConsumerOptions::default();
         let consumer = ConsumerOptions {
             time_limit: options.time_limit_or(default.time_limit),
             poll_interval: options.poll_interval_or(default.poll_interval),
+            backoff: options.backoff_or(default.backoff),
         };
         let consumer = self.consumer(runner, consumer).await?;
         let handler = Arc::new(handler);
@@ -92,7 +97,7 @@ where
             let slot = HandlerSlot {
                 consumer: consumer.clone(),
                 handler: handler.clone(),
-                backoff: options.backoff_or(Backoff::default()),
+                backoff: options.backoff_or(default.backoff),
                 env: runner.environment().clone(),
                 stopped: stop.subscribe(),
             };
@@ -144,12 +149,12 @@ struct HandlerSlot<T, F> {
     stopped: watch::Receiver<bool>,
 }
 
-impl<T, F, Fut, E> HandlerSlot<T, F>
+impl<T, F, Fut, R> HandlerSlot<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(Arc<Delivery<T>>) -> Fut,
-    Fut: Future<Output = Result<(), E>>,
-    E: Into<BoxError>,
+    Fut: Future<Output = R>,
+    R: Into<Outcome>,
 {
     async fn work(mut self) {
         loop {
@@ -172,7 +177,7 @@ where
         // The call itself may panic as well as its future.
         let handle = async { (self.handler)(delivery.clone()).await };
         let span =
-            tracing::debug_span!("handler", id = ?delivery.id(), attempts = delivery.attempts());
+            tracing::debug_span!("handler", id = ?delivery.id(), attempt = delivery.attempt());
         let handle = handle.instrument(span);
         let handled = tokio::select! {
             handled = AssertUnwindSafe(handle).catch_unwind() => handled,
@@ -181,13 +186,32 @@ where
                 return;
             }
         };
-        let problem = match handled {
-            Ok(Ok(())) => return delivery.finish(),
-            Ok(Err(error)) => chain(&*error.into()).to_string(),
-            Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
-        };
-        let delay = self.backoff.after(delivery.attempts(), &self.env);
-        tracing::warn!(id = ?delivery.id(), problem, ?delay, "a handler failed");
-        delivery.fail(delay);
+        let outcome = handled.map_or_else(
+            |panic| Outcome::retry(format!("it panicked: {}", panic_message(&*panic))),
+            Into::into,
+        );
+        self.resolve(&delivery, outcome);
+    }
+
+    /// Does with an item what its handler says.
+    fn resolve(&self, delivery: &Delivery<T>, outcome: Outcome) {
+        let id = delivery.id();
+        match outcome {
+            Outcome::Done => delivery.finish(),
+            Outcome::Snooze(delay) => {
+                delivery.come_back(GiveBack::Returned(delivery.after(delay)), None);
+            }
+            Outcome::Retry { after, reason } => {
+                let failures = u32::try_from(delivery.attempt()).unwrap_or(u32::MAX);
+                let delay = after.unwrap_or_else(|| self.backoff.after(failures, &self.env));
+                tracing::warn!(?id, reason, ?delay, "a handler failed");
+                let how = GiveBack::Failed(delivery.after(delay));
+                delivery.come_back(how, Some(&reason));
+            }
+            Outcome::Discard { reason } => {
+                tracing::warn!(?id, reason, "a handler has discarded an item");
+                delivery.come_back(GiveBack::Rejected, Some(&reason));
+            }
+        }
     }
 }

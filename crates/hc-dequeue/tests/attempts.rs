@@ -37,7 +37,7 @@ async fn world(store: &TestStore) -> World {
 async fn is_untouched(world: &World) {
     let consumer = world.consumer().await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    assert_eq!((*delivery.value(), delivery.attempts()), (7, 1));
+    assert_eq!((*delivery.value(), delivery.attempt()), (7, 1));
     world.ack(&delivery).await.unwrap();
     assert_eq!(world.stats().await.dead, 0);
     world.check().await;
@@ -53,7 +53,7 @@ async fn is_dead(world: &World) {
 async fn long_job(world: &World) -> Worker<u64> {
     let (begun, mut begins) = mpsc::unbounded_channel();
     let handler = move |delivery: Arc<Delivery<u64>>| {
-        begun.send(delivery.attempts()).unwrap();
+        begun.send(delivery.attempt()).unwrap();
         async move {
             let _held = delivery;
             pending::<Result<(), String>>().await
@@ -88,7 +88,7 @@ async fn a_consumer_that_is_shut_down_costs_no_attempt(store: TestStore) {
     for restart in 0..RESTARTS {
         let consumer = world.consumer().await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-        assert_eq!(delivery.attempts(), 1);
+        assert_eq!(delivery.attempt(), 1);
         let ended = consumer.shut_down(Duration::ZERO);
         // With the delivery in hand, or dropped meanwhile.
         if restart % 2 == 0 {
@@ -118,7 +118,7 @@ async fn a_snooze_is_no_attempt(store: TestStore) {
     let consumer = world.consumer().await;
     for _ in 0..RESTARTS {
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-        assert_eq!(delivery.attempts(), 1);
+        assert_eq!(delivery.attempt(), 1);
         delivery.snooze(Duration::from_millis(1)).await.unwrap();
         let stats = world.stats().await;
         assert_eq!((stats.dead, stats.delayed + stats.queued), (0, 1));
@@ -134,7 +134,10 @@ async fn a_failure_is_an_attempt(store: TestStore) {
         let delivery = consumer.dequeue().await.unwrap().unwrap();
         match way {
             0 => delivery.nack().await.unwrap(),
-            1 => delivery.retry_after(Duration::ZERO).await.unwrap(),
+            1 => delivery
+                .retry_after(Duration::ZERO, "not now")
+                .await
+                .unwrap(),
             _ => drop(delivery),
         }
         assert!(consumer.dequeue().await.unwrap().is_none());

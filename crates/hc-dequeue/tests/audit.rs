@@ -28,9 +28,9 @@ async fn world_in_use(store: &TestStore) -> (World, Delivery<u64>, Consumer<u64>
     world.enqueue(0..5).await;
     let held = consumer.dequeue().await.unwrap().unwrap();
     let dead = consumer.dequeue().await.unwrap().unwrap();
-    dead.reject().await.unwrap();
+    dead.reject("no good").await.unwrap();
     let delayed = consumer.dequeue().await.unwrap().unwrap();
-    delayed.retry_after(common::LONG).await.unwrap();
+    delayed.retry_after(common::LONG, "not now").await.unwrap();
     (world, held, consumer)
 }
 

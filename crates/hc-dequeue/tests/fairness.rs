@@ -81,8 +81,11 @@ async fn what_comes_back_comes_first(store: TestStore) {
         ids.push(delivery.id());
     }
     ids.sort_unstable();
-    third.reject().await.unwrap();
-    second.retry_after(Duration::from_millis(1)).await.unwrap();
+    third.reject("no good").await.unwrap();
+    second
+        .retry_after(Duration::from_millis(1), "not now")
+        .await
+        .unwrap();
     first.nack().await.unwrap();
     let queue = &world.queue;
     let redrive = |tr| async move {

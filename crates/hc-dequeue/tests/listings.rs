@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::World;
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, Listed};
-use hc_dequeue::{Error, HighContentionQueue, Result, Settings};
+use hc_dequeue::{DeadLetter, Error, HighContentionQueue, Result, Settings};
 use keyspace::{Isolation, KeyValue, RangeQuery, Transaction, Tx, Undecodable, read_all};
 
 conformance::on_every_store!(
@@ -42,7 +42,7 @@ async fn world(store: &TestStore) -> World {
     world.enqueue([0, 1, 2]).await;
     let consumer = world.consumer().await;
     let first = consumer.dequeue().await.unwrap().unwrap();
-    first.reject().await.unwrap();
+    first.reject("no good").await.unwrap();
     consumer.shut_down(Duration::ZERO).await.unwrap();
     world
 }
@@ -61,7 +61,9 @@ where
         assert_eq!(queue.peek(&tr).await?.as_ref(), items.first());
         Ok::<_, Error>((items, queue.dead_letters(&tr, None, 10).await?))
     };
-    world.runner.run(list).await
+    let (items, letters) = world.runner.run(list).await?;
+    let listed = |DeadLetter { id, value, .. }| Listed { id, value };
+    Ok((items, letters.into_iter().map(listed).collect()))
 }
 
 #[track_caller]

@@ -46,7 +46,7 @@ async fn gauges_say_how_things_stand(store: TestStore) {
     let held = consumer.dequeue_batch(2).await.unwrap();
     let reject_one = async || {
         let delivery = consumer.dequeue().await.unwrap().unwrap();
-        delivery.reject().await.unwrap();
+        delivery.reject("no good").await.unwrap();
     };
     reject_one().await;
     let depth_held_dead = |depth, held, dead| {

@@ -49,7 +49,7 @@ async fn items_are_delivered_in_order_and_acknowledged(store: TestStore) {
     let before = Environment::system().wall();
     for value in 1..=3 {
         let delivery = consumer.dequeue().await.unwrap().unwrap();
-        assert_eq!((*delivery.value(), delivery.attempts()), (value, 1));
+        assert_eq!((*delivery.value(), delivery.attempt()), (value, 1));
         assert!(delivery.enqueued() <= before + LONG && delivery.enqueued() + LONG >= before);
         assert_eq!(world.stats().await.held, 1);
         world.ack(&delivery).await.unwrap();
@@ -66,10 +66,10 @@ async fn a_delivery_that_is_dropped_or_refused_comes_first_again(store: TestStor
     world.enqueue([1, 2]).await;
     drop(consumer.dequeue().await.unwrap().unwrap());
     let again = consumer.dequeue().await.unwrap().unwrap();
-    assert_eq!((*again.value(), again.attempts()), (1, 2));
+    assert_eq!((*again.value(), again.attempt()), (1, 2));
     again.nack().await.unwrap();
     let again = consumer.dequeue().await.unwrap().unwrap();
-    assert_eq!((*again.value(), again.attempts()), (1, 3));
+    assert_eq!((*again.value(), again.attempt()), (1, 3));
     world.ack(&again).await.unwrap();
     assert!(matches!(
         again.nack().await.unwrap_err(),
@@ -94,10 +94,10 @@ async fn a_delivery_can_come_back_later(store: TestStore) {
         let wait = Duration::from_millis(20);
         match attempts {
             1 => other.snooze(wait).await.unwrap(),
-            _ => other.retry_after(wait).await.unwrap(),
+            _ => other.retry_after(wait, "not now").await.unwrap(),
         }
         other = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-        assert_eq!((*other.value(), other.attempts()), (2, attempts));
+        assert_eq!((*other.value(), other.attempt()), (2, attempts));
         assert_ne!(other.id(), id);
     }
     drop(other);
@@ -113,7 +113,7 @@ async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
     late.lost().await;
     assert!(late.is_lost() && late.keep_alive().is_err());
     let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    assert_eq!((*again.value(), again.attempts()), (1, 2));
+    assert_eq!((*again.value(), again.attempt()), (1, 2));
     let refused = world.ack(&late).await.unwrap_err();
     assert!(matches!(refused, Error::DeliveryLost { .. }));
     drop((late, again));
@@ -136,7 +136,7 @@ async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStor
         .await;
     assert!(!again.is_lost());
     world.ack(&again).await.unwrap();
-    assert_eq!(again.attempts(), 2);
+    assert_eq!(again.attempt(), 2);
     world.check().await;
 }
 
@@ -162,7 +162,7 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
         delivery.nack().await.unwrap();
     }
     let second = consumer.dequeue().await.unwrap().unwrap();
-    second.reject().await.unwrap();
+    second.reject("no good").await.unwrap();
     assert!(consumer.dequeue().await.unwrap().is_none());
 
     let (queue, runner) = (&world.queue, &world.runner);
@@ -176,7 +176,7 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
     assert!(runner.run(redrive).await.unwrap());
     assert!(!runner.run(redrive).await.unwrap());
     let again = consumer.dequeue().await.unwrap().unwrap();
-    assert_eq!((again.id(), again.attempts()), (*id, 1));
+    assert_eq!((again.id(), again.attempt()), (*id, 1));
     world.ack(&again).await.unwrap();
 
     let id = &dead[1].id;
@@ -251,12 +251,12 @@ async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     assert!(is_repeated(&once).await, "while it is held");
     delivery
-        .retry_after(Duration::from_millis(1))
+        .retry_after(Duration::from_millis(1), "not now")
         .await
         .unwrap();
     assert!(is_repeated(&once).await, "while it is delayed");
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    assert_eq!(delivery.attempts(), 2);
+    assert_eq!(delivery.attempt(), 2);
     delivery.nack().await.unwrap();
     assert_eq!(world.stats().await.dead, 1);
     assert!(is_repeated(&once).await, "while it is dead");
@@ -280,7 +280,7 @@ async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
     let _ = world.enqueue_with(1, &once).await.unwrap();
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     let id = &delivery.id();
-    delivery.reject().await.unwrap();
+    delivery.reject("no good").await.unwrap();
     let repeated = world.enqueue_with(1, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
 
@@ -513,7 +513,7 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     world.runner.run(enqueue).await.unwrap();
     let held = consumer.dequeue().await.unwrap().unwrap();
     let dead = consumer.dequeue().await.unwrap().unwrap();
-    dead.reject().await.unwrap();
+    dead.reject("no good").await.unwrap();
     assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 1_599);
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed), (0, 0));

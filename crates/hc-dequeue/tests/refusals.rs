@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use common::{LONG, World, open};
 use conformance::stores::TestStore;
-use hc_dequeue::microqueue::ItemId;
 use hc_dequeue::{
-    ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
+    Backoff, ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
     MAX_PAYLOAD_BYTES, Settings,
 };
 use keyspace::codec::{Bincode, Raw};
@@ -26,7 +25,7 @@ conformance::on_every_store!(
     a_payload_of_exactly_the_limit_goes_everywhere,
     more_than_a_transaction_holds_comes_back_in_several,
     a_record_of_a_newer_format_is_refused_and_stays,
-    what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped,
+    what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped,
 );
 
 async fn nothing_and_too_much_are_refused(store: TestStore) {
@@ -145,8 +144,8 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let next = || async { consumer.dequeue_within(LONG).await.unwrap().unwrap() };
     next().await.nack().await.unwrap();
     let delay = Duration::from_millis(1);
-    next().await.retry_after(delay).await.unwrap();
-    next().await.reject().await.unwrap();
+    next().await.retry_after(delay, "not now").await.unwrap();
+    next().await.reject("no good").await.unwrap();
     let redrive = |tr| async move {
         let dead = queue.dead_letters(&tr, None, 1).await?;
         queue.redrive(&tr, &dead[0].id).await
@@ -254,13 +253,13 @@ async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
     world.check().await;
 }
 
-async fn what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped(store: TestStore) {
+async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(store: TestStore) {
     let subspace = store.root.subspace(&"queue");
     let runner = store.runner();
     // A codec that does not tell of what type its bytes are.
     type Names = HighContentionQueue<String, Bincode>;
     type Numbers = HighContentionQueue<u64, Bincode>;
-    let settings = Settings::default();
+    let settings = Settings::new().max_attempts(2);
     let names = &Names::open(&runner, subspace.clone(), settings.clone())
         .await
         .unwrap();
@@ -273,18 +272,26 @@ async fn what_does_not_decode_becomes_a_dead_letter_also_if_it_is_popped(store: 
     runner.run(enqueue).await.unwrap();
     // The same codec and another type: of the names, a number is what is in an empty one alone.
     let numbers = Numbers::open(&runner, subspace, settings).await.unwrap();
-    let options = ConsumerOptions::default();
+    let soon = Duration::from_millis(1);
+    let options = ConsumerOptions::new().backoff(Backoff::new(soon, soon));
     let consumer = numbers.consumer(&runner, options).await.unwrap();
     let popped = consumer.pop_within(LONG).await.unwrap().unwrap();
     assert_eq!(popped.value, 0);
     let delivered = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!(*delivered.value(), 0);
     delivered.complete().await.unwrap();
-    // It gets an answer once the last one has gone to the dead letters.
-    assert!(consumer.pop().await.unwrap().is_none());
+    // While it waits, the others are tried again, and fail again.
+    tokio::select! {
+        idle = numbers.wait_idle(&runner) => idle.unwrap(),
+        popped = consumer.pop_within(LONG) => panic!("{popped:?}"),
+    }
     let letters = |tr| async move { names.dead_letters(&tr, None, 10).await };
-    let dead = runner.run(letters).await.unwrap();
-    assert_eq!(dead.len(), 2);
-    assert!(matches!(dead[0].id, ItemId::Commit { .. }));
+    let letters = runner.run(letters).await.unwrap();
+    assert_eq!(letters.len(), 2);
+    for letter in letters {
+        assert_eq!(letter.value.unwrap(), "ten bytes.");
+        assert_eq!((letter.attempts, letter.deliveries), (2, 2));
+        assert!(letter.failure.unwrap().reason.contains("Bincode"));
+    }
     assert!(numbers.audit(&runner).await.unwrap().is_clean());
 }

@@ -18,7 +18,10 @@ conformance::on_every_store!(what_a_newer_version_has_added_goes_wherever_the_it
 
 /// The payloads of the items with what their version has added: this one nothing, the
 /// newer one as little and as much as there may be.
-const ITEMS: [(u8, &[u8]); 4] = [(0, &[]), (1, &[7]), (2, &[]), (3, &[9; 255])];
+const ITEMS: [(u8, &[u8]); 4] = [(0, &[]), (1, &[7]), (2, &[]), (3, &[9; 1000])];
+
+/// The tag of the field that the newer version has added.
+const NEW: u8 = 99;
 
 /// Enqueues as the newer version does, with the payload as the dedupe id.
 async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
@@ -26,16 +29,10 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     let items = &MicroQueue::<Bytes, Raw>::new(queue.subspace(&"i"));
     let counter = &queue.pack(&("c", "queued"));
     let dedupe = &queue.pack(&("k", &[payload][..]));
-    let record = &[
-        // Format, attempts, grant number, wall time.
-        &[1][..],
-        &[0; 4 + 8 + 8],
-        &[1, payload],
-        &[extension.len() as u8],
-        extension,
-        &[payload],
-    ]
-    .concat();
+    let length = &(extension.len() as u16).to_be_bytes()[..];
+    let dedupe_id = &[7, 0, 1, payload][..];
+    // Format, dedupe id, what is new, end, payload.
+    let record = &[&[1], dedupe_id, &[NEW], length, extension, &[0, payload]].concat();
     let enqueue = world.runner.run(|tr| async move {
         let record = Bytes::copy_from_slice(record);
         items.enqueue(&tr, &record).await?;
@@ -46,16 +43,20 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     enqueue.await.unwrap();
 }
 
-/// Returns the extension and the payload of a record.
+/// Returns what a record has of the new field, and its payload.
 fn read(record: &[u8]) -> (&[u8], u8) {
-    fn short(bytes: &[u8]) -> (&[u8], &[u8]) {
-        bytes[1..].split_at(bytes[0].into())
+    // Microqueue's format, and its own.
+    let (mut rest, mut extension) = (&record[2..], &[][..]);
+    while rest[0] != 0 {
+        let length = u16::from_be_bytes([rest[1], rest[2]]).into();
+        let (field, next) = rest[3..].split_at(length);
+        if rest[0] == NEW {
+            extension = field;
+        }
+        rest = next;
     }
-    // Microqueue's format, format, attempts, grant number, wall time.
-    let (_dedupe, rest) = short(&record[1 + 1 + 4 + 8 + 8..]);
-    let (extension, payload) = short(rest);
-    assert_eq!(payload.len(), 1);
-    (extension, payload[0])
+    assert_eq!(rest.len(), 2);
+    (extension, rest[1])
 }
 
 /// The items lie in these parts of the queue, in the order of the payloads, with what was added to
@@ -119,7 +120,7 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
 
     for delivery in consumer.dequeue_batch(4).await.unwrap() {
         delivery
-            .retry_after(Duration::from_millis(1))
+            .retry_after(Duration::from_millis(1), "not now")
             .await
             .unwrap();
     }
@@ -134,14 +135,14 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
 
     held.extend(consumer.dequeue_batch(3).await.unwrap());
     for delivery in held {
-        delivery.reject().await.unwrap();
+        delivery.reject("no good").await.unwrap();
     }
     are_in(&world, ["d"; 4]).await;
     redrive_all(&world).await;
     are_in(&world, ["i"; 4]).await;
 
     for delivery in consumer.dequeue_batch(4).await.unwrap() {
-        delivery.reject().await.unwrap();
+        delivery.reject("no good").await.unwrap();
     }
     // Two sessions wait, and the first fulfills both requests.
     let another = world.consumer().await;

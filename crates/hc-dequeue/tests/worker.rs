@@ -84,8 +84,8 @@ async fn what_fails_or_panics_is_tried_again_and_then_a_dead_letter(store: TestS
     let handler = move |delivery: Arc<Delivery<u64>>| {
         let seen = seen.clone();
         async move {
-            seen.send((*delivery.value(), delivery.attempts())).unwrap();
-            match (*delivery.value(), delivery.attempts()) {
+            seen.send((*delivery.value(), delivery.attempt())).unwrap();
+            match (*delivery.value(), delivery.attempt()) {
                 (0, _) => Handled::Err("no".to_owned()),
                 (1, _) => panic!("no"),
                 (_, 1) => Handled::Err("not yet".to_owned()),

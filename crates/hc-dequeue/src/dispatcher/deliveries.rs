@@ -31,8 +31,8 @@ impl Deliveries {
     }
 
     /// Forgets a delivery. The item may have been delivered again since.
-    pub(super) fn forget(&mut self, id: &ItemId, grant: u64) {
-        if self.out.get(id).is_some_and(|out| out.grant == grant) {
+    pub(super) fn forget(&mut self, id: &ItemId, delivery: u64) {
+        if self.out.get(id).is_some_and(|out| out.delivery == delivery) {
             self.out.remove(id);
         }
     }

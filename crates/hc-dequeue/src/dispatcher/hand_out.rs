@@ -4,16 +4,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
-use microqueue::keyspace::Database;
-use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::record::millis;
+use microqueue::keyspace::{Bytes, Database};
 use microqueue::{Item, ItemId};
 
 use super::Dispatcher;
 use crate::command::Reply;
 use crate::delivery::{Delivery, DeliveryState, Out};
-use crate::give_back::GiveBack;
+use crate::give_back::{GiveBack, When};
 use crate::record::Record;
 use crate::registry::Granted;
+use crate::wall::wall_millis;
+
+/// What becomes of an item that was not handed out.
+const RETURNED: GiveBack = GiveBack::Returned(When::Now);
 
 impl<T, D, C> Dispatcher<T, D, C>
 where
@@ -21,8 +26,8 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Gives items to those who want them, in their order. An item that does not decode becomes a dead
-    /// letter.
+    /// Gives items to the consumers that want them, in their order. An item that does not decode has
+    /// failed.
     pub(super) fn hand_out(&mut self, granted: Vec<Granted<T>>) {
         self.metrics.dequeues.increment(granted.len() as u64);
         let (mut popped, mut held) = (VecDeque::new(), VecDeque::new());
@@ -31,11 +36,7 @@ where
             match item.value {
                 Ok(value) if item.is_popped => popped.push_back(Item { id, value }),
                 Ok(value) => held.push_back((id, record, value)),
-                Err(error) => {
-                    let queue = &self.keys().queue;
-                    tracing::error!(%queue, ?id, %error, "an item becomes a dead letter");
-                    self.return_later(id, record.grant, GiveBack::Dead);
-                }
+                Err(error) => self.undecodable(id, &record, &error),
             }
         }
         for want in std::mem::take(&mut self.wants) {
@@ -60,9 +61,9 @@ where
                     let deliveries = items.into_iter().filter_map(|item| self.deliver(item));
                     if let Err(Ok(unseen)) = reply.send(Ok(deliveries.collect())) {
                         for delivery in unseen {
-                            let (id, grant) = delivery.disown();
-                            self.deliveries.forget(&id, grant);
-                            self.return_later(id, grant, GiveBack::Uncounted);
+                            let (id, delivery) = delivery.disown();
+                            self.deliveries.forget(&id, delivery);
+                            self.return_later(id, delivery, RETURNED, None);
                         }
                     }
                 }
@@ -70,21 +71,35 @@ where
             }
         }
         for (id, record, _) in held {
-            self.return_later(id, record.grant, GiveBack::Uncounted);
+            self.return_later(id, record.deliveries, RETURNED, None);
         }
     }
 
-    fn deliver(&mut self, (id, record, value): (ItemId, Record, T)) -> Option<Delivery<T>> {
+    /// Gives back an item that does not decode, as any other that has failed: a process that can read it may
+    /// come.
+    fn undecodable(&mut self, id: ItemId, record: &Record, error: &DecodeError) {
+        let queue = &self.keys().queue;
+        tracing::error!(%queue, ?id, %error, "an item does not decode");
+        let env = &self.keys().env;
+        let failures = u32::try_from(record.attempts + 1).unwrap_or(u32::MAX);
+        let delay = self.options.backoff.after(failures, env);
+        let ready = wall_millis(env).saturating_add(millis(delay));
+        let how = GiveBack::Failed(When::At(ready));
+        self.return_later(id, record.deliveries, how, Some(&error.to_string()));
+    }
+
+    fn deliver(&mut self, (id, mut record, value): (ItemId, Record, T)) -> Option<Delivery<T>> {
         // None: the last consumer is gone, and the session ends with all that it holds.
         let commands = self.sender.upgrade()?;
         let deadline = self.now().saturating_add(self.options.time_limit);
-        let out = Arc::new(Out::new(record.grant, deadline));
+        // The value has what is of use of it.
+        record.payload = Bytes::new();
+        let out = Arc::new(Out::new(record.deliveries, deadline));
         self.deliveries.insert(id, out.clone());
         Some(Delivery {
             id,
             value,
-            attempts: record.attempts,
-            enqueued_millis: record.enqueued_millis,
+            record,
             out,
             session: self.session(),
             shared: self.shared.clone(),

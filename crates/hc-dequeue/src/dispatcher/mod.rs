@@ -42,7 +42,7 @@ use self::upkeep::Upkeep;
 use crate::command::{Command, Reply, Want};
 use crate::delivery::{Delivery, Shared};
 use crate::error::{Error, Result};
-use crate::give_back::{GiveBack, Return};
+use crate::give_back::{GiveBack, Return, When};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::ConsumerOptions;
@@ -264,10 +264,10 @@ where
             Command::Want(want) if self.closing.is_some() => want.fail(self.shut_down()),
             Command::Want(want) => self.wants.push_back(want),
             Command::GiveBack { item, done } => {
-                self.deliveries.forget(&item.id, item.grant);
+                self.deliveries.forget(&item.id, item.delivery);
                 self.returns.push((item, done));
             }
-            Command::Forget { id, grant } => self.deliveries.forget(&id, grant),
+            Command::Forget { id, delivery } => self.deliveries.forget(&id, delivery),
             Command::ShutDown { grace, done } => self.begin_to_close(grace, done),
         }
     }
@@ -307,19 +307,30 @@ where
         for (id, out) in self.deliveries.take_over(now) {
             out.lose();
             self.metrics.lost.increment(1);
-            self.return_later(id, out.grant, GiveBack::Now);
+            self.return_later(
+                id,
+                out.delivery,
+                GiveBack::Failed(When::Now),
+                Some("its time was over"),
+            );
         }
     }
 
-    fn return_later(&mut self, id: ItemId, grant: u64, how: GiveBack) {
-        self.returns.push((Return { id, grant, how }, None));
+    fn return_later(&mut self, id: ItemId, delivery: u64, how: GiveBack, reason: Option<&str>) {
+        let item = Return {
+            id,
+            delivery,
+            how,
+            reason: reason.map(Into::into),
+        };
+        self.returns.push((item, None));
     }
 
     /// Returns the items that the next transaction gives back. Those that take items do, too: a caller that
     /// completes an item and wants the next one needs one commit for both.
     pub(super) fn next_returns(&self) -> Vec<Return> {
         let next = self.returns.iter().take(ITEMS_PER_FULFILLMENT);
-        next.map(|(item, _)| *item).collect()
+        next.map(|(item, _)| item.clone()).collect()
     }
 
     /// Notes what became of the [next returns](Self::next_returns), and tells who asked for it.

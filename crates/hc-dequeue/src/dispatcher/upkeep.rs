@@ -11,7 +11,7 @@ use super::Dispatcher;
 use crate::command::Command;
 use crate::dedupe::expire_dedupe;
 use crate::error::Result;
-use crate::give_back::{GiveBack, Return};
+use crate::give_back::{GiveBack, Return, When};
 use crate::policy::{Event, Step};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
@@ -145,7 +145,12 @@ where
         for item in held {
             let returns = |(returned, _): &(Return, _)| returned.id == item.id;
             if !self.deliveries.contains(&item.id) && !self.returns.iter().any(returns) {
-                self.return_later(item.id, item.value.grant, GiveBack::Now);
+                self.return_later(
+                    item.id,
+                    item.value.deliveries,
+                    GiveBack::Failed(When::Now),
+                    Some("its acknowledgement was not committed"),
+                );
             }
         }
         Ok(())
@@ -157,7 +162,8 @@ where
         let held = |tr| async move { held_after(&tr, keys, session, None).await };
         let (held, _) = self.runner.run(held).await?;
         for item in &held {
-            self.return_later(item.id, item.value.grant, GiveBack::Uncounted);
+            let how = GiveBack::Returned(When::Now);
+            self.return_later(item.id, item.value.deliveries, how, None);
         }
         while !self.returns.is_empty() {
             self.give_back().await?;

@@ -360,8 +360,7 @@ fn grant_own<T>(
     let mut granted = Vec::new();
     for (pop, mut item) in pop_flags(context.demand).zip(items.take(limit)) {
         context.keys.items.remove(tr, &item.id)?;
-        item.value.attempts += 1;
-        item.value.grant += 1;
+        item.value.deliveries += 1;
         let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
             complete(tr, context.keys, context.settings, &item.record);
@@ -389,8 +388,7 @@ fn grant(
     let mut granted: Vec<_> = items.collect();
     for item in &mut granted {
         keys.items.remove(tr, &item.id)?;
-        item.value.attempts += 1;
-        item.value.grant += 1;
+        item.value.deliveries += 1;
     }
     let count = granted.len();
     answer(tr, keys, request.session, id, granted)?;

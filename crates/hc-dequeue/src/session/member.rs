@@ -168,13 +168,13 @@ impl<D: Database> Member<D> {
         Ok(dead)
     }
 
-    /// Declares the session dead, as its first step to an end.
+    /// Ends the session, so that what it holds is returned.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// The session is dead or alive.
+    /// The session has ended or is alive.
     pub async fn retire(&self) -> Result<()> {
         let (sessions, session) = (&self.sessions, self.id);
         let retire = |tr| async move { sessions.retire(&tr, session).await };

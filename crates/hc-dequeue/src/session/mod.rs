@@ -1,13 +1,13 @@
 //! Sessions: who may hold something, and how others know that it lives.
 //!
 //! ```text
-//! (sessions, "s", session) = format 01, then 01 alive or 00 dead
+//! (sessions, "s", session) = format 01, then 00 dead, 01 alive or 02 ended
 //! (sessions, "b", session) = heartbeat: versionstamp
 //!
 //! session   tuple byte string: 16 random bytes
 //! ```
 //!
-//! A session is alive from its opening until another session, or itself at its end, declares it dead.
+//! A session is alive from its opening until it ends, or another session declares it dead.
 //! A transaction that grants it something reads that state serializably; the heartbeat lies under another
 //! key, so that it makes no grant fail. Nothing reads wall time: a heartbeat is judged by a
 //! [`VersionClock`](microqueue::keyspace::VersionClock), so that no session is lost because the store was
@@ -57,19 +57,27 @@ impl fmt::Display for SessionId {
 pub enum Life {
     /// It may.
     Alive,
-    /// Never again: what it held is being returned.
+    /// Never again, since it showed no sign of life: what it held is being returned.
     Dead,
+    /// Never again, since its process has ended it: what it held is being returned.
+    Ended,
 }
 
 impl Life {
     pub(crate) fn encode(self) -> [u8; 2] {
-        [FORMAT, u8::from(self == Self::Alive)]
+        let state = match self {
+            Self::Dead => 0,
+            Self::Alive => 1,
+            Self::Ended => 2,
+        };
+        [FORMAT, state]
     }
 
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
         match value {
             [FORMAT, 1] => Ok(Self::Alive),
             [FORMAT, 0] => Ok(Self::Dead),
+            [FORMAT, 2] => Ok(Self::Ended),
             _ => Err(keyspace::Error::corrupt(key, "expected a session's state")),
         }
     }
@@ -229,8 +237,8 @@ impl Sessions {
         rows.iter().map(heartbeat).collect()
     }
 
-    /// Finds the sessions, except the caller's own, that are dead or have shown no sign of life after
-    /// `version_ago`; without a version, those that are dead.
+    /// Finds the sessions, except the caller's own, that are dead or ended, or have shown no sign of life
+    /// after `version_ago`; without a version, those that are dead or ended.
     ///
     /// # Conflicts
     /// Reads by snapshot: what it finds is judged again in the step that acts on it.
@@ -247,7 +255,7 @@ impl Sessions {
         version_ago: Option<i64>,
     ) -> Result<Census> {
         let (sessions, heartbeats) = try_join!(self.all(tr), self.heartbeats(tr))?;
-        let dead = sessions.iter().filter(|(_, life)| *life == Life::Dead);
+        let dead = sessions.iter().filter(|(_, life)| *life != Life::Alive);
         let silent = (heartbeats.iter())
             .filter(|(_, version)| version_ago.is_some_and(|ago| *version <= ago));
         let dead = dead.map(|(session, _)| *session);
@@ -262,8 +270,8 @@ impl Sessions {
         Ok(Census { suspects, living })
     }
 
-    /// Declares a session dead that has shown no sign of life after `version_ago`. False: it has, or
-    /// it is gone.
+    /// Declares a session dead that has shown no sign of life after `version_ago`, unless it has ended. False:
+    /// it has shown one, or it is gone.
     ///
     /// # Conflicts
     /// Reads the session's heartbeat and its state.
@@ -282,7 +290,7 @@ impl Sessions {
         let key = self.heartbeat(session);
         let heartbeat = tr.get(&key, Isolation::Serializable);
         match self.life(tr, session).await? {
-            Some(Life::Dead) => return Ok(true),
+            Some(Life::Dead | Life::Ended) => return Ok(true),
             None => {
                 // A heartbeat without a session is what is left of a session that was removed.
                 heartbeat.await?;
@@ -301,7 +309,7 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Declares one's own session dead, if it is not yet.
+    /// Ends one's own session, unless it was declared dead.
     ///
     /// # Conflicts
     /// Reads the session's state.
@@ -313,7 +321,7 @@ impl Sessions {
     /// The change is staged last: dropping the future before it is done stages nothing.
     pub async fn retire(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
         if self.life(tr, session).await? == Some(Life::Alive) {
-            tr.set(&self.state(session), &Life::Dead.encode());
+            tr.set(&self.state(session), &Life::Ended.encode());
         }
         Ok(())
     }
@@ -371,10 +379,10 @@ mod tests {
         for asked in [&[3, 4, 9][..], &[3, 4, 6, 9, 12, 59], &[200, 201, 202, 203]] {
             // Some that nobody asks for, too, and some that do not exist.
             for name in (0..60).step_by(3) {
-                let life = if name % 2 == 0 {
-                    Life::Alive
-                } else {
-                    Life::Dead
+                let life = match name % 4 {
+                    0 | 2 => Life::Alive,
+                    1 => Life::Dead,
+                    _ => Life::Ended,
                 };
                 lives.insert(name, life);
                 set_life(&store, &sessions, named(name), life).await;
@@ -416,11 +424,12 @@ mod tests {
         assert_eq!(sessions.parse_session("s", &key(b"s")).unwrap(), session);
         assert!(sessions.parse_session("s", b"Q").is_err());
         assert!(sessions.parse_session("b", b"Q\x02b\0\x01\x07\0").is_err());
-        for (life, bytes) in [(Life::Alive, [1, 1]), (Life::Dead, [1, 0])] {
+        for (life, state) in [(Life::Dead, 0), (Life::Alive, 1), (Life::Ended, 2)] {
+            let bytes = [1, state];
             assert_eq!(life.encode(), bytes);
             assert_eq!(Life::decode(b"key", &bytes).unwrap(), life);
         }
-        for state in [&b""[..], &[1], &[1, 2], &[2, 1], &[1, 1, 1]] {
+        for state in [&b""[..], &[1], &[1, 3], &[2, 1], &[1, 1, 1]] {
             assert!(Life::decode(b"key", state).is_err());
         }
     }

@@ -226,9 +226,9 @@ impl Player {
             1 => drop(tokio::spawn(async move { delivery.nack().await })),
             2 => {
                 let delay = Duration::from_millis(self.rng.random_range(0..30));
-                drop(tokio::spawn(
-                    async move { delivery.retry_after(delay).await },
-                ));
+                drop(tokio::spawn(async move {
+                    delivery.retry_after(delay, "not now").await
+                }));
             }
             3 => {
                 let delay = Duration::from_millis(self.rng.random_range(0..30));

@@ -216,6 +216,6 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     slow.set_latency(LEASE / 2);
     let heir = queue.consumer(&runner, options).await.unwrap();
     let delivery = heir.dequeue_within(1000 * LEASE).await.unwrap().unwrap();
-    assert_eq!((*delivery.value(), delivery.attempts()), (7, 2));
+    assert_eq!((*delivery.value(), delivery.deaths()), (7, 1));
     assert_eq!(held.id(), delivery.id());
 }
