@@ -4,7 +4,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    ConflictKind, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx,
+    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx,
 };
 
 use crate::dedupe::retire_dedupe;
@@ -72,7 +72,7 @@ async fn remove_waiting(
     let mut removed = 0;
     for item in items.iter().filter(|item| is_of(&item.id, until)) {
         keys.items.remove(tr, &item.id)?;
-        retire_dedupe(tr, keys, settings, &item.value);
+        retire_dedupe(tr, keys, settings, &item.id, &item.value);
         removed += 1;
     }
     keys.count(tr, Counter::Queued, -removed);
@@ -96,11 +96,11 @@ async fn remove_delayed(
     let page = tr.get_range(&page, Isolation::Snapshot).await?;
     let mut removed = 0;
     for row in &page.rows {
-        let item = keys.delayed(keys.parse_ready(row)?).decode(row)?;
+        let ready = keys.parse_ready(row)?;
+        let item = keys.delayed(ready).decode(row)?;
         if is_of(&item.id, until) {
-            tr.add_conflict_key(ConflictKind::Read, row.key())?;
-            tr.clear(row.key());
-            retire_dedupe(tr, keys, settings, &item.value);
+            keys.undelay(tr, ready, &item.id)?;
+            retire_dedupe(tr, keys, settings, &item.id, &item.value);
             removed += 1;
         }
     }

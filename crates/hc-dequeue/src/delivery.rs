@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::command::{Command, wait_for_answer};
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return, When};
+use crate::item_ref::ItemRef;
 use crate::keys::{Counter, Keys};
 use crate::record::{Failure, MAX_FAILURE_BYTES, Record};
 use crate::registry::fulfill::complete;
@@ -28,7 +29,18 @@ pub(crate) struct Out {
     pub(crate) delivery: u64,
     /// When the delivery's time is over, by the environment's clock.
     deadline: Mutex<Duration>,
-    lost: watch::Sender<bool>,
+    fate: watch::Sender<Fate>,
+}
+
+/// What has become of a delivery that is out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fate {
+    /// The item is held.
+    Held,
+    /// It is held, and is not to be handled any more.
+    Cancelled,
+    /// It is not held any more.
+    Lost,
 }
 
 impl Out {
@@ -36,7 +48,7 @@ impl Out {
         Self {
             delivery,
             deadline: Mutex::new(deadline),
-            lost: watch::Sender::new(false),
+            fate: watch::Sender::new(Fate::Held),
         }
     }
 
@@ -51,7 +63,12 @@ impl Out {
     }
 
     pub(crate) fn lose(&self) {
-        self.lost.send_replace(true);
+        self.fate.send_replace(Fate::Lost);
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.fate
+            .send_modify(|fate| *fate = Fate::Cancelled.max(*fate));
     }
 }
 
@@ -120,6 +137,12 @@ impl<T> Delivery<T> {
         self.id
     }
 
+    /// Returns a reference to the item, for an application to keep.
+    #[must_use]
+    pub fn item_ref(&self) -> ItemRef {
+        ItemRef::new(&self.shared.keys, self.id)
+    }
+
     /// Returns what was enqueued.
     #[must_use]
     pub fn value(&self) -> &T {
@@ -165,8 +188,8 @@ impl<T> Delivery<T> {
     /// Reads and writes the item's key, which nobody else does while it is held.
     ///
     /// # Errors
-    /// [`Error::DeliveryLost`] if the item is not held by this delivery any more: the transaction
-    /// must not commit.
+    /// [`Error::DeliveryLost`] if the item is not held by this delivery any more, and [`Error::Cancelled`] if
+    /// it was cancelled meanwhile: the transaction must not commit.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -176,9 +199,12 @@ impl<T> Delivery<T> {
         let record = held.get(tr, &self.id).await?;
         let record = record.filter(|record| record.deliveries == self.out.delivery);
         let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
+        if record.cancelled_millis != 0 {
+            return Err(Error::Cancelled { id: self.id });
+        }
         held.remove(tr, &self.id)?;
         keys.count(tr, Counter::Held, -1);
-        complete(tr, keys, settings, &record);
+        complete(tr, keys, settings, &self.id, &record);
         self.state
             .store(DeliveryState::Acknowledged as u8, Ordering::Relaxed);
         Ok(())
@@ -304,15 +330,35 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// Changes nothing.
     pub async fn lost(&self) {
-        let mut lost = self.out.lost.subscribe();
+        self.until(Fate::Lost).await;
+    }
+
+    /// Waits until the item is [cancelled](crate::HighContentionQueue::cancel), or the delivery lost. A
+    /// dispatcher that has nothing else to do learns of a cancellation at once, another one with its next
+    /// heartbeat.
+    ///
+    /// # Cancel safety
+    /// Changes nothing.
+    pub async fn cancelled(&self) {
+        self.until(Fate::Cancelled).await;
+    }
+
+    /// Returns whether the item was cancelled or the delivery lost, as far as this process knows.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        *self.out.fate.borrow() >= Fate::Cancelled
+    }
+
+    async fn until(&self, least: Fate) {
+        let mut fate = self.out.fate.subscribe();
         // The sender lives as long as this delivery.
-        let _ = lost.wait_for(|lost| *lost).await;
+        let _ = fate.wait_for(|fate| *fate >= least).await;
     }
 
     /// Returns whether the delivery is lost, as far as this process knows.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        *self.out.lost.borrow()
+        *self.out.fate.borrow() == Fate::Lost
     }
 
     async fn resolve(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {

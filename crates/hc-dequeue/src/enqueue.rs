@@ -5,11 +5,14 @@ use std::time::{Duration, SystemTime};
 use microqueue::StagedId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::record::millis;
-use microqueue::keyspace::{Bytes, Transaction};
+use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
+use crate::change::{place, remove};
 use crate::counters::read_counter;
-use crate::dedupe::is_repeated;
+use crate::dedupe::{Repeated, claim, holder, repeated};
 use crate::error::{Error, Result};
+use crate::find::{Spot, find};
+use crate::item_ref::{ItemRef, StagedRef};
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
 use crate::record::{Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record};
@@ -29,6 +32,7 @@ pub struct Enqueue {
     ready: Option<Ready>,
     dedupe: Bytes,
     is_deduped: bool,
+    on_repeat: OnRepeat,
     max_depth: Option<u64>,
     limits: Limits,
 }
@@ -71,6 +75,13 @@ impl Enqueue {
         self
     }
 
+    /// Sets what is done if an item with the same dedupe id is there.
+    #[must_use]
+    pub fn on_repeat(mut self, on_repeat: OnRepeat) -> Self {
+        self.on_repeat = on_repeat;
+        self
+    }
+
     /// Gives the item a number of attempts of its own, in the place of the
     /// [queue's](crate::Settings::max_attempts). Zero leaves the queue's.
     #[must_use]
@@ -104,13 +115,32 @@ impl Enqueue {
     }
 }
 
+/// What an enqueue does if an item with the same dedupe id is there.
+///
+/// An item that a session holds cannot be changed. In its place another item is enqueued, which takes over the
+/// id. A dead letter that is replaced goes back to the queue, with all its attempts and deaths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnRepeat {
+    /// Nothing: the first one stays as it is.
+    #[default]
+    Keep,
+    /// It gets the new value, and keeps its place and its time.
+    Replace,
+    /// It gets the new value and the new time, so that a burst of enqueues becomes one item after the last of
+    /// them (*debounce*).
+    Debounce,
+}
+
 /// What became of an enqueue with options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum Enqueued {
     /// The item is staged; the commit completes its id.
-    Staged(StagedId),
+    Staged(StagedRef),
+    /// An item with the same dedupe id was there, and it is staged that it gets the new value.
+    Replaced(ItemRef),
     /// An item with the same dedupe id is there already, and nothing was staged.
     Repeated,
 }
@@ -128,7 +158,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Dropping the future before it is ready stages nothing.
     ///
     /// [`Encode`]: microqueue::keyspace::Error::Encode
-    pub async fn enqueue(&self, tr: &impl Transaction, value: &T) -> Result<StagedId> {
+    pub async fn enqueue(&self, tr: &impl Transaction, value: &T) -> Result<StagedRef> {
         let staged = self.enqueue_all(tr, std::slice::from_ref(value)).await?;
         Ok(staged[0])
     }
@@ -143,7 +173,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
-    pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedId>> {
+    pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedRef>> {
         let records: Vec<_> = values
             .iter()
             .map(|value| self.record(value))
@@ -153,7 +183,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             self.keys.count(tr, Counter::Queued, staged.len() as i64);
             self.keys.wake_all(tr);
         }
-        Ok(staged)
+        let staged = staged.into_iter();
+        Ok(staged.map(|id| StagedRef::new(&self.keys, id)).collect())
     }
 
     /// Stages an item in the way that the options say.
@@ -184,8 +215,25 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let mut record = self.record(value)?;
         record.dedupe = dedupe.clone();
         record.limits = options.limits;
-        if options.is_deduped && is_repeated(tr, &self.keys, dedupe).await? {
-            return Ok(Enqueued::Repeated);
+        let now = wall_millis(&self.keys.env);
+        let ready = match options.ready {
+            None => None,
+            Some(Ready::At(time)) => Some(unix_millis(time)),
+            Some(Ready::After(delay)) => Some(now.saturating_add(millis(delay))),
+        };
+        let ready = ready.filter(|ready| *ready > now);
+        if options.is_deduped {
+            match repeated(tr, &self.keys, dedupe).await? {
+                Some(Repeated::IsThere) => {
+                    let replaced = self.replace_deduped(tr, &record, ready, options.on_repeat);
+                    if let Some(enqueued) = replaced.await? {
+                        return Ok(enqueued);
+                    }
+                }
+                Some(Repeated::WasDone) => return Ok(Enqueued::Repeated),
+                None => {}
+            }
+            record.token = Some(self.keys.env.random_bytes());
         }
         if let Some(limit) = options.max_depth {
             // Safe as a snapshot read: the limit may be passed by what is enqueued meanwhile.
@@ -198,31 +246,77 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 });
             }
         }
-        let now = wall_millis(&self.keys.env);
-        let ready = match options.ready {
-            None => None,
-            Some(Ready::At(time)) => Some(unix_millis(time)),
-            Some(Ready::After(delay)) => Some(now.saturating_add(millis(delay))),
-        };
-        let staged = match ready.filter(|ready| *ready > now) {
-            Some(ready) => {
-                self.keys.count(tr, Counter::Delayed, 1);
-                self.keys.delayed(ready).enqueue(tr, &record).await?
-            }
-            None => {
-                self.keys.count(tr, Counter::Queued, 1);
-                self.keys.items.enqueue(tr, &record).await?
-            }
-        };
-        if options.is_deduped {
-            tr.set(&self.keys.dedupe(dedupe), &0_u64.to_be_bytes());
+        let staged = self.stage(tr, &record, ready).await?;
+        if let Some(token) = record.token {
+            claim(tr, &self.keys, dedupe, token, staged);
         }
-        // Also for a delayed item: who sleeps has to learn when it is due.
+        // Also for a delayed item: sessions that sleep have to learn when it is due.
         self.keys.wake_all(tr);
-        Ok(Enqueued::Staged(staged))
+        Ok(Enqueued::Staged(StagedRef::new(&self.keys, staged)))
     }
 
-    fn record(&self, value: &T) -> Result<Record> {
+    /// Stages a new item.
+    async fn stage(
+        &self,
+        tr: &impl Transaction,
+        record: &Record,
+        ready: Option<u64>,
+    ) -> Result<StagedId> {
+        let keys = &self.keys;
+        let Some(ready) = ready else {
+            keys.count(tr, Counter::Queued, 1);
+            return Ok(keys.items.enqueue(tr, record).await?);
+        };
+        let staged = keys.delayed(ready).enqueue(tr, record).await?;
+        keys.count(tr, Counter::Delayed, 1);
+        let pointer = staged.key_template_in(&keys.pointers());
+        let pointer = pointer.expect("parts of a queue are in commit order");
+        let ready = ready.to_be_bytes();
+        tr.atomic(MutationOp::SetVersionstampedKey, &pointer, &ready);
+        Ok(staged)
+    }
+
+    /// Does with the item that has the dedupe id what is asked for. `None`: a session holds it, and another
+    /// item is to be enqueued, which takes over the id.
+    async fn replace_deduped(
+        &self,
+        tr: &impl Transaction,
+        new: &Record,
+        ready: Option<u64>,
+        on_repeat: OnRepeat,
+    ) -> Result<Option<Enqueued>> {
+        if on_repeat == OnRepeat::Keep {
+            return Ok(Some(Enqueued::Repeated));
+        }
+        let keys = &self.keys;
+        let Some(id) = holder(tr, keys, &new.dedupe).await? else {
+            return Ok(None);
+        };
+        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+            return Ok(None);
+        };
+        record.payload = new.payload.clone();
+        match spot {
+            Spot::Held(_) | Spot::Granted { .. } => return Ok(None),
+            Spot::Queued if on_repeat == OnRepeat::Replace => {
+                keys.items.insert(tr, &id, &record)?;
+            }
+            Spot::Delayed(ready) if on_repeat == OnRepeat::Replace => {
+                keys.delayed(ready).insert(tr, &id, &record)?;
+            }
+            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
+                if matches!(spot, Spot::Dead) {
+                    record.begin_anew();
+                }
+                remove(tr, keys, &id, &spot)?;
+                place(tr, keys, &id, &record, ready)?;
+            }
+        }
+        Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
+    }
+
+    /// Encodes a value that fits everywhere.
+    pub(crate) fn encode(&self, value: &T) -> Result<Bytes> {
         let mut payload = Vec::new();
         self.codec.encode(value, &mut payload)?;
         if payload.len() > MAX_PAYLOAD_BYTES {
@@ -232,7 +326,11 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 limit: MAX_PAYLOAD_BYTES,
             });
         }
+        Ok(payload.into())
+    }
+
+    fn record(&self, value: &T) -> Result<Record> {
         let enqueued_millis = wall_millis(&self.keys.env);
-        Ok(Record::new(enqueued_millis, payload.into()))
+        Ok(Record::new(enqueued_millis, self.encode(value)?))
     }
 }

@@ -74,6 +74,28 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The bytes or the text of a reference to an item are none.
+    #[error("malformed reference to an item: {reason}")]
+    MalformedRef {
+        /// What is wrong with them.
+        reason: String,
+    },
+
+    /// The reference is to an item of another queue. Nothing was read or staged.
+    #[error("the reference is to an item of another queue than `{queue}`")]
+    ForeignRef {
+        /// The subspace of the queue that was asked.
+        queue: Subspace,
+    },
+
+    /// The item was cancelled while this delivery held it. The transaction must not commit what was done for
+    /// the delivery.
+    #[error("item {id:?} was cancelled")]
+    Cancelled {
+        /// The item.
+        id: ItemId,
+    },
+
     /// The dedupe id is empty or too long. Nothing was staged.
     #[error("dedupe id of {bytes} bytes: it has from 1 to {limit}")]
     DedupeId {

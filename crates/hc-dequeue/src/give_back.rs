@@ -8,6 +8,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Environment, Transaction};
 
+use crate::change::end_cancelled;
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
 use crate::record::{Record, StoredFailure};
@@ -51,11 +52,22 @@ pub(crate) struct Return {
     pub(crate) reason: Option<Arc<str>>,
 }
 
+/// What became of an item that was to be given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// It goes where it was to go.
+    Back,
+    /// It was cancelled meanwhile, and leaves the queue.
+    Cancelled,
+    /// The session does not hold it by this delivery any more.
+    Lost,
+}
+
 /// How many items to be given back are read at the same time.
 const RETURNS_AT_ONCE: usize = 32;
 
 /// Stages that items which a session holds by these grants go where they go, the first of them as far
-/// as fits a transaction. Returns for each whether it does.
+/// as fits a transaction. Returns what becomes of each.
 ///
 /// # Conflicts
 /// Reads each item.
@@ -63,7 +75,7 @@ pub(crate) async fn give_back<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
     returns: &[Return],
-) -> Result<Vec<bool>> {
+) -> Result<Vec<Given>> {
     let (keys, settings) = (context.keys, context.settings);
     let held = &keys.held(context.session);
     let mut given = Vec::with_capacity(returns.len());
@@ -80,7 +92,11 @@ pub(crate) async fn give_back<T>(
             // An item may be named twice: its time was over as it was dropped. The first word counts.
             let is_first = met.insert(item.id);
             let record = record.filter(|record| is_first && record.deliveries == item.delivery);
-            given.push(record.is_some());
+            given.push(match &record {
+                None => Given::Lost,
+                Some(record) if record.cancelled_millis != 0 => Given::Cancelled,
+                Some(_) => Given::Back,
+            });
             if let Some(record) = record {
                 held.remove(tr, &item.id)?;
                 keys.count(tr, Counter::Held, -1);
@@ -107,8 +123,12 @@ pub(crate) fn put(
     how: GiveBack,
     reason: Option<&str>,
 ) -> Result<()> {
+    if record.cancelled_millis != 0 {
+        end_cancelled(tr, keys, settings, id, &record);
+        return Ok(());
+    }
     if how == GiveBack::Completed {
-        complete(tr, keys, settings, &record);
+        complete(tr, keys, settings, id, &record);
         return Ok(());
     }
     let counter = match judge(&mut record, how, reason, settings, &keys.env) {
@@ -117,7 +137,7 @@ pub(crate) fn put(
             Counter::Dead
         }
         Place::Delayed(ready) => {
-            keys.delayed(ready).insert(tr, id, &record)?;
+            keys.delay(tr, ready, id, &record)?;
             Counter::Delayed
         }
         Place::Queued => {

@@ -10,21 +10,27 @@
 //! (queue, "t", ready, id)              = record of an item that is delayed
 //! (queue, "h", session, id)            = record of an item that a session holds
 //! (queue, "d", id)                     = record of a dead letter
-//! (queue, "k", dedupe)                 = until: wall time in milliseconds, 8 bytes, big-endian; 0
-//!                                        while the item is queued, delayed, held or dead
+//! (queue, "o", id)                     = ready of an item that is delayed: 8 bytes, big-endian
+//! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead
+//! (queue, "n", dedupe)                 = id of the item, while the row above is there: versionstamp,
+//!                                        call in 8 bytes, big-endian
+//! (queue, "y", dedupe)                 = until when the id of an item that is done refuses others: wall
+//!                                        time in milliseconds, 8 bytes, big-endian
 //! (queue, "r", id)                     = request
 //! (queue, "g", session, id of request, number)
 //!                                      = part of a grant: an item that the session holds, too, and
 //!                                        has not collected yet
 //! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended
 //! (queue, "b", session)                = heartbeat: versionstamp
+//! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has
+//!                                        cancelled an item which the session holds
 //!
 //! id        two tuple elements: versionstamp, call; of an item that of its first enqueue, for good
 //! ready     tuple integer: wall time in milliseconds since the Unix epoch
 //! session   tuple byte string: 16 random bytes
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
 //! number    tuple integer: 0 for the first item of the grant
-//! name      tuple string: "queued", "delayed", "held", "dead", "completed"
+//! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled"
 //!
 //! record    01 (microqueue's format), then
 //!     0       format, 01
@@ -36,7 +42,9 @@
 //!         05  last failure: its wall time in milliseconds in 8 bytes, then up to 500 bytes of UTF-8
 //!         06  limits of its own: attempts, deaths, deliveries in 4 bytes each; 0 as in the settings
 //!         07  dedupe id: 1 to 255 bytes
-//!         08..FF  fields of versions to come, which a version that does not know them keeps as they are:
+//!         08  token: 16 random bytes, which tell the item from others that have had its dedupe id
+//!         09  wall time in milliseconds at which it was cancelled, while a session holds it: number
+//!         0A..FF  fields of versions to come, which a version that does not know them keeps as they are:
 //!             up to 1,024 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
@@ -75,6 +83,7 @@ use microqueue::keyspace::{
 };
 use microqueue::{ItemId, MicroQueue};
 
+use crate::item_ref::{QueueTag, queue_tag};
 use crate::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::session::{SessionId, Sessions};
 
@@ -89,15 +98,17 @@ pub(crate) enum Counter {
     Held,
     Dead,
     Completed,
+    Cancelled,
 }
 
 impl Counter {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Queued,
         Self::Delayed,
         Self::Held,
         Self::Dead,
         Self::Completed,
+        Self::Cancelled,
     ];
 
     /// Those that count items which are there, with the parts of the queue whose keys they count.
@@ -115,6 +126,7 @@ impl Counter {
             Self::Held => "held",
             Self::Dead => "dead",
             Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
         }
     }
 }
@@ -131,6 +143,8 @@ pub(crate) struct Keys {
     /// The requests, first come, first served.
     pub(crate) requests: MicroQueue<Request, RequestCodec>,
     pub(crate) sessions: Sessions,
+    /// What references to items keep of the queue.
+    pub(crate) tag: QueueTag,
 }
 
 impl Keys {
@@ -141,6 +155,7 @@ impl Keys {
             dead: MicroQueue::new(part("d")).environment(env.clone()),
             requests: MicroQueue::new(part("r")).environment(env.clone()),
             sessions: Sessions::new(queue.clone()),
+            tag: queue_tag(&queue),
             env,
             queue,
         }
@@ -171,6 +186,23 @@ impl Keys {
         self.queue.pack(&("k", dedupe))
     }
 
+    pub(crate) fn dedupe_item(&self, dedupe: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("n", dedupe))
+    }
+
+    pub(crate) fn retained(&self, dedupe: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("y", dedupe))
+    }
+
+    /// The subspace of the pointers to delayed items.
+    pub(crate) fn pointers(&self) -> Subspace {
+        self.queue.subspace(&"o")
+    }
+
+    pub(crate) fn cancels(&self, session: SessionId) -> Vec<u8> {
+        self.queue.pack(&("a", session.0.as_slice()))
+    }
+
     /// The items that a session holds.
     pub(crate) fn held(&self, session: SessionId) -> Records {
         let held = self.queue.subspace(&("h", session.0.as_slice()));
@@ -181,6 +213,34 @@ impl Keys {
     pub(crate) fn delayed(&self, ready_millis: u64) -> Records {
         let delayed = self.queue.subspace(&("t", ready_millis));
         MicroQueue::new(delayed).environment(self.env.clone())
+    }
+
+    /// Stages an item that is delayed until a wall time, and a pointer to it.
+    pub(crate) fn delay(
+        &self,
+        tr: &impl Transaction,
+        ready_millis: u64,
+        id: &ItemId,
+        record: &Record,
+    ) -> microqueue::Result<()> {
+        self.delayed(ready_millis).insert(tr, id, record)?;
+        tr.set(&id.key_in(&self.pointers()), &ready_millis.to_be_bytes());
+        Ok(())
+    }
+
+    /// Stages that an item is delayed no more.
+    ///
+    /// # Conflicts
+    /// Reads and writes the item's key.
+    pub(crate) fn undelay(
+        &self,
+        tr: &impl Transaction,
+        ready_millis: u64,
+        id: &ItemId,
+    ) -> microqueue::Result<()> {
+        self.delayed(ready_millis).remove(tr, id)?;
+        tr.clear(&id.key_in(&self.pointers()));
+        Ok(())
     }
 
     /// The range of items that are delayed until `ready_millis` at most.
@@ -297,7 +357,7 @@ mod tests {
         let of_session = |part| [&name(part)[..], b"\x01", &[7; 16], b"\0"].concat();
         let stamped = |prefix: Vec<u8>| [&prefix[..], b"\x33", &[8; 10], b"\0\0\x15\x09"].concat();
         let counter = [&name("c")[..], b"\x02held\0"].concat();
-        let dedupe = [&name("k")[..], b"\x01id\0"].concat();
+        let dedupe = |part: &[u8]| [b"Q\x02", part, b"\0\x01id\0"].concat();
         let due = [&name("t")[..], b"\x16\x01\x00"].concat();
         let table = [
             (keys.settings(), name("m")),
@@ -306,7 +366,11 @@ mod tests {
             (keys.counter(Counter::Held), counter),
             (keys.sessions.state(session), of_session("s")),
             (keys.sessions.heartbeat(session), of_session("b")),
-            (keys.dedupe(b"id"), dedupe),
+            (keys.dedupe(b"id"), dedupe(b"k")),
+            (keys.dedupe_item(b"id"), dedupe(b"n")),
+            (keys.retained(b"id"), dedupe(b"y")),
+            (keys.cancels(session), of_session("a")),
+            (keys.pointers().bytes().to_vec(), name("o")),
             (keys.request(&id), stamped(name("r"))),
             (
                 keys.part_of_grant(session, &id, 1),

@@ -105,7 +105,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         };
         keys.dead.remove(tr, id)?;
         keys.count(tr, Counter::Dead, -1);
-        retire_dedupe(tr, keys, &self.settings, &record);
+        retire_dedupe(tr, keys, &self.settings, id, &record);
         Ok(true)
     }
 }

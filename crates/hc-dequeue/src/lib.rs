@@ -175,6 +175,7 @@
 //!   conflict ranges in FoundationDB's developer guide.
 
 mod audit;
+mod change;
 mod clear;
 mod command;
 mod consumer;
@@ -184,7 +185,9 @@ mod delivery;
 mod dispatcher;
 mod enqueue;
 mod error;
+mod find;
 mod give_back;
+mod item_ref;
 mod keys;
 mod letters;
 mod metrics;
@@ -204,10 +207,13 @@ mod wall;
 mod worker;
 
 pub use crate::audit::{Audit, Finding};
+pub use crate::change::{Cancelled, Replaced};
 pub use crate::consumer::Consumer;
 pub use crate::delivery::{Delivery, ack_all};
-pub use crate::enqueue::{Enqueue, Enqueued};
+pub use crate::enqueue::{Enqueue, Enqueued, OnRepeat};
 pub use crate::error::{BoxError, Error, Result};
+pub use crate::find::{Place, Status};
+pub use crate::item_ref::{ItemRef, StagedRef};
 pub use crate::letters::DeadLetter;
 pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 pub use crate::outcome::Outcome;

@@ -1,6 +1,7 @@
 //! Two steps of the protocol that begin at the same time: which of them make the other one fail.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
@@ -8,8 +9,12 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subspace};
 
+use crate::change::{Cancelled, Replaced, place, remove};
+use crate::enqueue::{Enqueue, Enqueued};
 use crate::error::Result;
-use crate::give_back::{GiveBack, Return, When, give_back};
+use crate::find::find;
+use crate::give_back::{GiveBack, Given, Return, When, give_back};
+use crate::item_ref::ItemRef;
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
 use crate::registry::fulfill::{TakeMode, fulfill, take, view_queue};
@@ -46,6 +51,16 @@ enum Step {
     ReturnItems(SessionId),
     /// What is left of the dead one, once it holds nothing.
     Bury,
+    /// Of the item that A holds.
+    CancelHeld,
+    /// Of the item that is granted to A.
+    CancelGranted,
+    /// Of the first item that is queued.
+    CancelFirst,
+    ReplaceFirst,
+    /// Of the item that is due.
+    Expedite,
+    MakeDue,
 }
 
 /// What there is at the beginning.
@@ -63,6 +78,8 @@ enum Scene {
     GrantedToTheDead,
     /// The dead one holds nothing any more.
     Empty,
+    /// A's request, and a delayed item that is due.
+    Due,
 }
 
 struct World<D> {
@@ -70,6 +87,8 @@ struct World<D> {
     queue: HighContentionQueue<u64>,
     request: Option<ItemId>,
     held: ItemId,
+    /// The first item that is queued at the beginning, or the one that is due.
+    first: Option<ItemId>,
 }
 
 impl<D: Database> World<D> {
@@ -89,6 +108,7 @@ impl<D: Database> World<D> {
         let mut world = Self {
             db,
             request: None,
+            first: None,
             held: ItemId::Commit {
                 versionstamp: microqueue::keyspace::Versionstamp::INCOMPLETE,
                 call: 0,
@@ -106,9 +126,27 @@ impl<D: Database> World<D> {
         if scene == Scene::Empty {
             world.commit(Step::ReturnItems(DEAD)).await.unwrap();
         }
-        if !matches!(scene, Scene::RequestedWithoutItems | Scene::Empty) {
+        if !matches!(
+            scene,
+            Scene::RequestedWithoutItems | Scene::Empty | Scene::Due
+        ) {
             world.commit(Step::Enqueue).await.unwrap();
             world.commit(Step::Enqueue).await.unwrap();
+            let tr = world.db.begin().unwrap();
+            let first = keys.items.snapshot(&tr, 1, usize::MAX).await.unwrap();
+            world.first = Some(first[0].id);
+        }
+        if scene == Scene::Due {
+            let options = Enqueue::new().after(Duration::from_secs(3600));
+            let options = &options;
+            let later = |tr| async move { handle.enqueue_with(&tr, &7, options).await };
+            let (staged, commit) = runner.run_committed(later).await.unwrap();
+            let Enqueued::Staged(staged) = staged else {
+                panic!("it is staged");
+            };
+            let item = staged.at(commit.versionstamp.unwrap());
+            world.first = Some(item.id());
+            world.commit(Step::MakeDue).await.unwrap();
         }
         if !matches!(scene, Scene::Items | Scene::Empty) {
             world.commit(Step::Register(A)).await.unwrap();
@@ -176,7 +214,10 @@ impl<D: Database> World<D> {
                         how: GiveBack::Completed,
                         reason: None,
                     };
-                    assert_eq!(give_back(tr, self.context(A), &[item]).await?, [true]);
+                    assert_eq!(
+                        give_back(tr, self.context(A), &[item]).await?,
+                        [Given::Back]
+                    );
                 }
                 Step::Beat => assert!(keys.sessions.beat(tr, A).await?),
                 Step::DeclareDead => {
@@ -184,6 +225,33 @@ impl<D: Database> World<D> {
                 }
                 Step::ReturnItems(session) => {
                     assert_eq!(return_items(tr, keys, settings, session).await?, 1);
+                }
+                Step::CancelHeld => {
+                    let item = ItemRef::new(keys, self.held);
+                    assert_eq!(self.queue.cancel(tr, &item).await?, Cancelled::Requested);
+                }
+                Step::CancelGranted => {
+                    let item = ItemRef::new(keys, self.first.unwrap());
+                    assert_eq!(self.queue.cancel(tr, &item).await?, Cancelled::Requested);
+                }
+                Step::CancelFirst => {
+                    let item = ItemRef::new(keys, self.first.unwrap());
+                    assert_eq!(self.queue.cancel(tr, &item).await?, Cancelled::Removed);
+                }
+                Step::ReplaceFirst => {
+                    let item = ItemRef::new(keys, self.first.unwrap());
+                    let replaced = self.queue.replace(tr, &item, &8).await?;
+                    assert_eq!(replaced, Replaced::Replaced);
+                }
+                Step::Expedite => {
+                    let item = ItemRef::new(keys, self.first.unwrap());
+                    assert!(self.queue.expedite(tr, &item).await?);
+                }
+                Step::MakeDue => {
+                    let id = self.first.unwrap();
+                    let (spot, record) = find(tr, keys, &id).await?.unwrap();
+                    remove(tr, keys, &id, &spot)?;
+                    place(tr, keys, &id, &record, Some(1))?;
                 }
                 Step::Bury => {
                     remove_requests(tr, keys, DEAD).await?;
@@ -232,7 +300,7 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
         };
         let given = give_back(&tr, world.context(A), &[item]).await.unwrap();
         tr.commit().await.unwrap();
-        given == [true]
+        given == [Given::Back]
     };
     // It comes back, as the first one, and the same session takes it again.
     assert!(resolve(1, GiveBack::Failed(When::Now)).await);
@@ -265,7 +333,7 @@ fn memory() -> Store {
 }
 
 /// What must fail, and why.
-const CONFLICTS: [(Scene, Step, Step); 17] = [
+const CONFLICTS: [(Scene, Step, Step); 29] = [
     // Reclaim reads the heartbeat.
     (Scene::Items, Step::Beat, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Beat),
@@ -297,6 +365,20 @@ const CONFLICTS: [(Scene, Step, Step); 17] = [
     (Scene::GrantedToTheDead, Step::Collect, Step::ReturnItems(A)),
     (Scene::GrantedToTheDead, Step::ReturnItems(A), Step::Collect),
     (Scene::Items, Step::Complete, Step::Complete),
+    // An item is done or cancelled, granted or changed, and the other one finds out.
+    (Scene::Items, Step::CancelHeld, Step::Complete),
+    (Scene::Items, Step::Complete, Step::CancelHeld),
+    (Scene::Granted, Step::CancelGranted, Step::Collect),
+    (Scene::Granted, Step::Collect, Step::CancelGranted),
+    (Scene::Items, Step::CancelFirst, Step::Take(A)),
+    (Scene::Items, Step::Take(A), Step::CancelFirst),
+    (Scene::Items, Step::ReplaceFirst, Step::Take(A)),
+    (Scene::Items, Step::Take(A), Step::ReplaceFirst),
+    (Scene::Requested, Step::Fulfill(B), Step::ReplaceFirst),
+    (Scene::Items, Step::CancelFirst, Step::ReplaceFirst),
+    // It is due, and expedited at the same time.
+    (Scene::Due, Step::Expedite, Step::Fulfill(B)),
+    (Scene::Due, Step::Fulfill(B), Step::Expedite),
 ];
 
 #[tokio::test]
@@ -339,6 +421,9 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Granted, Step::Beat, Step::Collect),
         (Scene::Empty, Step::Enqueue, Step::Bury),
         (Scene::Items, Step::ReturnItems(DEAD), Step::Take(B)),
+        (Scene::Items, Step::CancelFirst, Step::Complete),
+        (Scene::Items, Step::CancelFirst, Step::Enqueue),
+        (Scene::Items, Step::Enqueue, Step::CancelHeld),
     ];
     for (scene, first, second) in pairs {
         let failed = conflict(memory(), scene, first, second).await;

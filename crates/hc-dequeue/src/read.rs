@@ -28,6 +28,8 @@ pub struct Stats {
     pub dead: u64,
     /// Items that were acknowledged or popped, since the queue was created.
     pub completed: u64,
+    /// Items that were cancelled, since the queue was created.
+    pub cancelled: u64,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
@@ -42,16 +44,17 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// # Cancel safety
     /// Reads only.
     pub async fn stats(&self, tr: &impl Transaction) -> Result<Stats> {
-        let [queued, delayed, held, dead, completed] =
+        let [queued, delayed, held, dead, completed, cancelled] =
             Counter::ALL.map(|counter| read_counter(tr, &self.keys, counter));
-        let (queued, delayed, held, dead, completed) =
-            futures::try_join!(queued, delayed, held, dead, completed)?;
+        let (queued, delayed, held, dead, completed, cancelled) =
+            futures::try_join!(queued, delayed, held, dead, completed, cancelled)?;
         Ok(Stats {
             queued,
             delayed,
             held,
             dead,
             completed,
+            cancelled,
         })
     }
 

@@ -158,6 +158,7 @@ pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId)
         }
     }
     keys.sessions.remove(tr, session);
+    tr.clear(&keys.cancels(session));
     Ok(true)
 }
 

@@ -23,6 +23,9 @@ pub const MAX_DEDUPE_BYTES: usize = 255;
 /// The longest text of a [`Failure`].
 pub const MAX_FAILURE_BYTES: usize = 500;
 
+/// How many bytes a token has.
+pub(crate) const TOKEN_BYTES: usize = 16;
+
 /// How many bytes a field has beside its own: its tag and its length.
 const FIELD_BYTES: usize = 3;
 
@@ -31,10 +34,11 @@ const MAX_UNKNOWN_BYTES: usize = 1024;
 
 /// The largest envelope: what a record has beside its payload.
 const MAX_ENVELOPE_BYTES: usize = 2
-    + 4 * (FIELD_BYTES + 8)
+    + 5 * (FIELD_BYTES + 8)
     + (FIELD_BYTES + 8 + MAX_FAILURE_BYTES)
     + (FIELD_BYTES + Limits::BYTES)
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
+    + (FIELD_BYTES + TOKEN_BYTES)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload: what a value may have, without what a grant adds to a record and without the
@@ -52,6 +56,8 @@ mod tag {
     pub(super) const FAILURE: u8 = 5;
     pub(super) const LIMITS: u8 = 6;
     pub(super) const DEDUPE: u8 = 7;
+    pub(super) const TOKEN: u8 = 8;
+    pub(super) const CANCELLED: u8 = 9;
 }
 
 /// An item wherever it is: queued, delayed, held or dead.
@@ -71,6 +77,10 @@ pub(crate) struct Record {
     pub(crate) limits: Limits,
     /// Empty for none.
     pub(crate) dedupe: Bytes,
+    /// Tells the item from others that have had the same dedupe id.
+    pub(crate) token: Option<[u8; TOKEN_BYTES]>,
+    /// When it was cancelled while a session held it. Zero: it was not.
+    pub(crate) cancelled_millis: u64,
     /// Fields of versions to come, as they are stored. No other module can name it, so that a record keeps it
     /// wherever it goes.
     unknown: Bytes,
@@ -167,8 +177,7 @@ impl Codec<Record> for RecordCodec {
             (tag::ATTEMPTS, record.attempts),
             (tag::DEATHS, record.deaths),
         ] {
-            let bytes = number.to_be_bytes();
-            push_field(buffer, tag, &bytes[number.leading_zeros() as usize / 8..]);
+            push_number(buffer, tag, number);
         }
         if let Some(StoredFailure { millis, text }) = &record.failure {
             let bytes = [&millis.to_be_bytes(), text.as_bytes()].concat();
@@ -178,6 +187,12 @@ impl Codec<Record> for RecordCodec {
             push_field(buffer, tag::LIMITS, &record.limits.to_bytes());
         }
         push_field(buffer, tag::DEDUPE, &record.dedupe);
+        push_field(
+            buffer,
+            tag::TOKEN,
+            record.token.as_ref().map_or(&[], |token| token),
+        );
+        push_number(buffer, tag::CANCELLED, record.cancelled_millis);
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -187,6 +202,12 @@ impl Codec<Record> for RecordCodec {
     fn decode(&self, bytes: Bytes) -> Result<Record, DecodeError> {
         decode_record(&bytes).map_err(|reason| undecodable(Self::NAME, reason))
     }
+}
+
+/// Appends a number without leading zeros, unless it is zero.
+fn push_number(buffer: &mut Vec<u8>, tag: u8, number: u64) {
+    let bytes = number.to_be_bytes();
+    push_field(buffer, tag, &bytes[number.leading_zeros() as usize / 8..]);
 }
 
 /// Appends a field, unless it is empty.
@@ -234,6 +255,11 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
                 return Err(format!("a dedupe id of {} bytes", field.len()));
             }
             tag::DEDUPE => record.dedupe = bytes.slice_ref(field),
+            tag::TOKEN => {
+                let token = field.try_into();
+                record.token = Some(token.map_err(|_| "a token of another length".to_owned())?);
+            }
+            tag::CANCELLED => record.cancelled_millis = number(field)?,
             _ => {
                 unknown_from.get_or_insert(bytes.len() - begin.len());
             }
@@ -383,7 +409,9 @@ mod tests {
                 deliveries: 7,
             },
             dedupe: Bytes::from_static(b"id"),
-            unknown: Bytes::from_static(b"\x09\0\x03new\xff\0\x01x"),
+            token: Some([8; TOKEN_BYTES]),
+            cancelled_millis: 0x010203,
+            unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
             payload: Bytes::from_static(b"payload"),
         }
     }
@@ -405,7 +433,8 @@ mod tests {
             b"\x05\0\x0a\0\0\0\0\0\0\0\x09no",
             &[6, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
             b"\x07\0\x02id",
-            b"\x09\0\x03new\xff\0\x01x",
+            &[&[8, 0, 16][..], &[8; 16], &[9, 0, 3, 1, 2, 3]].concat(),
+            b"\x63\0\x03new\xff\0\x01x",
             b"\0payload",
         ]
         .concat();
@@ -562,6 +591,7 @@ mod tests {
             deliveries: u64::MAX,
             attempts: u64::MAX,
             deaths: u64::MAX,
+            cancelled_millis: u64::MAX,
             failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
             dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
             unknown: unknown.into(),

@@ -34,6 +34,7 @@ const CONCURRENCY: usize = 16;
 ///   [`Settings::max_attempts`](crate::Settings::max_attempts) attempts it is a dead letter.
 /// - `Snooze`: it is put off, which costs it nothing.
 /// - `Discard`: it is a dead letter.
+/// - If the item is [cancelled](Delivery::cancelled), the handler's future is dropped.
 /// - If the delivery is [lost](Delivery::lost), because its time is over or the session died, the
 ///   handler's future is dropped and another session gets the item. So a handler that hangs
 ///   costs its slot for as long as the time limit. One that blocks its thread cannot be stopped, but what it
@@ -181,8 +182,9 @@ where
         let handle = handle.instrument(span);
         let handled = tokio::select! {
             handled = AssertUnwindSafe(handle).catch_unwind() => handled,
-            () = delivery.lost() => {
-                tracing::warn!(id = ?delivery.id(), "a handler was dropped: its delivery is lost");
+            () = delivery.cancelled() => {
+                let id = delivery.id();
+                tracing::warn!(?id, "a handler was dropped: its item was cancelled, or its delivery is lost");
                 return;
             }
         };

@@ -92,6 +92,20 @@ impl StagedId {
             index @ ItemId::Index { .. } => index,
         }
     }
+
+    /// Returns the key that the id will have in a subspace, as
+    /// [`SetVersionstampedKey`](keyspace::MutationOp::SetVersionstampedKey) takes it: for layers that keep
+    /// something else under the ids of items. `None` in [`Order::Index`](crate::Order::Index), where the id
+    /// is complete.
+    #[must_use]
+    pub fn key_template_in(self, subspace: &Subspace) -> Option<Vec<u8>> {
+        match self.0 {
+            ItemId::Commit { call, .. } => {
+                Some(subspace.pack_with_versionstamp(&(TupleVersionstamp::incomplete(0), call)))
+            }
+            ItemId::Index { .. } => None,
+        }
+    }
 }
 
 #[cfg(test)]

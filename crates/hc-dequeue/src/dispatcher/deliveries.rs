@@ -37,8 +37,8 @@ impl Deliveries {
         }
     }
 
-    pub(super) fn contains(&self, id: &ItemId) -> bool {
-        self.out.contains_key(id)
+    pub(super) fn get(&self, id: &ItemId) -> Option<&Out> {
+        self.out.get(id).map(|out| &**out)
     }
 
     pub(super) fn is_empty(&self) -> bool {

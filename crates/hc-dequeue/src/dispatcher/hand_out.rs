@@ -34,6 +34,10 @@ where
         for item in granted {
             let (id, record) = (item.id, item.record);
             match item.value {
+                // It leaves the queue with its return.
+                _ if record.cancelled_millis != 0 => {
+                    self.return_later(id, record.deliveries, RETURNED, None);
+                }
                 Ok(value) if item.is_popped => popped.push_back(Item { id, value }),
                 Ok(value) => held.push_back((id, record, value)),
                 Err(error) => self.undecodable(id, &record, &error),

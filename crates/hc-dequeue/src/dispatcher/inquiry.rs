@@ -6,7 +6,7 @@ use microqueue::{ItemId, StagedId};
 
 use super::Watch;
 use crate::error::Result;
-use crate::give_back::{Return, give_back};
+use crate::give_back::{Given, Return, give_back};
 use crate::policy::Scope;
 use crate::registry::grant::is_answered;
 use crate::registry::request::{
@@ -31,7 +31,7 @@ pub(super) struct Collected<T> {
     /// `None`: there was none.
     pub(super) items: Option<Vec<Granted<T>>>,
     /// What was given back with it.
-    pub(super) given: Vec<bool>,
+    pub(super) given: Vec<Given>,
     /// The request that was registered with it.
     pub(super) next: Option<StagedId>,
 }

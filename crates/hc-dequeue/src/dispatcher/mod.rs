@@ -23,6 +23,7 @@ mod take;
 mod upkeep;
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -42,7 +43,7 @@ use self::upkeep::Upkeep;
 use crate::command::{Command, Reply, Want};
 use crate::delivery::{Delivery, Shared};
 use crate::error::{Error, Result};
-use crate::give_back::{GiveBack, Return, When};
+use crate::give_back::{GiveBack, Given, Return, When};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::ConsumerOptions;
@@ -83,6 +84,8 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     policy: Policy<ItemId>,
     /// The timers of the policy, and what it sleeps on.
     alarms: Alarms<Timer, Woken>,
+    /// Fires when items were cancelled that the session holds.
+    cancels: Alarms<Infallible, ()>,
     pacer: Pacer,
     /// A take that was begun while the last one was committed. It is for the next step, if that is one.
     ahead: Option<Begun<T>>,
@@ -115,6 +118,7 @@ where
         let metrics = Metrics::new(&queue.subspace().to_string());
         let codec = queue.codec.clone();
         let alarms = Alarms::new(runner.environment().clone());
+        let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
             member: Member::new(
                 queue.keys.sessions.clone(),
@@ -133,6 +137,7 @@ where
             returns: Vec::new(),
             policy: Policy::new(),
             alarms,
+            cancels,
             pacer: Pacer::default(),
             ahead: None,
             last_take: LastTake::default(),
@@ -334,14 +339,18 @@ where
     }
 
     /// Notes what became of the [next returns](Self::next_returns), and tells who asked for it.
-    pub(super) fn returned(&mut self, given: &[bool]) {
+    pub(super) fn returned(&mut self, given: &[Given]) {
         for ((item, done), given) in self.returns.drain(..given.len()).zip(given) {
-            if !given {
-                tracing::debug!(id = ?item.id, "a delivery had been resolved or lost before");
-            }
+            let id = item.id;
             let outcome = match given {
-                true => Ok(()),
-                false => Err(Error::DeliveryLost { id: item.id }),
+                Given::Back => Ok(()),
+                // As far as the caller is concerned, an item that is not to come back has not been done.
+                Given::Cancelled if item.how == GiveBack::Completed => Err(Error::Cancelled { id }),
+                Given::Cancelled => Ok(()),
+                Given::Lost => {
+                    tracing::debug!(?id, "a delivery had been resolved or lost before");
+                    Err(Error::DeliveryLost { id })
+                }
             };
             if let Some(done) = done {
                 // Whoever asked may have gone.
@@ -386,6 +395,10 @@ where
                 Some(Alarm::Woken(woken)) => Event::Woken(woken),
                 Some(Alarm::Elapsed(timer)) => Event::Elapsed(timer),
                 None => return,
+            },
+            Some(_) = self.cancels.next(Duration::MAX) => {
+                let found = self.find_cancelled().await;
+                return self.note(found);
             }
         };
         self.report(event);

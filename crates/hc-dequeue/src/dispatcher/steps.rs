@@ -100,6 +100,9 @@ where
     pub(super) async fn open_session(&mut self) -> Result<Event<ItemId>> {
         self.deliveries.lose_all();
         self.member.open().await?;
+        // Without it heartbeats find what was cancelled.
+        let watched = self.find_cancelled().await;
+        self.note(watched);
         Ok(Event::SessionOpened)
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::Dispatcher;
 use super::steps::Tried;
 use crate::error::{Error, Result};
-use crate::give_back::{Return, give_back};
+use crate::give_back::{Given, Return, give_back};
 use crate::policy::Event;
 use crate::registry::fulfill::{TakeMode, TakeOutcome, take, view_queue};
 use crate::registry::{BYTES_PER_FULFILLMENT, Demand, SessionContext, count_wanted};
@@ -30,7 +30,7 @@ struct TakeOrder {
 }
 
 /// What a take did, if what it saw was enough to do anything, and which items it gave back.
-type TriedTake<T> = Tried<(Option<TakeOutcome<T>>, Vec<bool>)>;
+type TriedTake<T> = Tried<(Option<TakeOutcome<T>>, Vec<Given>)>;
 
 /// A take that has begun: it looks what there is, and waits for its order. Dropped before it has that,
 /// it leaves nothing.

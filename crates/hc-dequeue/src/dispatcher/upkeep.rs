@@ -2,15 +2,15 @@
 
 use futures::try_join;
 use microqueue::ItemId;
-use microqueue::keyspace::Database;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
+use microqueue::keyspace::{Database, Transaction, Tx};
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use crate::command::Command;
 use crate::dedupe::expire_dedupe;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return, When};
 use crate::policy::{Event, Step};
 use crate::reclaim::{Progress, held_after, reclaim_some};
@@ -66,7 +66,7 @@ where
     }
 
     /// Notes that something failed that is tried again.
-    fn note(&self, result: Result<()>) {
+    pub(super) fn note(&self, result: Result<()>) {
         if let Err(error) = result {
             tracing::warn!(queue = %self.keys().queue, error = %chain(&error), "upkeep failed");
         }
@@ -144,7 +144,11 @@ where
         self.upkeep.compared = last;
         for item in held {
             let returns = |(returned, _): &(Return, _)| returned.id == item.id;
-            if !self.deliveries.contains(&item.id) && !self.returns.iter().any(returns) {
+            if let Some(out) = self.deliveries.get(&item.id) {
+                if item.value.cancelled_millis != 0 {
+                    out.cancel();
+                }
+            } else if !self.returns.iter().any(returns) {
                 self.return_later(
                     item.id,
                     item.value.deliveries,
@@ -154,6 +158,35 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Notifies the deliveries whose items were cancelled, and watches for more.
+    pub(super) async fn find_cancelled(&mut self) -> Result<()> {
+        let (keys, session) = (&*self.shared.keys, self.member.id());
+        let stamp = &keys.cancels(session);
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let after_last = after.as_deref();
+            let read = |tr: Tx<_>| async move {
+                let cancelled = tr.watch(stamp);
+                let held = held_after(&tr, keys, session, after_last).await?;
+                Ok::<_, Error>((cancelled, held))
+            };
+            let (cancelled, (held, last)) = self.runner.run(read).await?;
+            if after.is_none() {
+                // It is the oldest of these watches: what it does not tell, the pages have.
+                self.cancels.watch(cancelled);
+            }
+            for item in held.iter().filter(|item| item.value.cancelled_millis != 0) {
+                if let Some(out) = self.deliveries.get(&item.id) {
+                    out.cancel();
+                }
+            }
+            if last.is_none() {
+                return Ok(());
+            }
+            after = last;
+        }
     }
 
     /// Gives back some of what the session holds. False: it holds nothing.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use futures::{TryFutureExt, try_join};
-use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, StreamingMode, Transaction};
+use microqueue::keyspace::{Isolation, RangeQuery, StreamingMode, Transaction};
 use microqueue::{Item, ItemId};
 
 use super::grant::{answer, tell_turn};
@@ -338,9 +338,9 @@ async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
     // Safe as a snapshot read: of what is promoted, each key is in a conflict range.
     let due = tr.get_range(&query, Isolation::Snapshot).await?;
     for row in &due.rows {
-        let item = keys.delayed(keys.parse_ready(row)?).decode(row)?;
-        tr.add_conflict_key(ConflictKind::Read, row.key())?;
-        tr.clear(row.key());
+        let ready = keys.parse_ready(row)?;
+        let item = keys.delayed(ready).decode(row)?;
+        keys.undelay(tr, ready, &item.id)?;
         keys.items.insert(tr, &item.id, &item.value)?;
     }
     let promoted = due.rows.len();
@@ -363,7 +363,7 @@ fn grant_own<T>(
         item.value.deliveries += 1;
         let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
-            complete(tr, context.keys, context.settings, &item.record);
+            complete(tr, context.keys, context.settings, &item.id, &item.record);
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }
@@ -398,7 +398,13 @@ fn grant(
 }
 
 /// Stages that an item has left the queue for good.
-pub(crate) fn complete(tr: &impl Transaction, keys: &Keys, settings: &Settings, record: &Record) {
+pub(crate) fn complete(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    id: &ItemId,
+    record: &Record,
+) {
     keys.count(tr, Counter::Completed, 1);
-    retire_dedupe(tr, keys, settings, record);
+    retire_dedupe(tr, keys, settings, id, record);
 }

@@ -49,7 +49,7 @@ impl<T> Granted<T> {
     fn new(context: SessionContext<'_, T>, id: ItemId, record: Record, pop: bool) -> Self {
         let value = (context.decode)(record.payload.clone());
         Self {
-            is_popped: pop && value.is_ok(),
+            is_popped: pop && value.is_ok() && record.cancelled_millis == 0,
             id,
             record,
             value,

@@ -225,7 +225,7 @@ pub(crate) async fn collect<T>(
     for (item, pop) in items.into_iter().zip(pops) {
         let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
-            complete(tr, context.keys, context.settings, &item.record);
+            complete(tr, context.keys, context.settings, &item.id, &item.record);
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }

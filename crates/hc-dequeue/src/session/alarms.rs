@@ -61,7 +61,7 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
     }
 
     /// Waits for the first timer that runs out, or for the watch. `None`: nothing has happened until `end`,
-    /// by the clock. A watch that fails is dropped: the timers are there for that.
+    /// by the clock; `Duration::MAX` is never. A watch that fails is dropped: the timers are there for that.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -70,7 +70,14 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
             let first = self.timers.iter().min_by_key(|(_, ends)| **ends);
             let first = first.map(|(timer, ends)| (*timer, *ends));
             let wakes = first.map_or(end, |(_, ends)| ends.min(end));
-            let sleep = self.env.sleep(wakes.saturating_sub(self.env.now()));
+            let sleep = async {
+                match wakes {
+                    Duration::MAX => std::future::pending().await,
+                    _ => {
+                        self.env.sleep(wakes.saturating_sub(self.env.now())).await;
+                    }
+                }
+            };
             let watch = async {
                 match &mut self.watch {
                     Some(watch) => watch.get_mut().await,

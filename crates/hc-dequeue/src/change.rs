@@ -1,0 +1,191 @@
+//! Changing an item wherever it is.
+
+use microqueue::keyspace::Transaction;
+use microqueue::keyspace::codec::Codec;
+use microqueue::{Item, ItemId};
+
+use crate::dedupe::retire_dedupe;
+use crate::error::Result;
+use crate::find::{Spot, find};
+use crate::item_ref::ItemRef;
+use crate::keys::{Counter, Keys};
+use crate::queue::HighContentionQueue;
+use crate::record::{Part, Record};
+use crate::settings::Settings;
+use crate::wall::wall_millis;
+
+/// What became of a cancellation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The item was queued, delayed or dead, and is removed: it is never delivered again.
+    Removed,
+    /// A session holds the item. Its delivery is [notified](crate::Delivery::cancelled), an acknowledgement is
+    /// refused, and the item is removed as soon as the session lets go of it.
+    Requested,
+    /// There is no such item: it is done, or was cancelled before.
+    NotThere,
+}
+
+/// What became of a replacement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Replaced {
+    /// The item has the new value.
+    Replaced,
+    /// A session holds the item, which has the old value.
+    IsHeld,
+    /// There is no such item: it is done, or was cancelled.
+    NotThere,
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Stages that an item is not to be handled any more.
+    ///
+    /// # Conflicts
+    /// As [`status`](Self::status), and writes the item's row. A transaction that grants or acknowledges the
+    /// item at the same time conflicts with this one: the one that commits first wins, and the other one finds
+    /// what it did.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn cancel(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Cancelled> {
+        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+            return Ok(Cancelled::NotThere);
+        };
+        match spot {
+            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
+                remove(tr, keys, &id, &spot)?;
+                end_cancelled(tr, keys, &self.settings, &id, &record);
+                return Ok(Cancelled::Removed);
+            }
+            Spot::Held(session) => {
+                record.cancelled_millis = wall_millis(&keys.env);
+                keys.held(session).insert(tr, &id, &record)?;
+                tr.set_to_versionstamp(&keys.cancels(session));
+            }
+            Spot::Granted { key, parts, .. } => {
+                record.cancelled_millis = wall_millis(&keys.env);
+                let item = Item { id, value: record };
+                tr.set(&key, &Part { parts, item }.encode()?);
+            }
+        }
+        Ok(Cancelled::Requested)
+    }
+
+    /// Stages that a delayed item may be granted at once, at its place in the queue. False: it is not
+    /// delayed.
+    ///
+    /// # Conflicts
+    /// As [`status`](Self::status), and writes the item's row.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn expedite(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
+        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        match find(tr, keys, &id).await? {
+            Some((spot @ Spot::Delayed(_), record)) => {
+                remove(tr, keys, &id, &spot)?;
+                place(tr, keys, &id, &record, None)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Stages that an item which is queued, delayed or dead gets another value. It keeps its place, its time
+    /// and what it has cost.
+    ///
+    /// # Conflicts
+    /// As [`cancel`](Self::cancel).
+    ///
+    /// # Errors
+    /// As [`status`](Self::status), and as [`enqueue`](Self::enqueue).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn replace(
+        &self,
+        tr: &impl Transaction,
+        item: &ItemRef,
+        value: &T,
+    ) -> Result<Replaced> {
+        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        let payload = self.encode(value)?;
+        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+            return Ok(Replaced::NotThere);
+        };
+        record.payload = payload;
+        match spot {
+            Spot::Queued => keys.items.insert(tr, &id, &record)?,
+            Spot::Delayed(ready) => keys.delayed(ready).insert(tr, &id, &record)?,
+            Spot::Dead => keys.dead.insert(tr, &id, &record)?,
+            Spot::Held(_) | Spot::Granted { .. } => return Ok(Replaced::IsHeld),
+        }
+        Ok(Replaced::Replaced)
+    }
+}
+
+/// Stages that an item leaves its place, which is not with a session.
+pub(crate) fn remove(tr: &impl Transaction, keys: &Keys, id: &ItemId, spot: &Spot) -> Result<()> {
+    let counter = match spot {
+        Spot::Queued => {
+            keys.items.remove(tr, id)?;
+            Counter::Queued
+        }
+        Spot::Delayed(ready) => {
+            keys.undelay(tr, *ready, id)?;
+            Counter::Delayed
+        }
+        Spot::Dead => {
+            keys.dead.remove(tr, id)?;
+            Counter::Dead
+        }
+        Spot::Held(_) | Spot::Granted { .. } => return Ok(()),
+    };
+    keys.count(tr, counter, -1);
+    Ok(())
+}
+
+/// Stages that an item which has no place is queued or, until a wall time, delayed.
+pub(crate) fn place(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    record: &Record,
+    ready_millis: Option<u64>,
+) -> Result<()> {
+    match ready_millis {
+        Some(ready) => {
+            keys.delay(tr, ready, id, record)?;
+            keys.count(tr, Counter::Delayed, 1);
+        }
+        None => {
+            keys.items.insert(tr, id, record)?;
+            keys.count(tr, Counter::Queued, 1);
+        }
+    }
+    keys.wake_all(tr);
+    Ok(())
+}
+
+/// Stages that an item which has no place any more has left the queue since it was cancelled.
+pub(crate) fn end_cancelled(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    id: &ItemId,
+    record: &Record,
+) {
+    keys.count(tr, Counter::Cancelled, 1);
+    retire_dedupe(tr, keys, settings, id, record);
+}

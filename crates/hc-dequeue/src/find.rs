@@ -1,0 +1,234 @@
+//! Where an item is.
+
+use std::time::SystemTime;
+
+use futures::future::try_join_all;
+use futures::{TryFutureExt, try_join};
+use microqueue::ItemId;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{
+    self, ConflictKind, Isolation, RangeQuery, Transaction, Undecodable, read_all,
+};
+
+use crate::dedupe;
+use crate::error::{Error, Result};
+use crate::item_ref::ItemRef;
+use crate::keys::Keys;
+use crate::queue::HighContentionQueue;
+use crate::record::{Failure, Part, Record, is_turn};
+use crate::session::SessionId;
+use crate::wall::unix_time;
+
+/// An item, wherever it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status<T> {
+    /// Where it is.
+    pub place: Place,
+    /// What was enqueued, or why that does not decode.
+    pub value: Result<T, Undecodable>,
+    /// How often it failed since it was enqueued or redriven.
+    pub attempts: u64,
+    /// With how many sessions it died since then.
+    pub deaths: u64,
+    /// How often it was granted.
+    pub deliveries: u64,
+    /// Why it failed last.
+    pub failure: Option<Failure>,
+    /// When it was enqueued, by the wall clock of the process that enqueued it.
+    pub enqueued: SystemTime,
+}
+
+/// Where an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// It waits to be granted.
+    Queued,
+    /// It waits for its time.
+    Delayed {
+        /// The time, by the wall clocks.
+        until: SystemTime,
+    },
+    /// A session holds it.
+    Held {
+        /// The session.
+        session: SessionId,
+        /// Whether it was cancelled meanwhile: it leaves the queue as soon as the session lets go of it.
+        is_cancelled: bool,
+    },
+    /// It is a dead letter.
+    Dead,
+}
+
+/// Where a record is.
+#[derive(Debug, Clone)]
+pub(crate) enum Spot {
+    Queued,
+    Delayed(u64),
+    Held(SessionId),
+    /// It is in the row of a grant under this key, as one of so many.
+    Granted {
+        session: SessionId,
+        key: Vec<u8>,
+        parts: u32,
+    },
+    Dead,
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Returns where an item is and what it has cost so far. `None`: it is done, was cancelled, or never was.
+    ///
+    /// An item that a session holds is looked for in one session after the other: that takes a read for each
+    /// of them.
+    ///
+    /// # Conflicts
+    /// Reads the keys that the item has, or would have, in each part of the queue.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if its record does not decode.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn status(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Option<Status<T>>> {
+        let id = item.id_in(&self.keys)?;
+        let found = find(tr, &self.keys, &id).await?;
+        Ok(found.map(|(spot, record)| self.status_of(&id, &spot, record)))
+    }
+
+    /// Returns the item that has a dedupe id: of several, the one that was enqueued last. `None`: there is
+    /// none, or it is done.
+    ///
+    /// # Conflicts
+    /// Reads the row that names it.
+    ///
+    /// # Errors
+    /// [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) in the transaction that
+    /// enqueues the item.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn find_deduped(
+        &self,
+        tr: &impl Transaction,
+        dedupe: &[u8],
+    ) -> Result<Option<ItemRef>> {
+        let holder = dedupe::holder(tr, &self.keys, dedupe).await?;
+        Ok(holder.map(|id| ItemRef::new(&self.keys, id)))
+    }
+
+    fn status_of(&self, id: &ItemId, spot: &Spot, record: Record) -> Status<T> {
+        let is_cancelled = record.cancelled_millis != 0;
+        let (place, part) = match spot {
+            Spot::Queued => (Place::Queued, self.keys.items.subspace().clone()),
+            Spot::Delayed(ready) => {
+                let until = unix_time(*ready);
+                let part = self.keys.delayed(*ready).subspace().clone();
+                (Place::Delayed { until }, part)
+            }
+            Spot::Held(session) | Spot::Granted { session, .. } => {
+                let session = *session;
+                let part = self.keys.held(session).subspace().clone();
+                (
+                    Place::Held {
+                        session,
+                        is_cancelled,
+                    },
+                    part,
+                )
+            }
+            Spot::Dead => (Place::Dead, self.keys.dead.subspace().clone()),
+        };
+        let key = || match spot {
+            Spot::Granted { key, .. } => key.clone(),
+            _ => id.key_in(&part),
+        };
+        let value = self.codec.decode(record.payload.clone());
+        Status {
+            place,
+            value: value.map_err(|error| Undecodable::new(key(), record.payload.clone(), error)),
+            attempts: record.attempts,
+            deaths: record.deaths,
+            deliveries: record.deliveries,
+            failure: record.failure.as_ref().map(Failure::from),
+            enqueued: unix_time(record.enqueued_millis),
+        }
+    }
+}
+
+/// Finds an item by its id.
+///
+/// # Conflicts
+/// Reads the keys that the item has, or would have, in each part of the queue.
+pub(crate) async fn find(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+) -> Result<Option<(Spot, Record)>> {
+    let pointer = id.key_in(&keys.pointers());
+    let (queued, dead, ready) = try_join!(
+        keys.items.get(tr, id).map_err(Error::from),
+        keys.dead.get(tr, id).map_err(Error::from),
+        tr.get(&pointer, Isolation::Serializable)
+            .map_err(Error::from),
+    )?;
+    if let Some(record) = queued {
+        return Ok(Some((Spot::Queued, record)));
+    }
+    if let Some(record) = dead {
+        return Ok(Some((Spot::Dead, record)));
+    }
+    if let Some(ready) = ready {
+        let ready = (&*ready).try_into().map(u64::from_be_bytes);
+        let reason = "expected the time of a delayed item";
+        let ready = ready.map_err(|_| keyspace::Error::corrupt(&*pointer, reason))?;
+        let record = keys.delayed(ready).get(tr, id).await?;
+        let record = record.ok_or_else(|| keyspace::Error::corrupt(&*pointer, reason))?;
+        return Ok(Some((Spot::Delayed(ready), record)));
+    }
+    let held = find_held(tr, keys, id).await?;
+    match held {
+        Some((session, record)) => Ok(Some((Spot::Held(session), record))),
+        None => find_granted(tr, keys, id).await,
+    }
+}
+
+/// Finds an item that a session holds.
+async fn find_held(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+) -> Result<Option<(SessionId, Record)>> {
+    let sessions = keys.sessions.all(tr).await?.into_iter();
+    let held = sessions.map(|(session, _)| async move {
+        let record = keys.held(session).get(tr, id).await?;
+        Ok::<_, Error>(record.map(|record| (session, record)))
+    });
+    Ok(try_join_all(held).await?.into_iter().flatten().next())
+}
+
+/// Finds an item that was granted to a session, which has not collected it yet.
+async fn find_granted(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+) -> Result<Option<(Spot, Record)>> {
+    let (begin, end) = keys.part("g");
+    // Safe as a snapshot read: what is found is in a conflict range.
+    let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
+    for row in rows.iter().filter(|row| !is_turn(row.value())) {
+        let Part { parts, item } = Part::decode(row.key(), row.to_value())?;
+        if item.id == *id {
+            tr.add_conflict_key(ConflictKind::Read, row.key())?;
+            let (session, _) = keys.parse_grant(row.key())?;
+            let key = row.key().to_vec();
+            let spot = Spot::Granted {
+                session,
+                key,
+                parts,
+            };
+            return Ok(Some((spot, item.value)));
+        }
+    }
+    Ok(None)
+}

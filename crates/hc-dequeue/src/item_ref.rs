@@ -1,0 +1,250 @@
+//! References to items, for applications to keep.
+
+use std::fmt;
+use std::str::FromStr;
+
+use microqueue::keyspace::{Subspace, Versionstamp};
+use microqueue::{ItemId, StagedId};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Error, Result};
+use crate::keys::Keys;
+
+/// The format number of a reference.
+const FORMAT: u8 = 1;
+
+/// How many bytes an id has.
+pub(crate) const ID_BYTES: usize = 18;
+
+/// A reference to an item, for an application to keep: it stays valid wherever the item goes, and says which
+/// queue the item belongs to.
+///
+/// Its bytes are the format, 01; the first four bytes of the XXH3 hash of the prefix of the queue's subspace;
+/// the versionstamp of the item's enqueue in 10 bytes; and the call in 8 bytes, big-endian. Its text is these
+/// bytes in hexadecimal digits. References to items of one queue sort as the items were enqueued.
+///
+/// ```
+/// use hc_dequeue::keyspace::{self, Runner, Subspace};
+/// use hc_dequeue::{Cancelled, HighContentionQueue, ItemRef, Settings};
+///
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let runner = Runner::new(keyspace::open("memory:")?);
+/// let subspace = Subspace::from("jobs");
+/// let queue = &HighContentionQueue::<u64>::open(&runner, subspace, Settings::default()).await?;
+///
+/// let enqueue = |tr| async move { queue.enqueue(&tr, &7).await };
+/// let (staged, commit) = runner.run_committed(enqueue).await?;
+/// let text = staged.at(commit.versionstamp.expect("it wrote")).to_string();
+///
+/// let item: ItemRef = text.parse()?;
+/// let cancel = |tr| async move { queue.cancel(&tr, &item).await };
+/// assert_eq!(runner.run(cancel).await?, Cancelled::Removed);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ItemRef {
+    queue: QueueTag,
+    id: ItemId,
+}
+
+/// What a reference keeps of its queue.
+pub(crate) type QueueTag = [u8; 4];
+
+/// A reference to an item that is staged: the commit completes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StagedRef {
+    queue: QueueTag,
+    pub(crate) id: StagedId,
+}
+
+impl StagedRef {
+    pub(crate) fn new(keys: &Keys, id: StagedId) -> Self {
+        let queue = keys.tag;
+        Self { queue, id }
+    }
+
+    /// Returns the reference, given the versionstamp of the commit that enqueued the item.
+    #[must_use]
+    pub fn at(self, versionstamp: Versionstamp) -> ItemRef {
+        ItemRef {
+            queue: self.queue,
+            id: self.id.at(versionstamp),
+        }
+    }
+}
+
+impl ItemRef {
+    /// How many bytes a reference has.
+    pub const BYTES: usize = 1 + size_of::<QueueTag>() + ID_BYTES;
+
+    pub(crate) fn new(keys: &Keys, id: ItemId) -> Self {
+        let queue = keys.tag;
+        Self { queue, id }
+    }
+
+    /// Returns the item's id, which is that of its enqueue.
+    #[must_use]
+    pub fn id(&self) -> ItemId {
+        self.id
+    }
+
+    /// Returns the bytes of the reference.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [FORMAT; Self::BYTES];
+        bytes[1..5].copy_from_slice(&self.queue);
+        bytes[5..].copy_from_slice(&id_to_bytes(&self.id));
+        bytes
+    }
+
+    /// Returns the reference that has these bytes.
+    ///
+    /// # Errors
+    /// [`Error::MalformedRef`] if none has.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let malformed = |reason: &str| Error::MalformedRef {
+            reason: reason.to_owned(),
+        };
+        let bytes: [u8; Self::BYTES] = bytes
+            .try_into()
+            .map_err(|_| malformed(&format!("it has {} bytes", bytes.len())))?;
+        match bytes[0] {
+            FORMAT => Ok(Self {
+                queue: bytes[1..5].try_into().expect("four bytes"),
+                id: id_from_bytes(bytes[5..].try_into().expect("as many bytes as an id")),
+            }),
+            newer if newer > FORMAT => {
+                Err(malformed("it was made by a newer version of the library"))
+            }
+            _ => Err(malformed("its first byte is no format")),
+        }
+    }
+
+    /// Returns the id of the item, if it belongs to a queue.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRef`] if it belongs to another one.
+    pub(crate) fn id_in(&self, keys: &Keys) -> Result<ItemId> {
+        match self.queue == keys.tag {
+            true => Ok(self.id),
+            false => Err(Error::ForeignRef {
+                queue: keys.queue.clone(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for ItemRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.to_bytes();
+        bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for ItemRef {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let digit = |byte: u8| {
+            char::from(byte)
+                .to_digit(16)
+                .and_then(|digit| u8::try_from(digit).ok())
+        };
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let bytes = pairs
+            .iter()
+            .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+        match bytes.collect::<Option<Vec<_>>>() {
+            Some(bytes) if rest.is_empty() => Self::from_bytes(&bytes),
+            _ => Err(Error::MalformedRef {
+                reason: "expected pairs of hexadecimal digits".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Returns what references keep of a queue.
+pub(crate) fn queue_tag(queue: &Subspace) -> QueueTag {
+    let [first, second, third, fourth, ..] = xxh3_64(queue.bytes()).to_be_bytes();
+    [first, second, third, fourth]
+}
+
+/// Returns an id as values hold it.
+pub(crate) fn id_to_bytes(id: &ItemId) -> [u8; ID_BYTES] {
+    let mut bytes = [0; ID_BYTES];
+    if let ItemId::Commit { versionstamp, call } = id {
+        bytes[..10].copy_from_slice(versionstamp.as_bytes());
+        bytes[10..].copy_from_slice(&call.to_be_bytes());
+    }
+    bytes
+}
+
+pub(crate) fn id_from_bytes(bytes: [u8; ID_BYTES]) -> ItemId {
+    let (versionstamp, call) = bytes.split_at(10);
+    ItemId::Commit {
+        versionstamp: Versionstamp::from_bytes(versionstamp.try_into().expect("ten bytes")),
+        call: u64::from_be_bytes(call.try_into().expect("eight bytes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::Environment;
+
+    use super::*;
+
+    fn item(queue: &[u8], call: u64) -> (Keys, ItemRef) {
+        let keys = Keys::new(Subspace::from_bytes(queue), Environment::system());
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call,
+        };
+        let item = ItemRef::new(&keys, id);
+        (keys, item)
+    }
+
+    #[test]
+    fn a_reference_has_the_bytes_that_are_documented() {
+        let (_, item) = item(b"Q", 9);
+        let hash = &xxh3_64(b"Q").to_be_bytes()[..4];
+        let expected = [&[1], hash, &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
+        assert_eq!(item.to_bytes()[..], expected);
+        assert_eq!(ItemRef::from_bytes(&expected).unwrap(), item);
+        let text = item.to_string();
+        assert_eq!(text.len(), 2 * ItemRef::BYTES);
+        assert_eq!(text.parse::<ItemRef>().unwrap(), item);
+        assert_eq!(text.to_uppercase().parse::<ItemRef>().unwrap(), item);
+    }
+
+    #[test]
+    fn a_reference_of_another_queue_and_a_malformed_one_are_told_apart() {
+        let (keys, own) = item(b"Q", 9);
+        let (_, foreign) = item(b"R", 9);
+        assert_eq!(own.id_in(&keys).unwrap(), own.id());
+        let refused = foreign.id_in(&keys);
+        assert!(matches!(refused, Err(Error::ForeignRef { .. })));
+        let text = own.to_string();
+        let long = format!("{text}00");
+        let newer = format!("02{}", &text[2..]);
+        let older = format!("00{}", &text[2..]);
+        for malformed in [
+            "",
+            "0",
+            "xx",
+            &text[2..],
+            &text[1..],
+            &long,
+            &newer,
+            &older,
+            "ä",
+        ] {
+            let refused = malformed.parse::<ItemRef>();
+            assert!(
+                matches!(refused, Err(Error::MalformedRef { .. })),
+                "{malformed}"
+            );
+        }
+    }
+}
