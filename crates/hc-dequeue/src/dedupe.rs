@@ -69,7 +69,7 @@ pub(crate) async fn holder(
         return Ok(None);
     };
     let id = (&*id).try_into().map(id_from_bytes);
-    let id = id.map_err(|_| keyspace::Error::corrupt(&*key, "expected the id of an item"));
+    let id = id.map_err(|_| keyspace::Error::corrupt(&key, "expected the id of an item"));
     Ok(Some(id?))
 }
 

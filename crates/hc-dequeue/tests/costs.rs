@@ -167,13 +167,18 @@ async fn the_death_of_a_session_costs_a_death_and_no_attempt(store: TestStore) {
 }
 
 async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
-    let world = World::new(&store, settings().max_deaths(1)).await;
-    // It has a request, which is answered after its death.
+    let lease = Duration::from_millis(600);
+    let world = World::new(&store, settings().lease(lease).max_deaths(1)).await;
     let doomed = common::Doomed::start(&world).await;
     doomed.die();
     world.enqueue([7]).await;
-    let consumer = world.consumer().await;
-    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    // It loses its patience with the first request, and answers that, long before it finds the other one
+    // dead.
+    let options = ConsumerOptions::new().poll_interval(SOON);
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let granted = async { while world.count("g").await == 0 {} };
+    let (delivery, ()) = tokio::join!(consumer.dequeue_within(LONG), granted);
+    let delivery = delivery.unwrap().unwrap();
     assert_eq!((delivery.attempt(), delivery.deaths()), (1, 0));
     world.ack(&delivery).await.unwrap();
     world.check().await;

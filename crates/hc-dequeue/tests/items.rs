@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use common::{LONG, World};
 use conformance::stores::TestStore;
+use conformance::timeout;
 use hc_dequeue::{
     Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Replaced, Settings,
     Status, WorkerOptions,
@@ -179,14 +180,15 @@ async fn a_cancelled_item_is_never_delivered_again(store: TestStore) {
 }
 
 async fn a_cancellation_notifies_the_delivery_and_refuses_its_acknowledgement(store: TestStore) {
-    let world = World::with_defaults(&store).await;
+    // No heartbeat comes: only the watch can tell.
+    let world = World::new(&store, Settings::new().lease(LONG * 10)).await;
     let consumer = world.consumer().await;
     for way in 0..4 {
         let item = world.enqueue_ref(7, &Enqueue::new().dedupe("one")).await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         assert!(!delivery.is_cancelled());
         assert_eq!(world.cancel(&item).await, Cancelled::Requested);
-        delivery.cancelled().await;
+        timeout(LONG, delivery.cancelled()).await;
         assert!(delivery.is_cancelled() && !delivery.is_lost());
         assert!(matches!(
             world.place(&item).await,
@@ -341,13 +343,17 @@ async fn a_repeated_enqueue_keeps_replaces_or_debounces(store: TestStore) {
 
     let consumer = world.consumer().await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    delivery.nack().await.unwrap();
+    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     delivery.reject("no use").await.unwrap();
+    assert_eq!(world.status(&item).await.unwrap().attempts, 1);
     assert_eq!(repeat(8, once(OnRepeat::Keep)).await, Enqueued::Repeated);
     assert_eq!(
         repeat(9, once(OnRepeat::Replace)).await,
         Enqueued::Replaced(item)
     );
     assert_eq!(value(9).await, Place::Queued);
+    assert_eq!(world.status(&item).await.unwrap().attempts, 0);
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed, stats.dead), (1, 0, 0));
     world.check().await;

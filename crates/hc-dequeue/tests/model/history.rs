@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conformance::stores::TestStore;
-use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error};
+use hc_dequeue::{
+    Cancelled, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place,
+};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{
     Environment, Isolation, MutationOp, RangeQuery, RunOptions, Runner, Store, Transaction,
@@ -20,6 +22,9 @@ use crate::process::{FATES, Process, runner, runner_with};
 
 const STEPS: usize = 120;
 const PROCESSES: usize = 3;
+
+/// Values that differ by this are of the same item.
+const SAME: u64 = 1_000_000;
 
 /// What happens in a history beside enqueues, deliveries and acknowledgements.
 #[derive(Debug, Clone)]
@@ -41,6 +46,8 @@ pub(crate) struct Course {
     pub(crate) late_accepted: usize,
     /// Pops that did not return, each of which may have taken an item with it.
     pub(crate) unanswered_pops: usize,
+    pub(crate) cancelled: u64,
+    pub(crate) merged: u64,
 }
 
 /// A wish that a task waits for.
@@ -67,6 +74,7 @@ struct Player {
     wishes: JoinSet<Answer>,
     held: Vec<Delivery<u64>>,
     popped: BTreeMap<u64, usize>,
+    items: Vec<ItemRef>,
     next_value: u64,
     course: Course,
 }
@@ -92,6 +100,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
         wishes: JoinSet::new(),
         held: Vec::new(),
         popped: BTreeMap::new(),
+        items: Vec::new(),
         next_value: 0,
         course: Course::default(),
     };
@@ -119,7 +128,9 @@ impl Player {
             self.take_in(answer.unwrap());
         }
         match self.rng.random_range(0..100) {
-            0..25 => self.enqueue().await,
+            0..15 => self.enqueue().await,
+            15..22 => self.enqueue_once().await,
+            22..25 => Box::pin(self.change()).await,
             25..55 => self.wish(),
             55..75 => self.acknowledge().await,
             75..85 => self.let_go().await,
@@ -147,12 +158,91 @@ impl Player {
         };
         let (queue, values, options) = (&self.queue, &values, &options);
         let enqueue = |tr| async move {
+            let mut staged = Vec::new();
             for value in values {
-                let _ = queue.enqueue_with(&tr, value, options).await?;
+                match queue.enqueue_with(&tr, value, options).await? {
+                    Enqueued::Staged(item) => staged.push(item),
+                    other => panic!("{other:?}"),
+                }
+            }
+            Ok::<_, Error>(staged)
+        };
+        let (staged, commit) = self.runner.run_committed(enqueue).await.unwrap();
+        let stamp = commit.versionstamp.unwrap();
+        self.items
+            .extend(staged.into_iter().map(|item| item.at(stamp)));
+    }
+
+    /// Enqueues under one of a few dedupe ids. What is refused or replaced by that is noted in the same
+    /// transaction.
+    async fn enqueue_once(&mut self) {
+        let value = self.next_value;
+        self.next_value += 1;
+        self.course.enqueued += 1;
+        let modes = [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce];
+        let mode = *modes.choose(&mut self.rng).unwrap();
+        let dedupe = vec![self.rng.random_range(0..3_u8)];
+        let delay = Duration::from_millis(self.rng.random_range(0..20));
+        let options = Enqueue::new()
+            .dedupe(dedupe.clone())
+            .on_repeat(mode)
+            .after(delay);
+        let (queue, store) = (&self.queue, &self.store);
+        let (dedupe, options) = (&dedupe, &options);
+        let enqueue = |tr| async move {
+            let tr = &tr;
+            let there = queue.find_deduped(tr, dedupe).await?;
+            let old = match &there {
+                Some(item) => queue.status(tr, item).await?,
+                None => None,
+            };
+            match queue.enqueue_with(tr, &value, options).await? {
+                Enqueued::Staged(_) => {}
+                Enqueued::Replaced(item) => {
+                    assert_eq!(Some(item), there);
+                    count(tr, store, "merged", old.unwrap().value.unwrap());
+                }
+                _ => count(tr, store, "merged", value),
             }
             Ok::<_, Error>(())
         };
-        self.runner.run(enqueue).await.unwrap();
+        Box::pin(self.runner.run(enqueue)).await.unwrap();
+    }
+
+    /// Cancels, expedites or replaces an item, wherever it is.
+    async fn change(&mut self) {
+        let Some(item) = self.items.choose(&mut self.rng).copied() else {
+            return;
+        };
+        let (queue, store, what) = (&self.queue, &self.store, self.rng.random_range(0..3));
+        let change = |tr| async move {
+            let tr = &tr;
+            let Some(status) = queue.status(tr, &item).await? else {
+                return Ok(());
+            };
+            let value = status.value.unwrap();
+            match what {
+                0 => {
+                    let was_cancelled = matches!(
+                        status.place,
+                        Place::Held {
+                            is_cancelled: true,
+                            ..
+                        }
+                    );
+                    let cancelled = queue.cancel(tr, &item).await?;
+                    assert_ne!(cancelled, Cancelled::NotThere);
+                    if !was_cancelled {
+                        count(tr, store, "cancelled", value);
+                    }
+                }
+                1 => drop(queue.expedite(tr, &item).await?),
+                // The same item, by another value.
+                _ => drop(queue.replace(tr, &item, &(value + SAME)).await?),
+            }
+            Ok::<_, Error>(())
+        };
+        Box::pin(self.runner.run(change)).await.unwrap();
     }
 
     /// Somebody wants items, and may lose interest at any moment.
@@ -169,7 +259,7 @@ impl Player {
         if self.play.pops && self.rng.random() {
             self.wishes.spawn(async move {
                 match env.timeout(interest, consumer.pop_within(within)).await {
-                    Some(Ok(Some(item))) => Answer::Popped(item.value),
+                    Some(Ok(Some(item))) => Answer::Popped(item.value % SAME),
                     Some(Ok(None)) => Answer::Nothing,
                     Some(Err(_)) | None => Answer::PopUnanswered,
                 }
@@ -210,7 +300,9 @@ impl Player {
         match acknowledge(&self.runner, &self.store, &delivery).await {
             Ok(()) if was_lost => self.course.late_accepted += 1,
             Ok(()) => {}
-            Err(Error::DeliveryLost { .. }) => self.course.late_refused += 1,
+            Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {
+                self.course.late_refused += 1;
+            }
             Err(error) => panic!("seed {}: {error}", self.play.seed),
         }
     }
@@ -221,7 +313,9 @@ impl Player {
             return;
         }
         let delivery = self.held.swap_remove(0);
-        match self.rng.random_range(0..6) {
+        match self.rng.random_range(0..8) {
+            6 => drop(tokio::spawn(async move { delivery.release().await })),
+            7 => drop(tokio::spawn(async move { delivery.reject("no").await })),
             0 => drop(delivery),
             1 => drop(tokio::spawn(async move { delivery.nack().await })),
             2 => {
@@ -329,7 +423,7 @@ impl Player {
                 .unwrap()
             {
                 match acknowledge(&self.runner, &self.store, &delivery).await {
-                    Ok(()) | Err(Error::DeliveryLost { .. }) => {}
+                    Ok(()) | Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {}
                     Err(error) => panic!("seed {}: {error}", self.play.seed),
                 }
             }
@@ -343,17 +437,21 @@ impl Player {
     }
 
     /// Compares what is left with what was asked for.
-    async fn judge(&self) -> Result<(), String> {
+    async fn judge(&mut self) -> Result<(), String> {
         let audit = self.queue.audit(&self.runner).await.unwrap();
         if !audit.is_clean() {
             return Err(format!("{audit:?}"));
         }
-        let done = self.effects().await;
+        let done = self.effects("done").await;
+        let cancelled = self.effects("cancelled").await;
+        let merged = self.effects("merged").await;
         let mut missing = 0;
         for value in 0..self.next_value {
             let acknowledged = done.get(&value).copied().unwrap_or_default();
             let popped = self.popped.get(&value).copied().unwrap_or_default();
-            match acknowledged + popped {
+            let ended = [&cancelled, &merged].map(|ended| ended.get(&value).copied());
+            let ended: usize = ended.into_iter().flatten().sum();
+            match acknowledged + popped + ended {
                 0 => missing += 1,
                 1 => {}
                 times => return Err(format!("item {value} was effective {times} times")),
@@ -366,10 +464,17 @@ impl Player {
             ));
         }
         let stats = self.stats().await;
-        if stats.completed != self.next_value {
-            return Err(format!("{stats:?} of {} items", self.next_value));
+        let sum = |ended: &BTreeMap<u64, usize>| ended.values().sum::<usize>() as u64;
+        self.course.cancelled = sum(&cancelled);
+        self.course.merged = sum(&merged);
+        let ended = self.course.cancelled + self.course.merged;
+        let expected = (self.next_value - ended, self.course.cancelled);
+        if (stats.completed, stats.cancelled) != expected {
+            return Err(format!("{stats:?}, not {expected:?}"));
         }
-        for part in ["i", "t", "h", "g", "r", "d", "s", "b"] {
+        for part in [
+            "i", "t", "h", "g", "r", "d", "s", "b", "o", "k", "n", "a", "y",
+        ] {
             let left = self.rows(part).await;
             if left != 0 {
                 return Err(format!("{left} keys are left under `{part}`"));
@@ -378,9 +483,9 @@ impl Player {
         Ok(())
     }
 
-    /// Returns how often each item was acknowledged with its effect.
-    async fn effects(&self) -> BTreeMap<u64, usize> {
-        let part = self.store.root.subspace(&"done");
+    /// Returns how often something was counted of each item.
+    async fn effects(&self, what: &str) -> BTreeMap<u64, usize> {
+        let part = self.store.root.subspace(&what);
         let (begin, end) = part.range();
         let query = &RangeQuery::keys(begin, end);
         let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
@@ -414,12 +519,17 @@ async fn acknowledge(
     store: &TestStore,
     delivery: &Delivery<u64>,
 ) -> Result<(), Error> {
-    let key = &store.root.pack(&("done", delivery.value()));
     runner
         .run(|tr| async move {
             delivery.ack(&tr).await?;
-            tr.atomic(MutationOp::Add, key, &1_u64.to_le_bytes());
+            count(&tr, store, "done", *delivery.value());
             Ok(())
         })
         .await
+}
+
+/// Counts something of an item.
+fn count(tr: &impl Transaction, store: &TestStore, what: &str, value: u64) {
+    let key = store.root.pack(&(what, value % SAME));
+    tr.atomic(MutationOp::Add, &key, &1_u64.to_le_bytes());
 }

@@ -53,10 +53,13 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         total.late_refused += course.late_refused;
         total.late_accepted += course.late_accepted;
         total.unanswered_pops += course.unanswered_pops;
+        total.cancelled += course.cancelled;
+        total.merged += course.merged;
     }
     println!("{total:?}");
     if std::env::var("SEED").is_err() {
         // Else these were no such histories.
         assert!(total.enqueued > 0 && total.killed > 0);
+        assert!(total.cancelled > 0 && total.merged > 0);
     }
 }
