@@ -48,7 +48,9 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Worker`] is the loop around that, with retries. The example `payments` acknowledges, changes data
+//! A [`Worker`] is the loop around that, with retries: [`process`](HighContentionQueue::process) handles each item
+//! in the transaction that completes it, [`work`](HighContentionQueue::work) is for work that takes longer. The
+//! example `payments` acknowledges, changes data
 //! and enqueues into another queue in one transaction.
 //!
 //! # How it works
@@ -80,9 +82,10 @@
 //! | operation | reads | fails with a conflict if, since its read version, |
 //! |---|---|---|
 //! | `enqueue`, `enqueue_all` | nothing | never |
-//! | `enqueue_with` | the dedupe id, if there is one | the same id was enqueued or completed |
-//! | fast path | the pause, its session, the first request, the items it takes | another took one of these items, somebody registered, the queue was paused |
-//! | `ack` | the item that is held | the item went back: its time or its session was over |
+//! | `enqueue_with` | the dedupe id, if there is one, and the item that it replaces | the same id was enqueued or completed |
+//! | fast path | the pause, its session, the first request, the items it takes | another took one of these items, another session registered, the queue was paused |
+//! | `ack` | the item that is held | the item went back, since its time or its session was over, or was cancelled |
+//! | `status`, `cancel`, `expedite`, `replace` | the item, and where else it might be | it was granted, went back, was done or changed |
 //! | `redrive`, `purge` | the dead letter | another did the same |
 //! | `stats`, `len`, `oldest_age` | counters and the first item, by snapshot | never |
 //! | `peek`, `items`, `dead_letters` | as those of [`MicroQueue`](microqueue::MicroQueue) | as those |
@@ -196,6 +199,7 @@ mod outcome;
 #[cfg(test)]
 mod pairs;
 mod policy;
+mod process;
 mod queue;
 mod read;
 mod reclaim;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
 use microqueue::keyspace::{Database, Runner, Transaction, Undecodable};
@@ -44,10 +45,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// # Cancel safety
     /// Reads only.
     pub async fn stats(&self, tr: &impl Transaction) -> Result<Stats> {
+        let counts = Counter::ALL.map(|counter| read_counter(tr, &self.keys, counter));
+        let counts = try_join_all(counts).await?;
         let [queued, delayed, held, dead, completed, cancelled] =
-            Counter::ALL.map(|counter| read_counter(tr, &self.keys, counter));
-        let (queued, delayed, held, dead, completed, cancelled) =
-            futures::try_join!(queued, delayed, held, dead, completed, cancelled)?;
+            counts.try_into().expect("one for each counter");
         Ok(Stats {
             queued,
             delayed,

@@ -1,0 +1,144 @@
+//! Handling items in the transactions that complete them.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::chain;
+use microqueue::keyspace::{self, Database, Runner, Tx};
+
+use crate::delivery::Delivery;
+use crate::error::{BoxError, Error, Result};
+use crate::options::WorkerOptions;
+use crate::outcome::Outcome;
+use crate::queue::HighContentionQueue;
+use crate::worker::Worker;
+
+/// Why a transaction is not committed.
+#[derive(Debug, thiserror::Error)]
+enum Unfinished {
+    #[error(transparent)]
+    Queue(#[from] Error),
+
+    #[error(transparent)]
+    Keyspace(#[from] keyspace::Error),
+
+    /// Kept as it is, so that the runner finds the store's error in it and tries again.
+    #[error("the handler failed")]
+    Handler(#[source] BoxError),
+
+    #[error("the item is not done")]
+    NotDone(Outcome),
+}
+
+impl From<Unfinished> for Outcome {
+    fn from(unfinished: Unfinished) -> Self {
+        match unfinished {
+            Unfinished::NotDone(outcome) => outcome,
+            Unfinished::Handler(error) => Self::retry(chain(&*error).to_string()),
+            Unfinished::Queue(error) => Self::retry(chain(&error).to_string()),
+            Unfinished::Keyspace(error) => Self::retry(chain(&error).to_string()),
+        }
+    }
+}
+
+impl<T, C> HighContentionQueue<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+{
+    /// Opens a session and handles each item in the transaction that completes it: what most applications want.
+    ///
+    /// The handler gets a transaction and a delivery. Once it returns `Ok(())` or [`Outcome::Done`], the item is
+    /// acknowledged in the same transaction, which is committed: what the handler has staged takes effect
+    /// exactly once, and if and only if the item is done. With any other outcome, and with an `Err`, nothing
+    /// of the transaction is committed, and the item is put off, tried again later, or a dead letter, as with
+    /// [`work`](Self::work).
+    ///
+    /// The whole handler has five seconds, as every transaction. For work that takes longer, or whose effects
+    /// are elsewhere, use [`work`](Self::work).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// use hc_dequeue::keyspace::codec::MessagePack;
+    /// use hc_dequeue::keyspace::{self, Isolation, Runner, Subspace, Tx, typed};
+    /// use hc_dequeue::{Delivery, HighContentionQueue, Settings, WorkerOptions};
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let subspace = Subspace::from("payments");
+    /// let queue = HighContentionQueue::<u64>::open(&runner, subspace, Settings::new()).await?;
+    /// let payments = &queue;
+    /// runner.run(|tr| async move { payments.enqueue_all(&tr, &[30, 12]).await }).await?;
+    ///
+    /// let pay = |tr: Tx<_>, payment: Arc<Delivery<u64>>| async move {
+    ///     let paid = typed::get(&tr, &MessagePack, b"paid", Isolation::Serializable).await?;
+    ///     let paid: u64 = paid.unwrap_or_default();
+    ///     typed::set(&tr, &MessagePack, b"paid", &(paid + payment.value()))
+    /// };
+    /// let worker = queue.process(&runner, WorkerOptions::new(), pay).await?;
+    /// queue.wait_idle(&runner).await?;
+    /// worker.shut_down(Duration::from_secs(1)).await?;
+    ///
+    /// let read = |tr| async move { typed::get(&tr, &MessagePack, b"paid", Isolation::Snapshot).await };
+    /// assert_eq!(runner.run(read).await?, Some(42_u64));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Conflicts
+    /// As [`Delivery::ack`], and those of the handler.
+    ///
+    /// # Retries
+    /// The runner calls the handler again if its transaction meets a conflict or another failure that may be
+    /// retried, also if the handler returns that failure as its error, whatever it wraps it in. That is no
+    /// other attempt of the item.
+    ///
+    /// # Errors
+    /// Those of [`consumer`](Self::consumer).
+    ///
+    /// # Cancel safety
+    /// As [`consumer`](Self::consumer).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn process<D, F, Fut, O, E>(
+        &self,
+        runner: &Runner<D>,
+        options: WorkerOptions,
+        handler: F,
+    ) -> Result<Worker<T>>
+    where
+        D: Database,
+        F: Fn(Tx<D::Transaction>, Arc<Delivery<T>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, E>> + Send + 'static,
+        O: Into<Outcome> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (own_runner, handler) = (runner.clone(), Arc::new(handler));
+        let work = move |delivery: Arc<Delivery<T>>| {
+            let (runner, handler) = (own_runner.clone(), handler.clone());
+            async move {
+                let (handler, delivery) = (&*handler, &delivery);
+                let done = |tr: Tx<_>| async move {
+                    let handled = handler(tr.clone(), delivery.clone()).await;
+                    match handled
+                        .map_err(|error| Unfinished::Handler(error.into()))?
+                        .into()
+                    {
+                        Outcome::Done => Ok(delivery.ack(&tr).await?),
+                        outcome => Err(Unfinished::NotDone(outcome)),
+                    }
+                };
+                runner
+                    .run(done)
+                    .await
+                    .map_or_else(Outcome::from, Outcome::from)
+            }
+        };
+        self.work(runner, options, work).await
+    }
+}
