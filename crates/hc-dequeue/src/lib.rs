@@ -111,7 +111,8 @@
 //! Dispatchers and workers tell what they do to [`tracing`], under the span `dispatcher` with queue
 //! and session, and count it for the [`metrics`](https://docs.rs/metrics) facade: `hc_dequeue_depth`,
 //! `_held`, `_dead`, `_age_seconds` at each heartbeat; `_dequeues`, `_conflicts`, `_fulfilled`,
-//! `_patience_expiries`, `_reclaimed`, `_lost` as they happen, all with the label `queue`.
+//! `_patience_expiries`, `_reclaimed`, `_lost`, `_waiting_seconds`, `_handler_seconds` and `_outcomes` as they
+//! happen, all with the label `queue`.
 //!
 //! # The staged registry
 //!

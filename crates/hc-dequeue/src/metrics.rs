@@ -13,6 +13,9 @@
 //! | `hc_dequeue_patience_expiries` | counter | how often this process gave up on the first request |
 //! | `hc_dequeue_reclaimed` | counter | items that this process has returned for the dead |
 //! | `hc_dequeue_lost` | counter | deliveries of this process that were lost to it |
+//! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, how long ago its item was enqueued |
+//! | `hc_dequeue_handler_seconds` | histogram | for each call of a worker's handler, how long it took |
+//! | `hc_dequeue_outcomes` | counter | calls of handlers, with the label `outcome`: `done`, `snoozed`, `retried`, `discarded`; `dropped`, since the item was cancelled or the delivery lost |
 //!
 //! Conflicts per dequeue are the quotient of two counters. The gauges are set at each heartbeat.
 
@@ -20,6 +23,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+use crate::outcome::Outcome;
 use crate::read::Stats;
 
 /// The numbers of one dispatcher.
@@ -34,6 +38,7 @@ pub(crate) struct Metrics {
     pub(crate) patience_expiries: Counter,
     pub(crate) reclaimed: Counter,
     pub(crate) lost: Counter,
+    pub(crate) waiting: Histogram,
 }
 
 impl Metrics {
@@ -50,6 +55,7 @@ impl Metrics {
             patience_expiries: counter!("hc_dequeue_patience_expiries", &[queue()]),
             reclaimed: counter!("hc_dequeue_reclaimed", &[queue()]),
             lost: counter!("hc_dequeue_lost", &[queue()]),
+            waiting: histogram!("hc_dequeue_waiting_seconds", &[queue()]),
         }
     }
 
@@ -58,5 +64,45 @@ impl Metrics {
         self.held.set(stats.held as f64);
         self.dead.set(stats.dead as f64);
         self.age.set(age.unwrap_or_default().as_secs_f64());
+    }
+}
+
+/// The numbers of one worker.
+pub(crate) struct HandlerMetrics {
+    handler: Histogram,
+    done: Counter,
+    snoozed: Counter,
+    retried: Counter,
+    discarded: Counter,
+    dropped: Counter,
+}
+
+impl HandlerMetrics {
+    pub(crate) fn new(queue: &str) -> Self {
+        let outcome = |outcome: &'static str| {
+            let labels = [("queue", queue.to_owned()), ("outcome", outcome.to_owned())];
+            counter!("hc_dequeue_outcomes", &labels)
+        };
+        Self {
+            handler: histogram!("hc_dequeue_handler_seconds", "queue" => queue.to_owned()),
+            done: outcome("done"),
+            snoozed: outcome("snoozed"),
+            retried: outcome("retried"),
+            discarded: outcome("discarded"),
+            dropped: outcome("dropped"),
+        }
+    }
+
+    /// Counts a call of the handler that took so long. `None`: it was dropped.
+    pub(crate) fn record(&self, took: Duration, outcome: Option<&Outcome>) {
+        self.handler.record(took.as_secs_f64());
+        let counter = match outcome {
+            Some(Outcome::Done) => &self.done,
+            Some(Outcome::Snooze(_)) => &self.snoozed,
+            Some(Outcome::Retry { .. }) => &self.retried,
+            Some(Outcome::Discard { .. }) => &self.discarded,
+            None => &self.dropped,
+        };
+        counter.increment(1);
     }
 }

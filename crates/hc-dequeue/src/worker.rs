@@ -17,6 +17,7 @@ use crate::consumer::Consumer;
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 use crate::give_back::GiveBack;
+use crate::metrics::HandlerMetrics;
 use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
@@ -92,6 +93,7 @@ where
         };
         let consumer = self.consumer(runner, consumer).await?;
         let handler = Arc::new(handler);
+        let metrics = Arc::new(HandlerMetrics::new(&self.subspace().to_string()));
         let (stop, _) = watch::channel(false);
         let mut handlers = JoinSet::new();
         for _ in 0..options.concurrency_or(CONCURRENCY) {
@@ -100,6 +102,7 @@ where
                 handler: handler.clone(),
                 backoff: options.backoff_or(default.backoff),
                 env: runner.environment().clone(),
+                metrics: metrics.clone(),
                 stopped: stop.subscribe(),
             };
             handlers.spawn(slot.work());
@@ -147,6 +150,7 @@ struct HandlerSlot<T, F> {
     handler: Arc<F>,
     backoff: Backoff,
     env: Environment,
+    metrics: Arc<HandlerMetrics>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -168,7 +172,7 @@ where
                 Ok(Some(delivery)) => self.handle(Arc::new(delivery)).await,
                 Ok(None) => {}
                 Err(Error::ShutDown { .. }) => return,
-                // The dispatcher has told of it, and waits before it tries again.
+                // The dispatcher has logged it, and waits before it tries again.
                 Err(_) => {}
             }
         }
@@ -179,12 +183,14 @@ where
         let handle = async { (self.handler)(delivery.clone()).await };
         let span =
             tracing::debug_span!("handler", id = ?delivery.id(), attempt = delivery.attempt());
-        let handle = handle.instrument(span);
+        let (handle, began) = (handle.instrument(span), self.env.now());
+        let took = || self.env.now().saturating_sub(began);
         let handled = tokio::select! {
             handled = AssertUnwindSafe(handle).catch_unwind() => handled,
             () = delivery.cancelled() => {
                 let id = delivery.id();
                 tracing::warn!(?id, "a handler was dropped: its item was cancelled, or its delivery is lost");
+                self.metrics.record(took(), None);
                 return;
             }
         };
@@ -192,6 +198,7 @@ where
             |panic| Outcome::retry(format!("it panicked: {}", panic_message(&*panic))),
             Into::into,
         );
+        self.metrics.record(took(), Some(&outcome));
         self.resolve(&delivery, outcome);
     }
 

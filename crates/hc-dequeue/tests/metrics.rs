@@ -4,11 +4,12 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Doomed, LONG, World, process, settings};
 use conformance::stores::TestStore;
-use hc_dequeue::{ConsumerOptions, Settings};
+use hc_dequeue::{ConsumerOptions, Delivery, Outcome, Settings, WorkerOptions};
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{Environment, RunOptions, Runner};
 
@@ -18,6 +19,7 @@ conformance::on_every_store!(
     conflicts_and_what_a_fulfillment_grants_are_counted,
     a_leader_that_does_not_lead_costs_a_patience,
     items_that_are_returned_for_the_dead_are_counted,
+    what_handlers_return_is_counted,
 );
 
 impl World {
@@ -133,4 +135,37 @@ async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
     dies.join().unwrap();
     let _consumer = world.consumer().await;
     world.until_recorded([("hc_dequeue_reclaimed", 2.0)]).await;
+}
+
+async fn what_handlers_return_is_counted(store: TestStore) {
+    let settings = patient().max_attempts(1);
+    let world = World::recorded(&store, settings).await;
+    world.enqueue(0..10).await;
+    let handler = |delivery: Arc<Delivery<u64>>| async move {
+        match (*delivery.value(), delivery.deliveries()) {
+            (0..4, _) => Ok(Outcome::Done),
+            (4..7, _) => Err("no"),
+            (7..9, 1) => Ok(Outcome::snooze(Duration::from_millis(1))),
+            (7..9, _) => Ok(Outcome::Done),
+            _ => Ok(Outcome::discard("of no use")),
+        }
+    };
+    let worker = world
+        .queue
+        .work(&world.runner, WorkerOptions::new(), handler);
+    let worker = worker.await.unwrap();
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    world.until_recorded([("hc_dequeue_dequeues", 12.0)]).await;
+    for (outcome, count) in [
+        ("done", 6.0),
+        ("retried", 3.0),
+        ("snoozed", 2.0),
+        ("discarded", 1.0),
+    ] {
+        let recorded = world.recorded_outcome(outcome);
+        assert_eq!(recorded, count, "{outcome}");
+    }
+    assert_eq!(world.records("hc_dequeue_handler_seconds").len(), 12);
+    assert_eq!(world.records("hc_dequeue_waiting_seconds").len(), 12);
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
+use std::time::Duration;
 
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::record::millis;
@@ -30,9 +31,12 @@ where
     /// failed.
     pub(super) fn hand_out(&mut self, granted: Vec<Granted<T>>) {
         self.metrics.dequeues.increment(granted.len() as u64);
+        let now = wall_millis(&self.keys().env);
         let (mut popped, mut held) = (VecDeque::new(), VecDeque::new());
         for item in granted {
             let (id, record) = (item.id, item.record);
+            let waited = Duration::from_millis(now.saturating_sub(record.enqueued_millis));
+            self.metrics.waiting.record(waited.as_secs_f64());
             match item.value {
                 // It leaves the queue with its return.
                 _ if record.cancelled_millis != 0 => {

@@ -104,6 +104,10 @@ impl World {
     /// Returns what this program has recorded of the queue under the name of a metric: the last value
     /// of a gauge that was not zero, what was added to a counter, or each value of a histogram.
     pub(crate) fn records(&self, metric: &str) -> Vec<f64> {
+        self.records_of(metric, "")
+    }
+
+    fn records_of(&self, metric: &str, outcome: &str) -> Vec<f64> {
         static SNAPSHOTTER: OnceLock<Snapshotter> = OnceLock::new();
         static RECORDS: Mutex<BTreeMap<(String, String), Vec<f64>>> = Mutex::new(BTreeMap::new());
         let snapshotter = SNAPSHOTTER.get_or_init(|| {
@@ -115,6 +119,7 @@ impl World {
         let mut records = RECORDS.lock().unwrap();
         // A snapshot takes what it shows away.
         for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+            // Of an outcome, that comes after the queue.
             let labels = key.key().labels();
             let queue: String = labels.map(|label| label.value().to_owned()).collect();
             let records = records.entry((key.key().name().to_owned(), queue));
@@ -129,8 +134,18 @@ impl World {
                 }
             }
         }
-        let key = (metric.to_owned(), self.queue.subspace().to_string());
+        let key = (
+            metric.to_owned(),
+            self.queue.subspace().to_string() + outcome,
+        );
         records.get(&key).cloned().unwrap_or_default()
+    }
+
+    /// Returns how many calls of handlers were counted with an outcome.
+    pub(crate) fn recorded_outcome(&self, outcome: &str) -> f64 {
+        self.records_of("hc_dequeue_outcomes", outcome)
+            .into_iter()
+            .sum()
     }
 
     /// Returns the value of a gauge, or the sum of what was recorded.
