@@ -3,12 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use microqueue::keyspace::{Subspace, Versionstamp};
+use microqueue::keyspace::Versionstamp;
 use microqueue::{ItemId, StagedId};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
-use crate::keys::Keys;
+use crate::keys::{Keys, QueueTag};
 
 /// The format number of a reference.
 const FORMAT: u8 = 1;
@@ -48,9 +47,6 @@ pub struct ItemRef {
     queue: QueueTag,
     id: ItemId,
 }
-
-/// What a reference keeps of its queue.
-pub(crate) type QueueTag = [u8; 4];
 
 /// A reference to an item that is staged: the commit completes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -165,12 +161,6 @@ impl FromStr for ItemRef {
     }
 }
 
-/// Returns what references keep of a queue.
-pub(crate) fn queue_tag(queue: &Subspace) -> QueueTag {
-    let [first, second, third, fourth, ..] = xxh3_64(queue.bytes()).to_be_bytes();
-    [first, second, third, fourth]
-}
-
 /// Returns an id as values hold it.
 pub(crate) fn id_to_bytes(id: &ItemId) -> [u8; ID_BYTES] {
     let mut bytes = [0; ID_BYTES];
@@ -191,7 +181,8 @@ pub(crate) fn id_from_bytes(bytes: [u8; ID_BYTES]) -> ItemId {
 
 #[cfg(test)]
 mod tests {
-    use microqueue::keyspace::Environment;
+    use microqueue::keyspace::{Environment, Subspace};
+    use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
 

@@ -82,8 +82,8 @@ use microqueue::keyspace::{
     self, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
 };
 use microqueue::{ItemId, MicroQueue};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::item_ref::{QueueTag, queue_tag};
 use crate::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::session::{SessionId, Sessions};
 
@@ -129,6 +129,14 @@ impl Counter {
             Self::Cancelled => "cancelled",
         }
     }
+}
+
+/// What a reference to an item keeps of its queue.
+pub(crate) type QueueTag = [u8; 4];
+
+fn queue_tag(queue: &Subspace) -> QueueTag {
+    let [first, second, third, fourth, ..] = xxh3_64(queue.bytes()).to_be_bytes();
+    [first, second, third, fourth]
 }
 
 /// The parts of a queue's subspace.

@@ -51,6 +51,12 @@ enum Step {
     ReturnItems(SessionId),
     /// What is left of the dead one, once it holds nothing.
     Bury,
+    Change(Change),
+}
+
+/// A step that an application takes with a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
     /// Of the item that A holds.
     CancelHeld,
     /// Of the item that is granted to A.
@@ -60,7 +66,6 @@ enum Step {
     ReplaceFirst,
     /// Of the item that is due.
     Expedite,
-    MakeDue,
 }
 
 /// What there is at the beginning.
@@ -137,16 +142,7 @@ impl<D: Database> World<D> {
             world.first = Some(first[0].id);
         }
         if scene == Scene::Due {
-            let options = Enqueue::new().after(Duration::from_secs(3600));
-            let options = &options;
-            let later = |tr| async move { handle.enqueue_with(&tr, &7, options).await };
-            let (staged, commit) = runner.run_committed(later).await.unwrap();
-            let Enqueued::Staged(staged) = staged else {
-                panic!("it is staged");
-            };
-            let item = staged.at(commit.versionstamp.unwrap());
-            world.first = Some(item.id());
-            world.commit(Step::MakeDue).await.unwrap();
+            world.first = Some(world.enqueue_due().await);
         }
         if !matches!(scene, Scene::Items | Scene::Empty) {
             world.commit(Step::Register(A)).await.unwrap();
@@ -162,6 +158,25 @@ impl<D: Database> World<D> {
             world.commit(Step::ReturnItems(A)).await.unwrap();
         }
         world
+    }
+
+    /// Enqueues a delayed item whose time has come. Returns its id.
+    async fn enqueue_due(&self) -> ItemId {
+        let (queue, keys, runner) = (&self.queue, &*self.queue.keys, Runner::new(self.db.clone()));
+        let options = &Enqueue::new().after(Duration::from_secs(3600));
+        let enqueue = |tr| async move { queue.enqueue_with(&tr, &7, options).await };
+        let (staged, commit) = runner.run_committed(enqueue).await.unwrap();
+        let Enqueued::Staged(staged) = staged else {
+            panic!("it is staged");
+        };
+        let id = staged.at(commit.versionstamp.unwrap()).id();
+        let make_due = |tr| async move {
+            let (spot, record) = find(&tr, keys, &id).await?.unwrap();
+            remove(&tr, keys, &id, &spot)?;
+            place(&tr, keys, &id, &record, Some(1))
+        };
+        runner.run(make_due).await.unwrap();
+        id
     }
 
     fn context(&self, session: SessionId) -> SessionContext<'_, u64> {
@@ -226,33 +241,7 @@ impl<D: Database> World<D> {
                 Step::ReturnItems(session) => {
                     assert_eq!(return_items(tr, keys, settings, session).await?, 1);
                 }
-                Step::CancelHeld => {
-                    let item = ItemRef::new(keys, self.held);
-                    assert_eq!(self.queue.cancel(tr, &item).await?, Cancelled::Requested);
-                }
-                Step::CancelGranted => {
-                    let item = ItemRef::new(keys, self.first.unwrap());
-                    assert_eq!(self.queue.cancel(tr, &item).await?, Cancelled::Requested);
-                }
-                Step::CancelFirst => {
-                    let item = ItemRef::new(keys, self.first.unwrap());
-                    assert_eq!(self.queue.cancel(tr, &item).await?, Cancelled::Removed);
-                }
-                Step::ReplaceFirst => {
-                    let item = ItemRef::new(keys, self.first.unwrap());
-                    let replaced = self.queue.replace(tr, &item, &8).await?;
-                    assert_eq!(replaced, Replaced::Replaced);
-                }
-                Step::Expedite => {
-                    let item = ItemRef::new(keys, self.first.unwrap());
-                    assert!(self.queue.expedite(tr, &item).await?);
-                }
-                Step::MakeDue => {
-                    let id = self.first.unwrap();
-                    let (spot, record) = find(tr, keys, &id).await?.unwrap();
-                    remove(tr, keys, &id, &spot)?;
-                    place(tr, keys, &id, &record, Some(1))?;
-                }
+                Step::Change(change) => self.change(tr, change).await?,
                 Step::Bury => {
                     remove_requests(tr, keys, DEAD).await?;
                     assert!(bury(tr, keys, DEAD).await?);
@@ -260,6 +249,29 @@ impl<D: Database> World<D> {
             }
             Ok(())
         })
+    }
+
+    async fn change(&self, tr: &D::Transaction, change: Change) -> Result<()> {
+        let (queue, keys) = (&self.queue, &self.queue.keys);
+        let held = ItemRef::new(keys, self.held);
+        let first = || ItemRef::new(keys, self.first.unwrap());
+        match change {
+            Change::CancelHeld => {
+                assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested);
+            }
+            Change::CancelGranted => {
+                assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Requested);
+            }
+            Change::CancelFirst => {
+                assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Removed);
+            }
+            Change::ReplaceFirst => {
+                let replaced = queue.replace(tr, &first(), &8).await?;
+                assert_eq!(replaced, Replaced::Replaced);
+            }
+            Change::Expedite => assert!(queue.expedite(tr, &first()).await?),
+        }
+        Ok(())
     }
 
     async fn commit(&self, step: Step) -> Result<()> {
@@ -366,19 +378,59 @@ const CONFLICTS: [(Scene, Step, Step); 29] = [
     (Scene::GrantedToTheDead, Step::ReturnItems(A), Step::Collect),
     (Scene::Items, Step::Complete, Step::Complete),
     // An item is done or cancelled, granted or changed, and the other one finds out.
-    (Scene::Items, Step::CancelHeld, Step::Complete),
-    (Scene::Items, Step::Complete, Step::CancelHeld),
-    (Scene::Granted, Step::CancelGranted, Step::Collect),
-    (Scene::Granted, Step::Collect, Step::CancelGranted),
-    (Scene::Items, Step::CancelFirst, Step::Take(A)),
-    (Scene::Items, Step::Take(A), Step::CancelFirst),
-    (Scene::Items, Step::ReplaceFirst, Step::Take(A)),
-    (Scene::Items, Step::Take(A), Step::ReplaceFirst),
-    (Scene::Requested, Step::Fulfill(B), Step::ReplaceFirst),
-    (Scene::Items, Step::CancelFirst, Step::ReplaceFirst),
+    (
+        Scene::Items,
+        Step::Change(Change::CancelHeld),
+        Step::Complete,
+    ),
+    (
+        Scene::Items,
+        Step::Complete,
+        Step::Change(Change::CancelHeld),
+    ),
+    (
+        Scene::Granted,
+        Step::Change(Change::CancelGranted),
+        Step::Collect,
+    ),
+    (
+        Scene::Granted,
+        Step::Collect,
+        Step::Change(Change::CancelGranted),
+    ),
+    (
+        Scene::Items,
+        Step::Change(Change::CancelFirst),
+        Step::Take(A),
+    ),
+    (
+        Scene::Items,
+        Step::Take(A),
+        Step::Change(Change::CancelFirst),
+    ),
+    (
+        Scene::Items,
+        Step::Change(Change::ReplaceFirst),
+        Step::Take(A),
+    ),
+    (
+        Scene::Items,
+        Step::Take(A),
+        Step::Change(Change::ReplaceFirst),
+    ),
+    (
+        Scene::Requested,
+        Step::Fulfill(B),
+        Step::Change(Change::ReplaceFirst),
+    ),
+    (
+        Scene::Items,
+        Step::Change(Change::CancelFirst),
+        Step::Change(Change::ReplaceFirst),
+    ),
     // It is due, and expedited at the same time.
-    (Scene::Due, Step::Expedite, Step::Fulfill(B)),
-    (Scene::Due, Step::Fulfill(B), Step::Expedite),
+    (Scene::Due, Step::Change(Change::Expedite), Step::Fulfill(B)),
+    (Scene::Due, Step::Fulfill(B), Step::Change(Change::Expedite)),
 ];
 
 #[tokio::test]
@@ -421,9 +473,21 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Granted, Step::Beat, Step::Collect),
         (Scene::Empty, Step::Enqueue, Step::Bury),
         (Scene::Items, Step::ReturnItems(DEAD), Step::Take(B)),
-        (Scene::Items, Step::CancelFirst, Step::Complete),
-        (Scene::Items, Step::CancelFirst, Step::Enqueue),
-        (Scene::Items, Step::Enqueue, Step::CancelHeld),
+        (
+            Scene::Items,
+            Step::Change(Change::CancelFirst),
+            Step::Complete,
+        ),
+        (
+            Scene::Items,
+            Step::Change(Change::CancelFirst),
+            Step::Enqueue,
+        ),
+        (
+            Scene::Items,
+            Step::Enqueue,
+            Step::Change(Change::CancelHeld),
+        ),
     ];
     for (scene, first, second) in pairs {
         let failed = conflict(memory(), scene, first, second).await;
