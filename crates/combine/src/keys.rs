@@ -11,7 +11,8 @@
 //! (queue, "q", bucket, "u", block, index) = update that was set aside, or with index 65,535 a block
 //! (queue, "q", bucket, "k", key)          = why the reports of a key are withheld
 //! (queue, "s", session)                   = worker's session: 01, then 01 alive or 00 dead
-//! (queue, "b", session)                   = its heartbeat: versionstamp
+//! (queue, "b", session)                   = its heartbeat: versionstamp, then the wall time of its
+//!                                           process in milliseconds, 8 bytes
 //!
 //! generation  tuple integer: 0
 //! hash        tuple integer: the first 16 bits of XXH3 (64 bits, no seed) of the key's bytes

@@ -10,7 +10,8 @@
 //! (queue, "o", subscription)              = empty: nothing is exported while it is there
 //! (queue, "d", subscription, block, index) = dead letter, or with index 65,535 that of a whole block
 //! (queue, "s", subscription, "s", session) = worker's session: 01, then 01 alive or 00 dead
-//! (queue, "s", subscription, "b", session) = its heartbeat: versionstamp
+//! (queue, "s", subscription, "b", session) = its heartbeat: versionstamp, then the wall time of its
+//!                                           process in milliseconds, 8 bytes
 //!
 //! bucket        tuple integer: hash * bucket count / 65,536, rounded down, where hash is the first 16
 //!               bits of XXH3 (64 bits, no seed) of the key's bytes

@@ -188,7 +188,10 @@ impl Sessions {
         )?;
         let mut found = Self {
             states: states.into_iter().collect(),
-            heartbeats: heartbeats.into_iter().map(|(session, _)| session).collect(),
+            heartbeats: heartbeats
+                .into_iter()
+                .map(|heartbeat| heartbeat.session)
+                .collect(),
             requests: requests
                 .into_iter()
                 .map(|item| (item.id, item.value.session))

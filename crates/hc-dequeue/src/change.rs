@@ -120,7 +120,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         value: &T,
     ) -> Result<Replaced> {
         let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
-        let payload = self.encode(value)?;
+        let payload = self.payload(value)?;
         let Some((spot, mut record)) = find(tr, keys, &id).await? else {
             return Ok(Replaced::NotThere);
         };

@@ -315,8 +315,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
     }
 
-    /// Encodes a value that fits everywhere.
-    pub(crate) fn encode(&self, value: &T) -> Result<Bytes> {
+    /// Encodes a value, as an item carries it.
+    pub(crate) fn payload(&self, value: &T) -> Result<Bytes> {
         let mut payload = Vec::new();
         self.codec.encode(value, &mut payload)?;
         if payload.len() > MAX_PAYLOAD_BYTES {
@@ -331,6 +331,6 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
 
     fn record(&self, value: &T) -> Result<Record> {
         let enqueued_millis = wall_millis(&self.keys.env);
-        Ok(Record::new(enqueued_millis, self.encode(value)?))
+        Ok(Record::new(enqueued_millis, self.payload(value)?))
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong with a queue.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use microqueue::ItemId;
@@ -103,6 +104,39 @@ pub enum Error {
         bytes: usize,
         /// The greatest length.
         limit: usize,
+    },
+
+    /// The name of a schedule is empty or too long. Nothing was staged.
+    #[error("schedule name of {bytes} bytes: it has from 1 to {limit}")]
+    ScheduleName {
+        /// Its length.
+        bytes: usize,
+        /// The greatest length.
+        limit: usize,
+    },
+
+    /// The cron text of a schedule does not parse. Nothing was staged.
+    #[error("`{text}` is no cron text")]
+    CronText {
+        /// The text.
+        text: String,
+        /// What the parser reported.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// The cron text of a schedule names no time from now on, as that of 30 February. Nothing was staged.
+    #[error("cron text `{text}` never fires")]
+    CronNeverFires {
+        /// The text.
+        text: String,
+    },
+
+    /// The time zone of a schedule is not in the IANA database that this library was built with. Nothing
+    /// was staged.
+    #[error("there is no time zone `{name}`")]
+    TimeZone {
+        /// Its name.
+        name: String,
     },
 
     /// The queue holds as many items as the enqueue allows. Nothing was staged.

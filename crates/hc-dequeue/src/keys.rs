@@ -16,12 +16,15 @@
 //!                                        call in 8 bytes, big-endian
 //! (queue, "y", dedupe)                 = until when the id of an item that is done refuses others: wall
 //!                                        time in milliseconds, 8 bytes, big-endian
+//! (queue, "e", schedule)               = schedule
+//! (queue, "f", next, schedule)         = empty: the schedule fires next at this time
 //! (queue, "r", id)                     = request
 //! (queue, "g", session, id of request, number)
 //!                                      = part of a grant: an item that the session holds, too, and
 //!                                        has not collected yet
 //! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended
-//! (queue, "b", session)                = heartbeat: versionstamp
+//! (queue, "b", session)                = heartbeat: versionstamp, then the wall time of the session's
+//!                                        process in milliseconds, 8 bytes
 //! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has
 //!                                        cancelled an item which the session holds
 //!
@@ -29,6 +32,8 @@
 //! ready     tuple integer: wall time in milliseconds since the Unix epoch
 //! session   tuple byte string: 16 random bytes
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
+//! schedule  tuple string: the name of a schedule, 1 to 255 bytes
+//! next      tuple integer: wall time in milliseconds since the Unix epoch
 //! number    tuple integer: 0 for the first item of the grant
 //! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled"
 //!
@@ -60,6 +65,16 @@
 //!     5..15   versionstamp of the item
 //!     15..23  call of the item
 //!     23..    its record, without microqueue's format
+//! schedule
+//!     0       format, 01
+//!     1..9    the next time at which it fires, wall time in milliseconds; 0 for none
+//!     9..17   the newest time for which it has enqueued an item; 0 for none
+//!     17      which missed times fire: 00 none, 01 the newest, 02 the newest ones
+//!     18..22  how many of them for 02, from 1 to 1,000; else 0
+//!     22      length of the cron text
+//!     23..    cron text
+//!     next    length of the name of the time zone, then the name
+//!     rest    payload: the codec's bytes
 //! settings
 //!     0       format, 01
 //!     1..9    lease in milliseconds
@@ -209,6 +224,27 @@ impl Keys {
 
     pub(crate) fn cancels(&self, session: SessionId) -> Vec<u8> {
         self.queue.pack(&("a", session.0.as_slice()))
+    }
+
+    pub(crate) fn schedule(&self, name: &str) -> Vec<u8> {
+        self.queue.pack(&("e", name))
+    }
+
+    /// Returns the name of the schedule of this key.
+    pub(crate) fn parse_schedule(&self, key: &[u8]) -> Result<String> {
+        let name = self.queue.subspace(&"e").unpack(key);
+        name.map_err(|_| keyspace::Error::corrupt(key, "expected the key of a schedule"))
+    }
+
+    /// The entry of a schedule in the index of the times at which schedules fire.
+    pub(crate) fn fire_time(&self, next_millis: u64, name: &str) -> Vec<u8> {
+        self.queue.pack(&("f", next_millis, name))
+    }
+
+    /// Returns the time and the name of an entry of that index.
+    pub(crate) fn parse_fire_time(&self, key: &[u8]) -> Result<(u64, String)> {
+        let entry = self.queue.subspace(&"f").unpack(key);
+        entry.map_err(|_| keyspace::Error::corrupt(key, "expected the time of a schedule"))
     }
 
     /// The items that a session holds.
@@ -367,6 +403,8 @@ mod tests {
         let counter = [&name("c")[..], b"\x02held\0"].concat();
         let dedupe = |part: &[u8]| [b"Q\x02", part, b"\0\x01id\0"].concat();
         let due = [&name("t")[..], b"\x16\x01\x00"].concat();
+        let schedule = [&name("e")[..], b"\x02daily\0"].concat();
+        let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
         let table = [
             (keys.settings(), name("m")),
             (keys.pause(), name("p")),
@@ -380,6 +418,8 @@ mod tests {
             (keys.cancels(session), of_session("a")),
             (keys.pointers().bytes().to_vec(), name("o")),
             (keys.request(&id), stamped(name("r"))),
+            (keys.schedule("daily"), schedule.clone()),
+            (keys.fire_time(256, "daily"), fire_time.clone()),
             (
                 keys.part_of_grant(session, &id, 1),
                 [&stamped(of_session("g"))[..], b"\x15\x01"].concat(),
@@ -395,6 +435,11 @@ mod tests {
         for (key, expected) in table {
             assert_eq!(key, expected);
         }
+        assert_eq!(keys.parse_schedule(&schedule).unwrap(), "daily");
+        assert!(keys.parse_schedule(&fire_time).is_err());
+        let parsed = keys.parse_fire_time(&fire_time).unwrap();
+        assert_eq!(parsed, (256, "daily".to_owned()));
+        assert!(keys.parse_fire_time(&schedule).is_err());
         let held = stamped(of_session("h"));
         assert_eq!(keys.parse_holder(&held).unwrap(), session);
         assert!(keys.parse_holder(&of_session("h")).is_err());

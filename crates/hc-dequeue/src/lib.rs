@@ -74,8 +74,10 @@
 //!   One whose outcome stays unknown may leave an item that is done and comes back.
 //! - Keep one [`Consumer`] for each process and queue, and clone it. Many sessions work, and are slower.
 //! - Open a queue with the settings that it was created with.
-//! - Keep the wall clocks of processes together if items are delayed: a delay is as exact as they are.
-//!   Nothing else depends on them.
+//! - Keep the wall clocks of processes together if items are delayed or scheduled: their times are as
+//!   exact as the clocks are. Nothing else depends on them. A process whose clock differs by more than
+//!   [a minute](session::MAX_CLOCK_ERROR) from the median of those of all sessions leaves what is due to
+//!   the others, warns, and says so in a metric. With fewer than three sessions a clock is trusted.
 //!
 //! # Ordering and delivery
 //!
@@ -90,11 +92,58 @@
 //! | `stats`, `len`, `oldest_age` | counters and the first item, by snapshot | never |
 //! | `peek`, `items`, `dead_letters` | as those of [`MicroQueue`](microqueue::MicroQueue) | as those |
 //! | `pause`, `resume` | nothing | never |
+//! | `schedule`, `unschedule` | the schedule | it fired, or another changed it |
+//! | `schedules` | the page | one of these schedules fired or changed |
 //!
 //! All of these but the fast path run in the caller's transaction. What a consumer does by itself is
 //! retried by its runner.
 //!
 //! `pop` completes an item with the commit that takes it: fastest, and at most once.
+//!
+//! # Schedules
+//!
+//! A [`Schedule`] enqueues a value again and again, at the times of a cron text in a time zone:
+//!
+//! ```
+//! # use hc_dequeue::keyspace::{Database, Runner};
+//! use hc_dequeue::{HighContentionQueue, Missed, Result, Schedule};
+//!
+//! # async fn example<D: Database>(runner: &Runner<D>, jobs: &HighContentionQueue<String>) -> Result<()> {
+//! let nightly = Schedule::new("30 2 * * *")
+//!     .time_zone("America/New_York")
+//!     .missed(Missed::All { cap: 7 });
+//! let (nightly, job) = (&nightly, &"close the books".to_owned());
+//! let schedule = |tr| async move { jobs.schedule(&tr, "books", nightly, job).await };
+//! let done = runner.run(schedule).await?;
+//! # let _ = done;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Sessions enqueue what is due: one item for each time, whichever of them die, since the transaction that
+//! enqueues it reads and writes the row of the schedule. An item counts as [enqueued](Delivery::enqueued) at
+//! its time. A queue that is paused goes on firing, and the items wait. A time at which no session lives,
+//! and none comes within [a minute](MISSED_AFTER), is missed, and [`Missed`] says what becomes of it. A
+//! schedule that another process makes is known at once if a session waits for items, and else within ten
+//! seconds.
+//!
+//! The texts have the meaning that [croner](https://docs.rs/croner) 4 gives them, and the zones are those of
+//! the IANA database that `chrono-tz` was built with. Where clocks are set forward or back, croner says:
+//!
+//! > **Fixed-Time Jobs**: Jobs with specific numerical values for seconds, minutes, and hours.
+//! > **Interval/Wildcard Jobs**: Jobs using wildcards (`*`) or step values (`*/N`) in their seconds,
+//! > minutes, or hours fields.
+//! >
+//! > **DST Gap (Spring Forward)**: Fixed-Time Jobs will execute at the first valid second/minute immediately
+//! > following the gap on the same calendar day. Interval/Wildcard Jobs: Occurrences within the gap are
+//! > skipped.
+//! >
+//! > **DST Overlap (Fall Back)**: Fixed-Time Jobs will execute only once, at its first occurrence in wall
+//! > clock time. Interval/Wildcard Jobs will execute for each occurrence that matches its pattern in wall
+//! > clock time within the duplicated hour.
+//!
+//! A list or range of hours or minutes, such as `30 2,14 * * *`, is no fixed time: 02:30 is skipped in the gap
+//! and comes twice in the overlap. The tests have both changes of 2026 and 2027 in two zones.
 //!
 //! # Limits
 //!
@@ -110,8 +159,8 @@
 //!
 //! Dispatchers and workers tell what they do to [`tracing`], under the span `dispatcher` with queue
 //! and session, and count it for the [`metrics`](https://docs.rs/metrics) facade: `hc_dequeue_depth`,
-//! `_held`, `_dead`, `_age_seconds` at each heartbeat; `_dequeues`, `_conflicts`, `_fulfilled`,
-//! `_patience_expiries`, `_reclaimed`, `_lost`, `_waiting_seconds`, `_handler_seconds` and `_outcomes` as they
+//! `_held`, `_dead`, `_age_seconds`, `_clock_error_seconds` at each heartbeat; `_dequeues`, `_conflicts`, `_fulfilled`,
+//! `_patience_expiries`, `_reclaimed`, `_fired`, `_lost`, `_waiting_seconds`, `_handler_seconds` and `_outcomes` as they
 //! happen, all with the label `queue`.
 //!
 //! # The staged registry
@@ -206,6 +255,7 @@ mod read;
 mod reclaim;
 mod record;
 mod registry;
+mod schedule;
 pub mod session;
 mod settings;
 mod wall;
@@ -225,6 +275,10 @@ pub use crate::outcome::Outcome;
 pub use crate::queue::HighContentionQueue;
 pub use crate::read::Stats;
 pub use crate::record::{Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_PAYLOAD_BYTES};
+pub use crate::schedule::{
+    ListedSchedule, MAX_MISSED, MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES, MISSED_AFTER,
+    Missed, Schedule, ScheduleEntry, Scheduled,
+};
 pub use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::worker::Worker;
 pub use microqueue::{self, keyspace};

@@ -7,11 +7,13 @@
 //! | `hc_dequeue_held` | gauge | items that sessions hold |
 //! | `hc_dequeue_dead` | gauge | dead letters |
 //! | `hc_dequeue_age_seconds` | gauge | for how long the first item has waited |
+//! | `hc_dequeue_clock_error_seconds` | gauge | by how much this process's wall clock is ahead of the median, as the last census has seen |
 //! | `hc_dequeue_dequeues` | counter | items that this process has taken |
 //! | `hc_dequeue_conflicts` | counter | transactions of this process that took items and met a conflict |
 //! | `hc_dequeue_fulfilled` | histogram | items granted by one fulfillment of this process |
 //! | `hc_dequeue_patience_expiries` | counter | how often this process gave up on the first request |
 //! | `hc_dequeue_reclaimed` | counter | items that this process has returned for the dead |
+//! | `hc_dequeue_fired` | counter | items that this process has enqueued for schedules |
 //! | `hc_dequeue_lost` | counter | deliveries of this process that were lost to it |
 //! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, how long ago its item was enqueued |
 //! | `hc_dequeue_handler_seconds` | histogram | for each call of a worker's handler, how long it took |
@@ -32,11 +34,13 @@ pub(crate) struct Metrics {
     held: Gauge,
     dead: Gauge,
     age: Gauge,
+    pub(crate) clock_error: Gauge,
     pub(crate) dequeues: Counter,
     pub(crate) conflicts: Counter,
     pub(crate) fulfilled: Histogram,
     pub(crate) patience_expiries: Counter,
     pub(crate) reclaimed: Counter,
+    pub(crate) fired: Counter,
     pub(crate) lost: Counter,
     pub(crate) waiting: Histogram,
 }
@@ -49,11 +53,13 @@ impl Metrics {
             held: gauge!("hc_dequeue_held", &[queue()]),
             dead: gauge!("hc_dequeue_dead", &[queue()]),
             age: gauge!("hc_dequeue_age_seconds", &[queue()]),
+            clock_error: gauge!("hc_dequeue_clock_error_seconds", &[queue()]),
             dequeues: counter!("hc_dequeue_dequeues", &[queue()]),
             conflicts: counter!("hc_dequeue_conflicts", &[queue()]),
             fulfilled: histogram!("hc_dequeue_fulfilled", &[queue()]),
             patience_expiries: counter!("hc_dequeue_patience_expiries", &[queue()]),
             reclaimed: counter!("hc_dequeue_reclaimed", &[queue()]),
+            fired: counter!("hc_dequeue_fired", &[queue()]),
             lost: counter!("hc_dequeue_lost", &[queue()]),
             waiting: histogram!("hc_dequeue_waiting_seconds", &[queue()]),
         }

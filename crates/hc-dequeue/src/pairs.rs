@@ -1,7 +1,7 @@
 //! Two steps of the protocol that begin at the same time: which of them make the other one fail.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
@@ -105,7 +105,7 @@ impl<D: Database> World<D> {
         let (handle, keys) = (&queue, &queue.keys);
         let open = |tr| async move {
             for session in [A, B, C, DEAD] {
-                keys.sessions.open(&tr, session);
+                keys.sessions.open(&tr, session, SystemTime::UNIX_EPOCH);
             }
             handle.enqueue_all(&tr, &[1, 2]).await.map(drop)
         };
@@ -184,6 +184,7 @@ impl<D: Database> World<D> {
             keys: &self.queue.keys,
             settings: &self.queue.settings,
             session,
+            promotes: true,
             demand: &ONE,
             decode: &|bytes| MessagePack.decode(bytes),
         }
@@ -234,7 +235,7 @@ impl<D: Database> World<D> {
                         [Given::Back]
                     );
                 }
-                Step::Beat => assert!(keys.sessions.beat(tr, A).await?),
+                Step::Beat => assert!(keys.sessions.beat(tr, A, SystemTime::UNIX_EPOCH).await?),
                 Step::DeclareDead => {
                     assert!(keys.sessions.declare_dead(tr, A, Some(i64::MAX)).await?);
                 }

@@ -101,12 +101,12 @@ pub(super) async fn view_request<T>(
     };
     let watch = watch(is_first);
     let (supply, precedence) = match inquiry.scope {
-        _ if is_first => (Some(supply(tr, keys).await?), None),
+        _ if is_first => (Some(supply(tr, context).await?), None),
         // The first one has its time to lead.
         Scope::Answer | Scope::Turn => (None, None),
-        Scope::Supply => (Some(supply_counted(tr, keys).await?), None),
+        Scope::Supply => (Some(supply_counted(tr, context).await?), None),
         Scope::Precedence => {
-            let both = try_join!(supply(tr, keys), precedence(tr, keys, request))?;
+            let both = try_join!(supply(tr, context), precedence(tr, keys, request))?;
             (Some(both.0), Some(both.1))
         }
     };

@@ -12,12 +12,14 @@
 //! - `pace`: what the dispatcher measures: how busy the queue is, and how long a transaction takes.
 //! - `hand_out`: from items to the consumers that want them.
 //! - `deliveries`: what is out, and until when.
+//! - `schedules`: what is enqueued at the times of schedules.
 //! - `upkeep`: heartbeats, the dead, and items that are held without a delivery.
 
 mod deliveries;
 mod hand_out;
 mod inquiry;
 mod pace;
+mod schedules;
 mod steps;
 mod take;
 mod upkeep;
@@ -37,6 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::deliveries::Deliveries;
 use self::pace::Pacer;
+use self::schedules::FireTimer;
 use self::steps::decode;
 use self::take::{Begun, LastTake};
 use self::upkeep::Upkeep;
@@ -91,6 +94,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     ahead: Option<Begun<T>>,
     last_take: LastTake,
     upkeep: Upkeep,
+    fire_timer: FireTimer,
     metrics: Metrics,
     closing: Option<Closing>,
 }
@@ -142,6 +146,7 @@ where
             ahead: None,
             last_take: LastTake::default(),
             upkeep: Upkeep::default(),
+            fire_timer: FireTimer::default(),
             metrics,
             closing: None,
         };
@@ -184,6 +189,9 @@ where
             // And then something else: on a slow store the next tick is due when this one ends.
             self.ahead = None;
             self.tick().await?;
+        }
+        if now >= self.fire_timer.ends() {
+            self.fire().await;
         }
         match self.policy.next(self.facts()) {
             Step::Rest => {
@@ -379,7 +387,7 @@ where
         let wants = self.wants.iter().filter(|want| want.waits);
         let end = wants
             .map(|want| want.until)
-            .chain([self.deliveries.earliest()])
+            .chain([self.deliveries.earliest(), self.fire_timer.ends()])
             .chain(self.ahead.iter().map(|ahead| ahead.until))
             .chain(self.closing.iter().map(|closing| closing.until))
             .fold(self.member.next_tick(), Duration::min);

@@ -181,6 +181,9 @@ where
             watch,
         } = waits;
         self.alarms.watch(watch);
+        if is_first {
+            self.look_for_schedules();
+        }
         self.pacer.due = supply.and_then(|supply| supply.due);
         let has_items = supply.map(|supply| supply.has_items);
         tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
@@ -330,6 +333,7 @@ where
             keys: &self.shared.keys,
             settings: &self.shared.settings,
             session: self.session(),
+            promotes: self.member.trusts_clock(),
             demand,
             decode: &*self.decode,
         }

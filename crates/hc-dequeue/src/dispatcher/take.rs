@@ -128,7 +128,7 @@ where
     /// Begins a take of so many items at most.
     fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
-        let decode = self.decode.clone();
+        let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
         let (order, ordered) = oneshot::channel::<Arc<TakeOrder>>();
         let ordered = ordered.shared();
         let outcome = async move {
@@ -142,6 +142,7 @@ where
                         keys: &shared.keys,
                         settings: &shared.settings,
                         session,
+                        promotes,
                         demand: &[],
                         decode,
                     };

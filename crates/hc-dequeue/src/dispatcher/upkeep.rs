@@ -99,7 +99,19 @@ where
 
     /// Looks for sessions that are dead, to be buried step by step.
     pub(super) async fn find_dead(&mut self) -> Result<()> {
-        for session in self.member.find_dead().await? {
+        let trusted_clock = self.member.trusts_clock();
+        let found = self.member.find_dead().await?;
+        let error = self.member.clock_error_seconds();
+        self.metrics.clock_error.set(error);
+        if trusted_clock && !self.member.trusts_clock() {
+            tracing::warn!(
+                queue = %self.keys().queue,
+                seconds = error,
+                "the wall clock is ahead of those of other processes, or behind if negative: promotes \
+                 no delayed items and fires no schedules"
+            );
+        }
+        for session in found {
             if !self.upkeep.dead.contains(&session) {
                 tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
                 self.upkeep.dead.push(session);

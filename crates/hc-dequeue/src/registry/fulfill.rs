@@ -17,7 +17,6 @@ use crate::keys::{Counter, Keys};
 use crate::record::{Record, Request};
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
-use crate::wall::wall_millis;
 
 /// What a try of the fast path came to.
 #[derive(Debug)]
@@ -97,8 +96,8 @@ pub(crate) async fn view_queue<T>(
     let first_request = tr.get_range(&first(keys), Isolation::Serializable);
     let items = async {
         match mode {
-            TakeMode::Now => ready_items(tr, keys, limit).await,
-            TakeMode::Ahead => items_unless_due(tr, keys, limit).await,
+            TakeMode::Now => ready_items(tr, context, limit).await,
+            TakeMode::Ahead => items_unless_due(tr, context, limit).await,
         }
     };
     let (is_paused, requests, life, items) = try_join!(
@@ -197,7 +196,7 @@ pub(crate) async fn fulfill<T>(
             0 => Ok(Vec::new()),
             // The first one has to be told all the same: it learns when the pause ends.
             _ if paused => Ok(Vec::new()),
-            asked => ready_items(tr, keys, asked).await,
+            asked => ready_items(tr, context, asked).await,
         }
     };
     let sessions = requests.iter().map(|request| request.value.session);
@@ -293,16 +292,17 @@ async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
 }
 
 /// Promotes what is due, and returns the first items.
-async fn ready_items(
+async fn ready_items<T>(
     tr: &impl Transaction,
-    keys: &Keys,
+    context: SessionContext<'_, T>,
     limit: usize,
 ) -> Result<Vec<Item<Record>>> {
+    let keys = context.keys;
     let head = || {
         let head = keys.items.snapshot(tr, limit, BYTES_PER_FULFILLMENT);
         head.map_err(Error::from)
     };
-    let (promoted, items) = try_join!(promote(tr, keys), head())?;
+    let (promoted, items) = try_join!(promote(tr, context), head())?;
     if promoted == 0 {
         return Ok(items);
     }
@@ -310,12 +310,13 @@ async fn ready_items(
 }
 
 /// Returns the first items, unless another one would have to be promoted before: then none.
-async fn items_unless_due(
+async fn items_unless_due<T>(
     tr: &impl Transaction,
-    keys: &Keys,
+    context: SessionContext<'_, T>,
     limit: usize,
 ) -> Result<Vec<Item<Record>>> {
-    let (begin, end) = keys.due(wall_millis(&keys.env));
+    let keys = context.keys;
+    let (begin, end) = keys.due(context.due_until());
     let due = RangeQuery::keys(begin, end).limit(1);
     let due = tr.get_range(&due, Isolation::Snapshot);
     let items = keys.items.snapshot(tr, limit, BYTES_PER_FULFILLMENT);
@@ -330,8 +331,9 @@ async fn items_unless_due(
 ///
 /// # Conflicts
 /// Reads the key of each of these items.
-async fn promote(tr: &impl Transaction, keys: &Keys) -> Result<usize> {
-    let (begin, end) = keys.due(wall_millis(&keys.env));
+async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Result<usize> {
+    let keys = context.keys;
+    let (begin, end) = keys.due(context.due_until());
     let query = RangeQuery::keys(begin, end)
         .limit(PROMOTIONS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);

@@ -14,6 +14,7 @@ use crate::keys::Keys;
 use crate::record::Record;
 use crate::session::SessionId;
 use crate::settings::Settings;
+use crate::wall::wall_millis;
 
 /// How many items one transaction grants at most.
 pub(crate) const ITEMS_PER_FULFILLMENT: usize = 512;
@@ -65,6 +66,8 @@ pub(crate) struct SessionContext<'a, T> {
     pub(crate) keys: &'a Keys,
     pub(crate) settings: &'a Settings,
     pub(crate) session: SessionId,
+    /// Whether the session promotes what is due: its wall clock agrees with those of the others.
+    pub(crate) promotes: bool,
     pub(crate) demand: &'a [Demand],
     pub(crate) decode: &'a Decode<T>,
 }
@@ -76,6 +79,17 @@ impl<T> Clone for SessionContext<'_, T> {
 }
 
 impl<T> Copy for SessionContext<'_, T> {}
+
+impl<T> SessionContext<'_, T> {
+    /// Returns until which time delayed items are due, in milliseconds since the Unix epoch. A session
+    /// that does not promote finds none.
+    fn due_until(&self) -> u64 {
+        match self.promotes {
+            true => wall_millis(&self.keys.env),
+            false => 0,
+        }
+    }
+}
 
 /// Returns how many items a wish is for.
 pub(crate) fn count_wanted(demand: &[Demand]) -> usize {

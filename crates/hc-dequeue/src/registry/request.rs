@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::Request;
 use crate::session::{Life, SessionId};
-use crate::wall::wall_millis;
 
 /// How many of the requests before one are counted.
 const RANKS: usize = 16;
@@ -111,31 +110,39 @@ pub(crate) async fn precedence(
 pub(crate) struct Supply {
     /// Whether an item is ready, and may be granted.
     pub(crate) has_items: bool,
-    /// When the first delayed item is due, by the wall clock.
+    /// When the first delayed item is due, by the wall clock. `None` also if the session does not promote.
     pub(crate) due: Option<u64>,
 }
 
 /// Reads what could be granted.
-pub(crate) async fn supply(tr: &impl Transaction, keys: &Keys) -> Result<Supply> {
+pub(crate) async fn supply<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+) -> Result<Supply> {
+    let keys = context.keys;
     let (begin, end) = keys.part("i");
     let first = RangeQuery::keys(begin, end).limit(1);
     let queued = tr.get_range(&first, Isolation::Snapshot);
     let queued = queued.map_ok(|batch| !batch.rows.is_empty());
-    supply_if(tr, keys, queued.map_err(Error::from)).await
+    supply_if(tr, context, queued.map_err(Error::from)).await
 }
 
 /// Reads what could be granted from the counter: cheaper than [`supply`], which walks over what
 /// was taken lately. Not for who leads: while nobody leads, the items alone must count.
-pub(crate) async fn supply_counted(tr: &impl Transaction, keys: &Keys) -> Result<Supply> {
-    let queued = stored_count(tr, keys, Counter::Queued);
-    supply_if(tr, keys, queued.map_ok(|count| count > 0)).await
+pub(crate) async fn supply_counted<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+) -> Result<Supply> {
+    let queued = stored_count(tr, context.keys, Counter::Queued);
+    supply_if(tr, context, queued.map_ok(|count| count > 0)).await
 }
 
-async fn supply_if(
+async fn supply_if<T>(
     tr: &impl Transaction,
-    keys: &Keys,
+    context: SessionContext<'_, T>,
     has_queued: impl Future<Output = Result<bool>>,
 ) -> Result<Supply> {
+    let keys = context.keys;
     let (begin, end) = keys.part("t");
     let first = RangeQuery::keys(begin, end).limit(1);
     let delayed = tr.get_range(&first, Isolation::Snapshot);
@@ -147,10 +154,10 @@ async fn supply_if(
     )?;
     let due = delayed.rows.first().map(|row| keys.parse_ready(row));
     let due = due.transpose()?;
-    let is_due = due.is_some_and(|due| due <= wall_millis(&keys.env));
+    let is_due = due.is_some_and(|due| due <= context.due_until());
     Ok(Supply {
         has_items: pause.is_none() && (is_due || has_queued),
-        due: due.filter(|_| !is_due),
+        due: due.filter(|_| context.promotes && !is_due),
     })
 }
 

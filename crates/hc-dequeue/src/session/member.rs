@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use microqueue::keyspace::{self, Database, Result, Runner, Transaction, Tx, VersionClock};
 
+use super::clocks::ClockCheck;
 use super::{SessionId, Sessions};
 
 /// How often a lease ticks: as often as the version clock must observe in order not to judge late.
@@ -45,6 +46,7 @@ pub struct Member<D: Database> {
     lease: Duration,
     id: SessionId,
     clock: VersionClock,
+    clock_check: ClockCheck,
     next_tick: Duration,
     /// When the next heartbeat is due.
     next_beat: Duration,
@@ -62,7 +64,8 @@ impl<D: Database> Member<D> {
             id: SessionId(env.random_bytes()),
             next_tick: env.now(),
             next_beat: env.now(),
-            clock: VersionClock::new(env, lease),
+            clock: VersionClock::new(env.clone(), lease),
+            clock_check: ClockCheck::new(env, lease),
             sessions,
             runner,
             lease,
@@ -84,7 +87,7 @@ impl<D: Database> Member<D> {
         self.next_beat = env.now() + self.lease / TICKS_PER_LEASE;
         let (sessions, session) = (&self.sessions, self.id);
         let open = |tr| async move {
-            sessions.open(&tr, session);
+            sessions.open(&tr, session, env.wall());
             Ok::<_, keyspace::Error>(())
         };
         self.runner.run(open).await?;
@@ -112,7 +115,8 @@ impl<D: Database> Member<D> {
     /// # Cancel safety
     /// Dropping the future may leave out a heartbeat.
     pub async fn tick(&mut self) -> Result<Tick> {
-        let now = self.runner.environment().now();
+        let env = self.runner.environment();
+        let now = env.now();
         let interval = self.lease / TICKS_PER_LEASE;
         self.next_tick = now + interval;
         let read = |tr: Tx<_>| async move { tr.read_version().await };
@@ -121,7 +125,7 @@ impl<D: Database> Member<D> {
             return Ok(Tick::Observed);
         }
         let (sessions, session) = (&self.sessions, self.id);
-        let beat = |tr| async move { sessions.beat(&tr, session).await };
+        let beat = |tr| async move { sessions.beat(&tr, session, env.wall()).await };
         if self.runner.run(beat).await? {
             self.next_beat = now + interval * TICKS_PER_BEAT;
             return Ok(Tick::Beaten);
@@ -132,7 +136,8 @@ impl<D: Database> Member<D> {
 
     /// Declares those sessions dead that have shown no sign of life for a lease, and returns the dead
     /// that are still there. Call it after each heartbeat: of many sessions that live, a few take a
-    /// [census](Sessions::census) each time, at random, and the others return nothing.
+    /// [census](Sessions::census) each time, at random, and the others return nothing. A session that
+    /// does not [trust its clock](Self::trusts_clock) takes one each time.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
@@ -141,7 +146,8 @@ impl<D: Database> Member<D> {
     /// What it has not declared dead the next call finds.
     pub async fn find_dead(&mut self) -> Result<Vec<SessionId>> {
         let share = CENSUSES_PER_BEAT / self.living.max(1) as f64;
-        if self.runner.environment().random_unit() >= share {
+        let is_drawn = self.runner.environment().random_unit() < share;
+        if !is_drawn && self.trusts_clock() {
             return Ok(Vec::new());
         }
         // Sessions of earlier openings of a store that one process owns are gone, however lately.
@@ -151,6 +157,7 @@ impl<D: Database> Member<D> {
         let count = |tr| async move { sessions.census(&tr, own, ago).await };
         let census = self.runner.run(count).await?;
         self.living = census.living;
+        self.clock_check.judge(&census, ago);
         let mut dead = Vec::new();
         for suspects in census.suspects.chunks(DEATHS_PER_STEP) {
             let declare = |tr| async move {
@@ -166,6 +173,24 @@ impl<D: Database> Member<D> {
             dead.extend(found.map(|(session, _)| *session));
         }
         Ok(dead)
+    }
+
+    /// Returns whether this process's wall clock may decide what is due.
+    ///
+    /// It may not if it differs from the median of the wall clocks of the sessions that live, its own
+    /// among them, by more than [`MAX_CLOCK_ERROR`](super::MAX_CLOCK_ERROR), as far as the last census has
+    /// seen; nor if it was set by more than that since, until the next one. With fewer than three sessions
+    /// there is no majority, and the clock is trusted.
+    #[must_use]
+    pub fn trusts_clock(&self) -> bool {
+        self.clock_check.is_trusted()
+    }
+
+    /// Returns by how much this process's wall clock is ahead of the median, in seconds, negative if it is
+    /// behind, as far as the last census has seen.
+    #[must_use]
+    pub fn clock_error_seconds(&self) -> f64 {
+        self.clock_check.error_seconds()
     }
 
     /// Ends the session, so that what it holds is returned.

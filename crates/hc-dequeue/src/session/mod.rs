@@ -2,36 +2,42 @@
 //!
 //! ```text
 //! (sessions, "s", session) = format 01, then 00 dead, 01 alive or 02 ended
-//! (sessions, "b", session) = heartbeat: versionstamp
+//! (sessions, "b", session) = heartbeat: versionstamp, then the wall time of the session's process in
+//!                            milliseconds since the Unix epoch, 8 bytes, big-endian
 //!
 //! session   tuple byte string: 16 random bytes
 //! ```
 //!
 //! A session is alive from its opening until it ends, or another session declares it dead.
 //! A transaction that grants it something reads that state serializably; the heartbeat lies under another
-//! key, so that it makes no grant fail. Nothing reads wall time: a heartbeat is judged by a
+//! key, so that it makes no grant fail. Wall time does not decide who lives: a heartbeat is judged by a
 //! [`VersionClock`](microqueue::keyspace::VersionClock), so that no session is lost because the store was
-//! away or slow.
+//! away or slow. The wall time in a heartbeat is what others compare their own clocks with.
 //!
 //! [`Sessions`] has the steps, each in the caller's transaction, and a [`Member`] takes them in time.
 //! What a session holds is for the layer above: it returns what the dead held, and
 //! [removes](Sessions::remove) them afterwards.
 
 mod alarms;
+mod clocks;
 mod member;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::SystemTime;
 
 use futures::future::try_join_all;
 use futures::try_join;
+use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{
-    self, ConflictKind, Isolation, KeyValue, RangeQuery, Result, StreamingMode, Subspace,
-    Transaction, Versionstamp, read_all,
+    self, ConflictKind, Isolation, KeyValue, MutationOp, RangeQuery, Result, StreamingMode,
+    Subspace, Transaction, Versionstamp, read_all,
 };
 
 pub use self::alarms::{Alarm, Alarms};
+pub use self::clocks::MAX_CLOCK_ERROR;
 pub use self::member::{Member, Tick};
+use crate::wall::unix_millis;
 
 /// The format of a session's state.
 const FORMAT: u8 = 1;
@@ -83,6 +89,18 @@ impl Life {
     }
 }
 
+/// The last sign of life of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Heartbeat {
+    /// The session.
+    pub session: SessionId,
+    /// The version of the commit that wrote it.
+    pub version: i64,
+    /// What the wall clock of the session's process showed then, in milliseconds since the Unix epoch.
+    pub wall_millis: u64,
+}
+
 /// What a session has seen of the others.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -91,6 +109,10 @@ pub struct Census {
     pub suspects: Vec<SessionId>,
     /// How many sessions live, as far as that is known by now.
     pub living: usize,
+    /// The last heartbeats of the other sessions that are not suspects.
+    pub heartbeats: Vec<Heartbeat>,
+    /// The version at which all of that was read.
+    pub read_version: i64,
 }
 
 /// The sessions in a subspace, which they share with the recipe that they work for.
@@ -120,13 +142,22 @@ impl Sessions {
         self.subspace.pack(&("b", session.0.as_slice()))
     }
 
-    /// Stages that a session lives.
+    /// Stages that a session lives, whose wall clock shows `wall`.
     ///
     /// # Conflicts
     /// Writes the session's state and its heartbeat.
-    pub fn open(&self, tr: &impl Transaction, session: SessionId) {
+    pub fn open(&self, tr: &impl Transaction, session: SessionId, wall: SystemTime) {
         tr.set(&self.state(session), &Life::Alive.encode());
-        tr.set_to_versionstamp(&self.heartbeat(session));
+        self.stage_heartbeat(tr, session, wall);
+    }
+
+    fn stage_heartbeat(&self, tr: &impl Transaction, session: SessionId, wall: SystemTime) {
+        let mut value = Versionstamp::INCOMPLETE.as_bytes().to_vec();
+        value.extend_from_slice(&unix_millis(wall).to_be_bytes());
+        let place_of_stamp = 0_u32;
+        value.extend_from_slice(&place_of_stamp.to_le_bytes());
+        let op = MutationOp::SetVersionstampedValue;
+        tr.atomic(op, &self.heartbeat(session), &value);
     }
 
     /// Reads whether a session is alive. `None`: there is no such session, any more or yet.
@@ -183,7 +214,7 @@ impl Sessions {
         Ok(try_join_all(lives).await?.into_iter().flatten().collect())
     }
 
-    /// Stages a sign of life. False: the session is dead.
+    /// Stages a sign of life, when the session's wall clock shows `wall`. False: the session is dead.
     ///
     /// # Conflicts
     /// Reads the session's state and its heartbeat.
@@ -193,7 +224,12 @@ impl Sessions {
     ///
     /// # Cancel safety
     /// The sign is staged last: dropping the future before it is done stages nothing.
-    pub async fn beat(&self, tr: &impl Transaction, session: SessionId) -> Result<bool> {
+    pub async fn beat(
+        &self,
+        tr: &impl Transaction,
+        session: SessionId,
+        wall: SystemTime,
+    ) -> Result<bool> {
         let heartbeat = self.heartbeat(session);
         // Read, so that a heartbeat that lands late does not come after a newer one.
         let last = tr.get(&heartbeat, Isolation::Serializable);
@@ -201,7 +237,7 @@ impl Sessions {
             return Ok(false);
         }
         last.await?;
-        tr.set_to_versionstamp(&heartbeat);
+        self.stage_heartbeat(tr, session, wall);
         Ok(true)
     }
 
@@ -224,15 +260,15 @@ impl Sessions {
         rows.iter().map(session).collect()
     }
 
-    /// Returns the sessions that have a heartbeat, and the version of each.
+    /// Returns the last heartbeat of each session that has one.
     ///
     /// # Conflicts
     /// Reads by snapshot.
-    pub(crate) async fn heartbeats(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, i64)>> {
+    pub(crate) async fn heartbeats(&self, tr: &impl Transaction) -> Result<Vec<Heartbeat>> {
         let rows = self.page(tr, "b").await?;
         let heartbeat = |row: &KeyValue| {
-            let version = parse_stamp(row.key(), row.value())?.commit_version();
-            Ok((self.parse_session("b", row.key())?, version))
+            let session = self.parse_session("b", row.key())?;
+            parse_heartbeat(session, row.key(), row.value())
         };
         rows.iter().map(heartbeat).collect()
     }
@@ -244,7 +280,7 @@ impl Sessions {
     /// Reads by snapshot: what it finds is judged again in the step that acts on it.
     ///
     /// # Errors
-    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`all`](Self::all), and if a heartbeat is no versionstamp.
+    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`all`](Self::all), and if a heartbeat does not decode.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -254,12 +290,14 @@ impl Sessions {
         own: SessionId,
         version_ago: Option<i64>,
     ) -> Result<Census> {
-        let (sessions, heartbeats) = try_join!(self.all(tr), self.heartbeats(tr))?;
+        let (sessions, mut heartbeats, read_version) =
+            try_join!(self.all(tr), self.heartbeats(tr), tr.read_version())?;
         let dead = sessions.iter().filter(|(_, life)| *life != Life::Alive);
         let silent = (heartbeats.iter())
-            .filter(|(_, version)| version_ago.is_some_and(|ago| *version <= ago));
+            .filter(|heartbeat| version_ago.is_some_and(|ago| heartbeat.version <= ago));
         let dead = dead.map(|(session, _)| *session);
-        let mut suspects: Vec<_> = dead.chain(silent.map(|(session, _)| *session)).collect();
+        let silent = silent.map(|heartbeat| heartbeat.session);
+        let mut suspects: Vec<_> = dead.chain(silent).collect();
         suspects.retain(|session| *session != own);
         suspects.sort_unstable();
         suspects.dedup();
@@ -267,7 +305,15 @@ impl Sessions {
             Some(_) => sessions.len().saturating_sub(suspects.len()),
             None => 0,
         };
-        Ok(Census { suspects, living })
+        heartbeats.retain(|Heartbeat { session, .. }| {
+            *session != own && suspects.binary_search(session).is_err()
+        });
+        Ok(Census {
+            suspects,
+            living,
+            heartbeats,
+            read_version,
+        })
     }
 
     /// Declares a session dead that has shown no sign of life after `version_ago`, unless it has ended. False:
@@ -300,8 +346,8 @@ impl Sessions {
             Some(Life::Alive) => {}
         }
         if let Some(heartbeat) = heartbeat.await? {
-            let version = parse_stamp(&key, &heartbeat)?.commit_version();
-            if version_ago.is_none_or(|ago| version > ago) {
+            let heartbeat = parse_heartbeat(session, &key, &heartbeat)?;
+            if version_ago.is_none_or(|ago| heartbeat.version > ago) {
                 return Ok(false);
             }
         }
@@ -351,15 +397,24 @@ impl Sessions {
     }
 }
 
-/// Returns the versionstamp of a heartbeat.
-fn parse_stamp(key: &[u8], value: &[u8]) -> Result<Versionstamp> {
-    Versionstamp::try_from(value)
-        .map_err(|_| keyspace::Error::corrupt(key, "expected the ten bytes of a versionstamp"))
+fn parse_heartbeat(session: SessionId, key: &[u8], value: &[u8]) -> Result<Heartbeat> {
+    let mut fields = Fields::new(value);
+    let heartbeat = (|| {
+        let heartbeat = Heartbeat {
+            session,
+            version: Versionstamp::from_bytes(fields.array()?).commit_version(),
+            wall_millis: fields.u64()?,
+        };
+        fields.end()?;
+        Ok(heartbeat)
+    })();
+    heartbeat.map_err(|reason: String| keyspace::Error::corrupt(key, reason))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use conformance::stores::TestStore;
     use microqueue::keyspace::{Code, Database, OwnedTransaction};
@@ -367,8 +422,39 @@ mod tests {
     use super::*;
 
     conformance::on_every_store!(
-        of_many_sessions_the_living_are_found_and_the_states_of_all_are_in_conflict
+        of_many_sessions_the_living_are_found_and_the_states_of_all_are_in_conflict,
+        a_heartbeat_has_its_version_and_the_wall_time_of_its_session,
     );
+
+    async fn a_heartbeat_has_its_version_and_the_wall_time_of_its_session(store: TestStore) {
+        let sessions = Sessions::new(store.root.clone());
+        let named = |name: u8| SessionId([name; 16]);
+        let wall = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+        let mut versions = Vec::new();
+        for step in 0..2 {
+            let mut tr = store.db.begin().unwrap();
+            match step {
+                0 => sessions.open(&tr, named(1), wall(7)),
+                _ => assert!(sessions.beat(&tr, named(1), wall(300)).await.unwrap()),
+            }
+            let stamp = tr.versionstamp();
+            tr.commit().await.unwrap();
+            versions.push(stamp.await.unwrap().commit_version());
+            let census = async |own| {
+                let tr = store.db.begin().unwrap();
+                sessions.census(&tr, own, None).await.unwrap()
+            };
+            let heartbeat = Heartbeat {
+                session: named(1),
+                version: versions[step],
+                wall_millis: [7, 300][step],
+            };
+            let seen = census(named(2)).await;
+            assert_eq!(seen.heartbeats, [heartbeat]);
+            assert!(seen.read_version >= versions[step]);
+            assert_eq!(census(named(1)).await.heartbeats, []);
+        }
+    }
 
     async fn of_many_sessions_the_living_are_found_and_the_states_of_all_are_in_conflict(
         store: TestStore,
@@ -431,6 +517,21 @@ mod tests {
         }
         for state in [&b""[..], &[1], &[1, 3], &[2, 1], &[1, 1, 1]] {
             assert!(Life::decode(b"key", state).is_err());
+        }
+        let bytes = [
+            &[0, 0, 0, 0, 0, 0, 0, 8, 0, 9][..],
+            &[0, 0, 0, 0, 0, 0, 1, 2],
+        ]
+        .concat();
+        let heartbeat = Heartbeat {
+            session,
+            version: 8,
+            wall_millis: 0x0102,
+        };
+        let parsed = parse_heartbeat(session, b"key", &bytes);
+        assert_eq!(parsed.unwrap(), heartbeat);
+        for length in [0, 10, 17, 19] {
+            assert!(parse_heartbeat(session, b"key", &vec![1; length]).is_err());
         }
     }
 }

@@ -1,0 +1,176 @@
+//! Firing: enqueuing what is due.
+
+use futures::future::try_join_all;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    Bytes, ConflictKind, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction,
+};
+
+use super::operations::write;
+use super::record::{ScheduleCodec, ScheduleRecord};
+use super::times::Times;
+use crate::error::{Error, Result};
+use crate::keys::{Counter, Keys};
+use crate::record::Record;
+use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::wall::wall_millis;
+
+/// How many schedules one transaction looks at.
+pub(crate) const SCHEDULES_PER_FIRING: usize = 32;
+
+/// What a firing came to.
+#[derive(Debug, Default)]
+pub(crate) struct Fired {
+    /// How many items it has enqueued.
+    pub(crate) items: usize,
+    /// When the first schedule fires that was seen and is not due yet.
+    pub(crate) next_millis: Option<u64>,
+    /// Where the next firing goes on, if there may be more schedules that are due.
+    pub(crate) after: Option<Vec<u8>>,
+    /// Whether some that were seen are still due, since they have more times than fit a transaction.
+    pub(crate) has_left: bool,
+    /// Schedules that do not decode, or whose texts mean nothing to this version. They stay as they are.
+    pub(crate) refused: Vec<Error>,
+}
+
+/// An entry of the index.
+struct Entry {
+    time: u64,
+    name: String,
+    key: Vec<u8>,
+}
+
+/// Enqueues what is due of the next schedules after the key `after` of the index, or from the first one on.
+/// The queue may be paused: the items wait.
+///
+/// # Conflicts
+/// Reads and writes each schedule that fires.
+pub(crate) async fn fire_due(
+    tr: &impl Transaction,
+    keys: &Keys,
+    after: Option<&[u8]>,
+) -> Result<Fired> {
+    let now = wall_millis(&keys.env);
+    let (begin, end) = keys.part("f");
+    let query = RangeQuery::keys(after.map_or(begin, key_after), end)
+        .limit(SCHEDULES_PER_FIRING)
+        .mode(StreamingMode::WantAll);
+    // Safe as a snapshot read: each schedule that fires is read serializably.
+    let page = tr.get_range(&query, Isolation::Snapshot).await?;
+    let mut firing = Firing {
+        now,
+        bytes_left: BYTES_PER_FULFILLMENT,
+        fired: Fired::default(),
+    };
+    let mut due = Vec::new();
+    for row in &page.rows {
+        match parse_entry(keys, row) {
+            Ok(entry) if entry.time > now => {
+                firing.fired.next_millis = Some(entry.time);
+                break;
+            }
+            Ok(entry) => due.push(entry),
+            Err(error) => firing.fired.refused.push(error),
+        }
+    }
+    let is_last = !page.more && page.rows.len() < SCHEDULES_PER_FIRING;
+    if firing.fired.next_millis.is_none() && !is_last {
+        firing.fired.after = page.rows.last().map(|row| row.key().to_vec());
+    }
+    let rows = due.iter().map(|entry| {
+        let key = keys.schedule(&entry.name);
+        async move { tr.get(&key, Isolation::Serializable).await }
+    });
+    for (entry, row) in due.iter().zip(try_join_all(rows).await?) {
+        firing.fire(tr, keys, entry, row).await?;
+    }
+    if firing.fired.items > 0 {
+        keys.count(tr, Counter::Queued, firing.fired.items as i64);
+        keys.wake_all(tr);
+    }
+    Ok(firing.fired)
+}
+
+fn parse_entry(keys: &Keys, row: &KeyValue) -> Result<Entry> {
+    let (time, name) = keys.parse_fire_time(row.key())?;
+    let key = row.key().to_vec();
+    Ok(Entry { time, name, key })
+}
+
+/// What one transaction fires, and what it has fired so far.
+struct Firing {
+    now: u64,
+    bytes_left: usize,
+    fired: Fired,
+}
+
+impl Firing {
+    /// Fires what is due of the schedule of an entry, whose row has been read.
+    async fn fire(
+        &mut self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        entry: &Entry,
+        row: Option<Bytes>,
+    ) -> Result<()> {
+        let stored = match row.map(|row| decode(keys, entry, row)).transpose() {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.fired.refused.push(error);
+                return Ok(());
+            }
+        };
+        let stored = stored.filter(|(stored, _)| stored.next_millis == Some(entry.time));
+        let Some((stored, times)) = stored else {
+            // Index and rows were read at one version: no schedule has this entry.
+            tr.add_conflict_key(ConflictKind::Read, &entry.key)?;
+            tr.clear(&entry.key);
+            return Ok(());
+        };
+        let ScheduleRecord {
+            schedule, payload, ..
+        } = &stored;
+        let most = self.room(payload.len());
+        if most == 0 {
+            self.fired.has_left = true;
+            return Ok(());
+        }
+        let due = times.due(entry.time, self.now, schedule.get_missed(), most);
+        // An item counts as enqueued at its time, which is what its handler wants to know.
+        let item = |time: &u64| Record::new(*time, payload.clone());
+        let items: Vec<_> = due.times.iter().map(item).collect();
+        keys.items.enqueue_all(tr, &items).await?;
+        self.fired.items += items.len();
+        self.bytes_left = self.bytes_left.saturating_sub(items.len() * payload.len());
+        match due.next {
+            Some(next) if next <= self.now => self.fired.has_left = true,
+            Some(next) => {
+                let first = self.fired.next_millis.map_or(next, |first| first.min(next));
+                self.fired.next_millis = Some(first);
+            }
+            None => {}
+        }
+        let record = ScheduleRecord {
+            next_millis: due.next,
+            last_millis: due.times.last().copied().or(stored.last_millis),
+            ..stored.clone()
+        };
+        write(tr, keys, &entry.name, Some(&stored), &record)
+    }
+
+    /// Returns for how many items of a size the transaction has room: for one at least, if it has none yet.
+    fn room(&self, payload_bytes: usize) -> usize {
+        let least = usize::from(self.fired.items == 0);
+        let by_bytes = self.bytes_left / payload_bytes.max(1);
+        let by_count = ITEMS_PER_FULFILLMENT - self.fired.items;
+        by_bytes.max(least).min(by_count)
+    }
+}
+
+fn decode(keys: &Keys, entry: &Entry, row: Bytes) -> Result<(ScheduleRecord, Times)> {
+    let record = ScheduleCodec.decode(row);
+    let record = record.map_err(|error| error.at(keys.schedule(&entry.name)))?;
+    let times = Times::parse(&record.schedule)?;
+    Ok((record, times))
+}

@@ -1,0 +1,193 @@
+//! Schedules, one transaction at a time, on every store, with a wall clock that is set by hand.
+
+mod once;
+mod policy;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use chrono::DateTime;
+use conformance::stores::TestStore;
+use microqueue::Listed;
+use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::env::{BoxFuture, Clock};
+use microqueue::keyspace::{
+    Database, Environment, Isolation, RangeQuery, RunOptions, Runner, Store, read_all,
+};
+use parking_lot::Mutex;
+
+use super::fire::{Fired, fire_due};
+use super::*;
+use crate::error::{Error, Result};
+use crate::queue::HighContentionQueue;
+use crate::record::Record;
+use crate::settings::Settings;
+
+/// A wall clock that is set by hand. Other time is the system's.
+#[derive(Clone)]
+struct Wall(Arc<Mutex<SystemTime>>);
+
+impl Clock for Wall {
+    fn now(&self) -> Duration {
+        Environment::system().now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        *self.0.lock()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        Environment::system().sleep(duration)
+    }
+}
+
+fn utc(text: &str) -> SystemTime {
+    let millis = DateTime::parse_from_rfc3339(text)
+        .unwrap()
+        .timestamp_millis();
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap())
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NOON: &str = "2026-11-22T12:00:00Z";
+
+type Queue = HighContentionQueue<String>;
+
+struct World<D: Database> {
+    wall: Wall,
+    runner: Runner<D>,
+    queue: Queue,
+}
+
+impl World<Store> {
+    async fn new(store: &TestStore, wall: &str) -> Self {
+        let store = store.fresh();
+        World::on(&store, store.db.clone(), wall).await
+    }
+}
+
+impl<D: Database> World<D> {
+    async fn on(store: &TestStore, db: D, wall: &str) -> Self {
+        let wall = Wall(Arc::new(Mutex::new(utc(wall))));
+        // Two that were alike would take each other's transactions for their own.
+        let seed = u64::from_le_bytes(Environment::system().random_bytes());
+        let env = Environment::seeded(seed, Arc::new(wall.clone()));
+        let options = RunOptions::default()
+            .ledger_subspace(store.root.subspace(&"ledgers"))
+            .environment(env);
+        let runner = Runner::with_options(db, options);
+        let root = store.root.subspace(&"queue");
+        let queue = Queue::open(&runner, root, Settings::default()).await;
+        let queue = queue.unwrap();
+        Self {
+            wall,
+            runner,
+            queue,
+        }
+    }
+
+    fn set(&self, wall: &str) {
+        *self.wall.0.lock() = utc(wall);
+    }
+
+    fn pass(&self, time: Duration) {
+        *self.wall.0.lock() += time;
+    }
+
+    async fn schedule(&self, name: &str, schedule: &Schedule) -> Scheduled {
+        self.try_schedule(name, schedule, name).await.unwrap()
+    }
+
+    async fn create(&self, name: &str, schedule: &Schedule) {
+        assert_eq!(self.schedule(name, schedule).await, Scheduled::Created);
+    }
+
+    async fn try_schedule(&self, name: &str, schedule: &Schedule, job: &str) -> Result<Scheduled> {
+        let (queue, job) = (&self.queue, &job.to_owned());
+        let schedule = |tr| async move { queue.schedule(&tr, name, schedule, job).await };
+        self.runner.run(schedule).await
+    }
+
+    async fn fire_from(&self, after: Option<Vec<u8>>) -> Fired {
+        let (keys, after) = (&*self.queue.keys, after.as_deref());
+        let fire = |tr| async move { fire_due(&tr, keys, after).await };
+        self.runner.run(fire).await.unwrap()
+    }
+
+    /// Fires all that is due, in as many transactions as that takes, and returns how many items that made.
+    async fn fire(&self) -> usize {
+        let (mut items, mut after) = (0, None);
+        loop {
+            let fired = self.fire_from(after).await;
+            assert!(fired.refused.is_empty());
+            items += fired.items;
+            if fired.after.is_none() && !fired.has_left {
+                return items;
+            }
+            after = fired.after;
+        }
+    }
+
+    /// Returns the items: the value of each, and the time at which it counts as enqueued.
+    async fn items(&self) -> Vec<(String, SystemTime)> {
+        let items = &self.queue.keys.items;
+        let items = |tr| async move {
+            let items = items.items(&tr, None, usize::MAX).await?;
+            Ok::<_, Error>(items)
+        };
+        let items = self.runner.run(items).await.unwrap().into_iter();
+        let parse = |item: Listed<Record>| {
+            let record = item.value.unwrap();
+            let value: String = MessagePack.decode(record.payload).unwrap();
+            let time = Duration::from_millis(record.enqueued_millis);
+            (value, SystemTime::UNIX_EPOCH + time)
+        };
+        items.map(parse).collect()
+    }
+
+    async fn times(&self) -> Vec<SystemTime> {
+        self.items()
+            .await
+            .into_iter()
+            .map(|(_, time)| time)
+            .collect()
+    }
+
+    async fn list(&self) -> Vec<ListedSchedule<String>> {
+        let queue = &self.queue;
+        let list = |tr| async move { queue.schedules(&tr, None, 1_000).await };
+        self.runner.run(list).await.unwrap()
+    }
+
+    /// Returns the only schedule.
+    async fn entry(&self) -> ScheduleEntry<String> {
+        let mut list = self.list().await;
+        assert_eq!(list.len(), 1);
+        list.remove(0).entry.unwrap()
+    }
+
+    async fn rows(&self, part: &str) -> usize {
+        let (begin, end) = self.queue.keys.part(part);
+        let query = &RangeQuery::keys(begin, end);
+        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+        self.runner.run(rows).await.unwrap().len()
+    }
+
+    /// Panics unless the index has one entry for each schedule that fires again, and counters are right.
+    async fn check(&self) {
+        let list = self.list().await;
+        let fires = |listed: &&ListedSchedule<String>| {
+            listed
+                .entry
+                .as_ref()
+                .is_ok_and(|entry| entry.next.is_some())
+        };
+        assert_eq!(self.rows("f").await, list.iter().filter(fires).count());
+        assert_eq!(self.rows("e").await, list.len());
+        assert!(self.queue.audit(&self.runner).await.unwrap().is_clean());
+    }
+}
+
+fn minutely() -> Schedule {
+    Schedule::new("* * * * *")
+}
