@@ -1,17 +1,16 @@
 //! Changing an item wherever it is.
 
-use microqueue::keyspace::Transaction;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Bytes, Transaction};
 use microqueue::{Item, ItemId};
 
-use crate::dedupe::retire_dedupe;
+use crate::done::end;
 use crate::error::Result;
 use crate::find::{Spot, find};
 use crate::item_ref::ItemRef;
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
-use crate::record::{Part, Record};
-use crate::settings::Settings;
+use crate::record::{End, Part, Record};
 use crate::wall::wall_millis;
 
 /// What became of a cancellation.
@@ -62,7 +61,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         match spot {
             Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
                 remove(tr, keys, &id, &spot)?;
-                end_cancelled(tr, keys, &self.settings, &id, &record);
+                let none = Bytes::new();
+                end(tr, keys, &self.settings, &id, &record, End::Cancelled, none)?;
                 return Ok(Cancelled::Removed);
             }
             Spot::Held(session) => {
@@ -75,6 +75,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 let item = Item { id, value: record };
                 tr.set(&key, &Part { parts, item }.encode()?);
             }
+            Spot::Done => return Ok(Cancelled::NotThere),
         }
         Ok(Cancelled::Requested)
     }
@@ -130,12 +131,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             Spot::Delayed(ready) => keys.delayed(ready).insert(tr, &id, &record)?,
             Spot::Dead => keys.dead.insert(tr, &id, &record)?,
             Spot::Held(_) | Spot::Granted { .. } => return Ok(Replaced::IsHeld),
+            Spot::Done => return Ok(Replaced::NotThere),
         }
         Ok(Replaced::Replaced)
     }
 }
 
-/// Stages that an item leaves its place, which is not with a session.
+/// Stages that an item leaves its place, if no session holds it.
 pub(crate) fn remove(tr: &impl Transaction, keys: &Keys, id: &ItemId, spot: &Spot) -> Result<()> {
     let counter = match spot {
         Spot::Queued => {
@@ -150,7 +152,7 @@ pub(crate) fn remove(tr: &impl Transaction, keys: &Keys, id: &ItemId, spot: &Spo
             keys.dead.remove(tr, id)?;
             Counter::Dead
         }
-        Spot::Held(_) | Spot::Granted { .. } => return Ok(()),
+        Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(()),
     };
     keys.count(tr, counter, -1);
     Ok(())
@@ -176,16 +178,4 @@ pub(crate) fn place(
     }
     keys.wake_all(tr);
     Ok(())
-}
-
-/// Stages that an item which has no place any more has left the queue since it was cancelled.
-pub(crate) fn end_cancelled(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    id: &ItemId,
-    record: &Record,
-) {
-    keys.count(tr, Counter::Cancelled, 1);
-    retire_dedupe(tr, keys, settings, id, record);
 }

@@ -1,16 +1,17 @@
 //! Emptying a queue.
 
-use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx,
+    Bytes, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx,
 };
+use microqueue::{Item, ItemId};
 
-use crate::dedupe::retire_dedupe;
+use crate::done::end;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
+use crate::record::{End, Record};
 use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::settings::Settings;
 
@@ -72,7 +73,7 @@ async fn remove_waiting(
     let mut removed = 0;
     for item in items.iter().filter(|item| is_of(&item.id, until)) {
         keys.items.remove(tr, &item.id)?;
-        retire_dedupe(tr, keys, settings, &item.id, &item.value);
+        end_cleared(tr, keys, settings, item)?;
         removed += 1;
     }
     keys.count(tr, Counter::Queued, -removed);
@@ -100,7 +101,7 @@ async fn remove_delayed(
         let item = keys.delayed(ready).decode(row)?;
         if is_of(&item.id, until) {
             keys.undelay(tr, ready, &item.id)?;
-            retire_dedupe(tr, keys, settings, &item.id, &item.value);
+            end_cleared(tr, keys, settings, &item)?;
             removed += 1;
         }
     }
@@ -108,6 +109,16 @@ async fn remove_delayed(
     let is_last = !page.more && page.rows.len() < ITEMS_PER_FULFILLMENT;
     let last = page.rows.last().filter(|_| !is_last);
     Ok((removed.unsigned_abs(), last.map(|row| row.key().to_vec())))
+}
+
+fn end_cleared(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    item: &Item<Record>,
+) -> Result<()> {
+    let (id, record) = (&item.id, &item.value);
+    end(tr, keys, settings, id, record, End::Removed, Bytes::new())
 }
 
 /// Returns whether an item was enqueued at a version or before.

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use microqueue::ItemId;
-use microqueue::keyspace::Transaction;
 use microqueue::keyspace::record::millis;
+use microqueue::keyspace::{Bytes, Transaction};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::command::{Command, wait_for_answer};
+use crate::done::end;
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return, When};
 use crate::item_ref::ItemRef;
 use crate::keys::{Counter, Keys};
-use crate::record::{Failure, MAX_FAILURE_BYTES, Record};
-use crate::registry::fulfill::complete;
+use crate::record::{End, Failure, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
 use crate::session::SessionId;
 use crate::settings::Settings;
 use crate::wall::{unix_time, wall_millis};
@@ -106,6 +106,8 @@ pub struct Delivery<T> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: Commands<T>,
     pub(crate) state: AtomicU8,
+    /// What the item's end says came of it.
+    pub(crate) result: Mutex<Bytes>,
 }
 
 /// What has been decided of a delivery.
@@ -179,6 +181,28 @@ impl<T> Delivery<T> {
         unix_time(self.record.enqueued_millis)
     }
 
+    /// Sets the result that is kept with the item once it is [acknowledged](Self::ack) or
+    /// [completed](Self::complete), if the queue [keeps](crate::Settings::keep_done) items that are done. Nothing
+    /// is written before that.
+    ///
+    /// # Errors
+    /// [`Error::ResultTooLong`]: it has up to [`MAX_RESULT_BYTES`] bytes. The delivery is as it was.
+    pub fn set_result(&self, result: impl Into<Bytes>) -> Result<()> {
+        let result = result.into();
+        if result.len() > MAX_RESULT_BYTES {
+            return Err(Error::ResultTooLong {
+                bytes: result.len(),
+                limit: MAX_RESULT_BYTES,
+            });
+        }
+        *self.result.lock() = result;
+        Ok(())
+    }
+
+    fn completed(&self) -> GiveBack {
+        GiveBack::Completed(self.result.lock().clone())
+    }
+
     /// Stages that the item is done. What else the transaction does happens together with that.
     ///
     /// If the transaction does not commit, the item is still held: acknowledge it in the next
@@ -204,7 +228,16 @@ impl<T> Delivery<T> {
         }
         held.remove(tr, &self.id)?;
         keys.count(tr, Counter::Held, -1);
-        complete(tr, keys, settings, &self.id, &record);
+        let result = self.result.lock().clone();
+        end(
+            tr,
+            keys,
+            settings,
+            &self.id,
+            &record,
+            End::Completed,
+            result,
+        )?;
         self.state
             .store(DeliveryState::Acknowledged as u8, Ordering::Relaxed);
         Ok(())
@@ -220,7 +253,7 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// The item is acknowledged also if the future is dropped.
     pub async fn complete(&self) -> Result<()> {
-        self.resolve(GiveBack::Completed, None).await
+        self.resolve(self.completed(), None).await
     }
 
     /// Takes a delivery back that was not received. Returns its item and its number.
@@ -234,7 +267,7 @@ impl<T> Delivery<T> {
     pub(crate) fn finish(&self) {
         if self.state.load(Ordering::Relaxed) == DeliveryState::Open as u8 {
             // Without a dispatcher the session has ended, and the item was returned.
-            let _ = self.tell(GiveBack::Completed, None, None);
+            let _ = self.tell(self.completed(), None, None);
         }
     }
 

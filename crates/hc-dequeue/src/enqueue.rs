@@ -297,7 +297,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         };
         record.payload = new.payload.clone();
         match spot {
-            Spot::Held(_) | Spot::Granted { .. } => return Ok(None),
+            Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(None),
             Spot::Queued if on_repeat == OnRepeat::Replace => {
                 keys.items.insert(tr, &id, &record)?;
             }

@@ -75,6 +75,15 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The result of an item is too long to be kept. The delivery is as it was.
+    #[error("result of {bytes} bytes: up to {limit} are kept")]
+    ResultTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The greatest length.
+        limit: usize,
+    },
+
     /// The bytes or the text of a reference to an item are none.
     #[error("malformed reference to an item: {reason}")]
     MalformedRef {

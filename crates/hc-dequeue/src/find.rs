@@ -7,7 +7,7 @@ use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{
-    self, ConflictKind, Isolation, RangeQuery, Transaction, Undecodable, read_all,
+    self, Bytes, ConflictKind, Isolation, RangeQuery, Transaction, Undecodable, read_all,
 };
 
 use crate::dedupe;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::item_ref::ItemRef;
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;
-use crate::record::{Failure, Part, Record, is_turn};
+use crate::record::{End, Failure, Part, Record, is_turn};
 use crate::session::SessionId;
 use crate::wall::unix_time;
 
@@ -37,6 +37,8 @@ pub struct Status<T> {
     pub failure: Option<Failure>,
     /// When it was enqueued, by the wall clock of the process that enqueued it.
     pub enqueued: SystemTime,
+    /// What the handler of an item that is done [has set](crate::Delivery::set_result) as its result.
+    pub result: Bytes,
 }
 
 /// Where an item is.
@@ -59,6 +61,21 @@ pub enum Place {
     },
     /// It is a dead letter.
     Dead,
+    /// It is done, and [kept](crate::Settings::keep_done) for a time.
+    Done {
+        /// How it left the queue.
+        end: End,
+        /// When, by the wall clock of the process that ended it.
+        at: SystemTime,
+    },
+}
+
+impl Place {
+    /// Returns whether the item is done or a dead letter, which stays as it is unless it is redriven.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::Dead | Self::Done { .. })
+    }
 }
 
 /// Where a record is.
@@ -74,10 +91,31 @@ pub(crate) enum Spot {
         parts: u32,
     },
     Dead,
+    Done,
+}
+
+impl Spot {
+    /// Returns the key of the row that the item has there.
+    pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
+        match self {
+            Self::Queued => id.key_in(keys.items.subspace()),
+            Self::Delayed(ready) => id.key_in(keys.delayed(*ready).subspace()),
+            Self::Held(session) => id.key_in(keys.held(*session).subspace()),
+            Self::Granted { key, .. } => key.clone(),
+            Self::Dead => id.key_in(keys.dead.subspace()),
+            Self::Done => id.key_in(keys.done.subspace()),
+        }
+    }
+
+    /// Returns whether the item is done or a dead letter.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Self::Dead | Self::Done)
+    }
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Returns where an item is and what it has cost so far. `None`: it is done, was cancelled, or never was.
+    /// Returns where an item is and what it has cost so far. `None`: it is done and not
+    /// [kept](crate::Settings::keep_done), or never was.
     ///
     /// An item that a session holds is looked for in one session after the other: that takes a read for each
     /// of them.
@@ -93,7 +131,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     pub async fn status(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Option<Status<T>>> {
         let id = item.id_in(&self.keys)?;
         let found = find(tr, &self.keys, &id).await?;
-        Ok(found.map(|(spot, record)| self.status_of(&id, &spot, record)))
+        self.status_of(&id, found)
     }
 
     /// Returns the item that has a dedupe id: of several, the one that was enqueued last. `None`: there is
@@ -117,34 +155,37 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(holder.map(|id| ItemRef::new(&self.keys, id)))
     }
 
-    fn status_of(&self, id: &ItemId, spot: &Spot, record: Record) -> Status<T> {
-        let is_cancelled = record.cancelled_millis != 0;
-        let (place, part) = match spot {
-            Spot::Queued => (Place::Queued, self.keys.items.subspace().clone()),
-            Spot::Delayed(ready) => {
-                let until = unix_time(*ready);
-                let part = self.keys.delayed(*ready).subspace().clone();
-                (Place::Delayed { until }, part)
-            }
-            Spot::Held(session) | Spot::Granted { session, .. } => {
-                let session = *session;
-                let part = self.keys.held(session).subspace().clone();
-                (
-                    Place::Held {
-                        session,
-                        is_cancelled,
-                    },
-                    part,
-                )
-            }
-            Spot::Dead => (Place::Dead, self.keys.dead.subspace().clone()),
+    /// Returns the status of an item from what was found of it.
+    pub(crate) fn status_of(
+        &self,
+        id: &ItemId,
+        found: Option<(Spot, Record)>,
+    ) -> Result<Option<Status<T>>> {
+        let Some((spot, record)) = found else {
+            return Ok(None);
         };
-        let key = || match spot {
-            Spot::Granted { key, .. } => key.clone(),
-            _ => id.key_in(&part),
+        let key = || spot.key(&self.keys, id);
+        let place = match &spot {
+            Spot::Queued => Place::Queued,
+            Spot::Delayed(ready) => Place::Delayed {
+                until: unix_time(*ready),
+            },
+            Spot::Held(session) | Spot::Granted { session, .. } => Place::Held {
+                session: *session,
+                is_cancelled: record.cancelled_millis != 0,
+            },
+            Spot::Dead => Place::Dead,
+            Spot::Done => {
+                let end = record.end.as_ref();
+                let end = end.ok_or_else(|| keyspace::Error::corrupt(&key(), "expected an end"))?;
+                Place::Done {
+                    end: end.how,
+                    at: unix_time(end.millis),
+                }
+            }
         };
         let value = self.codec.decode(record.payload.clone());
-        Status {
+        Ok(Some(Status {
             place,
             value: value.map_err(|error| Undecodable::new(key(), record.payload.clone(), error)),
             attempts: record.attempts,
@@ -152,7 +193,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             deliveries: record.deliveries,
             failure: record.failure.as_ref().map(Failure::from),
             enqueued: unix_time(record.enqueued_millis),
-        }
+            result: record.end.map_or_else(Bytes::new, |end| end.result),
+        }))
     }
 }
 
@@ -166,9 +208,10 @@ pub(crate) async fn find(
     id: &ItemId,
 ) -> Result<Option<(Spot, Record)>> {
     let pointer = id.key_in(&keys.pointers());
-    let (queued, dead, ready) = try_join!(
+    let (queued, dead, done, ready) = try_join!(
         keys.items.get(tr, id).map_err(Error::from),
         keys.dead.get(tr, id).map_err(Error::from),
+        keys.done.get(tr, id).map_err(Error::from),
         tr.get(&pointer, Isolation::Serializable)
             .map_err(Error::from),
     )?;
@@ -177,6 +220,9 @@ pub(crate) async fn find(
     }
     if let Some(record) = dead {
         return Ok(Some((Spot::Dead, record)));
+    }
+    if let Some(record) = done {
+        return Ok(Some((Spot::Done, record)));
     }
     if let Some(ready) = ready {
         let ready = (&*ready).try_into().map(u64::from_be_bytes);

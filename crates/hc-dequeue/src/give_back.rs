@@ -6,22 +6,21 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
-use microqueue::keyspace::{Environment, Transaction};
+use microqueue::keyspace::{Bytes, Environment, Transaction};
 
-use crate::change::end_cancelled;
+use crate::done::end;
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
-use crate::record::{Record, StoredFailure};
-use crate::registry::fulfill::complete;
+use crate::record::{End, Record, StoredFailure};
 use crate::registry::{BYTES_PER_FULFILLMENT, SessionContext};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
 
 /// What becomes of an item that a session holds no longer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GiveBack {
-    /// It is done, and leaves the queue.
-    Completed,
+    /// It is done, with a result, and leaves the queue.
+    Completed(Bytes),
     /// It goes back, and this costs it nothing: it was not handed out, it was put off, or its consumer shuts
     /// down.
     Returned(When),
@@ -31,6 +30,13 @@ pub(crate) enum GiveBack {
     Died,
     /// It becomes a dead letter.
     Rejected,
+}
+
+impl GiveBack {
+    /// Returns whether the item leaves the queue.
+    pub(crate) fn ends(&self) -> bool {
+        matches!(self, Self::Completed(_))
+    }
 }
 
 /// When an item that goes back may be granted again.
@@ -100,10 +106,10 @@ pub(crate) async fn give_back<T>(
             if let Some(record) = record {
                 held.remove(tr, &item.id)?;
                 keys.count(tr, Counter::Held, -1);
-                is_back |= item.how != GiveBack::Completed;
+                is_back |= !item.how.ends();
                 bytes += record.payload.len();
                 let reason = item.reason.as_deref();
-                put(tr, keys, settings, &item.id, record, item.how, reason)?;
+                put(tr, keys, settings, &item.id, record, &item.how, reason)?;
             }
         }
     }
@@ -120,16 +126,16 @@ pub(crate) fn put(
     settings: &Settings,
     id: &ItemId,
     mut record: Record,
-    how: GiveBack,
+    how: &GiveBack,
     reason: Option<&str>,
 ) -> Result<()> {
     if record.cancelled_millis != 0 {
-        end_cancelled(tr, keys, settings, id, &record);
-        return Ok(());
+        let none = Bytes::new();
+        return end(tr, keys, settings, id, &record, End::Cancelled, none);
     }
-    if how == GiveBack::Completed {
-        complete(tr, keys, settings, id, &record);
-        return Ok(());
+    if let GiveBack::Completed(result) = how {
+        let result = result.clone();
+        return end(tr, keys, settings, id, &record, End::Completed, result);
     }
     let counter = match judge(&mut record, how, reason, settings, &keys.env) {
         Place::Dead => {
@@ -160,7 +166,7 @@ enum Place {
 /// Notes in a record what it has cost the item to come back, and decides where the item goes.
 fn judge(
     record: &mut Record,
-    how: GiveBack,
+    how: &GiveBack,
     reason: Option<&str>,
     settings: &Settings,
     env: &Environment,
@@ -168,11 +174,11 @@ fn judge(
     let now = wall_millis(env);
     let limits = settings.limits_of(record);
     let (when, reason) = match how {
-        GiveBack::Completed | GiveBack::Returned(When::Now) => (When::Now, reason),
-        GiveBack::Returned(when) => (when, reason),
+        GiveBack::Completed(_) => (When::Now, None),
+        GiveBack::Returned(when) => (*when, reason),
         GiveBack::Failed(when) => {
             record.attempts += 1;
-            (when, Some(reason.unwrap_or("it was given back")))
+            (*when, Some(reason.unwrap_or("it was given back")))
         }
         GiveBack::Died => {
             record.deaths += 1;
@@ -191,7 +197,7 @@ fn judge(
         (record.attempts, limits.attempts),
         (record.deaths, limits.deaths),
     ];
-    if how == GiveBack::Rejected || costs.into_iter().any(|(cost, limit)| cost >= limit.into()) {
+    if *how == GiveBack::Rejected || costs.into_iter().any(|(cost, limit)| cost >= limit.into()) {
         return Place::Dead;
     }
     if record.deliveries >= limits.deliveries.into() {

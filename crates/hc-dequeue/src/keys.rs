@@ -10,6 +10,8 @@
 //! (queue, "t", ready, id)              = record of an item that is delayed
 //! (queue, "h", session, id)            = record of an item that a session holds
 //! (queue, "d", id)                     = record of a dead letter
+//! (queue, "x", id)                     = record of an item that is done, while it is kept
+//! (queue, "z", until, id)              = empty: the record above is kept until this time
 //! (queue, "o", id)                     = ready of an item that is delayed: 8 bytes, big-endian
 //! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead
 //! (queue, "n", dedupe)                 = id of the item, while the row above is there: versionstamp,
@@ -33,7 +35,8 @@
 //! session   tuple byte string: 16 random bytes
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
 //! schedule  tuple string: the name of a schedule, 1 to 255 bytes
-//! next      tuple integer: wall time in milliseconds since the Unix epoch
+//! next, until
+//!           tuple integer: wall time in milliseconds since the Unix epoch
 //! number    tuple integer: 0 for the first item of the grant
 //! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled"
 //!
@@ -49,7 +52,9 @@
 //!         07  dedupe id: 1 to 255 bytes
 //!         08  token: 16 random bytes, which tell the item from others that have had its dedupe id
 //!         09  wall time in milliseconds at which it was cancelled, while a session holds it: number
-//!         0A..FF  fields of versions to come, which a version that does not know them keeps as they are:
+//!         0A  end: its wall time in milliseconds in 8 bytes; 00 completed, 01 cancelled, 02 removed; then the
+//!             result, up to 4,096 bytes; only of an item that is done
+//!         0B..FF  fields of versions to come, which a version that does not know them keeps as they are:
 //!             up to 1,024 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
@@ -82,7 +87,8 @@
 //!     13..17  deaths before an item becomes a dead letter
 //!     17..21  deliveries before an item becomes a dead letter
 //!     21..29  how long a dedupe id is kept after completion, in milliseconds
-//!     29..    name of the codec
+//!     29..37  how long items that are done are kept, in milliseconds
+//!     37..    name of the codec
 //! ```
 //!
 //! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said
@@ -163,6 +169,8 @@ pub(crate) struct Keys {
     pub(crate) items: Records,
     /// The dead letters.
     pub(crate) dead: Records,
+    /// The items that are done and are kept.
+    pub(crate) done: Records,
     /// The requests, first come, first served.
     pub(crate) requests: MicroQueue<Request, RequestCodec>,
     pub(crate) sessions: Sessions,
@@ -176,6 +184,7 @@ impl Keys {
         Self {
             items: MicroQueue::new(part("i")).environment(env.clone()),
             dead: MicroQueue::new(part("d")).environment(env.clone()),
+            done: MicroQueue::new(part("x")).environment(env.clone()),
             requests: MicroQueue::new(part("r")).environment(env.clone()),
             sessions: Sessions::new(queue.clone()),
             tag: queue_tag(&queue),
@@ -307,6 +316,28 @@ impl Keys {
         }
     }
 
+    /// The index of the items that are done and are kept until a wall time.
+    pub(crate) fn kept_until(&self, until_millis: u64) -> Subspace {
+        self.queue.subspace(&("z", until_millis))
+    }
+
+    /// The range of that index up to a wall time.
+    pub(crate) fn kept_at_most_until(&self, until_millis: u64) -> (Vec<u8>, Vec<u8>) {
+        let (begin, _) = self.part("z");
+        let (_, end) = self.kept_until(until_millis).range();
+        (begin, end)
+    }
+
+    /// Returns the item of a key of that index.
+    pub(crate) fn parse_kept(&self, key: &[u8]) -> Result<ItemId> {
+        let index = self.queue.subspace(&"z");
+        let id = match index.unpack::<(u64, TupleVersionstamp, u64)>(key) {
+            Ok((until, ..)) => ItemId::of_commit(&self.kept_until(until), key),
+            Err(_) => None,
+        };
+        id.ok_or_else(|| keyspace::Error::corrupt(key, "expected the time of an item that is done"))
+    }
+
     pub(crate) fn request(&self, request: &ItemId) -> Vec<u8> {
         request.key_in(&self.queue.subspace(&"r"))
     }
@@ -405,6 +436,7 @@ mod tests {
         let due = [&name("t")[..], b"\x16\x01\x00"].concat();
         let schedule = [&name("e")[..], b"\x02daily\0"].concat();
         let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
+        let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
         let table = [
             (keys.settings(), name("m")),
             (keys.pause(), name("p")),
@@ -418,6 +450,8 @@ mod tests {
             (keys.cancels(session), of_session("a")),
             (keys.pointers().bytes().to_vec(), name("o")),
             (keys.request(&id), stamped(name("r"))),
+            (keys.done.subspace().bytes().to_vec(), name("x")),
+            (id.key_in(&keys.kept_until(256)), kept.clone()),
             (keys.schedule("daily"), schedule.clone()),
             (keys.fire_time(256, "daily"), fire_time.clone()),
             (
@@ -440,6 +474,8 @@ mod tests {
         let parsed = keys.parse_fire_time(&fire_time).unwrap();
         assert_eq!(parsed, (256, "daily".to_owned()));
         assert!(keys.parse_fire_time(&schedule).is_err());
+        assert_eq!(keys.parse_kept(&kept).unwrap(), id);
+        assert!(keys.parse_kept(&schedule).is_err());
         let held = stamped(of_session("h"));
         assert_eq!(keys.parse_holder(&held).unwrap(), session);
         assert!(keys.parse_holder(&of_session("h")).is_err());

@@ -1,14 +1,14 @@
 //! Dead letters: items that cost too much, or that were rejected.
 
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Transaction, Undecodable};
+use microqueue::keyspace::{Bytes, Transaction, Undecodable};
 use microqueue::{ItemId, Listed};
 
-use crate::dedupe::retire_dedupe;
+use crate::done::end;
 use crate::error::Result;
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
-use crate::record::{Failure, Record};
+use crate::record::{End, Failure, Record};
 
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         };
         keys.dead.remove(tr, id)?;
         keys.count(tr, Counter::Dead, -1);
-        retire_dedupe(tr, keys, &self.settings, id, &record);
+        let none = Bytes::new();
+        end(tr, keys, &self.settings, id, &record, End::Removed, none)?;
         Ok(true)
     }
 }

@@ -236,6 +236,7 @@ mod counters;
 mod dedupe;
 mod delivery;
 mod dispatcher;
+mod done;
 mod enqueue;
 mod error;
 mod find;
@@ -274,7 +275,9 @@ pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 pub use crate::outcome::Outcome;
 pub use crate::queue::HighContentionQueue;
 pub use crate::read::Stats;
-pub use crate::record::{Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_PAYLOAD_BYTES};
+pub use crate::record::{
+    End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES,
+};
 pub use crate::schedule::{
     ListedSchedule, MAX_MISSED, MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES, MISSED_AFTER,
     Missed, Schedule, ScheduleEntry, Scheduled,

@@ -7,7 +7,7 @@ use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, MessagePack};
-use microqueue::keyspace::{Code, Database, OwnedTransaction, Runner, Store, Subspace};
+use microqueue::keyspace::{Bytes, Code, Database, OwnedTransaction, Runner, Store, Subspace};
 
 use crate::change::{Cancelled, Replaced, place, remove};
 use crate::enqueue::{Enqueue, Enqueued};
@@ -227,7 +227,7 @@ impl<D: Database> World<D> {
                     let item = Return {
                         id: self.held,
                         delivery: 1,
-                        how: GiveBack::Completed,
+                        how: GiveBack::Completed(Bytes::new()),
                         reason: None,
                     };
                     assert_eq!(
@@ -318,12 +318,12 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
     // It comes back, as the first one, and the same session takes it again.
     assert!(resolve(1, GiveBack::Failed(When::Now)).await);
     world.commit(Step::Take(A)).await.unwrap();
-    assert!(!resolve(1, GiveBack::Completed).await);
+    assert!(!resolve(1, GiveBack::Completed(Bytes::new())).await);
     // Of the session and the item alone, the late one could not be told.
     let held = world.queue.keys.held(A);
     let tr = world.db.begin().unwrap();
     assert!(held.get(&tr, &world.held).await.unwrap().is_some());
-    assert!(resolve(2, GiveBack::Completed).await);
+    assert!(resolve(2, GiveBack::Completed(Bytes::new())).await);
 }
 
 #[tokio::test]

@@ -59,7 +59,7 @@ pub(crate) async fn return_items(
     let count = items.len();
     for Item { id, value } in items {
         held.remove(tr, &id)?;
-        put(tr, keys, settings, &id, value, how, None)?;
+        put(tr, keys, settings, &id, value, &how, None)?;
     }
     keys.count(tr, Counter::Held, -(count as i64));
     keys.wake_all(tr);
@@ -101,7 +101,7 @@ pub(crate) fn put_back_grants(
         tr.clear(row.key());
         // It was not handed out.
         let how = GiveBack::Returned(When::Now);
-        put(tr, keys, settings, &id, value, how, None)?;
+        put(tr, keys, settings, &id, value, &how, None)?;
         count += 1;
     }
     keys.count(tr, Counter::Held, -(count as i64));

@@ -23,6 +23,9 @@ pub const MAX_DEDUPE_BYTES: usize = 255;
 /// The longest text of a [`Failure`].
 pub const MAX_FAILURE_BYTES: usize = 500;
 
+/// The longest result of an item: larger ones belong to rows of the application's own.
+pub const MAX_RESULT_BYTES: usize = 4_096;
+
 /// How many bytes a token has.
 pub(crate) const TOKEN_BYTES: usize = 16;
 
@@ -39,6 +42,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + Limits::BYTES)
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
     + (FIELD_BYTES + TOKEN_BYTES)
+    + (FIELD_BYTES + 9 + MAX_RESULT_BYTES)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload: what a value may have, without what a grant adds to a record and without the
@@ -58,6 +62,7 @@ mod tag {
     pub(super) const DEDUPE: u8 = 7;
     pub(super) const TOKEN: u8 = 8;
     pub(super) const CANCELLED: u8 = 9;
+    pub(super) const DONE: u8 = 10;
 }
 
 /// An item wherever it is: queued, delayed, held or dead.
@@ -81,6 +86,8 @@ pub(crate) struct Record {
     pub(crate) token: Option<[u8; TOKEN_BYTES]>,
     /// When it was cancelled while a session held it. Zero: it was not.
     pub(crate) cancelled_millis: u64,
+    /// What came of it, if it is done.
+    pub(crate) end: Option<StoredEnd>,
     /// Fields of versions to come, as they are stored. No other module can name it, so that a record keeps it
     /// wherever it goes.
     unknown: Bytes,
@@ -123,6 +130,27 @@ impl StoredFailure {
         let text = text[..end].into();
         Self { millis, text }
     }
+}
+
+/// How an item left the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// It was acknowledged, completed or popped.
+    Completed,
+    /// It was [cancelled](crate::HighContentionQueue::cancel).
+    Cancelled,
+    /// It was a dead letter that was [purged](crate::HighContentionQueue::purge), or its queue was
+    /// [cleared](crate::HighContentionQueue::clear).
+    Removed,
+}
+
+/// The end of an item as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredEnd {
+    pub(crate) millis: u64,
+    pub(crate) how: End,
+    pub(crate) result: Bytes,
 }
 
 /// What an item may cost, where that differs from the queue's settings. Zero: as in the settings.
@@ -193,6 +221,15 @@ impl Codec<Record> for RecordCodec {
             record.token.as_ref().map_or(&[], |token| token),
         );
         push_number(buffer, tag::CANCELLED, record.cancelled_millis);
+        if let Some(StoredEnd {
+            millis,
+            how,
+            result,
+        }) = &record.end
+        {
+            let bytes = [&millis.to_be_bytes()[..], &[*how as u8], result].concat();
+            push_field(buffer, tag::DONE, &bytes);
+        }
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -260,6 +297,7 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
                 record.token = Some(token.map_err(|_| "a token of another length".to_owned())?);
             }
             tag::CANCELLED => record.cancelled_millis = number(field)?,
+            tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
             _ => {
                 unknown_from.get_or_insert(bytes.len() - begin.len());
             }
@@ -286,6 +324,24 @@ fn failure(field: &[u8]) -> Result<StoredFailure, String> {
         false => Ok(StoredFailure {
             millis,
             text: text.into(),
+        }),
+    }
+}
+
+fn stored_end(field: Bytes) -> Result<StoredEnd, String> {
+    let mut fields = Fields::new(&field);
+    let (millis, [how]) = (fields.u64()?, fields.array()?);
+    let how = [End::Completed, End::Cancelled, End::Removed]
+        .into_iter()
+        .find(|end| *end as u8 == how)
+        .ok_or_else(|| format!("end {how} is unknown"))?;
+    let result = field.slice_ref(fields.rest());
+    match result.len() > MAX_RESULT_BYTES {
+        true => Err(format!("a result of {} bytes", result.len())),
+        false => Ok(StoredEnd {
+            millis,
+            how,
+            result,
         }),
     }
 }
@@ -411,6 +467,11 @@ mod tests {
             dedupe: Bytes::from_static(b"id"),
             token: Some([8; TOKEN_BYTES]),
             cancelled_millis: 0x010203,
+            end: Some(StoredEnd {
+                millis: 6,
+                how: End::Cancelled,
+                result: Bytes::from_static(b"yes"),
+            }),
             unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
             payload: Bytes::from_static(b"payload"),
         }
@@ -434,6 +495,7 @@ mod tests {
             &[6, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
             b"\x07\0\x02id",
             &[&[8, 0, 16][..], &[8; 16], &[9, 0, 3, 1, 2, 3]].concat(),
+            b"\x0a\0\x0c\0\0\0\0\0\0\0\x06\x01yes",
             b"\x63\0\x03new\xff\0\x01x",
             b"\0payload",
         ]
@@ -447,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_not_as_it_is_written_is_refused() {
-        let reasons: [(&[u8], &str); 9] = [
+        let reasons: [(&[u8], &str); 11] = [
             (&[1, 2, 0, 1, 1, 1, 0, 1, 1, 0], "comes after"),
             (&[1, 2, 0, 1, 1, 2, 0, 1, 1, 0], "comes after"),
             (&[1, 2, 0, 0, 0], "is empty"),
@@ -463,6 +525,8 @@ mod tests {
                 &[1, 6, 0, 13, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
                 "left over",
             ),
+            (&[1, 10, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0], "early"),
+            (&[1, 10, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0], "unknown"),
         ];
         for (bytes, reason) in reasons {
             let error = RecordCodec
@@ -471,6 +535,8 @@ mod tests {
             assert!(error.reason.contains(reason), "{error}: not {reason}");
         }
         let long = [&[1, 5, 1, 253][..], &[b'a'; 509], &[0]].concat();
+        assert!(RecordCodec.decode(long.into()).is_err());
+        let long = [&[1, 10, 16, 10][..], &[0; 4_106], &[0]].concat();
         assert!(RecordCodec.decode(long.into()).is_err());
     }
 

@@ -29,10 +29,12 @@ pub struct Settings {
     pub(crate) max_deaths: u32,
     pub(crate) max_deliveries: u32,
     pub(crate) dedupe_retention: Duration,
+    pub(crate) keep_done: Duration,
 }
 
 impl Default for Settings {
-    /// A lease of ten seconds, ten attempts, five deaths, 10,000 deliveries, and no retention of dedupe ids.
+    /// A lease of ten seconds, ten attempts, five deaths, 10,000 deliveries; neither dedupe ids nor items
+    /// that are done are kept.
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(10),
@@ -40,6 +42,7 @@ impl Default for Settings {
             max_deaths: 5,
             max_deliveries: 10_000,
             dedupe_retention: Duration::ZERO,
+            keep_done: Duration::ZERO,
         }
     }
 }
@@ -89,6 +92,16 @@ impl Settings {
         self
     }
 
+    /// Sets how long items that are done are kept, with what came of them, for
+    /// [`status`](crate::HighContentionQueue::status) and [`await_done`](crate::HighContentionQueue::await_done).
+    /// Zero keeps none. Otherwise the end of each item writes its record once more, a key of an index, and both
+    /// are cleared later.
+    #[must_use]
+    pub fn keep_done(mut self, time: Duration) -> Self {
+        self.keep_done = time;
+        self
+    }
+
     /// Returns how long a session lives without a sign of life.
     #[must_use]
     pub fn get_lease(&self) -> Duration {
@@ -117,6 +130,12 @@ impl Settings {
     #[must_use]
     pub fn get_dedupe_retention(&self) -> Duration {
         self.dedupe_retention
+    }
+
+    /// Returns how long items that are done are kept.
+    #[must_use]
+    pub fn get_keep_done(&self) -> Duration {
+        self.keep_done
     }
 
     /// Returns what an item may cost.
@@ -149,11 +168,13 @@ impl fmt::Display for SettingsRecord {
             max_deaths,
             max_deliveries,
             dedupe_retention,
+            keep_done,
         } = self.settings;
         write!(
             f,
             "a lease of {lease:?}, at most {max_attempts} attempts, {max_deaths} deaths and \
-             {max_deliveries} deliveries, dedupe ids kept for {dedupe_retention:?}, and the codec {}",
+             {max_deliveries} deliveries, dedupe ids kept for {dedupe_retention:?}, done items for {keep_done:?}, \
+             and the codec {}",
             self.codec
         )
     }
@@ -173,6 +194,7 @@ impl StoredSettings for SettingsRecord {
             record.extend_from_slice(&limit.to_be_bytes());
         }
         push_millis(record, self.settings.dedupe_retention);
+        push_millis(record, self.settings.keep_done);
         record.extend_from_slice(self.codec.as_bytes());
     }
 
@@ -183,6 +205,7 @@ impl StoredSettings for SettingsRecord {
             max_deaths: fields.u32()?,
             max_deliveries: fields.u32()?,
             dedupe_retention: fields.millis()?,
+            keep_done: fields.millis()?,
         };
         let codec = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
         let codec = codec.to_owned();
@@ -202,12 +225,13 @@ mod tests {
             max_deaths: 5,
             max_deliveries: 6,
             dedupe_retention: Duration::from_millis(4),
+            keep_done: Duration::from_millis(7),
         };
         let codec = "codec".to_owned();
         let stored = SettingsRecord { settings, codec };
         let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2];
         expected.extend([0, 0, 0, 3, 0, 0, 0, 5, 0, 0, 0, 6]);
-        expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 7]);
         expected.extend(b"codec");
         assert_eq!(stored.encode(), expected);
         assert_eq!(SettingsRecord::decode(b"key", &expected).unwrap(), stored);

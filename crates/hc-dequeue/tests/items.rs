@@ -13,7 +13,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::{
     Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Replaced, Settings,
-    Status, WorkerOptions,
+    WorkerOptions,
 };
 use keyspace::{Code, Database, Environment, OwnedTransaction, Transaction};
 use tokio::sync::mpsc;
@@ -35,31 +35,6 @@ conformance::on_every_store!(
 const SOON: Duration = Duration::from_millis(1);
 
 impl World {
-    async fn enqueue_ref(&self, value: u64, options: &Enqueue) -> ItemRef {
-        let queue = &self.queue;
-        let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
-        match self.runner.run_committed(enqueue).await.unwrap() {
-            (Enqueued::Staged(staged), commit) => staged.at(commit.versionstamp.unwrap()),
-            (other, _) => panic!("{other:?}"),
-        }
-    }
-
-    async fn status(&self, item: &ItemRef) -> Option<Status<u64>> {
-        let queue = &self.queue;
-        let status = |tr| async move { queue.status(&tr, item).await };
-        self.runner.run(status).await.unwrap()
-    }
-
-    async fn place(&self, item: &ItemRef) -> Option<Place> {
-        self.status(item).await.map(|status| status.place)
-    }
-
-    async fn cancel(&self, item: &ItemRef) -> Cancelled {
-        let queue = &self.queue;
-        let cancel = |tr| async move { queue.cancel(&tr, item).await };
-        self.runner.run(cancel).await.unwrap()
-    }
-
     async fn replace(&self, item: &ItemRef, value: u64) -> Replaced {
         let queue = &self.queue;
         let replace = |tr| async move { queue.replace(&tr, item, &value).await };

@@ -5,10 +5,9 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use common::{LONG, World};
+use common::{LONG, Wall, World};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::session::{Member, SessionId, Sessions};
@@ -16,8 +15,7 @@ use hc_dequeue::{
     Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, Schedule, Scheduled,
     Settings,
 };
-use keyspace::env::{BoxFuture, Clock};
-use keyspace::{Environment, RunOptions, Runner, Store, Tx};
+use keyspace::{Environment, Runner, Store, Tx};
 
 conformance::on_every_store!(
     each_time_is_delivered_once_while_sessions_of_several_processes_fire,
@@ -32,26 +30,6 @@ fn settings() -> Settings {
     Settings::new().lease(LONG)
 }
 
-/// The system's clock with the wall set forward.
-#[derive(Clone)]
-struct Wall {
-    ahead: Arc<Mutex<Duration>>,
-}
-
-impl Clock for Wall {
-    fn now(&self) -> Duration {
-        Environment::system().now()
-    }
-
-    fn wall(&self) -> SystemTime {
-        Environment::system().wall() + *self.ahead.lock().unwrap()
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
-        Environment::system().sleep(duration)
-    }
-}
-
 /// A process with a clock of its own.
 struct Process {
     runner: Runner<Store>,
@@ -60,13 +38,7 @@ struct Process {
 
 impl Process {
     async fn start(store: &TestStore, ahead: Duration) -> Self {
-        let seed = u64::from_le_bytes(Environment::system().random_bytes());
-        let ahead = Arc::new(Mutex::new(ahead));
-        let env = Environment::seeded(seed, Arc::new(Wall { ahead }));
-        let options = RunOptions::default()
-            .ledger_subspace(store.root.subspace(&"ledgers"))
-            .environment(env);
-        let runner = Runner::with_options(store.db.clone(), options);
+        let runner = Wall::ahead(ahead).runner(store);
         let queue = common::open(store, &runner, settings()).await;
         let queue = queue.unwrap();
         Self { runner, queue }
@@ -207,13 +179,8 @@ async fn a_clock_that_was_set_right_is_trusted_at_the_next_heartbeat(store: Test
         Ok::<_, keyspace::Error>(())
     };
     store.runner().run(open).await.unwrap();
-    let wall = Wall {
-        ahead: Arc::new(Mutex::new(HOUR)),
-    };
-    let options = RunOptions::default()
-        .ledger_subspace(store.root.subspace(&"ledgers"))
-        .environment(Environment::seeded(1, Arc::new(wall.clone())));
-    let runner = Runner::with_options(store.db.clone(), options);
+    let wall = Wall::ahead(HOUR);
+    let runner = wall.runner(&store);
     let mut member = Member::new(sessions.clone(), runner, LONG);
     member.open().await.unwrap();
     for (ahead, is_trusted) in [
@@ -222,7 +189,7 @@ async fn a_clock_that_was_set_right_is_trusted_at_the_next_heartbeat(store: Test
         (HOUR, false),
         (HOUR, false),
     ] {
-        *wall.ahead.lock().unwrap() = ahead;
+        wall.set(ahead);
         assert_eq!(member.find_dead().await.unwrap(), []);
         assert_eq!(member.trusts_clock(), is_trusted);
         let error = member.clock_error_seconds();

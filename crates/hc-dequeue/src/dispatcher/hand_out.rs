@@ -9,6 +9,7 @@ use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Database};
 use microqueue::{Item, ItemId};
+use parking_lot::Mutex;
 
 use super::Dispatcher;
 use crate::command::Reply;
@@ -113,6 +114,7 @@ where
             shared: self.shared.clone(),
             commands,
             state: AtomicU8::new(DeliveryState::Open as u8),
+            result: Mutex::default(),
         })
     }
 }

@@ -204,7 +204,7 @@ where
 
     /// Returns what the policy decides by.
     fn facts(&self) -> Facts {
-        let returns_to_queue = |(item, _): &(Return, _)| item.how != GiveBack::Completed;
+        let returns_to_queue = |(item, _): &(Return, _)| !item.how.ends();
         Facts {
             wants: if self.wants.is_empty() {
                 Wants::Nothing
@@ -353,7 +353,7 @@ where
             let outcome = match given {
                 Given::Back => Ok(()),
                 // As far as the caller is concerned, an item that is not to come back has not been done.
-                Given::Cancelled if item.how == GiveBack::Completed => Err(Error::Cancelled { id }),
+                Given::Cancelled if item.how.ends() => Err(Error::Cancelled { id }),
                 Given::Cancelled => Ok(()),
                 Given::Lost => {
                     tracing::debug!(?id, "a delivery had been resolved or lost before");

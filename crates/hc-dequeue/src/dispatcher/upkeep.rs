@@ -10,14 +10,15 @@ use tokio::sync::oneshot;
 use super::Dispatcher;
 use crate::command::Command;
 use crate::dedupe::expire_dedupe;
+use crate::done::sweep_done;
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return, When};
 use crate::policy::{Event, Step};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
 
-/// How many pages of dedupe ids are found at from one heartbeat to the next.
-const DEDUPE_PAGES_PER_BEAT: u32 = 10;
+/// For which part of the time between two heartbeats a session removes what is kept no longer, at most.
+const SWEEPING_SHARE: u32 = 4;
 
 /// How far a session is with what it does from time to time.
 #[derive(Debug, Default)]
@@ -57,9 +58,9 @@ where
             Tick::Beaten => {}
         }
         // None of these keeps the others from their work, nor anybody from items.
-        let (reported, expired) = (self.report_stats().await, self.expire_dedupe().await);
+        let (reported, swept) = (self.report_stats().await, self.sweep().await);
         let (found, recovered) = (self.find_dead().await, self.recover().await);
-        for result in [reported, expired, found, recovered] {
+        for result in [reported, swept, found, recovered] {
             self.note(result);
         }
         Ok(())
@@ -81,20 +82,22 @@ where
         Ok(())
     }
 
-    /// Removes some of the dedupe ids whose time is over.
-    async fn expire_dedupe(&mut self) -> Result<()> {
-        if self.queue.settings.dedupe_retention.is_zero() {
-            return Ok(());
-        }
-        for _ in 0..DEDUPE_PAGES_PER_BEAT {
-            let (keys, after) = (self.keys(), self.upkeep.deduped.as_deref());
+    /// Removes dedupe ids and items that are done and whose time is over. What is left, the next heartbeat
+    /// finds.
+    async fn sweep(&mut self) -> Result<()> {
+        let time = self.member.next_tick().saturating_sub(self.now()) / SWEEPING_SHARE;
+        let until = self.now().saturating_add(time);
+        let keys = &*self.shared.keys;
+        loop {
+            let after = self.upkeep.deduped.as_deref();
             let expire = |tr| async move { expire_dedupe(&tr, keys, after).await };
             self.upkeep.deduped = self.runner.run(expire).await?;
-            if self.upkeep.deduped.is_none() {
-                break;
+            let sweep = |tr| async move { sweep_done(&tr, keys).await };
+            let may_be_more = self.runner.run(sweep).await? || self.upkeep.deduped.is_some();
+            if !may_be_more || self.now() >= until {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Looks for sessions that are dead, to be buried step by step.

@@ -11,12 +11,10 @@ use super::{
     BYTES_PER_FULFILLMENT, Demand, Granted, ITEMS_PER_FULFILLMENT, PROMOTIONS_PER_FULFILLMENT,
     REQUESTS_PER_FULFILLMENT, SessionContext, count_wanted, pop_flags,
 };
-use crate::dedupe::retire_dedupe;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::{Record, Request};
 use crate::session::{Life, SessionId};
-use crate::settings::Settings;
 
 /// What a try of the fast path came to.
 #[derive(Debug)]
@@ -365,7 +363,7 @@ fn grant_own<T>(
         item.value.deliveries += 1;
         let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
-            complete(tr, context.keys, context.settings, &item.id, &item.record);
+            context.end_popped(tr, &item)?;
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }
@@ -397,16 +395,4 @@ fn grant(
     keys.count(tr, Counter::Queued, -(count as i64));
     keys.count(tr, Counter::Held, count as i64);
     Ok(count)
-}
-
-/// Stages that an item has left the queue for good.
-pub(crate) fn complete(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    id: &ItemId,
-    record: &Record,
-) {
-    keys.count(tr, Counter::Completed, 1);
-    retire_dedupe(tr, keys, settings, id, record);
 }

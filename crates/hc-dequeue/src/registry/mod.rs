@@ -7,11 +7,13 @@ pub(crate) mod grant;
 pub(crate) mod request;
 
 use microqueue::ItemId;
-use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::DecodeError;
+use microqueue::keyspace::{Bytes, Transaction};
 
+use crate::done::end;
+use crate::error::Error;
 use crate::keys::Keys;
-use crate::record::Record;
+use crate::record::{End, Record};
 use crate::session::SessionId;
 use crate::settings::Settings;
 use crate::wall::wall_millis;
@@ -81,6 +83,20 @@ impl<T> Clone for SessionContext<'_, T> {
 impl<T> Copy for SessionContext<'_, T> {}
 
 impl<T> SessionContext<'_, T> {
+    /// Stages that an item is done which is popped.
+    fn end_popped(&self, tr: &impl Transaction, item: &Granted<T>) -> Result<(), Error> {
+        let (id, record, none) = (&item.id, &item.record, Bytes::new());
+        end(
+            tr,
+            self.keys,
+            self.settings,
+            id,
+            record,
+            End::Completed,
+            none,
+        )
+    }
+
     /// Returns until which time delayed items are due, in milliseconds since the Unix epoch. A session
     /// that does not promote finds none.
     fn due_until(&self) -> u64 {

@@ -7,7 +7,6 @@ use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, StagedId};
 
-use super::fulfill::complete;
 use super::{Granted, SessionContext, grant, pop_flags};
 use crate::counters::stored_count;
 use crate::error::{Error, Result};
@@ -232,7 +231,7 @@ pub(crate) async fn collect<T>(
     for (item, pop) in items.into_iter().zip(pops) {
         let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
-            complete(tr, context.keys, context.settings, &item.id, &item.record);
+            context.end_popped(tr, &item)?;
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }

@@ -4,13 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
-use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, Settings};
-use keyspace::{Database, Isolation, RangeQuery, Runner, Store, read_all};
+use hc_dequeue::{
+    Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, ItemRef, Place,
+    Settings, Status,
+};
+use keyspace::env::{BoxFuture, Clock};
+use keyspace::run::RunOptions;
+use keyspace::{Database, Environment, Isolation, RangeQuery, Runner, Store, read_all};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -64,6 +69,31 @@ impl World {
         let queue = &self.queue;
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
         self.runner.run(enqueue).await
+    }
+
+    pub(crate) async fn enqueue_ref(&self, value: u64, options: &Enqueue) -> ItemRef {
+        let queue = &self.queue;
+        let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
+        match self.runner.run_committed(enqueue).await.unwrap() {
+            (Enqueued::Staged(staged), commit) => staged.at(commit.versionstamp.unwrap()),
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) async fn status(&self, item: &ItemRef) -> Option<Status<u64>> {
+        let queue = &self.queue;
+        let status = |tr| async move { queue.status(&tr, item).await };
+        self.runner.run(status).await.unwrap()
+    }
+
+    pub(crate) async fn place(&self, item: &ItemRef) -> Option<Place> {
+        self.status(item).await.map(|status| status.place)
+    }
+
+    pub(crate) async fn cancel(&self, item: &ItemRef) -> Cancelled {
+        let queue = &self.queue;
+        let cancel = |tr| async move { queue.cancel(&tr, item).await };
+        self.runner.run(cancel).await.unwrap()
     }
 
     /// Acknowledges in a transaction of its own.
@@ -157,6 +187,46 @@ impl World {
     pub(crate) async fn check(&self) {
         let audit = self.queue.audit(&self.runner).await.unwrap();
         assert!(audit.is_clean(), "{audit:?}");
+    }
+}
+
+/// The system's clock with the wall set forward.
+#[derive(Clone)]
+pub(crate) struct Wall {
+    ahead: Arc<Mutex<Duration>>,
+}
+
+impl Wall {
+    pub(crate) fn ahead(by: Duration) -> Self {
+        let ahead = Arc::new(Mutex::new(by));
+        Self { ahead }
+    }
+
+    pub(crate) fn set(&self, ahead: Duration) {
+        *self.ahead.lock().unwrap() = ahead;
+    }
+
+    /// Returns a runner of a process that has this clock.
+    pub(crate) fn runner(&self, store: &TestStore) -> Runner<Store> {
+        let seed = u64::from_le_bytes(Environment::system().random_bytes());
+        let options = RunOptions::default()
+            .ledger_subspace(store.root.subspace(&"ledgers"))
+            .environment(Environment::seeded(seed, Arc::new(self.clone())));
+        Runner::with_options(store.db.clone(), options)
+    }
+}
+
+impl Clock for Wall {
+    fn now(&self) -> Duration {
+        Environment::system().now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        Environment::system().wall() + *self.ahead.lock().unwrap()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        Environment::system().sleep(duration)
     }
 }
 

@@ -1,0 +1,143 @@
+//! Items that are done: how they end, and for how long they are kept.
+//!
+//! Each way out of the queue goes through [`end`]. If the settings keep items that are done, it moves the record
+//! to a part of its own, with what came of the item, and notes under the time at which that is over where the
+//! record is. Sessions sweep that index at their heartbeats.
+
+use microqueue::ItemId;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::recipe::wait_until_none;
+use microqueue::keyspace::record::millis;
+use microqueue::keyspace::{
+    Bytes, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction,
+};
+
+use crate::dedupe::retire_dedupe;
+use crate::error::{Error, Result};
+use crate::find::{Status, find};
+use crate::item_ref::ItemRef;
+use crate::keys::{Counter, Keys};
+use crate::queue::HighContentionQueue;
+use crate::record::{End, Record, StoredEnd};
+use crate::settings::Settings;
+use crate::wall::wall_millis;
+
+/// How many items one transaction sweeps.
+const SWEPT_PER_STEP: usize = 1_000;
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Waits until an item is done or a dead letter, and returns what came of it. `None`, at once, if nothing
+    /// is known of the item: it never was, or it is done and not [kept](crate::Settings::keep_done) any more.
+    ///
+    /// While it waits, it watches the row that the item has, and reads again once that changes or a second has
+    /// passed. Each of these reads is a [`status`](Self::status).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use hc_dequeue::keyspace::{self, Runner, Subspace};
+    /// use hc_dequeue::{Delivery, HighContentionQueue, Outcome, Settings, WorkerOptions};
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("sums"), Settings::new());
+    /// let settings = settings.keep_done(Duration::from_secs(3600));
+    /// let queue = &HighContentionQueue::<Vec<u64>>::open(&runner, subspace, settings).await?;
+    ///
+    /// let add = |item: std::sync::Arc<Delivery<Vec<u64>>>| async move {
+    ///     let sum: u64 = item.value().iter().sum();
+    ///     item.set_result(sum.to_string())
+    /// };
+    /// let worker = queue.work(&runner, WorkerOptions::new(), add).await?;
+    ///
+    /// let enqueue = |tr| async move { queue.enqueue(&tr, &vec![30, 12]).await };
+    /// let (staged, commit) = runner.run_committed(enqueue).await?;
+    /// let item = staged.at(commit.versionstamp.expect("it wrote"));
+    /// let done = queue.await_done(&runner, &item).await?.expect("done items are kept for an hour");
+    /// assert_eq!(done.result, "42");
+    /// # worker.shut_down(Duration::ZERO).await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Conflicts
+    /// None: nothing is written.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status), and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn await_done<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        item: &ItemRef,
+    ) -> Result<Option<Status<T>>> {
+        let id = &item.id_in(&self.keys)?;
+        loop {
+            wait_until_none(runner, |tr| async move {
+                let found = find(&tr, &self.keys, id).await?;
+                let pending = found.filter(|(spot, _)| !spot.is_end());
+                Ok::<_, Error>(pending.map(|(spot, _)| spot.key(&self.keys, id)))
+            })
+            .await?;
+            let found = |tr| async move { find(&tr, &self.keys, id).await };
+            match runner.run(found).await? {
+                // A dead letter was redriven meanwhile.
+                Some((spot, _)) if !spot.is_end() => {}
+                found => return self.status_of(id, found),
+            }
+        }
+    }
+}
+
+/// Stages that an item, which has no place any more, has left the queue for good.
+pub(crate) fn end(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    id: &ItemId,
+    record: &Record,
+    how: End,
+    result: Bytes,
+) -> Result<()> {
+    match how {
+        End::Completed => keys.count(tr, Counter::Completed, 1),
+        End::Cancelled => keys.count(tr, Counter::Cancelled, 1),
+        End::Removed => {}
+    }
+    retire_dedupe(tr, keys, settings, id, record);
+    if !settings.keep_done.is_zero() {
+        let now = wall_millis(&keys.env);
+        let end = StoredEnd {
+            millis: now,
+            how,
+            result,
+        };
+        let mut record = record.clone();
+        record.end = Some(end);
+        keys.done.insert(tr, id, &record)?;
+        let until = now.saturating_add(millis(settings.keep_done));
+        tr.set(&id.key_in(&keys.kept_until(until)), b"");
+    }
+    Ok(())
+}
+
+/// Removes some of the items that are done and have been kept for their time. True: there may be more.
+///
+/// # Conflicts
+/// Reads by snapshot: an item that is done never comes back.
+pub(crate) async fn sweep_done(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
+    let (begin, end) = keys.kept_at_most_until(wall_millis(&keys.env));
+    let query = RangeQuery::keys(begin, end)
+        .limit(SWEPT_PER_STEP)
+        .mode(StreamingMode::WantAll);
+    let page = tr.get_range(&query, Isolation::Snapshot).await?;
+    for row in &page.rows {
+        let id = keys.parse_kept(row.key())?;
+        tr.clear(&id.key_in(keys.done.subspace()));
+        tr.clear(row.key());
+    }
+    Ok(page.more || page.rows.len() == SWEPT_PER_STEP)
+}
