@@ -660,6 +660,11 @@ mod tests {
             cancelled_millis: u64::MAX,
             failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
             dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
+            end: Some(StoredEnd {
+                millis: u64::MAX,
+                how: End::Removed,
+                result: vec![0; MAX_RESULT_BYTES].into(),
+            }),
             unknown: unknown.into(),
             payload: vec![0; MAX_PAYLOAD_BYTES].into(),
             ..record()
