@@ -10,7 +10,8 @@
 //! (queue, "x", generation, bucket)        = state of the passes
 //! (queue, "q", bucket, "u", block, index) = update that was set aside, or with index 65,535 a block
 //! (queue, "q", bucket, "k", key)          = why the reports of a key are withheld
-//! (queue, "s", session)                   = worker's session: 01, then 01 alive or 00 dead
+//! (queue, "s", session)                   = worker's session: 01, then 00 dead, 01 alive or 02 ended,
+//!                                           then its lease in milliseconds, 8 bytes
 //! (queue, "b", session)                   = its heartbeat: versionstamp, then the wall time of its
 //!                                           process in milliseconds, 8 bytes
 //!

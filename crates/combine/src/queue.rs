@@ -111,7 +111,7 @@ where
             .map(str::to_owned),
         };
         let (subspace, key) = (queue.subspace(), queue.keys.settings());
-        let opened: Result<()> = options.open(runner, subspace, &key, &record).await;
+        let opened: Result<_> = options.open(runner, subspace, &key, &record).await;
         opened?;
         let opened = &queue;
         let verify = |tr| async move { opened.verify_order(&tr).await };

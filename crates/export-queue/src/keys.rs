@@ -9,7 +9,8 @@
 //! (queue, "c", subscription, bucket)      = claim: the session that exports
 //! (queue, "o", subscription)              = empty: nothing is exported while it is there
 //! (queue, "d", subscription, block, index) = dead letter, or with index 65,535 that of a whole block
-//! (queue, "s", subscription, "s", session) = worker's session: 01, then 01 alive or 00 dead
+//! (queue, "s", subscription, "s", session) = worker's session: 01, then 00 dead, 01 alive or 02 ended,
+//!                                            then its lease in milliseconds, 8 bytes
 //! (queue, "s", subscription, "b", session) = its heartbeat: versionstamp, then the wall time of its
 //!                                           process in milliseconds, 8 bytes
 //!

@@ -1,6 +1,8 @@
 //! Two steps that begin at the same time: which of them makes the other one fail, and what is lost on
 //! a store that breaks the promise by which it does.
 
+use std::time::{Duration, SystemTime};
+
 use combine::hc_dequeue::session::SessionId;
 use combine::keyspace::error::code_of;
 use combine::keyspace::{
@@ -68,7 +70,12 @@ impl<D: Database> World<D> {
         let (reader, handle) = (&world.reader, &world.queue);
         let fill = |tr| async move {
             for session in [A, B] {
-                reader.sessions().open(&tr, session);
+                reader.sessions().open(
+                    &tr,
+                    session,
+                    Duration::from_secs(10),
+                    SystemTime::UNIX_EPOCH,
+                );
             }
             for value in 0..3 {
                 handle.add(&tr, &"key".to_owned(), &value).await?;

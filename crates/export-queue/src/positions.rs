@@ -1,6 +1,8 @@
 //! Positions inside of blocks, set by one transaction at a time: what is read after them, and what is
 //! trimmed.
 
+use std::time::{Duration, SystemTime};
+
 use combine::hc_dequeue::session::SessionId;
 use combine::keyspace::{
     self, Bytes, Database, Isolation, OwnedTransaction, Runner, Store, Subspace, Transaction,
@@ -39,7 +41,12 @@ impl World {
         let reader = self.queue.subscribe(&self.runner, name, start).await;
         let reader = reader.unwrap();
         let mut tr = self.begin();
-        reader.sessions().open(&tr, SESSION);
+        reader.sessions().open(
+            &tr,
+            SESSION,
+            Duration::from_secs(10),
+            SystemTime::UNIX_EPOCH,
+        );
         tr.commit().await.unwrap();
         reader
     }

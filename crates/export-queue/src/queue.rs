@@ -97,7 +97,7 @@ where
             subscriptions: Vec::new(),
         };
         let (subspace, key) = (queue.subspace(), queue.keys.settings());
-        let opened: Result<()> = options.open(runner, subspace, &key, &record).await;
+        let opened: Result<_> = options.open(runner, subspace, &key, &record).await;
         opened?;
         let opened = &queue;
         runner

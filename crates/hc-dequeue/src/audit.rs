@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
@@ -150,7 +151,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Dropping the future leaves the repairs that are done.
     pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let audit = self.audit(runner).await?;
-        let (keys, settings) = (&*self.keys, &self.settings);
+        let keys = &*self.keys;
+        let settings = |tr| async move { self.settings(&tr).await };
+        let settings = &runner.run(settings).await?;
         for finding in &audit.findings {
             tracing::warn!(queue = %keys.queue, ?finding, "repairing");
             repair(runner, keys, settings, finding).await?;
@@ -187,7 +190,9 @@ impl Sessions {
             rows(keys.part("g")),
         )?;
         let mut found = Self {
-            states: states.into_iter().collect(),
+            states: (states.into_iter())
+                .map(|(session, state)| (session, state.life))
+                .collect(),
             heartbeats: heartbeats
                 .into_iter()
                 .map(|heartbeat| heartbeat.session)
@@ -357,7 +362,7 @@ async fn repair<D: Database>(
         Finding::StrayHeartbeat { session } => {
             let session = SessionId(*session);
             let remove = |tr| async move {
-                keys.sessions.declare_dead(&tr, session, None).await?;
+                keys.sessions.declare_dead(&tr, session, |_| None).await?;
                 Ok(())
             };
             runner.run(remove).await
@@ -378,10 +383,11 @@ async fn repair<D: Database>(
 /// Declares a session dead that is not there or has no heartbeat. False: it has.
 async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
     if keys.sessions.life(tr, session).await?.is_none() {
-        tr.set(&keys.sessions.state(session), &Life::Dead.encode());
+        keys.sessions
+            .set_state(tr, session, Life::Dead, Duration::ZERO);
         return Ok(true);
     }
-    Ok(keys.sessions.declare_dead(tr, session, None).await?)
+    Ok(keys.sessions.declare_dead(tr, session, |_| None).await?)
 }
 
 async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Result<()> {

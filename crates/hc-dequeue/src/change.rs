@@ -61,8 +61,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         match spot {
             Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
                 remove(tr, keys, &id, &spot)?;
-                let none = Bytes::new();
-                end(tr, keys, &self.settings, &id, &record, End::Cancelled, none)?;
+                let (settings, none) = (self.settings(tr).await?, Bytes::new());
+                end(tr, keys, &settings, &id, &record, End::Cancelled, none)?;
                 return Ok(Cancelled::Removed);
             }
             Spot::Held(session) => {

@@ -31,9 +31,12 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// # Cancel safety
     /// Dropping the future leaves removed what was removed by then.
     pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
-        let (keys, settings) = (&*self.keys, &self.settings);
-        let now = |tr: Tx<_>| async move { Ok::<_, Error>(tr.read_version().await?) };
-        let until = runner.run(now).await?;
+        let keys = &*self.keys;
+        let now = |tr: Tx<_>| async move {
+            Ok::<_, Error>((tr.read_version().await?, self.settings(&tr).await?))
+        };
+        let (until, settings) = runner.run(now).await?;
+        let settings = &settings;
         let mut removed = 0;
         // First, since those that come to be due meanwhile are then among those that wait.
         let mut after: Option<Vec<u8>> = None;

@@ -19,7 +19,7 @@ use crate::item_ref::ItemRef;
 use crate::keys::{Counter, Keys};
 use crate::record::{End, Failure, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
 use crate::session::SessionId;
-use crate::settings::Settings;
+use crate::settings::KnownSettings;
 use crate::wall::{unix_time, wall_millis};
 
 /// What dispatcher and delivery share of an item that is out.
@@ -126,7 +126,7 @@ pub(crate) enum DeliveryState {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: KnownSettings,
     pub(crate) time_limit: Duration,
     /// Whether the consumer shuts down: what is dropped from then on has not failed.
     pub(crate) shuts_down: AtomicBool,
@@ -218,7 +218,7 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
     pub async fn ack(&self, tr: &impl Transaction) -> Result<()> {
-        let Shared { keys, settings, .. } = &*self.shared;
+        let (keys, settings) = (&*self.shared.keys, self.shared.settings.get());
         let held = keys.held(self.session);
         let record = held.get(tr, &self.id).await?;
         let record = record.filter(|record| record.deliveries == self.out.delivery);
@@ -232,7 +232,7 @@ impl<T> Delivery<T> {
         end(
             tr,
             keys,
-            settings,
+            &settings,
             &self.id,
             &record,
             End::Completed,

@@ -39,7 +39,7 @@ pub enum Error {
         id: ItemId,
     },
 
-    /// The queue was created with other settings. Nothing was changed.
+    /// The queue was created with another codec. Nothing was changed.
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 

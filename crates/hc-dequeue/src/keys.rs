@@ -24,7 +24,8 @@
 //! (queue, "g", session, id of request, number)
 //!                                      = part of a grant: an item that the session holds, too, and
 //!                                        has not collected yet
-//! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended
+//! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended, then the
+//!                                        session's lease in milliseconds, 8 bytes
 //! (queue, "b", session)                = heartbeat: versionstamp, then the wall time of the session's
 //!                                        process in milliseconds, 8 bytes
 //! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has

@@ -105,8 +105,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         };
         keys.dead.remove(tr, id)?;
         keys.count(tr, Counter::Dead, -1);
-        let none = Bytes::new();
-        end(tr, keys, &self.settings, id, &record, End::Removed, none)?;
+        let (settings, none) = (self.settings(tr).await?, Bytes::new());
+        end(tr, keys, &settings, id, &record, End::Removed, none)?;
         Ok(true)
     }
 }

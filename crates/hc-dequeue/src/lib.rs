@@ -231,6 +231,7 @@ mod audit;
 mod change;
 mod clear;
 mod command;
+mod configure;
 mod consumer;
 mod counters;
 mod dedupe;

@@ -29,6 +29,8 @@ const B: SessionId = SessionId([2; 16]);
 const C: SessionId = SessionId([3; 16]);
 const DEAD: SessionId = SessionId([4; 16]);
 
+const LEASE: Duration = Duration::from_secs(10);
+
 const ONE: [Demand; 1] = [Demand {
     wanted: 1,
     pop: false,
@@ -46,6 +48,8 @@ enum Step {
     Collect,
     Complete,
     Beat,
+    /// A heartbeat that promises a longer lease.
+    Promise,
     DeclareDead,
     /// Of a dead one.
     ReturnItems(SessionId),
@@ -90,6 +94,7 @@ enum Scene {
 struct World<D> {
     db: D,
     queue: HighContentionQueue<u64>,
+    settings: Settings,
     request: Option<ItemId>,
     held: ItemId,
     /// The first item that is queued at the beginning, or the one that is due.
@@ -105,7 +110,8 @@ impl<D: Database> World<D> {
         let (handle, keys) = (&queue, &queue.keys);
         let open = |tr| async move {
             for session in [A, B, C, DEAD] {
-                keys.sessions.open(&tr, session, SystemTime::UNIX_EPOCH);
+                keys.sessions
+                    .open(&tr, session, LEASE, SystemTime::UNIX_EPOCH);
             }
             handle.enqueue_all(&tr, &[1, 2]).await.map(drop)
         };
@@ -119,6 +125,7 @@ impl<D: Database> World<D> {
                 call: 0,
             },
             queue: queue.clone(),
+            settings: Settings::default(),
         };
         for holder in [A, DEAD] {
             world.commit(Step::Take(holder)).await.unwrap();
@@ -182,7 +189,7 @@ impl<D: Database> World<D> {
     fn context(&self, session: SessionId) -> SessionContext<'_, u64> {
         SessionContext {
             keys: &self.queue.keys,
-            settings: &self.queue.settings,
+            settings: &self.settings,
             session,
             promotes: true,
             demand: &ONE,
@@ -192,7 +199,7 @@ impl<D: Database> World<D> {
 
     /// Stages a step, which must have something to do.
     fn stage<'a>(&'a self, tr: &'a D::Transaction, step: Step) -> BoxFuture<'a, Result<()>> {
-        let (keys, settings) = (&*self.queue.keys, &self.queue.settings);
+        let (keys, settings) = (&*self.queue.keys, &self.settings);
         Box::pin(async move {
             match step {
                 Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
@@ -235,9 +242,14 @@ impl<D: Database> World<D> {
                         [Given::Back]
                     );
                 }
-                Step::Beat => assert!(keys.sessions.beat(tr, A, SystemTime::UNIX_EPOCH).await?),
+                Step::Beat => self.beat(tr, LEASE).await?,
+                Step::Promise => self.beat(tr, 2 * LEASE).await?,
                 Step::DeclareDead => {
-                    assert!(keys.sessions.declare_dead(tr, A, Some(i64::MAX)).await?);
+                    assert!(
+                        keys.sessions
+                            .declare_dead(tr, A, |_| Some(i64::MAX))
+                            .await?
+                    );
                 }
                 Step::ReturnItems(session) => {
                     assert_eq!(return_items(tr, keys, settings, session).await?, 1);
@@ -250,6 +262,12 @@ impl<D: Database> World<D> {
             }
             Ok(())
         })
+    }
+
+    async fn beat(&self, tr: &D::Transaction, lease: Duration) -> Result<()> {
+        let (sessions, wall) = (&self.queue.keys.sessions, SystemTime::UNIX_EPOCH);
+        assert!(sessions.beat(tr, A, lease, wall).await?);
+        Ok(())
     }
 
     async fn change(&self, tr: &D::Transaction, change: Change) -> Result<()> {
@@ -331,7 +349,13 @@ async fn the_dead_do_not_count_among_the_living() {
     let world = World::new(memory(), Scene::Items).await;
     let tr = world.db.begin().unwrap();
     let count = async |ago| {
-        let census = world.queue.keys.sessions.census(&tr, A, ago).await.unwrap();
+        let census = world
+            .queue
+            .keys
+            .sessions
+            .census(&tr, A, |_| ago)
+            .await
+            .unwrap();
         (census.suspects, census.living)
     };
     // No session has been silent since version 0; the state of one says that it is dead.
@@ -346,10 +370,13 @@ fn memory() -> Store {
 }
 
 /// What must fail, and why.
-const CONFLICTS: [(Scene, Step, Step); 29] = [
+const CONFLICTS: [(Scene, Step, Step); 31] = [
     // Reclaim reads the heartbeat.
     (Scene::Items, Step::Beat, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Beat),
+    // And the lease that the session has promised.
+    (Scene::Items, Step::Promise, Step::DeclareDead),
+    (Scene::Items, Step::DeclareDead, Step::Promise),
     // Who writes under a session reads its state.
     (Scene::Items, Step::DeclareDead, Step::Register(A)),
     (Scene::Items, Step::DeclareDead, Step::Take(A)),

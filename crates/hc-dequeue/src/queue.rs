@@ -9,7 +9,7 @@ use microqueue::keyspace::{Database, OpenOptions, Runner, Subspace, Transaction}
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
+use crate::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
 
 /// A queue of `T` in a subspace that many consumers take from, stored as the codec `C` writes them.
 ///
@@ -27,19 +27,20 @@ use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
 /// itself, and the runner retries.
 pub struct HighContentionQueue<T, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: KnownSettings,
     pub(crate) codec: C,
     value: PhantomData<fn() -> T>,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Opens the queue in `subspace`, and creates it if there is none.
+    /// Opens the queue in `subspace`, and creates it with these settings if there is none. A queue that is there
+    /// keeps its settings, until they are [changed](Self::configure).
     ///
     /// # Conflicts
     /// Reads the settings, and writes them if there are none.
     ///
     /// # Errors
-    /// [`Error::SettingsDiffer`] if the queue was created with others, [`Error::TooShort`] for a
+    /// [`Error::SettingsDiffer`] if the queue was created with another codec, [`Error::TooShort`] for a
     /// lease that leaves no time for three heartbeats, and those of [`Runner::run`].
     ///
     /// # Cancel safety
@@ -74,38 +75,26 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         settings: Settings,
         options: OpenOptions<C>,
     ) -> Result<Self> {
-        if settings.lease < MIN_LEASE {
-            return Err(Error::TooShort {
-                option: "lease",
-                given: settings.lease,
-                least: MIN_LEASE,
-            });
-        }
-        let queue = Self {
-            keys: Arc::new(Keys::new(subspace, runner.environment().clone())),
+        check_settings(&settings)?;
+        let keys = Keys::new(subspace, runner.environment().clone());
+        let given = SettingsRecord {
             settings,
-            codec: options.get_codec().clone(),
-            value: PhantomData,
-        };
-        let record = SettingsRecord {
-            settings: queue.settings.clone(),
             codec: C::NAME.to_owned(),
         };
-        let (subspace, key) = (queue.subspace(), queue.keys.settings());
-        let opened = options.open(runner, subspace, &key, &record).await;
-        opened.map(|()| queue)
+        let (subspace, key) = (&keys.queue, keys.settings());
+        let stored: Result<_> = options.open(runner, subspace, &key, &given).await;
+        Ok(Self {
+            settings: KnownSettings::new(stored?.settings),
+            keys: Arc::new(keys),
+            codec: options.get_codec().clone(),
+            value: PhantomData,
+        })
     }
 
     /// Returns the queue's subspace.
     #[must_use]
     pub fn subspace(&self) -> &Subspace {
         &self.keys.queue
-    }
-
-    /// Returns what the queue was created with.
-    #[must_use]
-    pub fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// Stages that nothing is granted until [`resume`](Self::resume). What is held already is not
@@ -127,6 +116,18 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
+/// Refuses settings that no session can follow.
+pub(crate) fn check_settings(settings: &Settings) -> Result<()> {
+    match settings.lease < MIN_LEASE {
+        true => Err(Error::TooShort {
+            option: "lease",
+            given: settings.lease,
+            least: MIN_LEASE,
+        }),
+        false => Ok(()),
+    }
+}
+
 impl<T, C: Clone> Clone for HighContentionQueue<T, C> {
     fn clone(&self) -> Self {
         Self {
@@ -142,7 +143,7 @@ impl<T, C> fmt::Debug for HighContentionQueue<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HighContentionQueue")
             .field("subspace", &self.keys.queue.to_string())
-            .field("settings", &self.settings)
+            .field("settings", &self.settings.get())
             .finish_non_exhaustive()
     }
 }

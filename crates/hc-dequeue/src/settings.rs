@@ -1,17 +1,20 @@
-//! What all handles on a queue must agree on.
+//! The settings of a queue, which are stored with it and may be changed while it is in use.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use microqueue::keyspace::recipe::StoredSettings;
 use microqueue::keyspace::record::{Fields, push_millis};
+use parking_lot::Mutex;
 
 use crate::record::{Limits, Record};
 
 /// The shortest lease: three heartbeats of ten milliseconds.
 pub const MIN_LEASE: Duration = Duration::from_millis(30);
 
-/// What all handles on a queue must agree on. Stored when the queue is created, times in milliseconds.
+/// The settings of a queue, for all who use it. They are stored when the queue is created, times in
+/// milliseconds, and [changed](crate::HighContentionQueue::configure) there.
 ///
 /// ```
 /// use std::time::Duration;
@@ -150,6 +153,24 @@ impl Settings {
     }
 }
 
+/// The settings as a process knows them. Its sessions read those that are stored at each heartbeat.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownSettings(Arc<Mutex<Arc<Settings>>>);
+
+impl KnownSettings {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self(Arc::new(Mutex::new(Arc::new(settings))))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Settings> {
+        self.0.lock().clone()
+    }
+
+    pub(crate) fn set(&self, settings: Arc<Settings>) {
+        *self.0.lock() = settings;
+    }
+}
+
 /// What a queue was created with, or opened with. `docs/schema.md` has the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -182,6 +203,11 @@ impl fmt::Display for SettingsRecord {
 
 impl StoredSettings for SettingsRecord {
     const RECIPE: &'static str = "hc-dequeue";
+
+    /// Settings change; what is encoded stays.
+    fn agrees_with(&self, stored: &Self) -> bool {
+        self.codec == stored.codec
+    }
 
     fn write(&self, record: &mut Vec<u8>) {
         push_millis(record, self.settings.lease);

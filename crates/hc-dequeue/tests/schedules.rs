@@ -174,7 +174,7 @@ async fn a_clock_that_was_set_right_is_trusted_at_the_next_heartbeat(store: Test
         // So many that a session takes a census rarely.
         for number in 0..100 {
             let wall = Environment::system().wall();
-            sessions.open(&tr, SessionId([number; 16]), wall);
+            sessions.open(&tr, SessionId([number; 16]), LONG, wall);
         }
         Ok::<_, keyspace::Error>(())
     };

@@ -12,7 +12,9 @@ use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Delivery, Enqueue, Enqueued, Error, ack_all};
 use keyspace::codec::Raw;
-use keyspace::{Bytes, Environment, Isolation, MutationOp, RangeQuery, Transaction, read_all};
+use keyspace::{
+    Bytes, Environment, Isolation, MutationOp, RangeQuery, Transaction, Versionstamp, read_all,
+};
 
 conformance::on_every_store!(what_a_newer_version_has_added_goes_wherever_the_item_goes);
 
@@ -29,15 +31,24 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     let items = &MicroQueue::<Bytes, Raw>::new(queue.subspace(&"i"));
     let counter = &queue.pack(&("c", "queued"));
     let dedupe = &queue.pack(&("k", &[payload][..]));
+    let named = &queue.pack(&("n", &[payload][..]));
+    let token = &[payload; 16];
     let length = &(extension.len() as u16).to_be_bytes()[..];
     let dedupe_id = &[7, 0, 1, payload][..];
-    // Format, dedupe id, what is new, end, payload.
-    let record = &[&[1], dedupe_id, &[NEW], length, extension, &[0, payload]].concat();
+    let token_field = &[&[8, 0, 16], &token[..]].concat();
+    let added = &[&[NEW], length, extension].concat();
+    // Format, dedupe id, token, what is new, end, payload.
+    let record = &[&[1], dedupe_id, token_field, added, &[0, payload]].concat();
     let enqueue = world.runner.run(|tr| async move {
         let record = Bytes::copy_from_slice(record);
-        items.enqueue(&tr, &record).await?;
+        let staged = items.enqueue(&tr, &record).await?;
         tr.atomic(MutationOp::Add, counter, &1_i64.to_le_bytes());
-        tr.set(dedupe, &[0; 8]);
+        tr.set(dedupe, token);
+        let ItemId::Commit { versionstamp, call } = staged.at(Versionstamp::INCOMPLETE) else {
+            panic!("it is in commit order");
+        };
+        let id = [&versionstamp.as_bytes()[..], &call.to_be_bytes(), &[0; 4]].concat();
+        tr.atomic(MutationOp::SetVersionstampedValue, named, &id);
         Ok::<_, Error>(())
     });
     enqueue.await.unwrap();

@@ -82,7 +82,7 @@ impl<C> OpenOptions<C> {
     }
 
     /// Opens a recipe in one transaction: [registers](Self::register) its subspace, and stores the
-    /// settings under their key, or compares them with those that are there.
+    /// settings under their key, or compares them with those that are there. Returns those that are there.
     ///
     /// # Conflicts
     /// As [`register`](Self::register). Reads the key of the settings, and writes it if there are none.
@@ -100,7 +100,7 @@ impl<C> OpenOptions<C> {
         subspace: &Subspace,
         key: &[u8],
         settings: &S,
-    ) -> Result<(), E>
+    ) -> Result<S, E>
     where
         D: Database,
         C: Send + Sync,
@@ -109,10 +109,8 @@ impl<C> OpenOptions<C> {
     {
         let open = |tr: Tx<D::Transaction>| async move {
             self.register(&tr, subspace, S::RECIPE).await?;
-            match agree(&tr, subspace, key, settings).await? {
-                Some(differ) => Err(Box::new(differ).into()),
-                None => Ok(()),
-            }
+            let agreed = agree(&tr, subspace, key, settings).await?;
+            agreed.map_err(|differ| Box::new(differ).into())
         };
         runner.run(open).await
     }
@@ -178,29 +176,30 @@ pub struct SettingsDiffer<S> {
     pub given: S,
 }
 
-/// Stages settings under a key that has none. `None`: nothing was there, or what is there agrees.
+/// Stages settings under a key that has none. Returns what is there now, if it agrees.
 async fn agree<S: StoredSettings>(
     tr: &impl Transaction,
     subspace: &Subspace,
     key: &[u8],
     given: &S,
-) -> Result<Option<SettingsDiffer<S>>> {
-    let given = given.encode();
+) -> Result<Result<S, SettingsDiffer<S>>> {
+    let bytes = given.encode();
+    // As it is stored: a time loses what is below a millisecond.
+    let given = S::decode(key, &bytes)?;
     let Some(stored) = tr.get(key, Isolation::Serializable).await? else {
-        tr.set(key, &given);
-        return Ok(None);
+        tr.set(key, &bytes);
+        return Ok(Ok(given));
     };
-    if stored == given {
-        return Ok(None);
-    }
-    // Both as they are stored: a time loses what is below a millisecond.
-    let (given, stored) = (S::decode(key, &given)?, S::decode(key, &stored)?);
-    let subspace = subspace.clone();
-    Ok((!given.agrees_with(&stored)).then_some(SettingsDiffer {
-        subspace,
-        stored,
-        given,
-    }))
+    let is_same = stored == bytes;
+    let stored = S::decode(key, &stored)?;
+    Ok(match is_same || given.agrees_with(&stored) {
+        true => Ok(stored),
+        false => Err(SettingsDiffer {
+            subspace: subspace.clone(),
+            stored,
+            given,
+        }),
+    })
 }
 
 /// How long to wait for a watch before reading anyway: watches get lost.

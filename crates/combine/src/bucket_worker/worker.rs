@@ -157,7 +157,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         self.alarms.watch(woken);
         let living = sessions
             .into_iter()
-            .filter(|(_, life)| *life == Life::Alive);
+            .filter(|(_, state)| state.life == Life::Alive);
         self.roster
             .update(living.map(|(session, _)| session).collect());
         let now = self.now();
@@ -257,7 +257,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         let (options, dead) = (&self.options, &dead);
         let bury = |tr: Tx<_>| async move {
             for session in dead {
-                if options.sessions.life(&tr, *session).await? == Some(Life::Dead) {
+                if options.sessions.life(&tr, *session).await? != Some(Life::Alive) {
                     options.sessions.remove(&tr, *session);
                 }
             }

@@ -55,6 +55,7 @@ use crate::queue::HighContentionQueue;
 use crate::registry::request::Woken;
 use crate::registry::{Decode, Demand, ITEMS_PER_FULFILLMENT};
 use crate::session::{Alarm, Alarms, Member, SessionId};
+use crate::settings::Settings;
 
 /// For how many turns of the scheduler consumers that were just served may ask again.
 const GATHERING_TURNS: u32 = 32;
@@ -74,6 +75,8 @@ struct Closing {
 
 pub(crate) struct Dispatcher<T, D: Database, C> {
     queue: HighContentionQueue<T, C>,
+    /// Those that were stored at the last heartbeat.
+    settings: Arc<Settings>,
     runner: Runner<D>,
     options: ConsumerOptions,
     decode: Arc<Decode<T>>,
@@ -119,18 +122,16 @@ where
             time_limit: options.time_limit,
             shuts_down: AtomicBool::new(false),
         };
+        let settings = queue.settings.get();
         let metrics = Metrics::new(&queue.subspace().to_string());
         let codec = queue.codec.clone();
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
-            member: Member::new(
-                queue.keys.sessions.clone(),
-                runner.clone(),
-                queue.settings.lease,
-            ),
+            member: Member::new(queue.keys.sessions.clone(), runner.clone(), settings.lease),
             shared: Arc::new(shared),
             decode: Arc::new(move |bytes| decode(&codec, bytes)),
+            settings,
             queue,
             runner,
             options,

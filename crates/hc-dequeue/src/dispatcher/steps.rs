@@ -304,9 +304,7 @@ where
         match delay {
             // The last one may have waited for the store.
             Delay::Transactions(count) => self.pacer.took.saturating_mul(count).min(poll),
-            Delay::Ranks(rank) => {
-                (self.queue.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank)
-            }
+            Delay::Ranks(rank) => (self.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank),
             Delay::PollInterval => {
                 let due = self.pacer.due.map(|due| {
                     let delay = due.saturating_sub(wall_millis(&self.keys().env));
@@ -331,7 +329,7 @@ where
     pub(super) fn context<'a>(&'a self, demand: &'a [Demand]) -> SessionContext<'a, T> {
         SessionContext {
             keys: &self.shared.keys,
-            settings: &self.shared.settings,
+            settings: &self.settings,
             session: self.session(),
             promotes: self.member.trusts_clock(),
             demand,

@@ -129,18 +129,20 @@ where
     fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
         let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
+        let settings = self.settings.clone();
         let (order, ordered) = oneshot::channel::<Arc<TakeOrder>>();
         let ordered = ordered.shared();
         let outcome = async move {
             let take = |tr: Tx<_>| {
                 let (shared, decode, ordered) = (&shared, &*decode, ordered.clone());
+                let settings = &*settings;
                 async move {
                     if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                         return Ok(Tried::Contended);
                     }
                     let context = SessionContext {
                         keys: &shared.keys,
-                        settings: &shared.settings,
+                        settings,
                         session,
                         promotes,
                         demand: &[],

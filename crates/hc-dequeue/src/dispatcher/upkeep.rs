@@ -1,14 +1,17 @@
 //! What keeps a session alive, and what it does for those that are not.
 
+use std::sync::Arc;
+
 use futures::try_join;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::{Database, Transaction, Tx};
+use microqueue::keyspace::{Database, Isolation, Transaction, Tx};
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use crate::command::Command;
+use crate::configure::stored_settings;
 use crate::dedupe::expire_dedupe;
 use crate::done::sweep_done;
 use crate::error::{Error, Result};
@@ -58,9 +61,9 @@ where
             Tick::Beaten => {}
         }
         // None of these keeps the others from their work, nor anybody from items.
-        let (reported, swept) = (self.report_stats().await, self.sweep().await);
-        let (found, recovered) = (self.find_dead().await, self.recover().await);
-        for result in [reported, swept, found, recovered] {
+        let (followed, reported) = (self.follow_settings().await, self.report_stats().await);
+        let (swept, found) = (self.sweep().await, self.find_dead().await);
+        for result in [followed, reported, swept, found, self.recover().await] {
             self.note(result);
         }
         Ok(())
@@ -71,6 +74,20 @@ where
         if let Err(error) = result {
             tracing::warn!(queue = %self.keys().queue, error = %chain(&error), "upkeep failed");
         }
+    }
+
+    /// Uses the settings that are stored from now on. Without them it goes on with those that it knows.
+    async fn follow_settings(&mut self) -> Result<()> {
+        let keys = &*self.shared.keys;
+        let read = |tr| async move { stored_settings(&tr, keys, Isolation::Snapshot).await };
+        let stored = self.runner.run(read).await?.settings;
+        if stored != *self.settings {
+            tracing::info!(queue = %keys.queue, ?stored, "the settings have changed");
+            self.settings = Arc::new(stored);
+            self.queue.settings.set(self.settings.clone());
+            self.member.set_lease(self.settings.lease);
+        }
+        Ok(())
     }
 
     /// Sets the gauges.
@@ -141,7 +158,7 @@ where
 
     /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
     async fn bury_partly(&mut self, session: SessionId) -> Result<bool> {
-        let (keys, settings) = (&self.shared.keys, &self.queue.settings);
+        let (keys, settings) = (&self.shared.keys, &self.settings);
         let progress = reclaim_some(&self.runner, keys, settings, session).await?;
         if let Progress::Returned(items) = progress {
             self.metrics.reclaimed.increment(items as u64);

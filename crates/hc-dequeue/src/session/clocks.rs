@@ -25,7 +25,6 @@ const SESSIONS_OF_A_MEDIAN: usize = 3;
 #[derive(Debug)]
 pub(super) struct ClockCheck {
     env: Environment,
-    lease: Duration,
     /// By how many milliseconds the clock is ahead of the median.
     error: i64,
     /// What the wall clock showed at the last judgment, less what the monotonic one did, in milliseconds:
@@ -35,22 +34,21 @@ pub(super) struct ClockCheck {
 
 impl ClockCheck {
     /// Returns a check that trusts the clock: nothing is known of others.
-    pub(super) fn new(env: Environment, lease: Duration) -> Self {
+    pub(super) fn new(env: Environment) -> Self {
         Self {
             steady: steady(&env),
             env,
-            lease,
             error: 0,
         }
     }
 
-    /// Compares the clock with those of the sessions that were counted. Without a `version_ago`, a census
-    /// has not told yet which of them are silent.
-    pub(super) fn judge(&mut self, census: &Census, version_ago: Option<i64>) {
-        let lease = signed(millis(self.lease));
+    /// Compares the clock with those of the sessions that were counted, which have about this lease. As long
+    /// as it is not known which of them live, those count that have beaten within it.
+    pub(super) fn judge(&mut self, census: &Census, lease: Duration) {
+        let lease = signed(millis(lease));
         let clocks = census.heartbeats.iter().filter_map(|heartbeat| {
             let age = age_millis(heartbeat, census.read_version);
-            let may_live = version_ago.is_some() || age <= lease;
+            let may_live = census.is_known || age <= lease;
             // Who lives was heard of within a lease: what is beyond is a jump of the versions.
             may_live.then(|| signed(heartbeat.wall_millis).saturating_add(age.clamp(0, lease)))
         });
@@ -97,6 +95,7 @@ fn error_of(own: i64, mut clocks: Vec<i64>) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
     use std::time::SystemTime;
 
@@ -152,7 +151,7 @@ mod tests {
         let clocks = Clocks::default();
         *clocks.0.lock() = (1_000, wall);
         let env = Environment::seeded(1, Arc::new(clocks.clone()));
-        (ClockCheck::new(env, LEASE), clocks, wall)
+        (ClockCheck::new(env), clocks, wall)
     }
 
     /// A census that has met sessions with heartbeats of an age in milliseconds, with a wall time.
@@ -166,8 +165,18 @@ mod tests {
         Census {
             suspects: Vec::new(),
             living: 0,
+            is_known: true,
+            leases: BTreeSet::from([LEASE]),
             heartbeats: heartbeats.iter().map(heartbeat).collect(),
             read_version,
+        }
+    }
+
+    /// The same census before its session has observed the store for a lease.
+    fn unknown(census: Census) -> Census {
+        Census {
+            is_known: false,
+            ..census
         }
     }
 
@@ -178,11 +187,11 @@ mod tests {
         for (age, seconds) in [(0, 60.0), (4_000, 56.0), (9_999, 50.001)] {
             let (first, second) = ahead(0);
             let heartbeats = [(age, first - 60_000), (age, second - 60_000)];
-            check.judge(&census(&heartbeats), Some(0));
+            check.judge(&census(&heartbeats), LEASE);
             assert_eq!(check.error_seconds(), seconds);
             assert!(check.is_trusted());
         }
-        check.judge(&census(&[(0, wall - 60_001), (0, wall - 60_001)]), Some(0));
+        check.judge(&census(&[(0, wall - 60_001), (0, wall - 60_001)]), LEASE);
         assert!(!check.is_trusted());
     }
 
@@ -192,22 +201,22 @@ mod tests {
         let hour = 3_600_000;
         // Heartbeats of before a recovery, which seem 100 seconds older than they are.
         let jumped = census(&[(102_000, wall - 2_000), (102_000, wall - 2_000)]);
-        check.judge(&jumped, Some(0));
+        check.judge(&jumped, LEASE);
         assert!(check.is_trusted() && check.error_seconds() == -8.0);
         // Of a fleet that ended an hour ago, which the first census cannot tell from the living.
         let gone = census(&[(hour, wall - 3_600_000), (hour, wall - 3_600_000)]);
-        check.judge(&gone, None);
+        check.judge(&unknown(gone), LEASE);
         assert!(check.is_trusted());
         // Of sessions that live an hour ago.
         let behind = census(&[(1_000, wall - 3_600_000), (1_000, wall - 3_600_000)]);
-        check.judge(&behind, None);
+        check.judge(&unknown(behind), LEASE);
         assert!(!check.is_trusted());
     }
 
     #[test]
     fn a_clock_that_was_set_is_not_trusted_before_the_next_census() {
         let (mut check, clocks, wall) = check();
-        check.judge(&census(&[]), Some(0));
+        check.judge(&census(&[]), LEASE);
         for (now, shows, is_trusted) in [
             (2_000, wall + 1_000, true),
             (4_000, wall + 3_000 + 60_000, true),
@@ -217,7 +226,7 @@ mod tests {
             *clocks.0.lock() = (now, shows);
             assert_eq!(check.is_trusted(), is_trusted, "{now} {shows}");
         }
-        check.judge(&census(&[]), Some(0));
+        check.judge(&census(&[]), LEASE);
         assert!(check.is_trusted());
     }
 }

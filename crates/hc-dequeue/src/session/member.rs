@@ -1,5 +1,6 @@
 //! One session, as the process that it belongs to drives it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::try_join_all;
@@ -44,8 +45,11 @@ pub struct Member<D: Database> {
     sessions: Sessions,
     runner: Runner<D>,
     lease: Duration,
+    /// The lease that the session has promised to the others.
+    promised: Duration,
     id: SessionId,
-    clock: VersionClock,
+    /// A clock for each lease that a session has.
+    clocks: BTreeMap<Duration, VersionClock>,
     clock_check: ClockCheck,
     next_tick: Duration,
     /// When the next heartbeat is due.
@@ -55,8 +59,7 @@ pub struct Member<D: Database> {
 }
 
 impl<D: Database> Member<D> {
-    /// Returns a member that has no session yet. All members of the same sessions must name the same
-    /// lease.
+    /// Returns a member that has no session yet, and will promise this lease.
     #[must_use]
     pub fn new(sessions: Sessions, runner: Runner<D>, lease: Duration) -> Self {
         let env = runner.environment().clone();
@@ -64,13 +67,29 @@ impl<D: Database> Member<D> {
             id: SessionId(env.random_bytes()),
             next_tick: env.now(),
             next_beat: env.now(),
-            clock: VersionClock::new(env.clone(), lease),
-            clock_check: ClockCheck::new(env, lease),
+            clocks: BTreeMap::from([(lease, VersionClock::new(env.clone(), lease))]),
+            clock_check: ClockCheck::new(env),
             sessions,
             runner,
             lease,
+            promised: lease,
             living: 0,
         }
+    }
+
+    /// Sets another lease. The next heartbeat promises it, and the heart beats in time for both of them until
+    /// then: the session may be called dead by neither.
+    pub fn set_lease(&mut self, lease: Duration) {
+        self.lease = lease;
+        let env = self.runner.environment();
+        let interval = self.interval();
+        self.next_tick = self.next_tick.min(env.now() + interval);
+        self.next_beat = self.next_beat.min(env.now() + interval);
+    }
+
+    /// Returns the time from one tick to the next.
+    fn interval(&self) -> Duration {
+        self.lease.min(self.promised) / TICKS_PER_LEASE
     }
 
     /// Begins a new session, in a transaction of its own.
@@ -85,12 +104,13 @@ impl<D: Database> Member<D> {
         self.id = SessionId(env.random_bytes());
         // What opens the session is a heartbeat, too.
         self.next_beat = env.now() + self.lease / TICKS_PER_LEASE;
-        let (sessions, session) = (&self.sessions, self.id);
+        let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
         let open = |tr| async move {
-            sessions.open(&tr, session, env.wall());
+            sessions.open(&tr, session, lease, env.wall());
             Ok::<_, keyspace::Error>(())
         };
         self.runner.run(open).await?;
+        self.promised = lease;
         tracing::debug!(recipe = %sessions.subspace(), %session, "opened a session");
         Ok(())
     }
@@ -117,17 +137,22 @@ impl<D: Database> Member<D> {
     pub async fn tick(&mut self) -> Result<Tick> {
         let env = self.runner.environment();
         let now = env.now();
-        let interval = self.lease / TICKS_PER_LEASE;
+        let interval = self.interval();
         self.next_tick = now + interval;
         let read = |tr: Tx<_>| async move { tr.read_version().await };
-        self.clock.observe(self.runner.run(read).await?);
+        let version = self.runner.run(read).await?;
+        self.clocks
+            .values()
+            .for_each(|clock| clock.observe(version));
         if now < self.next_beat {
             return Ok(Tick::Observed);
         }
-        let (sessions, session) = (&self.sessions, self.id);
-        let beat = |tr| async move { sessions.beat(&tr, session, env.wall()).await };
+        let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
+        let beat = |tr| async move { sessions.beat(&tr, session, lease, env.wall()).await };
         if self.runner.run(beat).await? {
+            // In time for the lease that was promised before, and for this one.
             self.next_beat = now + interval * TICKS_PER_BEAT;
+            self.promised = lease;
             return Ok(Tick::Beaten);
         }
         tracing::warn!(recipe = %sessions.subspace(), %session, "the session was declared dead");
@@ -152,12 +177,17 @@ impl<D: Database> Member<D> {
         }
         // Sessions of earlier openings of a store that one process owns are gone, however lately.
         let owned_since = self.runner.database().owned_since();
-        let ago = self.clock.version_ago().max(owned_since);
+        let clocks = &self.clocks;
+        let ago = |lease: Duration| {
+            let ago = clocks.get(&lease).and_then(VersionClock::version_ago);
+            ago.max(owned_since)
+        };
+        let ago = &ago;
         let (sessions, own) = (&self.sessions, self.id);
         let count = |tr| async move { sessions.census(&tr, own, ago).await };
         let census = self.runner.run(count).await?;
         self.living = census.living;
-        self.clock_check.judge(&census, ago);
+        self.clock_check.judge(&census, self.lease);
         let mut dead = Vec::new();
         for suspects in census.suspects.chunks(DEATHS_PER_STEP) {
             let declare = |tr| async move {
@@ -172,7 +202,18 @@ impl<D: Database> Member<D> {
                 .filter(|(_, is_dead)| *is_dead);
             dead.extend(found.map(|(session, _)| *session));
         }
+        self.judge_by(&census.leases);
         Ok(dead)
+    }
+
+    /// Keeps a clock for each of these leases. A new one has observed nothing, and judges after its lease.
+    fn judge_by(&mut self, leases: &BTreeSet<Duration>) {
+        let env = self.runner.environment();
+        self.clocks.retain(|lease, _| leases.contains(lease));
+        for lease in leases {
+            let clock = || VersionClock::new(env.clone(), *lease);
+            self.clocks.entry(*lease).or_insert_with(clock);
+        }
     }
 
     /// Returns whether this process's wall clock may decide what is due.

@@ -1,14 +1,18 @@
 //! Sessions: who may hold something, and how others know that it lives.
 //!
 //! ```text
-//! (sessions, "s", session) = format 01, then 00 dead, 01 alive or 02 ended
+//! (sessions, "s", session) = format 01, then 00 dead, 01 alive or 02 ended, then the session's lease in
+//!                            milliseconds, 8 bytes, big-endian
 //! (sessions, "b", session) = heartbeat: versionstamp, then the wall time of the session's process in
 //!                            milliseconds since the Unix epoch, 8 bytes, big-endian
 //!
 //! session   tuple byte string: 16 random bytes
 //! ```
 //!
-//! A session is alive from its opening until it ends, or another session declares it dead.
+//! A session is alive from its opening until it ends, or another session declares it dead. It promises a
+//! sign of life within its *lease*, by which the others judge it: sessions may have different leases, and one
+//! that changes its lease says so in the transaction of a heartbeat.
+//!
 //! A transaction that grants it something reads that state serializably; the heartbeat lies under another
 //! key, so that it makes no grant fail. Wall time does not decide who lives: a heartbeat is judged by a
 //! [`VersionClock`](microqueue::keyspace::VersionClock), so that no session is lost because the store was
@@ -22,13 +26,13 @@ mod alarms;
 mod clocks;
 mod member;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures::future::try_join_all;
 use futures::try_join;
-use microqueue::keyspace::record::Fields;
+use microqueue::keyspace::record::{self, Fields, millis, push_millis};
 use microqueue::keyspace::{
     self, ConflictKind, Isolation, KeyValue, MutationOp, RangeQuery, Result, StreamingMode,
     Subspace, Transaction, Versionstamp, read_all,
@@ -69,23 +73,40 @@ pub enum Life {
     Ended,
 }
 
-impl Life {
-    pub(crate) fn encode(self) -> [u8; 2] {
-        let state = match self {
-            Self::Dead => 0,
-            Self::Alive => 1,
-            Self::Ended => 2,
+/// What is stored of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct State {
+    /// Whether it lives.
+    pub life: Life,
+    /// Within which time it promises a sign of life.
+    pub lease: Duration,
+}
+
+impl State {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let life = match self.life {
+            Life::Dead => 0,
+            Life::Alive => 1,
+            Life::Ended => 2,
         };
-        [FORMAT, state]
+        let mut value = vec![FORMAT, life];
+        push_millis(&mut value, self.lease);
+        value
     }
 
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
-        match value {
-            [FORMAT, 1] => Ok(Self::Alive),
-            [FORMAT, 0] => Ok(Self::Dead),
-            [FORMAT, 2] => Ok(Self::Ended),
-            _ => Err(keyspace::Error::corrupt(key, "expected a session's state")),
-        }
+        record::decode(key, value, FORMAT, |fields| {
+            let life = match fields.array()? {
+                [0] => Life::Dead,
+                [1] => Life::Alive,
+                [2] => Life::Ended,
+                [other] => return Err(format!("session state {other} is unknown")),
+            };
+            let lease = fields.millis()?;
+            fields.end()?;
+            Ok(Self { life, lease })
+        })
     }
 }
 
@@ -107,8 +128,12 @@ pub struct Heartbeat {
 pub struct Census {
     /// The other sessions that are dead or seem to be.
     pub suspects: Vec<SessionId>,
-    /// How many sessions live, as far as that is known by now.
+    /// How many sessions live; zero as long as that is not [known](Self::is_known).
     pub living: usize,
+    /// Whether each session was judged.
+    pub is_known: bool,
+    /// The leases that the sessions have.
+    pub leases: BTreeSet<Duration>,
     /// The last heartbeats of the other sessions that are not suspects.
     pub heartbeats: Vec<Heartbeat>,
     /// The version at which all of that was read.
@@ -142,13 +167,29 @@ impl Sessions {
         self.subspace.pack(&("b", session.0.as_slice()))
     }
 
-    /// Stages that a session lives, whose wall clock shows `wall`.
+    /// Stages that a session lives which has this lease, and whose wall clock shows `wall`.
     ///
     /// # Conflicts
     /// Writes the session's state and its heartbeat.
-    pub fn open(&self, tr: &impl Transaction, session: SessionId, wall: SystemTime) {
-        tr.set(&self.state(session), &Life::Alive.encode());
+    pub fn open(
+        &self,
+        tr: &impl Transaction,
+        session: SessionId,
+        lease: Duration,
+        wall: SystemTime,
+    ) {
+        self.set_state(tr, session, Life::Alive, lease);
         self.stage_heartbeat(tr, session, wall);
+    }
+
+    pub(crate) fn set_state(
+        &self,
+        tr: &impl Transaction,
+        session: SessionId,
+        life: Life,
+        lease: Duration,
+    ) {
+        tr.set(&self.state(session), &State { life, lease }.encode());
     }
 
     fn stage_heartbeat(&self, tr: &impl Transaction, session: SessionId, wall: SystemTime) {
@@ -171,9 +212,14 @@ impl Sessions {
     /// # Cancel safety
     /// Dropping the future stages nothing.
     pub async fn life(&self, tr: &impl Transaction, session: SessionId) -> Result<Option<Life>> {
+        let state = self.read_state(tr, session).await?;
+        Ok(state.map(|state| state.life))
+    }
+
+    async fn read_state(&self, tr: &impl Transaction, session: SessionId) -> Result<Option<State>> {
         let key = self.state(session);
         let state = tr.get(&key, Isolation::Serializable).await?;
-        state.map(|state| Life::decode(&key, &state)).transpose()
+        state.map(|state| State::decode(&key, &state)).transpose()
     }
 
     /// Reads which of some sessions are alive. Where there are many, one range read tells: a read for
@@ -204,7 +250,8 @@ impl Sessions {
                     tr.add_conflict_key(ConflictKind::Read, &key)?;
                     let place = page.binary_search_by(|row| row.key().cmp(&key));
                     let row = place.ok().map(|place| &page[place]);
-                    row.map(|row| Life::decode(&key, row.value())).transpose()?
+                    let state = row.map(|row| State::decode(&key, row.value()));
+                    state.transpose()?.map(|state| state.life)
                 } else {
                     self.life(tr, session).await?
                 };
@@ -214,10 +261,11 @@ impl Sessions {
         Ok(try_join_all(lives).await?.into_iter().flatten().collect())
     }
 
-    /// Stages a sign of life, when the session's wall clock shows `wall`. False: the session is dead.
+    /// Stages a sign of life, when the session's wall clock shows `wall`, and that the session promises the
+    /// next ones within this lease. False: the session is dead.
     ///
     /// # Conflicts
-    /// Reads the session's state and its heartbeat.
+    /// Reads the session's state and its heartbeat. Writes the state if the lease is another one.
     ///
     /// # Errors
     /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life).
@@ -228,20 +276,25 @@ impl Sessions {
         &self,
         tr: &impl Transaction,
         session: SessionId,
+        lease: Duration,
         wall: SystemTime,
     ) -> Result<bool> {
         let heartbeat = self.heartbeat(session);
         // Read, so that a heartbeat that lands late does not come after a newer one.
         let last = tr.get(&heartbeat, Isolation::Serializable);
-        if self.life(tr, session).await? != Some(Life::Alive) {
+        let state = self.read_state(tr, session).await?;
+        let Some(state) = state.filter(|state| state.life == Life::Alive) else {
             return Ok(false);
-        }
+        };
         last.await?;
+        if millis(state.lease) != millis(lease) {
+            self.set_state(tr, session, Life::Alive, lease);
+        }
         self.stage_heartbeat(tr, session, wall);
         Ok(true)
     }
 
-    /// Returns all sessions and whether they are alive, in the order of their names.
+    /// Returns all sessions with their states, in the order of their names.
     ///
     /// # Conflicts
     /// Reads by snapshot: who acts on one of them reads its [life](Self::life).
@@ -251,11 +304,11 @@ impl Sessions {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, Life)>> {
+    pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, State)>> {
         let rows = self.page(tr, "s").await?;
         let session = |row: &KeyValue| {
-            let life = Life::decode(row.key(), row.value())?;
-            Ok((self.parse_session("s", row.key())?, life))
+            let state = State::decode(row.key(), row.value())?;
+            Ok((self.parse_session("s", row.key())?, state))
         };
         rows.iter().map(session).collect()
     }
@@ -273,8 +326,9 @@ impl Sessions {
         rows.iter().map(heartbeat).collect()
     }
 
-    /// Finds the sessions, except the caller's own, that are dead or ended, or have shown no sign of life
-    /// after `version_ago`; without a version, those that are dead or ended.
+    /// Finds the sessions, except the caller's own, that are dead or ended, or have shown no sign of life for
+    /// their lease. `version_ago` says of a lease what the read version was that long ago, as far as the
+    /// caller has observed it: without a version, those are found that are dead or ended.
     ///
     /// # Conflicts
     /// Reads by snapshot: what it finds is judged again in the step that acts on it.
@@ -288,22 +342,40 @@ impl Sessions {
         &self,
         tr: &impl Transaction,
         own: SessionId,
-        version_ago: Option<i64>,
+        version_ago: impl Fn(Duration) -> Option<i64>,
     ) -> Result<Census> {
         let (sessions, mut heartbeats, read_version) =
             try_join!(self.all(tr), self.heartbeats(tr), tr.read_version())?;
-        let dead = sessions.iter().filter(|(_, life)| *life != Life::Alive);
-        let silent = (heartbeats.iter())
-            .filter(|heartbeat| version_ago.is_some_and(|ago| heartbeat.version <= ago));
+        let leases: BTreeMap<_, _> = (sessions.iter())
+            .map(|(session, state)| (*session, state.lease))
+            .collect();
+        let mut ages = BTreeMap::new();
+        for lease in leases.values() {
+            ages.entry(*lease).or_insert_with(|| version_ago(*lease));
+        }
+        let is_silent = |heartbeat: &&Heartbeat| {
+            // One without a session is what is left of a session that was removed.
+            let age = match leases.get(&heartbeat.session) {
+                Some(lease) => ages[lease],
+                None => ages.values().flatten().copied().min(),
+            };
+            age.is_some_and(|ago| heartbeat.version <= ago)
+        };
+        let dead = sessions
+            .iter()
+            .filter(|(_, state)| state.life != Life::Alive);
+        let silent = heartbeats.iter().filter(is_silent);
         let dead = dead.map(|(session, _)| *session);
         let silent = silent.map(|heartbeat| heartbeat.session);
         let mut suspects: Vec<_> = dead.chain(silent).collect();
         suspects.retain(|session| *session != own);
         suspects.sort_unstable();
         suspects.dedup();
-        let living = match version_ago {
-            Some(_) => sessions.len().saturating_sub(suspects.len()),
-            None => 0,
+        // As long as some cannot be judged, it is not known.
+        let is_known = ages.values().all(Option::is_some);
+        let living = match is_known {
+            true => sessions.len().saturating_sub(suspects.len()),
+            false => 0,
         };
         heartbeats.retain(|Heartbeat { session, .. }| {
             *session != own && suspects.binary_search(session).is_err()
@@ -311,13 +383,15 @@ impl Sessions {
         Ok(Census {
             suspects,
             living,
+            is_known,
             heartbeats,
+            leases: ages.into_keys().collect(),
             read_version,
         })
     }
 
-    /// Declares a session dead that has shown no sign of life after `version_ago`, unless it has ended. False:
-    /// it has shown one, or it is gone.
+    /// Declares a session dead that has shown no sign of life for its lease, unless it has ended. False: it has
+    /// shown one, or it is gone. `version_ago` is as in a [census](Self::census).
     ///
     /// # Conflicts
     /// Reads the session's heartbeat and its state.
@@ -331,27 +405,26 @@ impl Sessions {
         &self,
         tr: &impl Transaction,
         session: SessionId,
-        version_ago: Option<i64>,
+        version_ago: impl Fn(Duration) -> Option<i64>,
     ) -> Result<bool> {
         let key = self.heartbeat(session);
         let heartbeat = tr.get(&key, Isolation::Serializable);
-        match self.life(tr, session).await? {
-            Some(Life::Dead | Life::Ended) => return Ok(true),
-            None => {
-                // A heartbeat without a session is what is left of a session that was removed.
-                heartbeat.await?;
-                tr.clear(&key);
-                return Ok(false);
-            }
-            Some(Life::Alive) => {}
+        let Some(State { life, lease }) = self.read_state(tr, session).await? else {
+            // A heartbeat without a session is what is left of a session that was removed.
+            heartbeat.await?;
+            tr.clear(&key);
+            return Ok(false);
+        };
+        if life != Life::Alive {
+            return Ok(true);
         }
         if let Some(heartbeat) = heartbeat.await? {
             let heartbeat = parse_heartbeat(session, &key, &heartbeat)?;
-            if version_ago.is_none_or(|ago| heartbeat.version > ago) {
+            if version_ago(lease).is_none_or(|ago| heartbeat.version > ago) {
                 return Ok(false);
             }
         }
-        tr.set(&self.state(session), &Life::Dead.encode());
+        self.set_state(tr, session, Life::Dead, lease);
         Ok(true)
     }
 
@@ -366,8 +439,9 @@ impl Sessions {
     /// # Cancel safety
     /// The change is staged last: dropping the future before it is done stages nothing.
     pub async fn retire(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
-        if self.life(tr, session).await? == Some(Life::Alive) {
-            tr.set(&self.state(session), &Life::Ended.encode());
+        let state = self.read_state(tr, session).await?;
+        if let Some(State { lease, .. }) = state.filter(|state| state.life == Life::Alive) {
+            self.set_state(tr, session, Life::Ended, lease);
         }
         Ok(())
     }
@@ -413,13 +487,12 @@ fn parse_heartbeat(session: SessionId, key: &[u8], value: &[u8]) -> Result<Heart
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::time::Duration;
-
     use conformance::stores::TestStore;
     use microqueue::keyspace::{Code, Database, OwnedTransaction};
 
     use super::*;
+
+    const LEASE: Duration = Duration::from_millis(0x0304);
 
     conformance::on_every_store!(
         of_many_sessions_the_living_are_found_and_the_states_of_all_are_in_conflict,
@@ -434,15 +507,20 @@ mod tests {
         for step in 0..2 {
             let mut tr = store.db.begin().unwrap();
             match step {
-                0 => sessions.open(&tr, named(1), wall(7)),
-                _ => assert!(sessions.beat(&tr, named(1), wall(300)).await.unwrap()),
+                0 => sessions.open(&tr, named(1), LEASE, wall(7)),
+                _ => assert!(
+                    sessions
+                        .beat(&tr, named(1), LEASE, wall(300))
+                        .await
+                        .unwrap()
+                ),
             }
             let stamp = tr.versionstamp();
             tr.commit().await.unwrap();
             versions.push(stamp.await.unwrap().commit_version());
             let census = async |own| {
                 let tr = store.db.begin().unwrap();
-                sessions.census(&tr, own, None).await.unwrap()
+                sessions.census(&tr, own, |_| None).await.unwrap()
             };
             let heartbeat = Heartbeat {
                 session: named(1),
@@ -496,7 +574,7 @@ mod tests {
 
     async fn set_life(store: &TestStore, sessions: &Sessions, session: SessionId, life: Life) {
         let mut tr = store.db.begin().unwrap();
-        tr.set(&sessions.state(session), &life.encode());
+        sessions.set_state(&tr, session, life, LEASE);
         tr.commit().await.unwrap();
     }
 
@@ -510,13 +588,16 @@ mod tests {
         assert_eq!(sessions.parse_session("s", &key(b"s")).unwrap(), session);
         assert!(sessions.parse_session("s", b"Q").is_err());
         assert!(sessions.parse_session("b", b"Q\x02b\0\x01\x07\0").is_err());
-        for (life, state) in [(Life::Dead, 0), (Life::Alive, 1), (Life::Ended, 2)] {
-            let bytes = [1, state];
-            assert_eq!(life.encode(), bytes);
-            assert_eq!(Life::decode(b"key", &bytes).unwrap(), life);
+        for (life, number) in [(Life::Dead, 0), (Life::Alive, 1), (Life::Ended, 2)] {
+            let state = State { life, lease: LEASE };
+            let bytes = [1, number, 0, 0, 0, 0, 0, 0, 3, 4];
+            assert_eq!(state.encode(), bytes);
+            assert_eq!(State::decode(b"key", &bytes).unwrap(), state);
         }
-        for state in [&b""[..], &[1], &[1, 3], &[2, 1], &[1, 1, 1]] {
-            assert!(Life::decode(b"key", state).is_err());
+        let other = [1, 3, 0, 0, 0, 0, 0, 0, 3, 4];
+        let newer = [2, 1, 0, 0, 0, 0, 0, 0, 3, 4];
+        for state in [&b""[..], &[1], &[1, 1], &[1; 9], &[1; 11], &other, &newer] {
+            assert!(State::decode(b"key", state).is_err());
         }
         let bytes = [
             &[0, 0, 0, 0, 0, 0, 0, 8, 0, 9][..],

@@ -31,6 +31,17 @@ struct Course {
     deaths: AtomicU32,
     /// How many others it has found dead.
     found: AtomicU32,
+    /// The lease that it is to promise, in milliseconds. Zero: [`LEASE`].
+    lease: AtomicU32,
+}
+
+impl Course {
+    fn lease(&self) -> Duration {
+        match self.lease.load(Ordering::Relaxed) {
+            0 => LEASE,
+            millis => Duration::from_millis(millis.into()),
+        }
+    }
 }
 
 /// A member with its time and its way to the store.
@@ -39,8 +50,13 @@ async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
     let sessions = Sessions::new(Subspace::from("sessions"));
     let mut member = Member::new(sessions, runner.clone(), LEASE);
     member.open().await.unwrap();
+    let mut lease = LEASE;
     loop {
         if env.now() >= member.next_tick() {
+            if lease != course.lease() {
+                lease = course.lease();
+                member.set_lease(lease);
+            }
             let tick = member.tick().await.unwrap();
             course.ticks.fetch_add(1, Ordering::Relaxed);
             match tick {
@@ -190,6 +206,31 @@ async fn an_outage_of_any_length_costs_no_session() {
                 "{ticks} ticks, {length:?}, {latency:?}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_changes_costs_no_session_and_holds_for_the_next_death() {
+    for (seed, latency) in (0..).zip(latencies()) {
+        let mut world = World::new(seed, latency, &[0, 3, 0]);
+        world.tick(10).await;
+        // Each follows at another time, and all of them in the end.
+        for millis in [10_000, 300, 2_000, 60_000, 100] {
+            for member in 0..3 {
+                let lease = &world.courses[member].lease;
+                lease.store(millis, Ordering::Relaxed);
+                world.tick(3).await;
+                assert_eq!(
+                    world.deaths(),
+                    0,
+                    "{latency:?}, member {member}, {millis} ms"
+                );
+            }
+            world.tick(20).await;
+            assert_eq!(world.deaths(), 0, "{latency:?}, {millis} ms");
+        }
+        let ticks = world.find_the_last().await;
+        assert!(ticks <= TICKS_TO_FIND, "{ticks} ticks, {latency:?}");
     }
 }
 
