@@ -160,8 +160,14 @@ fn clippy_fuzz_targets() -> anyhow::Result<()> {
 }
 
 fn doc() -> anyhow::Result<()> {
-    let features = "--features=fdbq-keyspace/anyhow,fdbq-keyspace/bincode,fdbq-keyspace/fdb-7_3";
-    let mut command = cargo(&["doc", "--workspace", "--no-deps", features])?;
+    let features = [
+        "fdbq-keyspace/anyhow",
+        "fdbq-keyspace/bincode",
+        "fdbq-keyspace/fdb-7_3",
+        "fdbq-hc-dequeue/opentelemetry",
+    ];
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--features"])?;
+    command.arg(features.join(","));
     succeed(command.env("RUSTDOCFLAGS", DENY_WARNINGS.join(" ")))
 }
 

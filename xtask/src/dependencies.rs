@@ -12,9 +12,9 @@ use crate::workspace::{cargo, root};
 /// The version of `cargo-deny` that is installed where there is none.
 const DENY_VERSION: &str = "0.20.2";
 
-/// What only a feature may bring. `bincode` is no longer maintained, and `foundationdb` needs a client
-/// library.
-const ONLY_BY_FEATURE: [&str; 2] = ["bincode", "foundationdb"];
+/// What only a feature may bring. `bincode` is no longer maintained, `foundationdb` needs a client library,
+/// and each version of `opentelemetry` is incompatible with the one before.
+const ONLY_BY_FEATURE: [&str; 3] = ["bincode", "foundationdb", "opentelemetry"];
 
 /// Runs `cargo deny check` by the rules of `deny.toml`. Skips it, and says so, where the program neither
 /// is nor can be installed.

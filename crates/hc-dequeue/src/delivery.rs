@@ -20,6 +20,7 @@ use crate::keys::{Counter, Keys};
 use crate::record::{End, Failure, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
 use crate::session::SessionId;
 use crate::settings::KnownSettings;
+use crate::trace_context::TraceContext;
 use crate::wall::{unix_time, wall_millis};
 
 /// What dispatcher and delivery share of an item that is out.
@@ -179,6 +180,13 @@ impl<T> Delivery<T> {
     #[must_use]
     pub fn enqueued(&self) -> SystemTime {
         unix_time(self.record.enqueued_millis)
+    }
+
+    /// Returns the trace context of what enqueued the item. `None`: it had none, or one of a form that this
+    /// version does not know.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        TraceContext::parse(self.record.trace_context.as_deref()?)
     }
 
     /// Sets the result that is kept with the item once it is [acknowledged](Self::ack) or

@@ -16,6 +16,8 @@ use crate::item_ref::{ItemRef, StagedRef};
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
 use crate::record::{Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record};
+use crate::span;
+use crate::trace_context::TraceContext;
 use crate::wall::{unix_millis, wall_millis};
 
 /// How an item is enqueued.
@@ -35,6 +37,7 @@ pub struct Enqueue {
     on_repeat: OnRepeat,
     max_depth: Option<u64>,
     limits: Limits,
+    trace_context: Option<TraceContext>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +109,14 @@ impl Enqueue {
         self
     }
 
+    /// Gives the item a trace context. Without one it gets that of the current span, if the feature
+    /// `opentelemetry` is on and there is one.
+    #[must_use]
+    pub fn trace_context(mut self, context: TraceContext) -> Self {
+        self.trace_context = Some(context);
+        self
+    }
+
     /// Refuses if so many items are queued. Transactions that enqueue at the same time see the same
     /// number, so that together they may go over it.
     #[must_use]
@@ -118,7 +129,8 @@ impl Enqueue {
 /// What an enqueue does if an item with the same dedupe id is there.
 ///
 /// An item that a session holds cannot be changed. In its place another item is enqueued, which takes over the
-/// id. A dead letter that is replaced goes back to the queue, with all its attempts and deaths.
+/// id. A dead letter that is replaced goes back to the queue, with all its attempts and deaths. With the new
+/// value comes the trace context of its enqueue, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnRepeat {
@@ -174,9 +186,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
     pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedRef>> {
+        let trace_context = span::current_context();
         let records: Vec<_> = values
             .iter()
-            .map(|value| self.record(value))
+            .map(|value| self.record(value, trace_context.clone()))
             .collect::<Result<_>>()?;
         let staged = self.keys.items.enqueue_all(tr, &records).await?;
         if !staged.is_empty() {
@@ -212,7 +225,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 limit: MAX_DEDUPE_BYTES,
             });
         }
-        let mut record = self.record(value)?;
+        let trace_context = options.trace_context.clone().or_else(span::current_context);
+        let mut record = self.record(value, trace_context)?;
         record.dedupe = dedupe.clone();
         record.limits = options.limits;
         let now = wall_millis(&self.keys.env);
@@ -296,6 +310,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             return Ok(None);
         };
         record.payload = new.payload.clone();
+        record.trace_context = new.trace_context.clone();
         match spot {
             Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(None),
             Spot::Queued if on_repeat == OnRepeat::Replace => {
@@ -329,8 +344,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(payload.into())
     }
 
-    fn record(&self, value: &T) -> Result<Record> {
+    fn record(&self, value: &T, trace_context: Option<TraceContext>) -> Result<Record> {
         let enqueued_millis = wall_millis(&self.keys.env);
-        Ok(Record::new(enqueued_millis, self.payload(value)?))
+        let mut record = Record::new(enqueued_millis, self.payload(value)?);
+        record.trace_context = trace_context.map(TraceContext::into_field);
+        Ok(record)
     }
 }

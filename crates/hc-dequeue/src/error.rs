@@ -115,6 +115,13 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The headers are no trace context.
+    #[error("malformed trace context: {reason}")]
+    TraceContext {
+        /// What is wrong with them.
+        reason: &'static str,
+    },
+
     /// The name of a schedule is empty or too long. Nothing was staged.
     #[error("schedule name of {bytes} bytes: it has from 1 to {limit}")]
     ScheduleName {

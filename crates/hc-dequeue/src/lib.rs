@@ -149,6 +149,7 @@
 //!
 //! - A payload takes up to [`MAX_PAYLOAD_BYTES`], so that the item fits everywhere with any envelope.
 //! - A transaction grants up to 512 items or 1,000,000 bytes; a call takes up to 512 items.
+//! - A trace context takes up to 512 bytes. A tracestate that does not fit is left out.
 //! - A dedupe id takes up to [`MAX_DEDUPE_BYTES`]. Sessions remove those that were kept for long enough
 //!   after completion, some at each heartbeat.
 //! - One key, the wake stamp, is written by every enqueue, and the counters are added to: on a large
@@ -162,6 +163,20 @@
 //! `_held`, `_dead`, `_age_seconds`, `_clock_error_seconds` at each heartbeat; `_dequeues`, `_conflicts`, `_fulfilled`,
 //! `_patience_expiries`, `_reclaimed`, `_fired`, `_lost`, `_waiting_seconds`, `_handler_seconds` and `_outcomes` as they
 //! happen, all with the label `queue`.
+//!
+//! A worker calls its handler in a span `handler` of level `INFO`, with queue, item and attempt. With the feature
+//! `opentelemetry` an item carries the W3C trace context of the [`tracing`] span in which it was enqueued, as the
+//! layer of `tracing-opentelemetry` has it. That span is the parent of the handler's span on the first
+//! [attempt](Delivery::attempt), and a link of it on later ones. The item of a schedule carries none. A
+//! [`TraceContext`] set by [`Enqueue::trace_context`] needs no feature, and [`Delivery::trace_context`] returns it.
+//!
+//! # Features
+//!
+//! | feature | effect |
+//! |---|---|
+//! | `opentelemetry` | as said above; brings `opentelemetry` and `tracing-opentelemetry` |
+//! | `fdb-7_1`, `fdb-7_3`, `fdb-7_4` | FoundationDB with that API version: choose one |
+//! | `anyhow`, `bincode` | those of [`keyspace`] |
 //!
 //! # The staged registry
 //!
@@ -260,6 +275,8 @@ mod registry;
 mod schedule;
 pub mod session;
 mod settings;
+mod span;
+mod trace_context;
 mod wall;
 mod worker;
 
@@ -284,6 +301,7 @@ pub use crate::schedule::{
     Missed, Schedule, ScheduleEntry, Scheduled,
 };
 pub use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
+pub use crate::trace_context::TraceContext;
 pub use crate::worker::Worker;
 pub use microqueue::{self, keyspace};
 

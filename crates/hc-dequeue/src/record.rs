@@ -26,6 +26,9 @@ pub const MAX_FAILURE_BYTES: usize = 500;
 /// The longest result of an item: larger ones belong to rows of the application's own.
 pub const MAX_RESULT_BYTES: usize = 4_096;
 
+/// The longest trace context: traceparent, newline and tracestate.
+pub(crate) const MAX_TRACE_CONTEXT_BYTES: usize = 512;
+
 /// How many bytes a token has.
 pub(crate) const TOKEN_BYTES: usize = 16;
 
@@ -43,6 +46,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
     + (FIELD_BYTES + TOKEN_BYTES)
     + (FIELD_BYTES + 9 + MAX_RESULT_BYTES)
+    + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload: what a value may have, without what a grant adds to a record and without the
@@ -63,6 +67,7 @@ mod tag {
     pub(super) const TOKEN: u8 = 8;
     pub(super) const CANCELLED: u8 = 9;
     pub(super) const DONE: u8 = 10;
+    pub(super) const TRACE_CONTEXT: u8 = 11;
 }
 
 /// An item wherever it is: queued, delayed, held or dead.
@@ -88,6 +93,8 @@ pub(crate) struct Record {
     pub(crate) cancelled_millis: u64,
     /// What came of it, if it is done.
     pub(crate) end: Option<StoredEnd>,
+    /// The trace context of what enqueued it, as it is stored: its form is not checked.
+    pub(crate) trace_context: Option<Arc<str>>,
     /// Fields of versions to come, as they are stored. No other module can name it, so that a record keeps it
     /// wherever it goes.
     unknown: Bytes,
@@ -230,6 +237,8 @@ impl Codec<Record> for RecordCodec {
             let bytes = [&millis.to_be_bytes()[..], &[*how as u8], result].concat();
             push_field(buffer, tag::DONE, &bytes);
         }
+        let trace_context = record.trace_context.as_deref().unwrap_or_default();
+        push_field(buffer, tag::TRACE_CONTEXT, trace_context.as_bytes());
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -298,6 +307,7 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
             }
             tag::CANCELLED => record.cancelled_millis = number(field)?,
             tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
+            tag::TRACE_CONTEXT => record.trace_context = Some(trace_context(field)?),
             _ => {
                 unknown_from.get_or_insert(bytes.len() - begin.len());
             }
@@ -318,13 +328,21 @@ fn number(field: &[u8]) -> Result<u64, String> {
 fn failure(field: &[u8]) -> Result<StoredFailure, String> {
     let mut fields = Fields::new(field);
     let millis = fields.u64()?;
-    let text = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
-    match text.len() > MAX_FAILURE_BYTES {
-        true => Err(format!("a failure of {} bytes", text.len())),
-        false => Ok(StoredFailure {
-            millis,
-            text: text.into(),
-        }),
+    let text = text("a failure", fields.rest(), MAX_FAILURE_BYTES)?;
+    Ok(StoredFailure { millis, text })
+}
+
+/// The form is not checked, so that a malformed context never keeps an item from being handled.
+fn trace_context(field: &[u8]) -> Result<Arc<str>, String> {
+    text("a trace context", field, MAX_TRACE_CONTEXT_BYTES)
+}
+
+/// Reads a text of limited length.
+fn text(what: &str, bytes: &[u8], limit: usize) -> Result<Arc<str>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    match text.len() > limit {
+        true => Err(format!("{what} of {} bytes", text.len())),
+        false => Ok(text.into()),
     }
 }
 
@@ -472,6 +490,7 @@ mod tests {
                 how: End::Cancelled,
                 result: Bytes::from_static(b"yes"),
             }),
+            trace_context: Some("00-a".into()),
             unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
             payload: Bytes::from_static(b"payload"),
         }
@@ -496,6 +515,7 @@ mod tests {
             b"\x07\0\x02id",
             &[&[8, 0, 16][..], &[8; 16], &[9, 0, 3, 1, 2, 3]].concat(),
             b"\x0a\0\x0c\0\0\0\0\0\0\0\x06\x01yes",
+            b"\x0b\0\x0400-a",
             b"\x63\0\x03new\xff\0\x01x",
             b"\0payload",
         ]
@@ -509,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_not_as_it_is_written_is_refused() {
-        let reasons: [(&[u8], &str); 11] = [
+        let reasons: [(&[u8], &str); 12] = [
             (&[1, 2, 0, 1, 1, 1, 0, 1, 1, 0], "comes after"),
             (&[1, 2, 0, 1, 1, 2, 0, 1, 1, 0], "comes after"),
             (&[1, 2, 0, 0, 0], "is empty"),
@@ -527,6 +547,7 @@ mod tests {
             ),
             (&[1, 10, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0], "early"),
             (&[1, 10, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0], "unknown"),
+            (&[1, 11, 0, 1, 0xff, 0], "utf-8"),
         ];
         for (bytes, reason) in reasons {
             let error = RecordCodec
@@ -534,10 +555,24 @@ mod tests {
                 .unwrap_err();
             assert!(error.reason.contains(reason), "{error}: not {reason}");
         }
-        let long = [&[1, 5, 1, 253][..], &[b'a'; 509], &[0]].concat();
-        assert!(RecordCodec.decode(long.into()).is_err());
         let long = [&[1, 10, 16, 10][..], &[0; 4_106], &[0]].concat();
         assert!(RecordCodec.decode(long.into()).is_err());
+        for (tag, longest) in [
+            (tag::FAILURE, 8 + MAX_FAILURE_BYTES),
+            (tag::TRACE_CONTEXT, MAX_TRACE_CONTEXT_BYTES),
+        ] {
+            for (length, is_refused) in [(longest, false), (longest + 1, true)] {
+                let mut bytes = vec![FORMAT];
+                push_field(&mut bytes, tag, &vec![b'a'; length]);
+                bytes.push(tag::END);
+                let decoded = RecordCodec.decode(bytes.into());
+                assert_eq!(
+                    decoded.is_err(),
+                    is_refused,
+                    "field {tag} of {length} bytes"
+                );
+            }
+        }
     }
 
     #[test]
@@ -665,6 +700,7 @@ mod tests {
                 how: End::Removed,
                 result: vec![0; MAX_RESULT_BYTES].into(),
             }),
+            trace_context: Some("a".repeat(MAX_TRACE_CONTEXT_BYTES).into()),
             unknown: unknown.into(),
             payload: vec![0; MAX_PAYLOAD_BYTES].into(),
             ..record()

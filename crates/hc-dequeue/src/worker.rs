@@ -181,9 +181,8 @@ where
     async fn handle(&self, delivery: Arc<Delivery<T>>) {
         // The call itself may panic as well as its future.
         let handle = async { (self.handler)(delivery.clone()).await };
-        let span =
-            tracing::debug_span!("handler", id = ?delivery.id(), attempt = delivery.attempt());
-        let (handle, began) = (handle.instrument(span), self.env.now());
+        let handle = handle.instrument(delivery.handler_span());
+        let began = self.env.now();
         let took = || self.env.now().saturating_sub(began);
         let handled = tokio::select! {
             handled = AssertUnwindSafe(handle).catch_unwind() => handled,

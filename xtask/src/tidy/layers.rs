@@ -58,7 +58,7 @@ const MEMBERS: [Member; 9] = [
     member("fdbq-keyspace", "crates/keyspace", &[], &["fdbq-conformance", "fdbq-keyspace"]),
     member("fdbq-conformance", "crates/conformance", &["fdbq-keyspace"], &[]),
     member("fdbq-microqueue", "crates/microqueue", &["fdbq-keyspace"], &["fdbq-conformance"]),
-    member("fdbq-hc-dequeue", "crates/hc-dequeue", &["fdbq-microqueue"], &["fdbq-conformance", "fdbq-keyspace"]),
+    member("fdbq-hc-dequeue", "crates/hc-dequeue", &["fdbq-microqueue"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-hc-dequeue"]),
     member("fdbq-combine", "crates/combine", &["fdbq-hc-dequeue"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue"]),
     member("fdbq-export-queue", "crates/export-queue", &["fdbq-combine"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue", "fdbq-hc-dequeue"]),
     member("phrasecount", "crates/phrasecount", &PACKAGES, &["fdbq-conformance"]),

@@ -1,0 +1,51 @@
+//! Between trace contexts and OpenTelemetry's.
+
+use opentelemetry::Context;
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
+use tracing::Span;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use crate::trace_context::TraceContext;
+
+/// Returns the trace context of a span, if it has one.
+pub(super) fn context_of(span: &Span) -> Option<TraceContext> {
+    let context = span.context();
+    let span = context.span();
+    let context = span.span_context();
+    if !context.is_valid() {
+        return None;
+    }
+    let traceparent = format!(
+        "00-{}-{}-{:02x}",
+        context.trace_id(),
+        context.span_id(),
+        context.trace_flags()
+    );
+    let tracestate = context.trace_state().header();
+    let context = TraceContext::new(&traceparent, Some(&tracestate));
+    Some(context.expect("a valid span context has ids of this form"))
+}
+
+/// Makes a trace context the parent of a span, or a link of it if the span has begun or is to have none.
+pub(super) fn continue_trace(span: &Span, context: &TraceContext, as_parent: bool) {
+    let context = span_context(context);
+    let parent = Context::new().with_remote_span_context(context.clone());
+    if !as_parent || span.set_parent(parent).is_err() {
+        span.add_link(context);
+    }
+}
+
+fn span_context(context: &TraceContext) -> SpanContext {
+    const FORM: &str = "the form was checked";
+    let parts: Vec<_> = context.traceparent().split('-').collect();
+    let flags = u8::from_str_radix(parts[3], 16).expect(FORM);
+    // One that OpenTelemetry refuses is left out, as the W3C asks for.
+    let state = context.tracestate().unwrap_or_default().parse();
+    SpanContext::new(
+        TraceId::from_hex(parts[1]).expect(FORM),
+        SpanId::from_hex(parts[2]).expect(FORM),
+        TraceFlags::new(flags),
+        true,
+        state.unwrap_or(TraceState::NONE),
+    )
+}

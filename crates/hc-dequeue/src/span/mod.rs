@@ -1,0 +1,60 @@
+//! The spans between which an item goes: the one in which it is enqueued, and those in which it is handled.
+
+use tracing::Span;
+
+use crate::delivery::Delivery;
+use crate::trace_context::TraceContext;
+
+#[cfg(feature = "opentelemetry")]
+mod bridge;
+
+/// Returns the trace context of the current span, if there is one.
+#[cfg(feature = "opentelemetry")]
+pub(crate) fn current_context() -> Option<TraceContext> {
+    bridge::context_of(&Span::current())
+}
+
+/// Returns nothing: without the feature `opentelemetry`, spans have no trace context.
+#[cfg(not(feature = "opentelemetry"))]
+pub(crate) fn current_context() -> Option<TraceContext> {
+    None
+}
+
+impl<T> Delivery<T> {
+    /// Returns a span for the handler of the item.
+    pub(crate) fn handler_span(&self) -> Span {
+        let span = tracing::info_span!(
+            "handler",
+            queue = %self.shared.keys.queue,
+            item = %self.item_ref(),
+            attempt = self.attempt(),
+        );
+        #[cfg(feature = "opentelemetry")]
+        self.continue_trace(&span);
+        span
+    }
+
+    /// Makes a span part of the trace in which the item was enqueued: on its first
+    /// [attempt](Self::attempt), the span of the enqueue becomes the parent of `span`, and on later ones a link
+    /// of it. Handlers of a [`Worker`](crate::Worker) run in a span for which that was done.
+    ///
+    /// To have a parent, the span must not have been entered yet: otherwise it gets a link. If the item has no
+    /// trace context, or the span's subscriber has no layer of `tracing-opentelemetry`, nothing is done.
+    ///
+    /// ```
+    /// use hc_dequeue::Delivery;
+    /// use tracing::Instrument;
+    ///
+    /// async fn handle(delivery: &Delivery<String>) {
+    ///     let span = tracing::info_span!("resize");
+    ///     delivery.continue_trace(&span);
+    ///     async { /* .. */ }.instrument(span).await;
+    /// }
+    /// ```
+    #[cfg(feature = "opentelemetry")]
+    pub fn continue_trace(&self, span: &Span) {
+        if let Some(context) = self.trace_context() {
+            bridge::continue_trace(span, &context, self.attempt() == 1);
+        }
+    }
+}
