@@ -125,6 +125,6 @@ fn end_cleared(
 }
 
 /// Returns whether an item was enqueued at a version or before.
-fn is_of(id: &ItemId, until: i64) -> bool {
+pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
     matches!(id, ItemId::Commit { versionstamp, .. } if versionstamp.commit_version() <= until)
 }

@@ -207,7 +207,8 @@ impl<T> Delivery<T> {
         Ok(())
     }
 
-    fn completed(&self) -> GiveBack {
+    /// Returns that the item is done, with its result.
+    pub(crate) fn completed(&self) -> GiveBack {
         GiveBack::Completed(self.result.lock().clone())
     }
 
@@ -271,20 +272,31 @@ impl<T> Delivery<T> {
         (self.id, self.out.delivery)
     }
 
-    /// Completes the item, unless it was acknowledged, and does not wait for it.
-    pub(crate) fn finish(&self) {
-        if self.state.load(Ordering::Relaxed) == DeliveryState::Open as u8 {
+    /// Does with the item what came of its handler, unless the handler has done it, and does not wait for it.
+    pub(crate) fn conclude(&self, how: GiveBack, reason: Option<&str>) {
+        if self.is_open_to(&how) {
             // Without a dispatcher the session has ended, and the item was returned.
-            let _ = self.tell(self.completed(), None, None);
+            let _ = self.tell(how, reason, None);
         }
     }
 
-    /// Notes what came of a handler, other than that the item is done, and does not wait for it. If the item
-    /// was acknowledged, that may not have been committed; if it was, there is nothing to give back.
-    pub(crate) fn come_back(&self, how: GiveBack, reason: Option<&str>) {
-        if self.state.load(Ordering::Relaxed) != DeliveryState::Resolved as u8 {
-            // As above.
-            let _ = self.tell(how, reason, None);
+    /// Does with the item what came of its handler, unless the handler has done it, and returns when that is
+    /// committed.
+    pub(crate) async fn concluded(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
+        match self.is_open_to(&how) {
+            true => self.resolve(how, reason).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether the dispatcher has to be told what came of a handler. What was acknowledged need not be
+    /// completed, but it may have to be given back: the acknowledgement may not have been committed. If it
+    /// was, there is nothing to give back.
+    fn is_open_to(&self, how: &GiveBack) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        match how {
+            GiveBack::Completed(_) => state == DeliveryState::Open as u8,
+            _ => state != DeliveryState::Resolved as u8,
         }
     }
 

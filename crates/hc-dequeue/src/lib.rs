@@ -156,6 +156,12 @@
 //!   cluster the storage servers that have them bound the rate of one queue. Split it over several
 //!   subspaces where order is not needed.
 //!
+//! # Testing
+//!
+//! [`testing`] has what an application's own tests need: it handles what is queued until there is nothing left, with
+//! a wall clock that a test sets, and lists what was enqueued. It needs no feature: it has no dependencies of its
+//! own, and since it is generic, it adds nothing to a program that does not call it.
+//!
 //! # Observing
 //!
 //! Dispatchers and workers tell what they do to [`tracing`], under the span `dispatcher` with queue
@@ -257,6 +263,7 @@ mod enqueue;
 mod error;
 mod find;
 mod give_back;
+mod handler;
 mod item_ref;
 mod keys;
 mod letters;
@@ -276,6 +283,7 @@ mod schedule;
 pub mod session;
 mod settings;
 mod span;
+pub mod testing;
 mod trace_context;
 mod wall;
 mod worker;

@@ -121,24 +121,38 @@ where
         let (own_runner, handler) = (runner.clone(), Arc::new(handler));
         let work = move |delivery: Arc<Delivery<T>>| {
             let (runner, handler) = (own_runner.clone(), handler.clone());
-            async move {
-                let (handler, delivery) = (&*handler, &delivery);
-                let done = |tr: Tx<_>| async move {
-                    let handled = handler(tr.clone(), delivery.clone()).await;
-                    match handled
-                        .map_err(|error| Unfinished::Handler(error.into()))?
-                        .into()
-                    {
-                        Outcome::Done => Ok(delivery.ack(&tr).await?),
-                        outcome => Err(Unfinished::NotDone(outcome)),
-                    }
-                };
-                runner
-                    .run(done)
-                    .await
-                    .map_or_else(Outcome::from, Outcome::from)
-            }
+            async move { in_transaction(&runner, &*handler, &delivery).await }
         };
         self.work(runner, options, work).await
     }
+}
+
+/// Calls a handler in a transaction, acknowledges the item in the same one if it is done, and commits.
+pub(crate) async fn in_transaction<T, D, F, Fut, O, E>(
+    runner: &Runner<D>,
+    handler: &F,
+    delivery: &Arc<Delivery<T>>,
+) -> Outcome
+where
+    T: Send + Sync,
+    D: Database,
+    F: Fn(Tx<D::Transaction>, Arc<Delivery<T>>) -> Fut + Sync,
+    Fut: Future<Output = Result<O, E>> + Send,
+    O: Into<Outcome> + Send,
+    E: Into<BoxError> + Send,
+{
+    let done = |tr: Tx<_>| async move {
+        let handled = handler(tr.clone(), delivery.clone()).await;
+        match handled
+            .map_err(|error| Unfinished::Handler(error.into()))?
+            .into()
+        {
+            Outcome::Done => Ok(delivery.ack(&tr).await?),
+            outcome => Err(Unfinished::NotDone(outcome)),
+        }
+    };
+    runner
+        .run(done)
+        .await
+        .map_or_else(Outcome::from, Outcome::from)
 }

@@ -1,24 +1,19 @@
 //! A loop around a consumer: take, handle, acknowledge or try again later.
 
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::error::panic_message;
 use microqueue::keyspace::{Database, Environment, Runner};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::Instrument;
 
 use crate::consumer::Consumer;
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
-use crate::give_back::GiveBack;
-use crate::metrics::HandlerMetrics;
-use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
+use crate::handler::Handler;
+use crate::options::{ConsumerOptions, WorkerOptions};
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
 
@@ -31,7 +26,7 @@ const CONCURRENCY: usize = 16;
 ///
 /// - `Done`, or `Ok(())`: it is completed, unless the handler has acknowledged it in a transaction of its own.
 ///   The worker's acknowledgement goes into the transaction that takes the next items.
-/// - `Retry`, an `Err`, or a panic: it is tried again later, see [`Backoff`]. After
+/// - `Retry`, an `Err`, or a panic: it is tried again later, see [`Backoff`](crate::Backoff). After
 ///   [`Settings::max_attempts`](crate::Settings::max_attempts) attempts it is a dead letter.
 /// - `Snooze`: it is put off, which costs it nothing.
 /// - `Discard`: it is a dead letter.
@@ -92,17 +87,14 @@ where
             backoff: options.backoff_or(default.backoff),
         };
         let consumer = self.consumer(runner, consumer).await?;
-        let handler = Arc::new(handler);
-        let metrics = Arc::new(HandlerMetrics::new(&self.subspace().to_string()));
+        let backoff = options.backoff_or(default.backoff);
+        let handler = Arc::new(Handler::new(self, runner, backoff, handler));
         let (stop, _) = watch::channel(false);
         let mut handlers = JoinSet::new();
         for _ in 0..options.concurrency_or(CONCURRENCY) {
             let slot = HandlerSlot {
                 consumer: consumer.clone(),
                 handler: handler.clone(),
-                backoff: options.backoff_or(default.backoff),
-                env: runner.environment().clone(),
-                metrics: metrics.clone(),
                 stopped: stop.subscribe(),
             };
             handlers.spawn(slot.work());
@@ -147,10 +139,7 @@ impl<T: Send + Sync + 'static> Worker<T> {
 /// Where one of the handlers works that work at the same time.
 struct HandlerSlot<T, F> {
     consumer: Consumer<T>,
-    handler: Arc<F>,
-    backoff: Backoff,
-    env: Environment,
-    metrics: Arc<HandlerMetrics>,
+    handler: Arc<Handler<F>>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -179,47 +168,10 @@ where
     }
 
     async fn handle(&self, delivery: Arc<Delivery<T>>) {
-        // The call itself may panic as well as its future.
-        let handle = async { (self.handler)(delivery.clone()).await };
-        let handle = handle.instrument(delivery.handler_span());
-        let began = self.env.now();
-        let took = || self.env.now().saturating_sub(began);
-        let handled = tokio::select! {
-            handled = AssertUnwindSafe(handle).catch_unwind() => handled,
-            () = delivery.cancelled() => {
-                let id = delivery.id();
-                tracing::warn!(?id, "a handler was dropped: its item was cancelled, or its delivery is lost");
-                self.metrics.record(took(), None);
-                return;
-            }
-        };
-        let outcome = handled.map_or_else(
-            |panic| Outcome::retry(format!("it panicked: {}", panic_message(&*panic))),
-            Into::into,
-        );
-        self.metrics.record(took(), Some(&outcome));
-        self.resolve(&delivery, outcome);
-    }
-
-    /// Does with an item what its handler says.
-    fn resolve(&self, delivery: &Delivery<T>, outcome: Outcome) {
-        let id = delivery.id();
-        match outcome {
-            Outcome::Done => delivery.finish(),
-            Outcome::Snooze(delay) => {
-                delivery.come_back(GiveBack::Returned(delivery.after(delay)), None);
-            }
-            Outcome::Retry { after, reason } => {
-                let failures = u32::try_from(delivery.attempt()).unwrap_or(u32::MAX);
-                let delay = after.unwrap_or_else(|| self.backoff.after(failures, &self.env));
-                tracing::warn!(?id, reason, ?delay, "a handler failed");
-                let how = GiveBack::Failed(delivery.after(delay));
-                delivery.come_back(how, Some(&reason));
-            }
-            Outcome::Discard { reason } => {
-                tracing::warn!(?id, reason, "a handler has discarded an item");
-                delivery.come_back(GiveBack::Rejected, Some(&reason));
-            }
+        // Otherwise dropping it gives the item back.
+        if let Some(outcome) = self.handler.handle(&delivery).await {
+            let (how, reason) = self.handler.resolution(&delivery, outcome);
+            delivery.conclude(how, reason.as_deref());
         }
     }
 }

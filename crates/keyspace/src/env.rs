@@ -66,6 +66,15 @@ impl Environment {
         }
     }
 
+    /// Returns this environment with another clock: it shares randomness and call numbers with this one.
+    #[must_use]
+    pub fn with_clock(&self, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            ..self.clone()
+        }
+    }
+
     /// Returns the time since a fixed, arbitrary origin. Never goes back.
     #[must_use]
     pub fn now(&self) -> Duration {
@@ -351,6 +360,17 @@ mod tests {
         let (one, other) = (Environment::system(), Environment::system());
         let first = one.next_call();
         assert!(other.next_call() > first);
+    }
+
+    #[test]
+    fn environments_that_differ_in_the_clock_share_call_numbers_and_randomness() {
+        let one = Environment::seeded(1, Arc::new(ManualClock::new()));
+        let clock = ManualClock::new();
+        let other = one.with_clock(Arc::new(clock.clone()));
+        clock.advance(SECOND);
+        assert_eq!((one.now(), other.now()), (Duration::ZERO, SECOND));
+        assert_eq!((one.next_call(), other.next_call()), (0, 1));
+        assert_ne!(one.random_bytes::<16>(), other.random_bytes::<16>());
     }
 
     #[test]

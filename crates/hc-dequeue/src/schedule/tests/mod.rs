@@ -3,18 +3,13 @@
 mod once;
 mod policy;
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chrono::DateTime;
 use conformance::stores::TestStore;
 use microqueue::Listed;
 use microqueue::keyspace::codec::{Codec, MessagePack};
-use microqueue::keyspace::env::{BoxFuture, Clock};
-use microqueue::keyspace::{
-    Database, Environment, Isolation, RangeQuery, RunOptions, Runner, Store, read_all,
-};
-use parking_lot::Mutex;
+use microqueue::keyspace::{Database, Isolation, RangeQuery, RunOptions, Runner, Store, read_all};
 
 use super::fire::{Fired, fire_due};
 use super::*;
@@ -22,24 +17,7 @@ use crate::error::{Error, Result};
 use crate::queue::HighContentionQueue;
 use crate::record::Record;
 use crate::settings::Settings;
-
-/// A wall clock that is set by hand. Other time is the system's.
-#[derive(Clone)]
-struct Wall(Arc<Mutex<SystemTime>>);
-
-impl Clock for Wall {
-    fn now(&self) -> Duration {
-        Environment::system().now()
-    }
-
-    fn wall(&self) -> SystemTime {
-        *self.0.lock()
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
-        Environment::system().sleep(duration)
-    }
-}
+use crate::testing::ManualWall;
 
 fn utc(text: &str) -> SystemTime {
     let millis = DateTime::parse_from_rfc3339(text)
@@ -54,7 +32,7 @@ const NOON: &str = "2026-11-22T12:00:00Z";
 type Queue = HighContentionQueue<String>;
 
 struct World<D: Database> {
-    wall: Wall,
+    wall: ManualWall,
     runner: Runner<D>,
     queue: Queue,
 }
@@ -68,30 +46,28 @@ impl World<Store> {
 
 impl<D: Database> World<D> {
     async fn on(store: &TestStore, db: D, wall: &str) -> Self {
-        let wall = Wall(Arc::new(Mutex::new(utc(wall))));
-        // Two that were alike would take each other's transactions for their own.
-        let seed = u64::from_le_bytes(Environment::system().random_bytes());
-        let env = Environment::seeded(seed, Arc::new(wall.clone()));
+        let manual = ManualWall::new();
+        manual.set(utc(wall));
         let options = RunOptions::default()
             .ledger_subspace(store.root.subspace(&"ledgers"))
-            .environment(env);
+            .environment(manual.environment());
         let runner = Runner::with_options(db, options);
         let root = store.root.subspace(&"queue");
         let queue = Queue::open(&runner, root, Settings::default()).await;
         let queue = queue.unwrap();
         Self {
-            wall,
+            wall: manual,
             runner,
             queue,
         }
     }
 
     fn set(&self, wall: &str) {
-        *self.wall.0.lock() = utc(wall);
+        self.wall.set(utc(wall));
     }
 
     fn pass(&self, time: Duration) {
-        *self.wall.0.lock() += time;
+        self.wall.advance(time);
     }
 
     async fn schedule(&self, name: &str, schedule: &Schedule) -> Scheduled {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use conformance::stores::TestStore;
 use microqueue::keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use microqueue::keyspace::{Code, Database, Environment, OwnedTransaction, Store};
-use parking_lot::Mutex;
 
 use super::*;
 
@@ -41,7 +40,7 @@ async fn faulty(
     faults: Faults,
 ) -> (World<Chaos<Store>>, World<Store>) {
     let store = store.fresh();
-    let env = Environment::seeded(seed, Arc::new(Wall(Arc::new(Mutex::new(utc(NOON))))));
+    let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
     let chaos = Chaos::new(store.db.clone(), env, faults);
     let world = World::on(&store, chaos, "2026-11-22T11:59:30Z").await;
     let quiet = World::on(&store, store.db.clone(), "2026-11-22T11:59:30Z").await;

@@ -1,0 +1,92 @@
+//! Calling an application's handler, and what its outcome means for the item.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use microqueue::keyspace::error::panic_message;
+use microqueue::keyspace::{Database, Environment, Runner};
+use tracing::Instrument;
+
+use crate::delivery::Delivery;
+use crate::give_back::GiveBack;
+use crate::metrics::HandlerMetrics;
+use crate::options::Backoff;
+use crate::outcome::Outcome;
+use crate::queue::HighContentionQueue;
+
+/// A handler of a queue's items, with what its calls need.
+pub(crate) struct Handler<F> {
+    handle: F,
+    backoff: Backoff,
+    env: Environment,
+    metrics: HandlerMetrics,
+}
+
+impl<F> Handler<F> {
+    pub(crate) fn new<T, C, D: Database>(
+        queue: &HighContentionQueue<T, C>,
+        runner: &Runner<D>,
+        backoff: Backoff,
+        handle: F,
+    ) -> Self {
+        Self {
+            handle,
+            backoff,
+            env: runner.environment().clone(),
+            metrics: HandlerMetrics::new(&queue.keys.queue.to_string()),
+        }
+    }
+
+    /// Calls the handler. `None`: its future was dropped, since the item was cancelled or the delivery lost.
+    /// A panic is a retry.
+    pub(crate) async fn handle<T, Fut, R>(&self, delivery: &Arc<Delivery<T>>) -> Option<Outcome>
+    where
+        F: Fn(Arc<Delivery<T>>) -> Fut,
+        Fut: Future<Output = R>,
+        R: Into<Outcome>,
+    {
+        // The call itself may panic as well as its future.
+        let handle = async { (self.handle)(delivery.clone()).await };
+        let handle = handle.instrument(delivery.handler_span());
+        let began = self.env.now();
+        let handled = tokio::select! {
+            handled = AssertUnwindSafe(handle).catch_unwind() => Some(handled),
+            () = delivery.cancelled() => {
+                let id = delivery.id();
+                tracing::warn!(?id, "a handler was dropped: its item was cancelled, or its delivery is lost");
+                None
+            }
+        };
+        let panicked =
+            |panic: Box<_>| Outcome::retry(format!("it panicked: {}", panic_message(&*panic)));
+        let outcome = handled.map(|handled| handled.map_or_else(panicked, Into::into));
+        let took = self.env.now().saturating_sub(began);
+        self.metrics.record(took, outcome.as_ref());
+        outcome
+    }
+
+    /// Returns what becomes of an item for which the handler has returned an outcome, and why.
+    pub(crate) fn resolution<T>(
+        &self,
+        delivery: &Delivery<T>,
+        outcome: Outcome,
+    ) -> (GiveBack, Option<String>) {
+        let id = delivery.id();
+        match outcome {
+            Outcome::Done => (delivery.completed(), None),
+            Outcome::Snooze(delay) => (GiveBack::Returned(delivery.after(delay)), None),
+            Outcome::Retry { after, reason } => {
+                let failures = u32::try_from(delivery.attempt()).unwrap_or(u32::MAX);
+                let delay = after.unwrap_or_else(|| self.backoff.after(failures, &self.env));
+                tracing::warn!(?id, reason, ?delay, "a handler failed");
+                (GiveBack::Failed(delivery.after(delay)), Some(reason))
+            }
+            Outcome::Discard { reason } => {
+                tracing::warn!(?id, reason, "a handler has discarded an item");
+                (GiveBack::Rejected, Some(reason))
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What was enqueued.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{
+    self, Bytes, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
+};
+use microqueue::{ItemId, Listed};
+
+use crate::clear::is_of;
+use crate::error::Result;
+use crate::keys::Records;
+use crate::queue::HighContentionQueue;
+use crate::record::Record;
+use crate::wall::unix_time;
+
+/// An item that is queued or delayed, as a test compares it with what it expects.
+///
+/// ```
+/// use hc_dequeue::testing::EnqueuedItem;
+///
+/// let expected = EnqueuedItem::new("a reminder".to_owned()).dedupe("order 7");
+/// assert_eq!(expected.ready, None);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EnqueuedItem<T> {
+    /// What was enqueued.
+    pub value: T,
+    /// Until when the item is delayed, in whole milliseconds. `None`: it is queued.
+    pub ready: Option<SystemTime>,
+    /// Its dedupe id. `None`: it was enqueued without one.
+    pub dedupe: Option<Bytes>,
+}
+
+impl<T> EnqueuedItem<T> {
+    /// Begins with an item that is queued and has no dedupe id.
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        Self {
+            value,
+            ready: None,
+            dedupe: None,
+        }
+    }
+
+    /// Sets until when the item is delayed.
+    #[must_use]
+    pub fn ready(mut self, time: SystemTime) -> Self {
+        self.ready = Some(time);
+        self
+    }
+
+    /// Sets the dedupe id.
+    #[must_use]
+    pub fn dedupe(mut self, id: impl Into<Bytes>) -> Self {
+        self.dedupe = Some(id.into());
+        self
+    }
+}
+
+/// A version of the store, and what was enqueued after it: what an application's function has enqueued if it is
+/// made before the function is called.
+///
+/// What it shows is what is queued or delayed by then: look before the items are [drained](super::drain). An item
+/// that was enqueued before is not shown, even if it has come back since, or a dedupe id has given it another
+/// value.
+///
+/// It shows what was committed. A transaction that is still open cannot list what it has staged, since the commit
+/// gives items their places: to test a function that takes a transaction, call it in [`Runner::run`].
+pub struct EnqueuedSince<'a, T, C, D: Database> {
+    runner: &'a Runner<D>,
+    queue: &'a HighContentionQueue<T, C>,
+    version: i64,
+}
+
+impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
+    /// Begins with what is enqueued from now on.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn now(runner: &'a Runner<D>, queue: &'a HighContentionQueue<T, C>) -> Result<Self> {
+        let read = |tr: Tx<_>| async move { tr.read_version().await };
+        let version = runner.run(read).await?;
+        Ok(Self {
+            runner,
+            queue,
+            version,
+        })
+    }
+
+    /// Returns what was enqueued since: first what is queued, in the order of the queue, then what is delayed, in
+    /// the order of the times.
+    ///
+    /// Reads it in one transaction: in a test, an item should not be one of very many.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if an item does not decode, and those of
+    /// [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn items(&self) -> Result<Vec<EnqueuedItem<T>>> {
+        let (queue, version) = (self.queue, self.version);
+        let read = |tr: Tx<_>| async move { read_since(&tr, queue, version).await };
+        self.runner.run(read).await
+    }
+
+    /// Returns the values of the [`items`](Self::items).
+    ///
+    /// # Errors
+    /// As [`items`](Self::items).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn values(&self) -> Result<Vec<T>> {
+        let items = self.items().await?.into_iter();
+        Ok(items.map(|item| item.value).collect())
+    }
+}
+
+impl<T, C, D: Database> fmt::Debug for EnqueuedSince<'_, T, C, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnqueuedSince")
+            .field("queue", self.queue)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns all that is queued, in the order of the queue, and then all that is delayed, in the order of the times.
+///
+/// Reads it in one transaction, as [`EnqueuedSince::items`] does.
+///
+/// # Errors
+/// As [`EnqueuedSince::items`].
+///
+/// # Cancel safety
+/// Reads only.
+pub async fn enqueued<T, C, D>(
+    runner: &Runner<D>,
+    queue: &HighContentionQueue<T, C>,
+) -> Result<Vec<EnqueuedItem<T>>>
+where
+    T: Send + Sync,
+    C: Codec<T>,
+    D: Database,
+{
+    let version = BEFORE_ALL;
+    let all = EnqueuedSince {
+        runner,
+        queue,
+        version,
+    };
+    all.items().await
+}
+
+/// A version before that of any commit.
+const BEFORE_ALL: i64 = i64::MIN;
+
+/// Reads what is queued or delayed and was enqueued after a version.
+async fn read_since<T, C: Codec<T>>(
+    tr: &impl Transaction,
+    queue: &HighContentionQueue<T, C>,
+    version: i64,
+) -> Result<Vec<EnqueuedItem<T>>> {
+    let keys = &queue.keys;
+    let mut items = Vec::new();
+    let mut push = |part: &Records, ready: Option<u64>, id: ItemId, record: Record| {
+        if is_of(&id, version) {
+            return Ok(());
+        }
+        let dedupe = Some(record.dedupe.clone()).filter(|dedupe| !dedupe.is_empty());
+        let value = Ok(record);
+        let listed = queue.parse_listed(part, Listed { id, value });
+        items.push(EnqueuedItem {
+            value: listed.value.map_err(keyspace::Error::from)?,
+            ready: ready.map(unix_time),
+            dedupe,
+        });
+        Ok::<_, crate::error::Error>(())
+    };
+    for Listed { id, value } in keys.items.items(tr, None, usize::MAX).await? {
+        push(&keys.items, None, id, value.map_err(keyspace::Error::from)?)?;
+    }
+    let (begin, end) = keys.part("t");
+    let delayed = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
+    for row in &delayed {
+        let ready = keys.parse_ready(row)?;
+        let part = keys.delayed(ready);
+        let item = part.decode(row)?;
+        push(&part, Some(ready), item.id, item.value)?;
+    }
+    Ok(items)
+}

@@ -1,0 +1,66 @@
+//! A test kit for applications: their handlers and enqueues on a real queue, in a store in memory or any other,
+//! with a wall clock that a test sets.
+//!
+//! - [`drain`] handles what is queued or due, one item after the other, until there is nothing left.
+//!   [`drain_process`] does the same with a handler for [`process`](crate::HighContentionQueue::process).
+//! - [`ManualWall`] is a wall clock that moves only when told to, so that a test need not wait for delays,
+//!   retries and schedules.
+//! - [`EnqueuedSince`] shows what was enqueued since it was made; [`enqueued`] shows everything that is queued
+//!   or delayed.
+//!
+//! Nothing here is a mock: items are granted to a session, held, acknowledged and given back as in production.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use hc_dequeue::keyspace::{self, RunOptions, Runner, Subspace, Transaction};
+//! use hc_dequeue::testing::{Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, enqueued};
+//! use hc_dequeue::{Delivery, Enqueue, HighContentionQueue, Outcome, Result, Settings};
+//!
+//! const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+//!
+//! /// What is tested: signing up sends one mail at once, and one on the next day.
+//! async fn sign_up(tr: &impl Transaction, mail: &HighContentionQueue<String>) -> Result<()> {
+//!     mail.enqueue(tr, &"welcome".to_owned()).await?;
+//!     let tomorrow = Enqueue::new().after(DAY).dedupe("tips of ada");
+//!     let _ = mail.enqueue_with(tr, &"tips".to_owned(), &tomorrow).await?;
+//!     Ok(())
+//! }
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let wall = ManualWall::new();
+//! let options = RunOptions::default().environment(wall.environment());
+//! let runner = Runner::with_options(keyspace::open("memory:")?, options);
+//! let subspace = Subspace::from("mail");
+//! let mail = &HighContentionQueue::<String>::open(&runner, subspace, Settings::new()).await?;
+//!
+//! let new = EnqueuedSince::now(&runner, mail).await?;
+//! runner.run(|tr| async move { sign_up(&tr, mail).await }).await?;
+//! assert_eq!(
+//!     new.items().await?,
+//!     [
+//!         EnqueuedItem::new("welcome".to_owned()),
+//!         EnqueuedItem::new("tips".to_owned())
+//!             .ready(wall.time() + DAY)
+//!             .dedupe("tips of ada"),
+//!     ]
+//! );
+//!
+//! let send = async |_| Outcome::Done;
+//! let one = Drained { completed: 1, ..Drained::default() };
+//! assert_eq!(drain(&runner, mail, send).await?, one);
+//! wall.advance(DAY);
+//! assert_eq!(drain(&runner, mail, send).await?, one);
+//! assert_eq!(enqueued(&runner, mail).await?, []);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+mod clock;
+mod drain;
+mod enqueued;
+
+pub use self::clock::ManualWall;
+pub use self::drain::{Drained, drain, drain_process};
+pub use self::enqueued::{EnqueuedItem, EnqueuedSince, enqueued};
