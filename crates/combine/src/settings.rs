@@ -172,6 +172,10 @@ impl fmt::Display for SettingsRecord {
 impl StoredSettings for SettingsRecord {
     const RECIPE: &'static str = "combine";
 
+    fn codecs(&self) -> Vec<&str> {
+        self.codecs.iter().map(String::as_str).collect()
+    }
+
     fn write(&self, record: &mut Vec<u8>) {
         record.extend_from_slice(&GENERATION.to_be_bytes());
         self.settings.write(record);

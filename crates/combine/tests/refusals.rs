@@ -327,7 +327,7 @@ async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) 
         &store.root.subspace(&"jobs"),
         store.root.subspace(&"counts"),
     );
-    let register = |tr| async move { ids.register(&tr, jobs, "hc-dequeue").await };
+    let register = |tr| async move { ids.register(&tr, jobs, "hc-dequeue", &[]).await };
     runner.run(register).await.unwrap();
     let options = || OpenOptions::new().ids(ids.clone());
     for inside in [jobs.clone(), jobs.subspace(&"u"), store.root.clone()] {

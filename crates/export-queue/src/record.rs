@@ -44,6 +44,10 @@ impl fmt::Display for SettingsRecord {
 impl StoredSettings for SettingsRecord {
     const RECIPE: &'static str = "export-queue";
 
+    fn codecs(&self) -> Vec<&str> {
+        self.codecs.iter().map(String::as_str).collect()
+    }
+
     fn write(&self, record: &mut Vec<u8>) {
         self.settings.write(record);
         for text in self.codecs.iter().chain(&self.subscriptions) {

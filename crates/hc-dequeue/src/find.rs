@@ -114,6 +114,12 @@ impl Spot {
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Returns the reference to the item of this id in this queue, as [listings](Self::items) have ids.
+    #[must_use]
+    pub fn item_ref(&self, id: ItemId) -> ItemRef {
+        ItemRef::new(&self.keys, id)
+    }
+
     /// Returns where an item is and what it has cost so far. `None`: it is done and not
     /// [kept](crate::Settings::keep_done), or never was.
     ///

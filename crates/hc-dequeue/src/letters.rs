@@ -6,6 +6,7 @@ use microqueue::{ItemId, Listed};
 
 use crate::done::end;
 use crate::error::Result;
+use crate::item_ref::ItemRef;
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
 use crate::record::{End, Failure, Record};
@@ -15,7 +16,7 @@ use crate::record::{End, Failure, Record};
 #[non_exhaustive]
 pub struct DeadLetter<T> {
     /// The item.
-    pub id: ItemId,
+    pub item: ItemRef,
     /// What was enqueued, or why it does not decode.
     pub value: Result<T, Undecodable>,
     /// How often it failed. Zero, as the other numbers, if nothing of its record can be read.
@@ -51,7 +52,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             let none = Record::default();
             let record = listed.value.as_ref().unwrap_or(&none);
             DeadLetter {
-                id: listed.id,
+                item: ItemRef::new(&self.keys, listed.id),
                 attempts: record.attempts,
                 deaths: record.deaths,
                 deliveries: record.deliveries,
@@ -69,13 +70,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads the dead letter.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if it is of no known format. Its payload is
-    /// not decoded.
+    /// [`Error::ForeignRef`](crate::Error::ForeignRef); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if it
+    /// is of no known format. Its payload is not decoded.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
-    pub async fn redrive(&self, tr: &impl Transaction, id: &ItemId) -> Result<bool> {
-        let keys = &self.keys;
+    pub async fn redrive(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
+        let (keys, id) = (&self.keys, &item.id_in(&self.keys)?);
         let Some(mut record) = keys.dead.get(tr, id).await? else {
             return Ok(false);
         };
@@ -98,8 +99,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
-    pub async fn purge(&self, tr: &impl Transaction, id: &ItemId) -> Result<bool> {
-        let keys = &self.keys;
+    pub async fn purge(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
+        let (keys, id) = (&self.keys, &item.id_in(&self.keys)?);
         let Some(record) = keys.dead.get(tr, id).await? else {
             return Ok(false);
         };

@@ -204,6 +204,10 @@ impl fmt::Display for SettingsRecord {
 impl StoredSettings for SettingsRecord {
     const RECIPE: &'static str = "hc-dequeue";
 
+    fn codecs(&self) -> Vec<&str> {
+        vec![&self.codec]
+    }
+
     /// Settings change; what is encoded stays.
     fn agrees_with(&self, stored: &Self) -> bool {
         self.codec == stored.codec

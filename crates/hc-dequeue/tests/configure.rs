@@ -15,6 +15,7 @@ use keyspace::{Isolation, Transaction};
 
 conformance::on_every_store!(
     an_opening_keeps_the_settings_that_are_there,
+    an_opening_registers_the_queue,
     settings_that_no_session_can_follow_are_refused,
     sessions_follow_and_say_so,
     a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_knows,
@@ -64,6 +65,32 @@ async fn an_opening_keeps_the_settings_that_are_there(store: TestStore) {
     // A session of a handle that was opened with the settings of before.
     let _consumer = world.consumer().await;
     world.until_promised(LONG).await;
+}
+
+async fn an_opening_registers_the_queue(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let subspace = world.queue.subspace();
+    let find = |tr| async move {
+        // After the prefix that comes right before it.
+        let before =
+            keyspace::Subspace::from_bytes(&subspace.bytes()[..subspace.bytes().len() - 1]);
+        keyspace::Ids::default()
+            .recipes(&tr, Some(&before), 1)
+            .await
+    };
+    let found = world.runner.run(find).await.unwrap();
+    assert_eq!(
+        (&found[0].subspace, &*found[0].name),
+        (subspace, "hc-dequeue")
+    );
+    assert_eq!(found[0].codecs, ["MessagePack"]);
+    let nested = subspace.subspace(&"nested");
+    let refused = hc_dequeue::HighContentionQueue::<u64>::open(&world.runner, nested, settings());
+    let refused = refused.await.unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::Keyspace(keyspace::Error::Overlap { .. })
+    ));
 }
 
 async fn settings_that_no_session_can_follow_are_refused(store: TestStore) {

@@ -39,8 +39,8 @@ impl World {
     }
 
     async fn purge(&self, item: &ItemRef) -> bool {
-        let (queue, id) = (&self.queue, &item.id());
-        let purge = |tr| async move { queue.purge(&tr, id).await };
+        let queue = &self.queue;
+        let purge = |tr| async move { queue.purge(&tr, item).await };
         self.runner.run(purge).await.unwrap()
     }
 }

@@ -90,7 +90,7 @@ async fn what_comes_back_comes_first(store: TestStore) {
     let queue = &world.queue;
     let redrive = |tr| async move {
         let dead = queue.dead_letters(&tr, None, 1).await?;
-        queue.redrive(&tr, &dead[0].id).await
+        queue.redrive(&tr, &dead[0].item).await
     };
     assert!(world.runner.run(redrive).await.unwrap());
     let stats = world.stats().await;

@@ -104,13 +104,12 @@ async fn a_reference_finds_its_item_wherever_it_goes(store: TestStore) {
     );
     assert_eq!(status.failure.unwrap().reason, "no use");
 
-    let queue = &world.queue;
-    let id = &item.id();
-    let redrive = |tr| async move { queue.redrive(&tr, id).await };
+    let (queue, item) = (&world.queue, &item);
+    let redrive = |tr| async move { queue.redrive(&tr, item).await };
     assert!(world.runner.run(redrive).await.unwrap());
     let delivery = next().await;
     world.ack(&delivery).await.unwrap();
-    assert_eq!(world.status(&item).await, None);
+    assert_eq!(world.status(item).await, None);
     assert_eq!(world.count("o").await, 0);
     world.check().await;
 }
@@ -125,6 +124,9 @@ async fn a_reference_to_an_item_of_another_queue_is_refused(store: TestStore) {
     assert!(matches!(refused, Err(Error::ForeignRef { .. })));
     let cancel = |tr| async move { queue.cancel(&tr, item).await };
     let refused = world.runner.run(cancel).await;
+    assert!(matches!(refused, Err(Error::ForeignRef { .. })));
+    let redrive = |tr| async move { queue.redrive(&tr, item).await };
+    let refused = world.runner.run(redrive).await;
     assert!(matches!(refused, Err(Error::ForeignRef { .. })));
     assert_eq!(other.place(item).await, Some(Place::Queued));
 }

@@ -62,7 +62,10 @@ where
         Ok::<_, Error>((items, queue.dead_letters(&tr, None, 10).await?))
     };
     let (items, letters) = world.runner.run(list).await?;
-    let listed = |DeadLetter { id, value, .. }| Listed { id, value };
+    let listed = |DeadLetter { item, value, .. }| Listed {
+        id: item.id(),
+        value,
+    };
     Ok((items, letters.into_iter().map(listed).collect()))
 }
 

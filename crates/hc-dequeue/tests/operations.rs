@@ -171,16 +171,16 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
     assert_eq!([&dead[0].value, &dead[1].value], [&Ok(1), &Ok(2)]);
     assert_eq!(world.stats().await.dead, 2);
 
-    let id = &dead[0].id;
-    let redrive = |tr| async move { queue.redrive(&tr, id).await };
+    let item = &dead[0].item;
+    let redrive = |tr| async move { queue.redrive(&tr, item).await };
     assert!(runner.run(redrive).await.unwrap());
     assert!(!runner.run(redrive).await.unwrap());
     let again = consumer.dequeue().await.unwrap().unwrap();
-    assert_eq!((again.id(), again.attempt()), (*id, 1));
+    assert_eq!((again.item_ref(), again.attempt()), (*item, 1));
     world.ack(&again).await.unwrap();
 
-    let id = &dead[1].id;
-    let purge = |tr| async move { queue.purge(&tr, id).await };
+    let item = &dead[1].item;
+    let purge = |tr| async move { queue.purge(&tr, item).await };
     assert!(runner.run(purge).await.unwrap());
     assert!(!runner.run(purge).await.unwrap());
     assert!(runner.run(letters).await.unwrap().is_empty());
@@ -264,7 +264,7 @@ async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
     let queue = &world.queue;
     let redrive = |tr| async move {
         let letters = queue.dead_letters(&tr, None, 1).await?;
-        queue.redrive(&tr, &letters[0].id).await
+        queue.redrive(&tr, &letters[0].item).await
     };
     assert!(world.runner.run(redrive).await.unwrap());
     let delivery = consumer.dequeue().await.unwrap().unwrap();
@@ -279,13 +279,13 @@ async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
     let once = Enqueue::new().dedupe("once");
     let _ = world.enqueue_with(1, &once).await.unwrap();
     let delivery = consumer.dequeue().await.unwrap().unwrap();
-    let id = &delivery.id();
+    let item = &delivery.item_ref();
     delivery.reject("no good").await.unwrap();
     let repeated = world.enqueue_with(1, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
 
     let queue = &world.queue;
-    let purge = |tr| async move { queue.purge(&tr, id).await };
+    let purge = |tr| async move { queue.purge(&tr, item).await };
     assert!(world.runner.run(purge).await.unwrap());
     assert_eq!(world.count("k").await, 0);
     let again = world.enqueue_with(1, &once).await.unwrap();

@@ -137,7 +137,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     next().await.reject("no good").await.unwrap();
     let redrive = |tr| async move {
         let dead = queue.dead_letters(&tr, None, 1).await?;
-        queue.redrive(&tr, &dead[0].id).await
+        queue.redrive(&tr, &dead[0].item).await
     };
     assert!(runner.run(redrive).await.unwrap());
     let delivery = next().await;

@@ -128,8 +128,8 @@ async fn a_context_stays_with_its_item(store: TestStore) {
     check(&delivery, 2);
     delivery.reject("no good").await.unwrap();
 
-    let (queue, id) = (&world.queue, delivery.id());
-    let redrive = |tr| async move { queue.redrive(&tr, &id).await };
+    let (queue, item) = (&world.queue, delivery.item_ref());
+    let redrive = |tr| async move { queue.redrive(&tr, &item).await };
     assert!(world.runner.run(redrive).await.unwrap());
     let delivery = next(&consumer).await;
     check(&delivery, 1);

@@ -94,7 +94,7 @@ async fn redrive_all(world: &World) {
     let queue = &world.queue;
     let redrive = |tr| async move {
         for letter in queue.dead_letters(&tr, None, ITEMS.len()).await? {
-            assert!(queue.redrive(&tr, &letter.id).await?);
+            assert!(queue.redrive(&tr, &letter.item).await?);
         }
         Ok::<_, Error>(())
     };

@@ -29,11 +29,11 @@ use crate::transaction::{Database, Isolation, Transaction};
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions<C = MessagePack> {
     codec: C,
-    ids: Option<Ids>,
+    ids: Ids,
 }
 
 impl OpenOptions {
-    /// Begins with [`MessagePack`] and without a registry.
+    /// Begins with [`MessagePack`] and the [default registry](Ids::default).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -50,16 +50,15 @@ impl<C> OpenOptions<C> {
         }
     }
 
-    /// Takes the subspace in a registry of ids, in the transaction that opens the recipe.
-    /// [`Error::Overlap`](crate::Error::Overlap) if another recipe has it, a part of it, or a subspace
-    /// around it.
+    /// Registers the subspace in another registry of ids than the [default](Ids::default), in which tools look for
+    /// recipes.
     #[must_use]
     pub fn ids(mut self, ids: Ids) -> Self {
-        self.ids = Some(ids);
+        self.ids = ids;
         self
     }
 
-    /// Registers the subspace for a recipe of this name, if the options name a registry.
+    /// Registers the subspace for a recipe of this name, with these codecs.
     ///
     /// # Conflicts
     /// As [`Ids::register`].
@@ -74,11 +73,9 @@ impl<C> OpenOptions<C> {
         tr: &impl Transaction,
         subspace: &Subspace,
         recipe: &str,
+        codecs: &[&str],
     ) -> Result<()> {
-        match &self.ids {
-            Some(ids) => ids.register(tr, subspace, recipe).await,
-            None => Ok(()),
-        }
+        self.ids.register(tr, subspace, recipe, codecs).await
     }
 
     /// Opens a recipe in one transaction: [registers](Self::register) its subspace, and stores the
@@ -108,7 +105,8 @@ impl<C> OpenOptions<C> {
         E: RunError<Kind> + From<Box<SettingsDiffer<S>>>,
     {
         let open = |tr: Tx<D::Transaction>| async move {
-            self.register(&tr, subspace, S::RECIPE).await?;
+            self.register(&tr, subspace, S::RECIPE, &settings.codecs())
+                .await?;
             let agreed = agree(&tr, subspace, key, settings).await?;
             agreed.map_err(|differ| Box::new(differ).into())
         };
@@ -130,6 +128,9 @@ const FORMAT: u8 = 1;
 pub trait StoredSettings: Sized + Send + Sync {
     /// The name of the recipe, as a registry of ids records it.
     const RECIPE: &'static str;
+
+    /// Returns the names of the recipe's codecs, as a registry of ids records them.
+    fn codecs(&self) -> Vec<&str>;
 
     /// Appends the fields that come after the format number.
     fn write(&self, record: &mut Vec<u8>);

@@ -9,6 +9,7 @@ use keyspace::{Code, Database, Environment, Error, OwnedTransaction, Result, Sub
 conformance::on_every_store!(
     what_overlaps_is_refused_and_nothing_else,
     what_is_unregistered_can_be_registered_for_another_recipe,
+    what_is_registered_is_listed_page_by_page,
     of_two_that_overlap_and_are_registered_at_the_same_time_one_fails,
 );
 
@@ -19,7 +20,7 @@ fn ids(store: &TestStore) -> Ids {
 async fn register(store: &TestStore, ids: &Ids, subspace: &Subspace, recipe: &str) -> Result<()> {
     let runner = store.runner();
     runner
-        .run(|tr| async move { ids.register(&tr, subspace, recipe).await })
+        .run(|tr| async move { ids.register(&tr, subspace, recipe, &[]).await })
         .await
 }
 
@@ -80,6 +81,34 @@ async fn what_is_unregistered_can_be_registered_for_another_recipe(store: TestSt
     register(&store, ids, subspace, "other").await.unwrap();
 }
 
+async fn what_is_registered_is_listed_page_by_page(store: TestStore) {
+    let ids = &ids(&store);
+    let recipes = ["a", "b", "c"].map(|name| (Subspace::from_bytes(name), name));
+    // The last one with other codecs.
+    for codecs in [&["Raw"][..], &["JSON", "Raw"]] {
+        for (subspace, name) in &recipes {
+            let register = |tr| async move { ids.register(&tr, subspace, name, codecs).await };
+            store.runner().run(register).await.unwrap();
+        }
+    }
+    let mut listed = Vec::<(Subspace, String, Vec<String>)>::new();
+    loop {
+        let after = listed.last().map(|(subspace, ..)| subspace);
+        let page = |tr| async move { ids.recipes(&tr, after, 2).await };
+        let page = store.runner().run(page).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        listed.extend(
+            page.into_iter()
+                .map(|recipe| (recipe.subspace, recipe.name, recipe.codecs)),
+        );
+    }
+    let codecs = ["JSON", "Raw"].map(str::to_owned).to_vec();
+    let expected = recipes.map(|(subspace, name)| (subspace, name.to_owned(), codecs.clone()));
+    assert_eq!(listed, expected);
+}
+
 async fn of_two_that_overlap_and_are_registered_at_the_same_time_one_fails(store: TestStore) {
     for [one, other] in [["a", "a"], ["a", "ab"], ["ab", "a"]] {
         let store = store.fresh();
@@ -87,7 +116,7 @@ async fn of_two_that_overlap_and_are_registered_at_the_same_time_one_fails(store
         let mut transactions = [store.db.begin().unwrap(), store.db.begin().unwrap()];
         for (tr, name) in transactions.iter().zip([one, other]) {
             let subspace = Subspace::from_bytes(name);
-            ids.register(tr, &subspace, name).await.unwrap();
+            ids.register(tr, &subspace, name, &[]).await.unwrap();
         }
         let [first, second] = &mut transactions;
         first.commit().await.unwrap();

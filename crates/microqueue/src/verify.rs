@@ -129,7 +129,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         runner
             .run(|tr| async move {
                 options
-                    .register(&tr, handle.subspace(), "microqueue")
+                    .register(&tr, handle.subspace(), "microqueue", &[C::NAME])
                     .await?;
                 handle.verify_order(&tr).await
             })

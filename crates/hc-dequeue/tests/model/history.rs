@@ -410,7 +410,7 @@ impl Player {
             let queue = &self.queue;
             let redrive = |tr| async move {
                 for letter in queue.dead_letters(&tr, None, 100).await? {
-                    queue.redrive(&tr, &letter.id).await?;
+                    queue.redrive(&tr, &letter.item).await?;
                 }
                 Ok::<_, Error>(())
             };
