@@ -1,17 +1,20 @@
-//! Eight processes of thirty-two consumers each on one cluster, killed at random and started again.
-//! Every item whose enqueue was acknowledged takes effect exactly once, and no other more than once.
+//! Eight processes of thirty-two consumers each on one cluster, killed at random and started again, while items
+//! fail, are snoozed and are cancelled, a schedule fires, and the settings change. Every item whose enqueue was
+//! acknowledged takes effect exactly once: it is completed or cancelled. No other does more than once, and the
+//! schedule's items are one for each second.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use conformance::process::{Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
 use conformance::{scale, stores};
 use hc_dequeue::{
-    Backoff, Delivery, Error, HighContentionQueue, Result, Settings, Worker, WorkerOptions,
+    Backoff, Cancelled, Delivery, Error, HighContentionQueue, Missed, Outcome, Result, Schedule,
+    Scheduled, Settings, Worker, WorkerOptions,
 };
 use keyspace::{
     Environment, Isolation, MutationOp, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
@@ -30,29 +33,61 @@ const BACKLOG: u64 = 300;
 type Queue = HighContentionQueue<String>;
 
 async fn open(runner: &Runner<Store>) -> Result<Queue> {
-    let settings = Settings::new()
-        .lease(Duration::from_secs(1))
-        .max_attempts(1_000);
-    Queue::open(runner, Subspace::from("jobs"), settings).await
+    Queue::open(runner, Subspace::from("jobs"), settings(1_000)).await
 }
+
+fn settings(lease_millis: u64) -> Settings {
+    Settings::new()
+        .lease(Duration::from_millis(lease_millis))
+        .max_attempts(1_000)
+        .max_deaths(1_000)
+}
+
+/// What the items of the schedule carry.
+const SCHEDULED: &str = "scheduled";
 
 /// Where each item's effects are counted, in the transactions that acknowledge.
 fn effects() -> Subspace {
     Subspace::from("effects")
 }
 
-/// Handles items: each has its effect in the transaction that acknowledges it.
+/// Stages the effect of an item.
+fn take_effect(tr: &impl Transaction, item: &str) {
+    let effect = effects().pack(&item);
+    tr.atomic(MutationOp::Add, &effect, &1_u64.to_le_bytes());
+}
+
+/// Returns under which name an item takes effect: one of the schedule by the second for which it was enqueued.
+fn name_of(delivery: &Delivery<String>) -> String {
+    match &**delivery.value() {
+        SCHEDULED => {
+            let time = delivery.enqueued().duration_since(SystemTime::UNIX_EPOCH);
+            format!("{SCHEDULED} {}", time.unwrap().as_millis())
+        }
+        item => item.to_owned(),
+    }
+}
+
+/// Handles items: each has its effect in the transaction that acknowledges it. Some fail once before, and some
+/// are snoozed.
 async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>> {
     let store = runner.clone();
     let handler = move |delivery: Arc<Delivery<String>>| {
         let store = store.clone();
         async move {
-            let delivery = &delivery;
+            let soon = Duration::from_millis(5);
+            match delivery.value().as_bytes().last() {
+                Some(b'3') if delivery.attempt() == 1 => {
+                    return Ok(Outcome::retry_after(soon, "not yet"));
+                }
+                Some(b'4') if delivery.deliveries() == 1 => return Ok(Outcome::snooze(soon)),
+                _ => {}
+            }
+            let (delivery, name) = (&delivery, &name_of(&delivery));
             let acknowledge = store.run(|tr| async move {
                 delivery.ack(&tr).await?;
-                let effect = effects().pack(delivery.value());
-                tr.atomic(MutationOp::Add, &effect, &1_u64.to_le_bytes());
-                Ok::<_, Error>(())
+                take_effect(&tr, name);
+                Ok::<_, Error>(Outcome::Done)
             });
             acknowledge.await
         }
@@ -80,11 +115,22 @@ async fn work(role: &str) -> Result<()> {
             .map(|item| format!("{name}-{number}-{item}"))
             .collect();
         let batch = &items;
-        let enqueue = |tr| async move { queue.enqueue_all(&tr, batch).await.map(drop) };
-        runner.run(enqueue).await?;
+        let enqueue = |tr| async move { queue.enqueue_all(&tr, batch).await };
+        let (staged, commit) = runner.run_committed(enqueue).await?;
         for item in &items {
             acknowledge(item);
         }
+        let last = &staged[9].at(commit.versionstamp.unwrap());
+        let name = &items[9];
+        let cancel = |tr| async move {
+            match queue.cancel(&tr, last).await? {
+                Cancelled::Removed | Cancelled::Requested => take_effect(&tr, name),
+                // It was faster.
+                _ => {}
+            }
+            Ok::<_, Error>(())
+        };
+        runner.run(cancel).await?;
     }
     Ok(())
 }
@@ -119,6 +165,12 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
     let url = server.url();
     let (mut names, store) = (0.., url.clone());
     let role = move |_| format!("{} {store}", names.next().unwrap());
+    let runner = Runner::new(keyspace::open(&url).unwrap());
+    let queue = &open(&runner).await.unwrap();
+    let each_second = &Schedule::new("* * * * * *").missed(Missed::All { cap: 1_000 });
+    let payload = &SCHEDULED.to_owned();
+    let schedule = |tr| async move { queue.schedule(&tr, "tick", each_second, payload).await };
+    assert_eq!(runner.run(schedule).await.unwrap(), Scheduled::Created);
     let mut herd = Herd::start(NAME, PROCESSES, role);
 
     let env = Environment::system();
@@ -130,11 +182,14 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
         let pause = Duration::from_millis(rng.random_range(0..500));
         env.sleep(pause).await;
         herd.replace(rng.random_range(0..PROCESSES));
+        let settings = &settings(rng.random_range(500..2_000));
+        let configure = |tr| async move { queue.configure(&tr, settings).await };
+        runner.run(configure).await.unwrap();
     }
     let acknowledged = herd.end();
+    let unschedule = |tr| async move { queue.unschedule(&tr, "tick").await };
+    assert!(runner.run(unschedule).await.unwrap());
 
-    let runner = Runner::new(keyspace::open(&url).unwrap());
-    let queue = &open(&runner).await.unwrap();
     let worker = handle(queue, &runner).await.unwrap();
     let stats = |tr| async move { queue.stats(&tr).await };
     loop {
@@ -150,4 +205,18 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
     assert!(audit.is_clean(), "{audit:?}");
     let effects = counted(&runner).await;
     assert_eq!(misaccounted(&acknowledged, &effects), [""; 0]);
+    assert_each_second(&effects);
+}
+
+/// Panics if the schedule has left out a second.
+fn assert_each_second(effects: &BTreeMap<String, u64>) {
+    let times = effects.keys().filter_map(|name| {
+        let millis = name.strip_prefix(SCHEDULED)?.trim();
+        Some(millis.parse::<u64>().unwrap())
+    });
+    let times: Vec<_> = times.collect();
+    assert!(times.len() > 2, "{times:?}");
+    for pair in times.windows(2) {
+        assert_eq!(pair[1] - pair[0], 1_000, "{times:?}");
+    }
 }
