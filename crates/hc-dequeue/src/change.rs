@@ -65,18 +65,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 end(tr, keys, &settings, &id, &record, End::Cancelled, none)?;
                 return Ok(Cancelled::Removed);
             }
-            Spot::Held(session) => {
-                record.cancelled_millis = wall_millis(&keys.env);
-                keys.held(session).insert(tr, &id, &record)?;
-                tr.set_to_versionstamp(&keys.cancels(session));
-            }
-            Spot::Granted { key, parts, .. } => {
-                record.cancelled_millis = wall_millis(&keys.env);
-                let item = Item { id, value: record };
-                tr.set(&key, &Part { parts, item }.encode()?);
-            }
+            Spot::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
+            // Its session finds that out when it collects the item.
+            Spot::Granted { .. } => {}
             Spot::Done => return Ok(Cancelled::NotThere),
         }
+        record.cancelled_millis = wall_millis(&keys.env);
+        rewrite(tr, keys, &id, &spot, record)?;
         Ok(Cancelled::Requested)
     }
 
@@ -125,16 +120,43 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let Some((spot, mut record)) = find(tr, keys, &id).await? else {
             return Ok(Replaced::NotThere);
         };
-        record.payload = payload;
         match spot {
-            Spot::Queued => keys.items.insert(tr, &id, &record)?,
-            Spot::Delayed(ready) => keys.delayed(ready).insert(tr, &id, &record)?,
-            Spot::Dead => keys.dead.insert(tr, &id, &record)?,
+            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {}
             Spot::Held(_) | Spot::Granted { .. } => return Ok(Replaced::IsHeld),
             Spot::Done => return Ok(Replaced::NotThere),
         }
+        record.payload = payload;
+        rewrite(tr, keys, &id, &spot, record)?;
         Ok(Replaced::Replaced)
     }
+}
+
+/// Stages the record of an item anew, where it is.
+pub(crate) fn rewrite(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    spot: &Spot,
+    record: Record,
+) -> Result<()> {
+    match spot {
+        Spot::Queued => keys.items.insert(tr, id, &record)?,
+        Spot::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
+        Spot::Held(session) => keys.held(*session).insert(tr, id, &record)?,
+        Spot::Granted { key, parts, .. } => {
+            let (parts, item) = (
+                *parts,
+                Item {
+                    id: *id,
+                    value: record,
+                },
+            );
+            tr.set(key, &Part { parts, item }.encode()?);
+        }
+        Spot::Dead => keys.dead.insert(tr, id, &record)?,
+        Spot::Done => keys.done.insert(tr, id, &record)?,
+    }
+    Ok(())
 }
 
 /// Stages that an item leaves its place, if no session holds it.

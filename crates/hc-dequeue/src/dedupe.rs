@@ -1,8 +1,8 @@
 //! Dedupe ids: names under which an item is enqueued once.
 //!
 //! While an item with the id is there, the row of the id holds the item's token, and another row the item's
-//! id. Once the item is done, both are cleared if they are still its own: an item that was enqueued in its
-//! place while a session held it has taken the id over. If the queue retains ids, a third row says until when
+//! id. An item that is enqueued in its place while a session holds it takes the id over: the first one loses
+//! its token. Once an item with a token is done, both rows are cleared. If the queue retains ids, a third row says until when
 //! the id goes on refusing items. Then it *expires*: sessions remove it at a heartbeat.
 
 use futures::{TryFutureExt, try_join};

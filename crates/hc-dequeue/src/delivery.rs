@@ -218,7 +218,10 @@ impl<T> Delivery<T> {
     /// attempt, or drop the delivery.
     ///
     /// # Conflicts
-    /// Reads and writes the item's key, which nobody else does while it is held.
+    /// Reads and writes the item's key. While the item is held, only a [cancellation] and an enqueue that takes
+    /// its dedupe id over do that, too.
+    ///
+    /// [cancellation]: crate::HighContentionQueue::cancel
     ///
     /// # Errors
     /// [`Error::DeliveryLost`] if the item is not held by this delivery any more, and [`Error::Cancelled`] if

@@ -135,7 +135,7 @@ pub(crate) async fn sweep_done(tr: &impl Transaction, keys: &Keys) -> Result<boo
         .mode(StreamingMode::WantAll);
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
     for row in &page.rows {
-        let id = keys.parse_kept(row.key())?;
+        let (_, id) = keys.parse_kept(row.key())?;
         tr.clear(&id.key_in(keys.done.subspace()));
         tr.clear(row.key());
     }

@@ -7,7 +7,7 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
-use crate::change::{place, remove};
+use crate::change::{place, remove, rewrite};
 use crate::counters::read_counter;
 use crate::dedupe::{Repeated, claim, holder, repeated};
 use crate::error::{Error, Result};
@@ -204,7 +204,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// # Conflicts
     /// Reads the key of the dedupe id if there is one, and the counter of queued items by snapshot
-    /// if there is a greatest depth; else as [`enqueue`](Self::enqueue).
+    /// if there is a greatest depth; else as [`enqueue`](Self::enqueue). With another
+    /// [`OnRepeat`] than to keep the first item, it also reads and writes the row of the item that has the
+    /// id, wherever that is: an acknowledgement of this item at the same time conflicts.
     ///
     /// # Errors
     /// [`Error::DedupeId`], [`Error::Full`], and those of [`enqueue`](Self::enqueue), before
@@ -290,8 +292,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(staged)
     }
 
-    /// Does with the item that has the dedupe id what is asked for. `None`: a session holds it, and another
-    /// item is to be enqueued, which takes over the id.
+    /// Does with the item that has the dedupe id what is asked for. `None`: a session holds it, it gives the id
+    /// up, and another item is to be enqueued, which takes the id over.
     async fn replace_deduped(
         &self,
         tr: &impl Transaction,
@@ -309,17 +311,22 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let Some((spot, mut record)) = find(tr, keys, &id).await? else {
             return Ok(None);
         };
-        record.payload = new.payload.clone();
-        record.trace_context = new.trace_context.clone();
         match spot {
-            Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(None),
-            Spot::Queued if on_repeat == OnRepeat::Replace => {
-                keys.items.insert(tr, &id, &record)?;
+            Spot::Held(_) | Spot::Granted { .. } => {
+                // It has the id no more.
+                record.token = None;
+                rewrite(tr, keys, &id, &spot, record)?;
+                return Ok(None);
             }
-            Spot::Delayed(ready) if on_repeat == OnRepeat::Replace => {
-                keys.delayed(ready).insert(tr, &id, &record)?;
+            Spot::Done => return Ok(None),
+            Spot::Queued | Spot::Delayed(_) if on_repeat == OnRepeat::Replace => {
+                record.payload = new.payload.clone();
+                record.trace_context = new.trace_context.clone();
+                rewrite(tr, keys, &id, &spot, record)?;
             }
             Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
+                record.payload = new.payload.clone();
+                record.trace_context = new.trace_context.clone();
                 if matches!(spot, Spot::Dead) {
                     record.begin_anew();
                 }

@@ -13,7 +13,8 @@
 //! (queue, "x", id)                     = record of an item that is done, while it is kept
 //! (queue, "z", until, id)              = empty: the record above is kept until this time
 //! (queue, "o", id)                     = ready of an item that is delayed: 8 bytes, big-endian
-//! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead
+//! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead and no
+//!                                        other item has taken the id over
 //! (queue, "n", dedupe)                 = id of the item, while the row above is there: versionstamp,
 //!                                        call in 8 bytes, big-endian
 //! (queue, "y", dedupe)                 = until when the id of an item that is done refuses others: wall
@@ -51,7 +52,8 @@
 //!         05  last failure: its wall time in milliseconds in 8 bytes, then up to 500 bytes of UTF-8
 //!         06  limits of its own: attempts, deaths, deliveries in 4 bytes each; 0 as in the settings
 //!         07  dedupe id: 1 to 255 bytes
-//!         08  token: 16 random bytes, which tell the item from others that have had its dedupe id
+//!         08  token: 16 random bytes, which tell the item from others that have had its dedupe id; only of
+//!             an item that still has the id
 //!         09  wall time in milliseconds at which it was cancelled, while a session holds it: number
 //!         0A  end: its wall time in milliseconds in 8 bytes; 00 completed, 01 cancelled, 02 removed; then the
 //!             result, up to 4,096 bytes; only of an item that is done
@@ -238,6 +240,15 @@ impl Keys {
         self.queue.pack(&("a", session.0.as_slice()))
     }
 
+    /// Returns the session of the key of a cancel stamp.
+    pub(crate) fn parse_cancels(&self, key: &[u8]) -> Result<SessionId> {
+        let session: Option<Vec<u8>> = self.queue.subspace(&"a").unpack(key).ok();
+        let session = session.and_then(|session| session.try_into().ok());
+        session
+            .map(SessionId)
+            .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a cancel stamp"))
+    }
+
     pub(crate) fn schedule(&self, name: &str) -> Vec<u8> {
         self.queue.pack(&("e", name))
     }
@@ -331,14 +342,17 @@ impl Keys {
         (begin, end)
     }
 
-    /// Returns the item of a key of that index.
-    pub(crate) fn parse_kept(&self, key: &[u8]) -> Result<ItemId> {
+    /// Returns the time and the item of a key of that index.
+    pub(crate) fn parse_kept(&self, key: &[u8]) -> Result<(u64, ItemId)> {
         let index = self.queue.subspace(&"z");
-        let id = match index.unpack::<(u64, TupleVersionstamp, u64)>(key) {
-            Ok((until, ..)) => ItemId::of_commit(&self.kept_until(until), key),
+        let entry = match index.unpack::<(u64, TupleVersionstamp, u64)>(key) {
+            Ok((until, ..)) => {
+                ItemId::of_commit(&self.kept_until(until), key).map(|id| (until, id))
+            }
             Err(_) => None,
         };
-        id.ok_or_else(|| keyspace::Error::corrupt(key, "expected the time of an item that is done"))
+        let reason = "expected the time of an item that is done";
+        entry.ok_or_else(|| keyspace::Error::corrupt(key, reason))
     }
 
     pub(crate) fn request(&self, request: &ItemId) -> Vec<u8> {
@@ -477,8 +491,10 @@ mod tests {
         let parsed = keys.parse_fire_time(&fire_time).unwrap();
         assert_eq!(parsed, (256, "daily".to_owned()));
         assert!(keys.parse_fire_time(&schedule).is_err());
-        assert_eq!(keys.parse_kept(&kept).unwrap(), id);
+        assert_eq!(keys.parse_kept(&kept).unwrap(), (256, id));
         assert!(keys.parse_kept(&schedule).is_err());
+        assert_eq!(keys.parse_cancels(&of_session("a")).unwrap(), session);
+        assert!(keys.parse_cancels(&of_session("b")).is_err());
         let held = stamped(of_session("h"));
         assert_eq!(keys.parse_holder(&held).unwrap(), session);
         assert!(keys.parse_holder(&of_session("h")).is_err());

@@ -267,6 +267,8 @@ mod handler;
 mod item_ref;
 mod keys;
 mod letters;
+#[cfg(test)]
+mod life;
 mod metrics;
 mod options;
 mod outcome;

@@ -345,6 +345,31 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
 }
 
 #[tokio::test]
+async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
+    for pop in [false, true] {
+        let world = World::new(memory(), Scene::Granted).await;
+        let cancel = Step::Change(Change::CancelGranted);
+        world.commit(cancel).await.unwrap();
+        let context = SessionContext {
+            demand: &[Demand { wanted: 1, pop }],
+            ..world.context(A)
+        };
+        let mut tr = world.db.begin().unwrap();
+        let collected = collect(&tr, context, &world.request.unwrap()).await;
+        let [item] = &collected.unwrap().unwrap()[..] else {
+            panic!("one item");
+        };
+        // The dispatcher hands out none that is marked.
+        assert!(item.record.cancelled_millis != 0 && !item.is_popped);
+        tr.commit().await.unwrap();
+        let tr = world.db.begin().unwrap();
+        let held = world.queue.keys.held(A);
+        let record = held.get(&tr, &item.id).await.unwrap();
+        assert_eq!(record.as_ref(), Some(&item.record));
+    }
+}
+
+#[tokio::test]
 async fn the_dead_do_not_count_among_the_living() {
     let world = World::new(memory(), Scene::Items).await;
     let tr = world.db.begin().unwrap();

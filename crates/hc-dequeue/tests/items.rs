@@ -8,15 +8,15 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::{LONG, World};
+use common::{Doomed, LONG, World};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::{
-    Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Replaced, Settings,
-    WorkerOptions,
+    Cancelled, ConsumerOptions, Delivery, End, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place,
+    Replaced, Settings, WorkerOptions,
 };
 use keyspace::{Code, Database, Environment, OwnedTransaction, Transaction};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 conformance::on_every_store!(
     a_reference_finds_its_item_wherever_it_goes,
@@ -25,6 +25,8 @@ conformance::on_every_store!(
     a_cancellation_notifies_the_delivery_and_refuses_its_acknowledgement,
     a_busy_consumer_learns_of_a_cancellation_with_its_next_heartbeat,
     a_handler_of_a_cancelled_item_is_dropped,
+    an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out,
+    an_item_that_is_cancelled_before_a_dead_session_has_collected_it_is_done,
     an_expedited_item_comes_at_once_and_to_its_place,
     a_replaced_item_keeps_its_place_and_its_costs,
     a_repeated_enqueue_keeps_replaces_or_debounces,
@@ -235,6 +237,92 @@ async fn a_handler_of_a_cancelled_item_is_dropped(store: TestStore) {
     worker.shut_down(LONG).await.unwrap();
     let stats = world.stats().await;
     assert_eq!((stats.cancelled, stats.completed, stats.dead), (1, 0, 0));
+    world.check().await;
+}
+
+/// Enqueues an item, which a consumer of the world grants to the session whose request is the first, and which
+/// that session does not collect. Cancels it then.
+async fn cancel_granted(world: &World) -> ItemRef {
+    let options = ConsumerOptions::new().poll_interval(SOON);
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let item = world.enqueue_ref(7, &Enqueue::new()).await;
+    let granted = async {
+        while world.place(&item).await == Some(Place::Queued) {
+            tokio::task::yield_now().await;
+        }
+    };
+    // It loses its patience with the first request, and answers that.
+    tokio::select! {
+        other = consumer.dequeue_within(LONG) => panic!("{other:?}"),
+        () = granted => {}
+    }
+    assert_eq!((world.count("h").await, world.stats().await.held), (0, 1));
+    assert_eq!(world.cancel(&item).await, Cancelled::Requested);
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+    item
+}
+
+async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let (fall_asleep, is_to_sleep) = oneshot::channel::<()>();
+    let (asleep, is_asleep) = oneshot::channel::<()>();
+    let (wake, is_awake) = std::sync::mpsc::channel::<()>();
+    let (deliver, delivered) = oneshot::channel();
+    let sleeper = common::process(move || async move {
+        let consumer = queue.consumer(&runner, ConsumerOptions::default());
+        let consumer = consumer.await.unwrap();
+        let sleep = async {
+            is_to_sleep.await.unwrap();
+            asleep.send(()).unwrap();
+            // Nothing of this process runs meanwhile, and it does not die.
+            is_awake.recv().unwrap();
+            pending::<()>().await;
+        };
+        tokio::select! {
+            delivery = consumer.dequeue_within(LONG) => {
+                let delivery = delivery.unwrap().unwrap();
+                deliver.send(*delivery.value()).unwrap();
+                delivery.complete().await.unwrap();
+            }
+            () = sleep => {}
+        }
+    });
+    world.until_requested(1).await;
+    fall_asleep.send(()).unwrap();
+    is_asleep.await.unwrap();
+    cancel_granted(&world).await;
+    world.enqueue([8]).await;
+    wake.send(()).unwrap();
+    assert_eq!(delivered.await.unwrap(), 8);
+    tokio::task::spawn_blocking(|| sleeper.join().unwrap())
+        .await
+        .unwrap();
+    let stats = world.stats().await;
+    assert_eq!((stats.cancelled, stats.completed, stats.held), (1, 1, 0));
+    world.check().await;
+}
+
+async fn an_item_that_is_cancelled_before_a_dead_session_has_collected_it_is_done(
+    store: TestStore,
+) {
+    let settings = common::settings().lease(Duration::from_millis(600));
+    let world = World::new(&store, settings.keep_done(LONG)).await;
+    let doomed = Doomed::start(&world).await;
+    doomed.die();
+    let item = cancel_granted(&world).await;
+    let consumer = world.consumer().await;
+    let done = timeout(LONG, world.queue.await_done(&world.runner, &item)).await;
+    let end = done.unwrap().map(|status| status.place);
+    let was_cancelled = matches!(
+        end,
+        Some(Place::Done {
+            end: End::Cancelled,
+            ..
+        })
+    );
+    assert!(was_cancelled, "{end:?}");
+    assert!(consumer.dequeue().await.unwrap().is_none());
     world.check().await;
 }
 

@@ -30,25 +30,24 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     let queue = world.queue.subspace();
     let items = &MicroQueue::<Bytes, Raw>::new(queue.subspace(&"i"));
     let counter = &queue.pack(&("c", "queued"));
-    let dedupe = &queue.pack(&("k", &[payload][..]));
-    let named = &queue.pack(&("n", &[payload][..]));
-    let token = &[payload; 16];
+    let [token_row, id_row] = &["k", "n"].map(|part| queue.pack(&(part, &[payload][..])));
     let length = &(extension.len() as u16).to_be_bytes()[..];
-    let dedupe_id = &[7, 0, 1, payload][..];
-    let token_field = &[&[8, 0, 16], &token[..]].concat();
-    let added = &[&[NEW], length, extension].concat();
+    let (dedupe_id, token) = (&[7, 0, 1, payload][..], &[payload; 16][..]);
+    let new = &[&[NEW], length, extension].concat()[..];
     // Format, dedupe id, token, what is new, end, payload.
-    let record = &[&[1], dedupe_id, token_field, added, &[0, payload]].concat();
+    let record = &[&[1], dedupe_id, &[8, 0, 16], token, new, &[0, payload]].concat();
     let enqueue = world.runner.run(|tr| async move {
         let record = Bytes::copy_from_slice(record);
         let staged = items.enqueue(&tr, &record).await?;
-        tr.atomic(MutationOp::Add, counter, &1_i64.to_le_bytes());
-        tr.set(dedupe, token);
         let ItemId::Commit { versionstamp, call } = staged.at(Versionstamp::INCOMPLETE) else {
-            panic!("it is in commit order");
+            panic!("items are in commit order");
         };
-        let id = [&versionstamp.as_bytes()[..], &call.to_be_bytes(), &[0; 4]].concat();
-        tr.atomic(MutationOp::SetVersionstampedValue, named, &id);
+        // Then where in the value the versionstamp goes.
+        let place = 0_u32.to_le_bytes();
+        let id = [&versionstamp.as_bytes()[..], &call.to_be_bytes(), &place].concat();
+        tr.set(token_row, token);
+        tr.atomic(MutationOp::SetVersionstampedValue, id_row, &id);
+        tr.atomic(MutationOp::Add, counter, &1_i64.to_le_bytes());
         Ok::<_, Error>(())
     });
     enqueue.await.unwrap();

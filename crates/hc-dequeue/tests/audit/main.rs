@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod busy;
+#[path = "../common/mod.rs"]
 mod common;
+mod rows;
 
 use common::World;
 use conformance::stores::TestStore;
@@ -123,7 +126,7 @@ async fn strays_are_removed(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
     let session = [9; 16];
     let heartbeat = world.key("b").pack(&session.as_slice());
-    world.write(&heartbeat, Some(&[0; 10])).await;
+    world.write(&heartbeat, Some(&[0; 18])).await;
     world
         .finds_and_repairs(&[Finding::StrayHeartbeat { session }])
         .await;

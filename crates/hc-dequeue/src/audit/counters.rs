@@ -1,0 +1,72 @@
+//! Counters against what they count.
+
+use std::ops::ControlFlow;
+
+use microqueue::keyspace::{
+    Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx, visit_rows,
+};
+
+use super::Finding;
+use crate::counters::stored_count;
+use crate::error::{Error, Result};
+use crate::keys::{Counter, Keys};
+use crate::record::is_turn;
+
+/// How often a count that does not come to its end in time is begun.
+const COUNTS: u32 = 3;
+
+/// Compares a counter with what it counts.
+pub(super) async fn check_counter<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    counter: Counter,
+    parts: &[&str],
+) -> Result<Option<Finding>> {
+    let count = |tr: Tx<_>| async move {
+        let attempt = tr.attempt();
+        let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
+        if had_no_time && attempt.number >= COUNTS {
+            return Ok(None);
+        }
+        count(&tr, keys, counter, parts).await.map(Some)
+    };
+    let name = counter.name();
+    Ok(match runner.run(count).await? {
+        None => Some(Finding::Uncounted { counter: name }),
+        Some((stored, counted)) => (stored != counted).then_some(Finding::CounterOff {
+            counter: name,
+            stored,
+            counted,
+        }),
+    })
+}
+
+/// Returns what a counter says, and how many items there are.
+async fn count(
+    tr: &impl Transaction,
+    keys: &Keys,
+    counter: Counter,
+    parts: &[&str],
+) -> Result<(i64, i64)> {
+    let stored = stored_count(tr, keys, counter).await?;
+    let mut counted = 0;
+    for part in parts {
+        let (begin, end) = keys.part(part);
+        let query = RangeQuery::keys(begin, end);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            counted += i64::from(!is_turn(row.value()));
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        })
+        .await?;
+    }
+    Ok((stored, counted))
+}
+
+/// Stages that a counter changes by what it was found off, which is the same at every version.
+pub(super) fn add(tr: &impl Transaction, keys: &Keys, counter: &str, difference: i64) {
+    let counter = Counter::ALL
+        .into_iter()
+        .find(|known| known.name() == counter)
+        .expect("a finding names a counter");
+    keys.count(tr, counter, difference);
+}

@@ -1,0 +1,174 @@
+//! Dedupe ids against the items that have them.
+//!
+//! An item has a token exactly as long as the rows of its dedupe id are its own: the one has the token, the
+//! other one names the item.
+
+use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::{self, Bytes, Isolation, KeyValue, Transaction};
+use microqueue::{Item, ItemId};
+
+use super::Finding;
+use super::rows::RowCheck;
+use crate::error::{Error, Result};
+use crate::find::{Spot, find};
+use crate::item_ref::{id_from_bytes, id_to_bytes};
+use crate::keys::Keys;
+use crate::record::{Part, Record, is_turn};
+
+/// The parts of the queue whose items have dedupe ids.
+pub(super) const PARTS_OF_ITEMS: [&str; 5] = ["i", "t", "h", "g", "d"];
+
+/// The parts of the queue that have the rows of dedupe ids.
+pub(super) const PARTS_OF_DEDUPE_IDS: [&str; 2] = ["k", "n"];
+
+/// Each item with a token, in a part of the queue, has the rows of its dedupe id.
+pub(super) struct ItemsOf(pub(super) &'static str);
+
+impl RowCheck for ItemsOf {
+    fn part(&self) -> &'static str {
+        self.0
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let Some(Item { id, value: record }) = self.decode(keys, row)? else {
+            return Ok(None);
+        };
+        let Some(token) = record.token else {
+            return Ok(None);
+        };
+        let rows = Rows::read(tr, keys, &record.dedupe).await?;
+        let is_missing = !rows.are_of(&id, &token);
+        let dedupe = record.dedupe;
+        Ok(is_missing.then_some(Finding::NoDedupe { id, dedupe }))
+    }
+}
+
+impl ItemsOf {
+    /// Returns the item of a row, if it has one.
+    fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
+        let records = match self.0 {
+            "g" if is_turn(row.value()) => return Ok(None),
+            "g" => return Ok(Some(Part::decode(row.key(), row.to_value())?.item)),
+            "h" => keys.held(keys.parse_holder(row.key())?),
+            "t" => keys.delayed(keys.parse_ready(row)?),
+            "d" => keys.dead.clone(),
+            _ => keys.items.clone(),
+        };
+        Ok(Some(records.decode(row)?))
+    }
+}
+
+/// The rows of each dedupe id, of which a part of the queue has the one or the other, are those of an item.
+pub(super) struct DedupeIds(pub(super) &'static str);
+
+impl RowCheck for DedupeIds {
+    fn part(&self) -> &'static str {
+        self.0
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let dedupe: Result<Vec<u8>, _> = keys.queue.subspace(&self.0).unpack(row.key());
+        let expected = || keyspace::Error::corrupt(row.key(), "expected a dedupe id");
+        let dedupe = dedupe.map_err(|_| expected())?.into();
+        let rows = Rows::read(tr, keys, &dedupe).await?;
+        if self.0 == "n" && rows.token.is_some() {
+            // The check of the row with the token looks at both.
+            return Ok(None);
+        }
+        stray(tr, keys, dedupe, &rows).await
+    }
+}
+
+/// The rows of a dedupe id.
+struct Rows {
+    token: Option<Bytes>,
+    named: Option<Bytes>,
+}
+
+impl Rows {
+    async fn read(tr: &impl Transaction, keys: &Keys, dedupe: &Bytes) -> Result<Self> {
+        let read = |key: Vec<u8>| async move {
+            let row = tr.get(&key, Isolation::Serializable);
+            row.map_err(Error::from).await
+        };
+        let (token, named) = try_join!(read(keys.dedupe(dedupe)), read(keys.dedupe_item(dedupe)))?;
+        Ok(Self { token, named })
+    }
+
+    fn named(&self) -> Option<ItemId> {
+        let named = self.named.as_deref()?.try_into().ok();
+        named.map(id_from_bytes)
+    }
+
+    fn are_of(&self, id: &ItemId, token: &[u8]) -> bool {
+        self.token.as_deref() == Some(token) && self.named.as_deref() == Some(&id_to_bytes(id))
+    }
+}
+
+/// Returns the finding that the rows of a dedupe id are not those of an item.
+async fn stray(
+    tr: &impl Transaction,
+    keys: &Keys,
+    dedupe: Bytes,
+    rows: &Rows,
+) -> Result<Option<Finding>> {
+    let named = rows.named();
+    let item = match &named {
+        Some(id) => find(tr, keys, id).await?,
+        None => None,
+    };
+    let is_of_item = item.is_some_and(|(spot, record)| {
+        let has_id = !matches!(spot, Spot::Done) && record.dedupe == dedupe;
+        has_id
+            && record
+                .token
+                .is_some_and(|token| rows.token.as_deref() == Some(&token[..]))
+    });
+    Ok((!is_of_item).then_some(Finding::StrayDedupe { dedupe, named }))
+}
+
+/// Stages the rows of an item's dedupe id, unless another item has them.
+pub(super) async fn set_rows(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    dedupe: &Bytes,
+) -> Result<()> {
+    let found = find(tr, keys, id).await?;
+    let live =
+        found.filter(|(spot, record)| !matches!(spot, Spot::Done) && record.dedupe == dedupe);
+    let Some(token) = live.and_then(|(_, record)| record.token) else {
+        return Ok(());
+    };
+    let rows = Rows::read(tr, keys, dedupe).await?;
+    if stray(tr, keys, dedupe.clone(), &rows).await?.is_some() {
+        tr.set(&keys.dedupe(dedupe), &token);
+        tr.set(&keys.dedupe_item(dedupe), &id_to_bytes(id));
+    }
+    Ok(())
+}
+
+/// Stages that the rows of a dedupe id of no item are removed.
+pub(super) async fn remove_rows(
+    tr: &impl Transaction,
+    keys: &Keys,
+    finding: &Finding,
+    dedupe: &Bytes,
+) -> Result<()> {
+    let rows = Rows::read(tr, keys, dedupe).await?;
+    if stray(tr, keys, dedupe.clone(), &rows).await?.as_ref() == Some(finding) {
+        tr.clear(&keys.dedupe(dedupe));
+        tr.clear(&keys.dedupe_item(dedupe));
+    }
+    Ok(())
+}

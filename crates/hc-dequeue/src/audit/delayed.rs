@@ -1,0 +1,102 @@
+//! Delayed items against the pointers by which references find them.
+
+use microqueue::ItemId;
+use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
+
+use super::Finding;
+use super::rows::{RowCheck, is_still};
+use crate::error::Result;
+use crate::keys::Keys;
+
+/// Each delayed item has a pointer to it.
+pub(super) struct DelayedItems;
+
+impl RowCheck for DelayedItems {
+    fn part(&self) -> &'static str {
+        "t"
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let ready_millis = keys.parse_ready(row)?;
+        let id = keys.delayed(ready_millis).decode(row)?.id;
+        let pointer = id.key_in(&keys.pointers());
+        let pointer = tr.get(&pointer, Isolation::Serializable).await?;
+        Ok(match pointer.and_then(|pointer| parse_pointer(&pointer)) {
+            Some(pointer) if pointer == ready_millis => None,
+            Some(other) if is_delayed(tr, keys, other, &id).await? => Some(Finding::Twice { id }),
+            _ => Some(Finding::NoPointer { id, ready_millis }),
+        })
+    }
+}
+
+/// Each pointer leads to a delayed item.
+pub(super) struct Pointers;
+
+impl RowCheck for Pointers {
+    fn part(&self) -> &'static str {
+        "o"
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let id = ItemId::of_commit(&keys.pointers(), row.key());
+        let id = id.ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected a pointer"))?;
+        let leads_to_it = match parse_pointer(row.value()) {
+            Some(ready_millis) => is_delayed(tr, keys, ready_millis, &id).await?,
+            None => false,
+        };
+        Ok((!leads_to_it).then_some(Finding::StrayPointer { id }))
+    }
+}
+
+/// Stages the pointer to a delayed item that has none.
+pub(super) async fn set_pointer(
+    tr: &impl Transaction,
+    keys: &Keys,
+    finding: &Finding,
+    id: &ItemId,
+    ready_millis: u64,
+) -> Result<()> {
+    let item = id.key_in(keys.delayed(ready_millis).subspace());
+    if is_still(tr, keys, &DelayedItems, &item, finding).await? {
+        tr.set(&id.key_in(&keys.pointers()), &ready_millis.to_be_bytes());
+    }
+    Ok(())
+}
+
+/// Stages that a pointer to no item is removed.
+pub(super) async fn remove_pointer(
+    tr: &impl Transaction,
+    keys: &Keys,
+    finding: &Finding,
+    id: &ItemId,
+) -> Result<()> {
+    let pointer = id.key_in(&keys.pointers());
+    if is_still(tr, keys, &Pointers, &pointer, finding).await? {
+        tr.clear(&pointer);
+    }
+    Ok(())
+}
+
+fn parse_pointer(value: &[u8]) -> Option<u64> {
+    value.try_into().ok().map(u64::from_be_bytes)
+}
+
+async fn is_delayed(
+    tr: &impl Transaction,
+    keys: &Keys,
+    ready_millis: u64,
+    id: &ItemId,
+) -> Result<bool> {
+    let item = id.key_in(keys.delayed(ready_millis).subspace());
+    Ok(tr.get(&item, Isolation::Serializable).await?.is_some())
+}

@@ -1,0 +1,193 @@
+//! Checking a queue against itself.
+//!
+//! Every number and every key of a queue is written in the transaction that changes what it stands
+//! for, so that nothing here should ever find anything: it is for the day on which something else has
+//! written into the queue's subspace, half of it was restored, or a bug is found.
+//!
+//! Each kind of check has a file: what belongs to [`sessions`], the [`counters`], and the [`rows`] that have to
+//! agree with others.
+
+mod counters;
+mod dedupe;
+mod delayed;
+mod done;
+mod finding;
+mod rows;
+mod schedules;
+mod sessions;
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Database, Runner, Transaction};
+
+pub use self::finding::Finding;
+use self::rows::check_rows;
+use crate::error::Result;
+use crate::keys::{Counter, Keys};
+use crate::queue::HighContentionQueue;
+use crate::settings::Settings;
+
+/// What an audit found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[must_use]
+#[non_exhaustive]
+pub struct Audit {
+    /// What contradicts something else.
+    pub findings: Vec<Finding>,
+}
+
+impl Audit {
+    /// Whether everything was checked and nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Checks counters, sessions and what they hold, delayed items and their pointers, dedupe ids, items that are
+    /// done and schedules against each other, and changes nothing. It may run while the queue is in use.
+    ///
+    /// What belongs to sessions is checked in one transaction, and each counter with the items that it counts
+    /// in one. The other rows are checked page by page, each page with what it is compared with in one
+    /// transaction. Of each part of the queue a thousand of these findings are listed.
+    ///
+    /// # Conflicts
+    /// None: nothing is written.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) for a counter, or a row of a session, of a request or
+    /// of what a session holds, that does not decode, and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
+        let keys = &*self.keys;
+        let settings = |tr| async move { self.settings(&tr).await };
+        let settings = &runner.run(settings).await?;
+        let mut findings = sessions::check_sessions(runner, keys).await?;
+        for (counter, parts) in Counter::OF_ITEMS {
+            let check = counters::check_counter(runner, keys, counter, parts);
+            findings.extend(Box::pin(check).await?);
+        }
+        let of_rows = check_all_rows(runner, keys, settings);
+        for finding in Box::pin(of_rows).await? {
+            if !findings.iter().any(|cause| finding.follows_from(cause)) {
+                findings.push(finding);
+            }
+        }
+        Ok(Audit { findings })
+    }
+
+    /// Does an [`audit`](Self::audit), and repairs what can be repaired. Returns what it found. Repairs
+    /// one at a time: two that find the same counter off would both set it right.
+    ///
+    /// A session that waits after a request that is removed notices that at its next poll.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot; each repair reads again, serializably, what it changes.
+    ///
+    /// # Errors
+    /// As [`audit`](Self::audit).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the repairs that are done.
+    pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
+        let audit = self.audit(runner).await?;
+        let keys = &*self.keys;
+        let settings = |tr| async move { self.settings(&tr).await };
+        let settings = &runner.run(settings).await?;
+        for finding in &audit.findings {
+            tracing::warn!(queue = %keys.queue, ?finding, "repairing");
+            Box::pin(repair(runner, keys, settings, finding)).await?;
+        }
+        Ok(audit)
+    }
+}
+
+/// Checks the rows that have to agree with others. What other findings follow from comes first.
+async fn check_all_rows<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    settings: &Settings,
+) -> Result<Vec<Finding>> {
+    let mut findings = check_rows(runner, keys, &delayed::DelayedItems).await?;
+    findings.extend(check_rows(runner, keys, &delayed::Pointers).await?);
+    for part in dedupe::PARTS_OF_ITEMS {
+        findings.extend(check_rows(runner, keys, &dedupe::ItemsOf(part)).await?);
+    }
+    for part in dedupe::PARTS_OF_DEDUPE_IDS {
+        findings.extend(check_rows(runner, keys, &dedupe::DedupeIds(part)).await?);
+    }
+    findings.extend(done::check_done(runner, keys, settings).await?);
+    findings.extend(check_rows(runner, keys, &done::KeepTimes).await?);
+    findings.extend(check_rows(runner, keys, &sessions::CancelStamps).await?);
+    findings.extend(check_rows(runner, keys, &schedules::Schedules).await?);
+    findings.extend(check_rows(runner, keys, &schedules::FireTimes).await?);
+    Ok(findings)
+}
+
+async fn repair<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    settings: &Settings,
+    finding: &Finding,
+) -> Result<()> {
+    if let Finding::NoSession { session } | Finding::NoHeartbeat { session } = finding {
+        return sessions::bury_lost(runner, keys, settings, *session).await;
+    }
+    let step = |tr| async move { repair_step(&tr, keys, settings, finding).await };
+    runner.run(step).await
+}
+
+/// Stages the repair of a finding that takes one transaction.
+async fn repair_step(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    finding: &Finding,
+) -> Result<()> {
+    match finding {
+        Finding::CounterOff {
+            counter,
+            stored,
+            counted,
+        } => counters::add(tr, keys, counter, counted - stored),
+        Finding::StrayHeartbeat { session } => {
+            sessions::remove_heartbeat(tr, keys, *session).await?;
+        }
+        Finding::StrayRequest { request } => sessions::remove_request(tr, keys, request).await?,
+        Finding::BrokenGrant { session } => {
+            sessions::put_back_broken(tr, keys, settings, *session).await?;
+        }
+        Finding::StrayCancel { session } => {
+            sessions::remove_cancels(tr, keys, finding, *session).await?;
+        }
+        Finding::NoPointer { id, ready_millis } => {
+            delayed::set_pointer(tr, keys, finding, id, *ready_millis).await?;
+        }
+        Finding::StrayPointer { id } => delayed::remove_pointer(tr, keys, finding, id).await?,
+        Finding::NoKeepTime { id } => done::set_keep_time(tr, keys, settings, id).await?,
+        Finding::StrayKeepTime { id, until_millis } => {
+            done::remove_keep_time(tr, keys, finding, id, *until_millis).await?;
+        }
+        Finding::NoDedupe { id, dedupe } => dedupe::set_rows(tr, keys, id, dedupe).await?,
+        Finding::StrayDedupe { dedupe, .. } => {
+            dedupe::remove_rows(tr, keys, finding, dedupe).await?;
+        }
+        Finding::NoFireTime {
+            schedule,
+            time_millis,
+        } => schedules::set_fire_time(tr, keys, finding, schedule, *time_millis).await?,
+        Finding::StrayFireTime {
+            schedule,
+            time_millis,
+        } => schedules::remove_fire_time(tr, keys, finding, schedule, *time_millis).await?,
+        // These take more than one transaction.
+        Finding::NoSession { .. } | Finding::NoHeartbeat { .. } => {}
+        Finding::Uncounted { .. }
+        | Finding::Twice { .. }
+        | Finding::Undecodable { .. }
+        | Finding::More { .. } => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Rows that have to agree with others, checked page by page.
+
+use futures::future::try_join_all;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    self, Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction,
+};
+
+use super::Finding;
+use crate::error::{Error, Result};
+use crate::keys::Keys;
+
+/// How many rows one transaction checks, all at the same time.
+const ROWS_PER_PAGE: usize = 100;
+
+/// How many findings one check lists.
+pub(super) const FINDINGS_PER_CHECK: usize = 1_000;
+
+/// What the rows of a part of the queue have to agree with.
+pub(super) trait RowCheck: Sync {
+    /// The part.
+    fn part(&self) -> &'static str;
+
+    /// Returns what a row contradicts, at the version at which the row was read.
+    ///
+    /// # Conflicts
+    /// Reads what it compares the row with.
+    fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> impl Future<Output = Result<Option<Finding>>> + Send;
+}
+
+/// Checks each row of a part of the queue, up to a number of findings.
+pub(super) async fn check_rows<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    check: &impl RowCheck,
+) -> Result<Vec<Finding>> {
+    let (mut findings, mut after) = (Vec::new(), None);
+    loop {
+        let page = next_page(runner, keys, check, after.as_deref()).await?;
+        findings.extend(page.findings);
+        if page.last.is_none() || findings.len() >= FINDINGS_PER_CHECK {
+            return Ok(at_most(findings, check));
+        }
+        after = page.last;
+    }
+}
+
+/// Returns the findings of a check, up to the number that it lists.
+pub(super) fn at_most(mut findings: Vec<Finding>, check: &impl RowCheck) -> Vec<Finding> {
+    if findings.len() >= FINDINGS_PER_CHECK {
+        findings.truncate(FINDINGS_PER_CHECK);
+        findings.push(Finding::More { part: check.part() });
+    }
+    findings
+}
+
+/// What was found in some of the rows.
+pub(super) struct Page {
+    pub(super) findings: Vec<Finding>,
+    /// The key of the last row. `None`: there are no more.
+    pub(super) last: Option<Vec<u8>>,
+}
+
+/// Checks the next rows after the key `after`, in one transaction.
+pub(super) async fn next_page<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    check: &impl RowCheck,
+    after: Option<&[u8]>,
+) -> Result<Page> {
+    let page = |tr| async move { check_page(&tr, keys, check, after).await };
+    Box::pin(runner.run(page)).await
+}
+
+async fn check_page(
+    tr: &impl Transaction,
+    keys: &Keys,
+    check: &impl RowCheck,
+    after: Option<&[u8]>,
+) -> Result<Page> {
+    let (rows, last) = read_page(tr, keys, check.part(), after).await?;
+    let checks = rows.iter().map(|row| async {
+        match check.check(tr, keys, row).await {
+            Err(error) => undecodable(error, row),
+            found => found,
+        }
+    });
+    let findings = try_join_all(checks).await?.into_iter().flatten().collect();
+    Ok(Page { findings, last })
+}
+
+/// Reads the next rows of a part after the key `after`, as many as come in one batch, with the key of the last
+/// one. `None`: there are no more.
+///
+/// # Conflicts
+/// Reads by snapshot: a repair reads what it changes again.
+pub(super) async fn read_page(
+    tr: &impl Transaction,
+    keys: &Keys,
+    part: &str,
+    after: Option<&[u8]>,
+) -> Result<(Vec<KeyValue>, Option<Vec<u8>>)> {
+    let (begin, end) = keys.part(part);
+    let query = RangeQuery::keys(after.map_or(begin, key_after), end)
+        .limit(ROWS_PER_PAGE)
+        .mode(StreamingMode::WantAll);
+    let page = tr.get_range(&query, Isolation::Snapshot).await?;
+    let is_last = !page.more && page.rows.len() < ROWS_PER_PAGE;
+    let last = page.rows.last().filter(|_| !is_last);
+    let last = last.map(|row| row.key().to_vec());
+    Ok((page.rows, last))
+}
+
+/// Returns the finding of a row that does not decode. Where that is what the row was to be compared with,
+/// there is none: the check of that one finds it.
+fn undecodable(error: Error, row: &KeyValue) -> Result<Option<Finding>> {
+    let corrupt = match &error {
+        Error::Keyspace(keyspace::Error::Corrupt { key, .. })
+        | Error::Part(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, .. })) => key,
+        _ => return Err(error),
+    };
+    let key = Bytes::copy_from_slice(row.key());
+    Ok((*corrupt == key).then_some(Finding::Undecodable { key }))
+}
+
+/// Returns whether a finding about the row of a key is still true.
+///
+/// # Conflicts
+/// Reads the row and what it is compared with.
+pub(super) async fn is_still(
+    tr: &impl Transaction,
+    keys: &Keys,
+    check: &impl RowCheck,
+    key: &[u8],
+    finding: &Finding,
+) -> Result<bool> {
+    let Some(value) = tr.get(key, Isolation::Serializable).await? else {
+        return Ok(false);
+    };
+    let row = KeyValue::new(key, &value);
+    Ok(check.check(tr, keys, &row).await?.as_ref() == Some(finding))
+}

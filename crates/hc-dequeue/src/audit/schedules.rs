@@ -1,0 +1,100 @@
+//! Schedules against the index of the times at which they fire.
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Isolation, KeyValue, Transaction};
+
+use super::Finding;
+use super::rows::{RowCheck, is_still};
+use crate::error::Result;
+use crate::keys::Keys;
+use crate::schedule::record::ScheduleCodec;
+
+/// Each schedule that fires again is in the index.
+pub(super) struct Schedules;
+
+impl RowCheck for Schedules {
+    fn part(&self) -> &'static str {
+        "e"
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let schedule = keys.parse_schedule(row.key())?;
+        let record = ScheduleCodec.decode(row.to_value());
+        let record = record.map_err(|error| error.at(row.key().to_vec()))?;
+        let Some(time_millis) = record.next_millis else {
+            return Ok(None);
+        };
+        let entry = keys.fire_time(time_millis, &schedule);
+        let entry = tr.get(&entry, Isolation::Serializable).await?;
+        let missing = Finding::NoFireTime {
+            schedule,
+            time_millis,
+        };
+        Ok(entry.is_none().then_some(missing))
+    }
+}
+
+/// Each entry of the index is the next time of a schedule.
+pub(super) struct FireTimes;
+
+impl RowCheck for FireTimes {
+    fn part(&self) -> &'static str {
+        "f"
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let (time_millis, schedule) = keys.parse_fire_time(row.key())?;
+        let key = keys.schedule(&schedule);
+        let stored = tr.get(&key, Isolation::Serializable).await?;
+        let stored = stored.map(|stored| ScheduleCodec.decode(stored));
+        let stored = stored.transpose().map_err(|error| error.at(key))?;
+        let next = stored.and_then(|stored| stored.next_millis);
+        let stray = Finding::StrayFireTime {
+            schedule,
+            time_millis,
+        };
+        Ok((next != Some(time_millis)).then_some(stray))
+    }
+}
+
+/// Stages the entry of a schedule that has none.
+pub(super) async fn set_fire_time(
+    tr: &impl Transaction,
+    keys: &Keys,
+    finding: &Finding,
+    schedule: &str,
+    time_millis: u64,
+) -> Result<()> {
+    let row = keys.schedule(schedule);
+    if is_still(tr, keys, &Schedules, &row, finding).await? {
+        tr.set(&keys.fire_time(time_millis, schedule), b"");
+        // A session that sleeps has to learn when the schedule fires.
+        keys.wake_all(tr);
+    }
+    Ok(())
+}
+
+/// Stages that an entry of no schedule is removed.
+pub(super) async fn remove_fire_time(
+    tr: &impl Transaction,
+    keys: &Keys,
+    finding: &Finding,
+    schedule: &str,
+    time_millis: u64,
+) -> Result<()> {
+    let entry = keys.fire_time(time_millis, schedule);
+    if is_still(tr, keys, &FireTimes, &entry, finding).await? {
+        tr.clear(&entry);
+    }
+    Ok(())
+}

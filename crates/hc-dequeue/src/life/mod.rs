@@ -1,0 +1,108 @@
+//! Random programs of operations on a few items, each of which runs against a store and against the
+//! [model] in lock step: after every step both agree on what the operation said, on the status of every
+//! item, on the counters and on the dedupe ids.
+//!
+//! A step is one transaction or one call, alone: what two steps do to each other is for the pairs of steps.
+
+mod model;
+mod program;
+mod world;
+
+use std::collections::BTreeSet;
+
+use conformance::scale;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use self::model::{Model, Rules};
+use self::program::random_op;
+use self::world::World;
+
+/// How many sessions take part.
+const SESSIONS: usize = 2;
+
+/// How many dedupe ids there are.
+const DEDUPE_IDS: u8 = 2;
+
+/// How many steps a program has.
+const STEPS: usize = 80;
+
+/// When a program begins.
+const START: u64 = 1_000_000;
+
+fn rules(rng: &mut StdRng) -> Rules {
+    Rules {
+        lease: 30,
+        max_attempts: rng.random_range(1..4),
+        max_deaths: rng.random_range(1..5),
+        max_deliveries: rng.random_range(3..10),
+        retention: [0, 40][rng.random_range(0..2)],
+        keep_done: [0, 60][rng.random_range(0..2)],
+    }
+}
+
+/// Runs the program of a seed. Notes in `met` what its steps said.
+async fn run(seed: u64, met: &mut BTreeSet<String>) {
+    let rng = &mut StdRng::seed_from_u64(seed);
+    let rules = rules(rng);
+    let mut model = Model::new(rules, START);
+    let mut world = World::new(seed, rules).await;
+    println!("SEED={seed} {rules:?}");
+    for step in 0..STEPS {
+        let op = random_op(rng, &model);
+        println!("{step}: {op:?}");
+        let said = world.step(&op).await.unwrap();
+        assert_eq!(said, model.step(&op));
+        world.compare(&mut model).await.unwrap();
+        met.insert(format!("{}: {said:?}", op.name()));
+    }
+    world.check().await;
+}
+
+/// What the programs must have come to, or they were no such programs.
+const MET: [&str; 26] = [
+    "Enqueue: Staged",
+    "Enqueue: Replaced(0)",
+    "Enqueue: Repeated",
+    "Resolve: Given(Back)",
+    "Resolve: Given(Cancelled)",
+    "Resolve: Given(Lost)",
+    "Acknowledge: Acknowledged",
+    "Acknowledge: Refused",
+    "Cancel: Cancelled(Removed)",
+    "Cancel: Cancelled(Requested)",
+    "Cancel: Cancelled(NotThere)",
+    "Expedite: Was(true)",
+    "Expedite: Was(false)",
+    "Replace: Changed(Replaced)",
+    "Replace: Changed(IsHeld)",
+    "Replace: Changed(NotThere)",
+    "Redrive: Was(true)",
+    "Redrive: Was(false)",
+    "Purge: Was(true)",
+    "Purge: Was(false)",
+    "Clear: Removed(2)",
+    "Die: Nothing",
+    "End: Nothing",
+    "Sweep: Nothing",
+    "Take: Granted([])",
+    "Collect: Granted([])",
+];
+
+#[tokio::test]
+async fn an_item_lives_by_the_book() {
+    let mut met = BTreeSet::new();
+    if let Ok(seed) = std::env::var("SEED") {
+        return run(seed.parse().expect("SEED is a number"), &mut met).await;
+    }
+    for seed in 0..scale(150, 20_000) as u64 {
+        run(seed, &mut met).await;
+    }
+    for said in MET {
+        assert!(met.contains(said), "{said}");
+    }
+    let popped = |said: &String| said.ends_with("true)])");
+    for name in ["Take", "Collect"] {
+        assert!(met.iter().filter(|said| said.starts_with(name)).any(popped));
+    }
+}

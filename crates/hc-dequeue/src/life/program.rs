@@ -1,0 +1,172 @@
+//! What a program does.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+
+use super::model::{Model, Place};
+use super::{DEDUPE_IDS, SESSIONS};
+use crate::enqueue::OnRepeat;
+
+/// How many items a program enqueues at most.
+const ITEMS: usize = 8;
+
+/// A step of a program. Items are numbered in the order of their enqueue, and delays are milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Op {
+    Enqueue(NewItem),
+    /// A session takes the first item.
+    Take {
+        session: usize,
+        pop: bool,
+    },
+    /// A request of a session is answered with the first two items.
+    Grant {
+        session: usize,
+    },
+    /// A session collects the oldest grant that it has. The first item of it may be popped.
+    Collect {
+        session: usize,
+        pop: bool,
+    },
+    /// By the delivery that is out, or by an earlier one.
+    Resolve {
+        item: usize,
+        how: How,
+        is_late: bool,
+    },
+    Acknowledge {
+        item: usize,
+        is_late: bool,
+    },
+    Change(usize, Change),
+    Clear,
+    /// A session dies, and what it has is returned.
+    Die(usize),
+    /// A session ends, and what it has is returned.
+    End(usize),
+    Sweep,
+    Pass(u64),
+}
+
+impl Op {
+    /// Returns what kind of step it is.
+    pub(super) fn name(&self) -> String {
+        let text = match self {
+            Self::Change(_, change) => format!("{change:?}"),
+            other => format!("{other:?}"),
+        };
+        text.chars()
+            .take_while(|char| char.is_alphabetic())
+            .collect()
+    }
+}
+
+/// What is enqueued, and how. Zero: without a delay, without a limit of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewItem {
+    pub(super) value: u64,
+    pub(super) delay: u64,
+    pub(super) dedupe: Option<u8>,
+    pub(super) mode: OnRepeat,
+    pub(super) max_attempts: u64,
+}
+
+/// What an application does with an item.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    Cancel,
+    Expedite,
+    Replace(u64),
+    Redrive,
+    Purge,
+}
+
+/// How an item leaves a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    Complete,
+    Release,
+    Snooze(u64),
+    Fail,
+    FailLater(u64),
+    Reject,
+    Die,
+}
+
+/// Returns a step that makes sense as a rule.
+pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
+    let session = rng.random_range(0..SESSIONS);
+    let pop = rng.random_range(0..6) == 0;
+    let is_late = rng.random_range(0..8) == 0;
+    let value = rng.random_range(0..100);
+    let draw = rng.random_range(0..100);
+    if model.items.is_empty() || draw < 12 && model.items.len() < ITEMS {
+        return enqueue(rng, value);
+    }
+    match draw {
+        0..34 => Op::Take { session, pop },
+        34..42 => Op::Grant { session },
+        42..50 => Op::Collect { session, pop },
+        50..66 => Op::Resolve {
+            item: item(rng, model, |place| matches!(place, Place::Held(_))),
+            how: how(rng),
+            is_late,
+        },
+        66..69 => Op::Acknowledge {
+            item: item(rng, model, |place| matches!(place, Place::Held(_))),
+            is_late,
+        },
+        69..74 => Op::Change(item(rng, model, |_| true), Change::Cancel),
+        74..77 => {
+            let delayed = |place| matches!(place, Place::Delayed(_));
+            Op::Change(item(rng, model, delayed), Change::Expedite)
+        }
+        77..80 => Op::Change(item(rng, model, |_| true), Change::Replace(value)),
+        80..84 => {
+            let change = [Change::Redrive, Change::Purge][usize::from(draw == 83)];
+            Op::Change(item(rng, model, |place| place == Place::Dead), change)
+        }
+        84 if rng.random_range(0..4) == 0 => Op::Clear,
+        84..89 => Op::Die(session),
+        89..91 => Op::End(session),
+        91..93 => Op::Sweep,
+        _ => Op::Pass(rng.random_range(1..30)),
+    }
+}
+
+fn enqueue(rng: &mut StdRng, value: u64) -> Op {
+    Op::Enqueue(NewItem {
+        value,
+        delay: [0, 0, 5, 20][rng.random_range(0..4)],
+        dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
+        mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],
+        max_attempts: [0, 0, 1, 3][rng.random_range(0..4)],
+    })
+}
+
+/// Returns an item, as a rule one in such a place.
+fn item(rng: &mut StdRng, model: &Model, is_wanted: impl Fn(Place) -> bool) -> usize {
+    let all = 0..model.items.len();
+    let wanted: Vec<_> = all
+        .clone()
+        .filter(|item| is_wanted(model.items[*item].place))
+        .collect();
+    match wanted.choose(rng) {
+        Some(item) if rng.random_range(0..6) != 0 => *item,
+        _ => rng.random_range(all),
+    }
+}
+
+fn how(rng: &mut StdRng) -> How {
+    let delay = rng.random_range(1..20);
+    let ways = [
+        How::Complete,
+        How::Release,
+        How::Snooze(delay),
+        How::Fail,
+        How::FailLater(delay),
+        How::Reject,
+    ];
+    ways[rng.random_range(0..ways.len())]
+}

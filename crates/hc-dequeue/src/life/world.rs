@@ -1,0 +1,419 @@
+//! A queue in a store, on which the steps of a program run.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::time::{Duration, UNIX_EPOCH};
+
+use microqueue::ItemId;
+use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::env::ManualClock;
+use microqueue::keyspace::run::RunOptions;
+use microqueue::keyspace::{Bytes, Environment, Runner, Store, Subspace};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use super::model::{Life, Model, Place as At, Rules, Said};
+use super::program::{Change, How, NewItem, Op};
+use super::{DEDUPE_IDS, SESSIONS, START};
+use crate::dedupe::expire_dedupe;
+use crate::delivery::{Delivery, DeliveryState, Out, Shared};
+use crate::done::sweep_done;
+use crate::enqueue::{Enqueue, Enqueued};
+use crate::error::{Error, Result};
+use crate::find::{Place, Spot, Status, find};
+use crate::give_back::{GiveBack, Return, When, give_back};
+use crate::item_ref::ItemRef;
+use crate::queue::HighContentionQueue;
+use crate::reclaim::{Progress, reclaim_some};
+use crate::record::{Failure, Record};
+use crate::registry::fulfill::{TakeMode, TakeOutcome, fulfill, take, view_queue};
+use crate::registry::request::{append, collect, withdraw};
+use crate::registry::{Demand, Granted, ITEMS_PER_FULFILLMENT, SessionContext};
+use crate::session::SessionId;
+use crate::settings::Settings;
+use crate::wall::{unix_time, wall_millis};
+
+/// A session that answers requests and wants nothing.
+const LEADER: SessionId = SessionId([0xff; 16]);
+
+/// A queue in a store, as the model names its items and sessions.
+pub(super) struct World {
+    runner: Runner<Store>,
+    clock: ManualClock,
+    queue: HighContentionQueue<u64>,
+    settings: Settings,
+    items: Vec<ItemRef>,
+    sessions: [SessionId; SESSIONS],
+    /// The requests of each session that were answered and not collected.
+    grants: [VecDeque<ItemId>; SESSIONS],
+    sessions_opened: u8,
+}
+
+fn settings(rules: Rules) -> Settings {
+    let millis = Duration::from_millis;
+    Settings::new()
+        .lease(millis(rules.lease))
+        .max_attempts(rules.max_attempts as u32)
+        .max_deaths(rules.max_deaths as u32)
+        .max_deliveries(rules.max_deliveries as u32)
+        .dedupe_retention(millis(rules.retention))
+        .keep_done(millis(rules.keep_done))
+}
+
+impl World {
+    pub(super) async fn new(seed: u64, rules: Rules) -> Self {
+        let clock = ManualClock::new();
+        // Zero stands for no time.
+        clock.advance(Duration::from_millis(START));
+        let env = Environment::seeded(seed, Arc::new(clock.clone()));
+        let store = microqueue::keyspace::open("memory:").unwrap();
+        let runner = Runner::with_options(store, RunOptions::default().environment(env));
+        let queue = HighContentionQueue::open(&runner, Subspace::from("queue"), settings(rules));
+        let mut world = Self {
+            queue: queue.await.unwrap(),
+            settings: settings(rules),
+            runner,
+            clock,
+            items: Vec::new(),
+            sessions: [SessionId([0; 16]); SESSIONS],
+            grants: [const { VecDeque::new() }; SESSIONS],
+            sessions_opened: 0,
+        };
+        world.open(LEADER).await;
+        for slot in 0..SESSIONS {
+            world.renew(slot).await;
+        }
+        world
+    }
+
+    async fn open(&self, session: SessionId) {
+        let (keys, lease, wall) = (&self.queue.keys, self.settings.lease, unix_time(START));
+        let open = |tr| async move {
+            keys.sessions.open(&tr, session, lease, wall);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(open).await.unwrap();
+    }
+
+    /// Opens a new session in the place of one that is gone.
+    async fn renew(&mut self, slot: usize) {
+        self.sessions_opened += 1;
+        self.sessions[slot] = SessionId([self.sessions_opened; 16]);
+        self.grants[slot].clear();
+        self.open(self.sessions[slot]).await;
+    }
+
+    fn context<'a>(&'a self, session: SessionId, demand: &'a [Demand]) -> SessionContext<'a, u64> {
+        SessionContext {
+            keys: &self.queue.keys,
+            settings: &self.settings,
+            session,
+            promotes: true,
+            demand,
+            decode: &|bytes| MessagePack.decode(bytes),
+        }
+    }
+
+    pub(super) async fn step(&mut self, op: &Op) -> Result<Said> {
+        Ok(match *op {
+            Op::Enqueue(new) => self.enqueue(new).await?,
+            Op::Take { session, pop } => self.take(session, pop).await?,
+            Op::Grant { session } => self.grant(session).await?,
+            Op::Collect { session, pop } => self.collect(session, pop).await?,
+            Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late).await?,
+            Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late).await?,
+            Op::Die(slot) | Op::End(slot) => {
+                self.bury(slot, matches!(op, Op::Die(_))).await?;
+                Said::Nothing
+            }
+            Op::Clear => Said::Removed(self.queue.clear(&self.runner).await?),
+            Op::Sweep => {
+                let keys = &self.queue.keys;
+                let sweep = |tr| async move {
+                    let tr = &tr;
+                    expire_dedupe(tr, keys, None).await?;
+                    sweep_done(tr, keys).await
+                };
+                self.runner.run(sweep).await?;
+                Said::Nothing
+            }
+            Op::Pass(millis) => {
+                self.clock.advance(Duration::from_millis(millis));
+                Said::Nothing
+            }
+            Op::Change(item, change) => self.change(item, change).await?,
+        })
+    }
+
+    async fn change(&self, item: usize, change: Change) -> Result<Said> {
+        let (queue, item) = (&self.queue, &self.items[item]);
+        let change = |tr| async move {
+            let tr = &tr;
+            Ok(match change {
+                Change::Cancel => Said::Cancelled(queue.cancel(tr, item).await?),
+                Change::Expedite => Said::Was(queue.expedite(tr, item).await?),
+                Change::Replace(value) => Said::Changed(queue.replace(tr, item, &value).await?),
+                Change::Redrive => Said::Was(queue.redrive(tr, item).await?),
+                Change::Purge => Said::Was(queue.purge(tr, item).await?),
+            })
+        };
+        self.runner.run(change).await
+    }
+
+    async fn enqueue(&mut self, new: NewItem) -> Result<Said> {
+        let options = Enqueue::new()
+            .after(Duration::from_millis(new.delay))
+            .on_repeat(new.mode)
+            .max_attempts(new.max_attempts as u32);
+        let options = match new.dedupe {
+            Some(id) => options.dedupe(vec![id]),
+            None => options,
+        };
+        let (queue, options, value) = (&self.queue, &options, new.value);
+        let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
+        let (enqueued, commit) = self.runner.run_committed(enqueue).await?;
+        Ok(match enqueued {
+            Enqueued::Staged(staged) => {
+                self.items
+                    .push(staged.at(commit.versionstamp.expect("it wrote")));
+                Said::Staged
+            }
+            Enqueued::Replaced(item) => {
+                let number = self.items.iter().position(|known| *known == item);
+                Said::Replaced(number.expect("it is known"))
+            }
+            Enqueued::Repeated => Said::Repeated,
+        })
+    }
+
+    async fn take(&self, slot: usize, pop: bool) -> Result<Said> {
+        let demand = &[Demand { wanted: 1, pop }];
+        let context = self.context(self.sessions[slot], demand);
+        let taken = |tr| async move {
+            let view = view_queue(&tr, context, 1, TakeMode::Now).await?;
+            take(&tr, context, view, &BTreeSet::new())
+        };
+        match self.runner.run(taken).await? {
+            Some(TakeOutcome::Items(granted)) => Ok(said(granted)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Registers a request for two items, and has it answered. Without items it is withdrawn.
+    async fn grant(&mut self, slot: usize) -> Result<Said> {
+        let session = self.sessions[slot];
+        let (context, leader) = (self.context(session, &[]), self.context(LEADER, &[]));
+        let register = |tr| async move { append(&tr, context, 2).await };
+        let (staged, commit) = self.runner.run_committed(register).await?;
+        let request = &staged.at(commit.versionstamp.expect("it wrote"));
+        let answer = |tr| async move { fulfill(&tr, leader, None, ITEMS_PER_FULFILLMENT).await };
+        let answered = self.runner.run(answer).await?.answered;
+        let keys = &self.queue.keys;
+        match answered {
+            0 => {
+                let remove = |tr| async move { withdraw(&tr, keys, session, request).await };
+                assert!(self.runner.run(remove).await?);
+            }
+            _ => self.grants[slot].push_back(*request),
+        }
+        Ok(Said::Nothing)
+    }
+
+    async fn collect(&mut self, slot: usize, pop: bool) -> Result<Said> {
+        let Some(request) = self.grants[slot].pop_front() else {
+            return Ok(Said::Granted(Vec::new()));
+        };
+        let (request, demand) = (&request, &[Demand { wanted: 1, pop }]);
+        let context = self.context(self.sessions[slot], demand);
+        let collected = |tr| async move { collect(&tr, context, request).await };
+        let collected = self.runner.run(collected).await?;
+        Ok(said(collected.expect("it was answered")))
+    }
+
+    /// Returns the session that holds an item, or another one, and by which delivery.
+    async fn held_by(&self, item: usize, is_late: bool) -> Result<(SessionId, u64)> {
+        let (keys, id) = (&self.queue.keys, &self.items[item].id());
+        let found = |tr| async move { find(&tr, keys, id).await };
+        let found = self.runner.run(found).await?;
+        let deliveries = found.as_ref().map_or(1, |(_, record)| record.deliveries);
+        let session = match found {
+            Some((Spot::Held(session), _)) => session,
+            _ => self.sessions[0],
+        };
+        Ok((session, deliveries - u64::from(is_late && deliveries > 0)))
+    }
+
+    async fn resolve(&self, item: usize, how: How, is_late: bool) -> Result<Said> {
+        let (session, delivery) = self.held_by(item, is_late).await?;
+        let now = self.clock_millis();
+        let (how, reason) = match how {
+            How::Complete => (GiveBack::Completed(Bytes::from("given back")), None),
+            How::Release => (GiveBack::Returned(When::Now), None),
+            How::Snooze(delay) => (GiveBack::Returned(When::At(now + delay)), None),
+            How::Fail => (GiveBack::Failed(When::Now), None),
+            How::FailLater(delay) => (GiveBack::Failed(When::At(now + delay)), Some("not now")),
+            How::Reject => (GiveBack::Rejected, Some("no good")),
+            How::Die => unreachable!("the session does"),
+        };
+        let returned = &[Return {
+            id: self.items[item].id(),
+            delivery,
+            how,
+            reason: reason.map(Into::into),
+        }];
+        let context = self.context(session, &[]);
+        let back = |tr| async move { give_back(&tr, context, returned).await };
+        Ok(Said::Given(self.runner.run(back).await?[0]))
+    }
+
+    /// Acknowledges by a delivery as its dispatcher would have made it.
+    async fn acknowledge(&self, item: usize, is_late: bool) -> Result<Said> {
+        let (session, number) = self.held_by(item, is_late).await?;
+        let (commands, _dispatcher) = mpsc::unbounded_channel();
+        let delivery = &Delivery {
+            id: self.items[item].id(),
+            value: 0_u64,
+            record: Record::default(),
+            out: Arc::new(Out::new(number, Duration::MAX)),
+            session,
+            shared: Arc::new(Shared {
+                keys: self.queue.keys.clone(),
+                settings: self.queue.settings.clone(),
+                time_limit: Duration::MAX,
+                shuts_down: AtomicBool::new(false),
+            }),
+            commands,
+            state: AtomicU8::new(DeliveryState::Open as u8),
+            result: Mutex::new(Bytes::from("done")),
+        };
+        let ack = |tr| async move { delivery.ack(&tr).await };
+        match self.runner.run(ack).await {
+            Ok(()) => Ok(Said::Acknowledged),
+            Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => Ok(Said::Refused),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets a session die or end, and returns what it has.
+    async fn bury(&mut self, slot: usize, dies: bool) -> Result<()> {
+        let (keys, session) = (&self.queue.keys, self.sessions[slot]);
+        let leave = |tr| async move {
+            match dies {
+                true => assert!(
+                    keys.sessions
+                        .declare_dead(&tr, session, |_| Some(i64::MAX))
+                        .await?
+                ),
+                false => keys.sessions.retire(&tr, session).await?,
+            }
+            Ok::<_, Error>(())
+        };
+        self.runner.run(leave).await?;
+        let settings = &self.settings;
+        while reclaim_some(&self.runner, keys, settings, session).await? != Progress::Buried {}
+        self.renew(slot).await;
+        Ok(())
+    }
+
+    fn clock_millis(&self) -> u64 {
+        wall_millis(self.runner.environment())
+    }
+
+    /// Panics if anything in the queue contradicts anything else.
+    pub(super) async fn check(&self) {
+        let audit = self.queue.audit(&self.runner).await.unwrap();
+        assert!(audit.is_clean(), "{audit:?}");
+    }
+
+    async fn status(&self, item: usize) -> Result<Option<Status<u64>>> {
+        let (queue, item) = (&self.queue, &self.items[item]);
+        let status = |tr| async move { queue.status(&tr, item).await };
+        self.runner.run(status).await
+    }
+
+    /// Compares everything with the model, which learns the times that the store has drawn.
+    pub(super) async fn compare(&self, model: &mut Model) -> Result<()> {
+        assert_eq!(self.clock_millis(), model.now);
+        assert_eq!(self.items.len(), model.items.len());
+        for number in 0..self.items.len() {
+            let status = self.status(number).await?;
+            let life = &mut model.items[number];
+            if let (At::DelayedWithin(first, last), Some(status)) = (life.place, &status)
+                && let Place::Delayed { until } = status.place
+            {
+                assert!((unix_time(first)..=unix_time(last)).contains(&until));
+                let ready = until.duration_since(UNIX_EPOCH);
+                life.place = At::Delayed(ready.expect("it is later").as_millis() as u64);
+            }
+            assert_eq!(status, self.expected(life), "item {number}");
+        }
+        let queue = &self.queue;
+        for dedupe in 0..DEDUPE_IDS {
+            let holder = |tr| async move { queue.find_deduped(&tr, &[dedupe]).await };
+            let expected = model.holder(dedupe).map(|item| self.items[item]);
+            assert_eq!(
+                self.runner.run(holder).await?,
+                expected,
+                "dedupe id {dedupe}"
+            );
+        }
+        let stats = |tr| async move { queue.stats(&tr).await };
+        let stats = self.runner.run(stats).await?;
+        let counts = [stats.queued, stats.delayed, stats.held, stats.dead];
+        let expected = [
+            model.count(|place| place == At::Queued),
+            model.count(|place| matches!(place, At::Delayed(_))),
+            model.count(|place| matches!(place, At::Held(_) | At::Granted(..))),
+            model.count(|place| place == At::Dead),
+        ];
+        assert_eq!(counts, expected, "queued, delayed, held, dead");
+        let ended = (stats.completed, stats.cancelled);
+        assert_eq!(ended, (model.completed, model.cancelled));
+        Ok(())
+    }
+
+    /// Returns the status that an item has by the model.
+    fn expected(&self, life: &Life) -> Option<Status<u64>> {
+        let is_cancelled = life.is_cancelled;
+        let place = match life.place {
+            At::Queued => Place::Queued,
+            At::Delayed(ready) | At::DelayedWithin(ready, _) => Place::Delayed {
+                until: unix_time(ready),
+            },
+            At::Held(slot) | At::Granted(slot, _) => Place::Held {
+                session: self.sessions[slot],
+                is_cancelled,
+            },
+            At::Dead => Place::Dead,
+            At::Done(end, at) => Place::Done {
+                end,
+                at: unix_time(at),
+            },
+            At::Unknown => return None,
+        };
+        let failure = life.failure.map(|(millis, reason)| Failure {
+            time: unix_time(millis),
+            reason: reason.to_owned(),
+        });
+        Some(Status {
+            place,
+            value: Ok(life.value),
+            attempts: life.attempts,
+            deaths: life.deaths,
+            deliveries: life.deliveries,
+            failure,
+            enqueued: unix_time(life.enqueued),
+            result: Bytes::from(life.result),
+        })
+    }
+}
+
+fn said(granted: Vec<Granted<u64>>) -> Said {
+    let granted = granted.into_iter();
+    Said::Granted(
+        granted
+            .map(|item| (item.value.unwrap(), item.is_popped))
+            .collect(),
+    )
+}

@@ -1,0 +1,83 @@
+//! An audit while the queue is in use never finds anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance::scale;
+use conformance::stores::TestStore;
+use hc_dequeue::{Delivery, Enqueue, Enqueued, OnRepeat, Outcome, WorkerOptions};
+use tokio::task::JoinSet;
+
+use crate::common::World;
+
+conformance::on_every_store!(threads: a_busy_queue_is_always_clean);
+
+/// While workers, enqueues, cancellations and schedules change everything that is checked.
+async fn a_busy_queue_is_always_clean(store: TestStore) {
+    let moment = Duration::from_millis(2);
+    let settings = crate::common::settings()
+        .max_attempts(3)
+        .keep_done(moment * 20);
+    let world = Arc::new(World::new(&store, settings).await);
+    let handler = move |delivery: Arc<Delivery<u64>>| async move {
+        match (*delivery.value() + delivery.deliveries()) % 4 {
+            0 => Ok(Outcome::snooze(moment)),
+            1 => Ok(Outcome::retry_after(moment, "again")),
+            2 => Ok(Outcome::Done),
+            _ => Err("it failed"),
+        }
+    };
+    let options = WorkerOptions::new().concurrency(4);
+    let mut workers = Vec::new();
+    for _ in 0..2 {
+        let worker = world.queue.work(&world.runner, options.clone(), handler);
+        workers.push(worker.await.unwrap());
+    }
+    let mut clients = JoinSet::new();
+    for client in 0..3 {
+        let world = world.clone();
+        clients.spawn(async move {
+            for value in (client..).step_by(3) {
+                change_something(&world, value).await;
+            }
+        });
+    }
+    for _ in 0..scale(30, 2_000) {
+        let audit = world.audit().await;
+        assert!(audit.is_clean(), "{audit:?}");
+        world.runner.environment().sleep(moment).await;
+    }
+    clients.abort_all();
+    for worker in workers {
+        worker.shut_down(Duration::ZERO).await.unwrap();
+    }
+    assert!(world.stats().await.completed > 0 && world.stats().await.cancelled > 0);
+    world.check().await;
+}
+
+async fn change_something(world: &World, value: u64) {
+    let dedupe = vec![(value % 5) as u8];
+    let mode = [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][value as usize % 3];
+    let delay = Duration::from_millis(value % 4);
+    let options = &Enqueue::new()
+        .dedupe(dedupe.clone())
+        .on_repeat(mode)
+        .after(delay);
+    let enqueued = world.enqueue_with(value, options).await.unwrap();
+    if let (Enqueued::Replaced(item), 0) = (enqueued, value % 2) {
+        let _ = world.cancel(&item).await;
+    }
+    let name = ["one", "two"][value as usize % 2];
+    match value % 8 {
+        0..4 => {
+            let cron = ["@daily", "@hourly"][value as usize % 3 % 2];
+            world.schedule(name, cron).await;
+        }
+        4 => {
+            let queue = &world.queue;
+            let remove = |tr| async move { queue.unschedule(&tr, name).await };
+            world.runner.run(remove).await.unwrap();
+        }
+        _ => {}
+    }
+}
