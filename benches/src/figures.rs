@@ -113,6 +113,7 @@ mod tests {
                 took_micros: vec![3_000, 1_000, 2_000, 4_000],
                 reading: Reading {
                     commits: 8,
+                    mutations: 16,
                     conflicts: 2,
                     bytes_written: 400,
                 },

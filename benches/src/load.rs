@@ -272,6 +272,7 @@ mod tests {
             took_micros: vec![micros],
             reading: Reading {
                 commits: 1,
+                mutations: 1,
                 conflicts: 2,
                 bytes_written: 3,
             },

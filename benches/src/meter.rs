@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub struct Reading {
     /// Commits that wrote something.
     pub commits: u64,
+    /// The writes of those commits.
+    pub mutations: u64,
     /// Commits that were refused because another transaction had written what they had read.
     pub conflicts: u64,
     /// Keys and values of the writes of those commits; of a clear, the keys it names.
@@ -27,6 +29,7 @@ impl Add for Reading {
     fn add(self, other: Self) -> Self {
         Self {
             commits: self.commits + other.commits,
+            mutations: self.mutations + other.mutations,
             conflicts: self.conflicts + other.conflicts,
             bytes_written: self.bytes_written + other.bytes_written,
         }
@@ -39,6 +42,7 @@ impl Sub for Reading {
     fn sub(self, earlier: Self) -> Self {
         Self {
             commits: self.commits - earlier.commits,
+            mutations: self.mutations - earlier.mutations,
             conflicts: self.conflicts - earlier.conflicts,
             bytes_written: self.bytes_written - earlier.bytes_written,
         }
@@ -48,6 +52,7 @@ impl Sub for Reading {
 #[derive(Debug, Default)]
 struct Meter {
     commits: AtomicU64,
+    mutations: AtomicU64,
     conflicts: AtomicU64,
     bytes_written: AtomicU64,
 }
@@ -74,6 +79,7 @@ impl<D: Database> Metered<D> {
     pub fn reading(&self) -> Reading {
         Reading {
             commits: self.meter.commits.load(Ordering::Relaxed),
+            mutations: self.meter.mutations.load(Ordering::Relaxed),
             conflicts: self.meter.conflicts.load(Ordering::Relaxed),
             bytes_written: self.meter.bytes_written.load(Ordering::Relaxed),
         }
@@ -86,6 +92,7 @@ impl<D: Database> Database for Metered<D> {
     fn begin(&self) -> Result<Self::Transaction> {
         Ok(MeteredTransaction {
             tr: self.db.begin()?,
+            staged: AtomicU64::new(0),
             staged_bytes: AtomicU64::new(0),
             meter: self.meter.clone(),
         })
@@ -100,6 +107,7 @@ impl<D: Database> Database for Metered<D> {
 #[derive(Debug)]
 pub struct MeteredTransaction<T> {
     tr: T,
+    staged: AtomicU64,
     staged_bytes: AtomicU64,
     meter: Arc<Meter>,
 }
@@ -107,7 +115,13 @@ pub struct MeteredTransaction<T> {
 impl<T> MeteredTransaction<T> {
     fn stage(&self, parts: [&[u8]; 2]) {
         let bytes = parts.map(<[u8]>::len).into_iter().sum::<usize>() as u64;
+        self.staged.fetch_add(1, Ordering::Relaxed);
         self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn forget(&self) {
+        self.staged.store(0, Ordering::Relaxed);
+        self.staged_bytes.store(0, Ordering::Relaxed);
     }
 }
 
@@ -143,7 +157,9 @@ impl<T: OwnedTransaction> OwnedTransaction for MeteredTransaction<T> {
         match &result {
             Ok(commit) if commit.versionstamp.is_some() => {
                 let bytes = self.staged_bytes.swap(0, Ordering::Relaxed);
+                let mutations = self.staged.swap(0, Ordering::Relaxed);
                 meter.commits.fetch_add(1, Ordering::Relaxed);
+                meter.mutations.fetch_add(mutations, Ordering::Relaxed);
                 meter.bytes_written.fetch_add(bytes, Ordering::Relaxed);
             }
             Err(error) if error.code() == Some(Code::NOT_COMMITTED) => {
@@ -155,12 +171,12 @@ impl<T: OwnedTransaction> OwnedTransaction for MeteredTransaction<T> {
     }
 
     async fn on_error(&mut self, error: Error) -> Result<()> {
-        self.staged_bytes.store(0, Ordering::Relaxed);
+        self.forget();
         self.tr.on_error(error).await
     }
 
     fn reset(&mut self) {
-        self.staged_bytes.store(0, Ordering::Relaxed);
+        self.forget();
         self.tr.reset();
     }
 
@@ -189,6 +205,7 @@ mod tests {
         first.commit().await.unwrap();
         let reading = Reading {
             commits: 1,
+            mutations: 2,
             conflicts: 0,
             bytes_written: 9,
         };
@@ -208,6 +225,7 @@ mod tests {
         second.commit().await.unwrap();
         let more = Reading {
             commits: 1,
+            mutations: 1,
             conflicts: 0,
             bytes_written: 2,
         };

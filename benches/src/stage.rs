@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::env;
 
 use keyspace::url::StoreUrl;
-use keyspace::{Database, Environment, OpenError, OwnedTransaction, Store, Subspace, Transaction};
+use keyspace::{
+    Database, Environment, Ids, OpenError, OwnedTransaction, Store, Subspace, Transaction,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -102,6 +104,7 @@ impl Stage {
         let (begin, end) = place.range();
         let mut tr = self.db.begin().expect("the store serves");
         tr.clear_range(&begin, &end);
+        Ids::default().unregister(&tr, &place);
         let commit = runtime().block_on(tr.commit());
         commit.expect("nothing conflicts");
         outcome

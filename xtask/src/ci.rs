@@ -133,7 +133,10 @@ fn clippy_default_features() -> anyhow::Result<()> {
 /// client library.
 fn clippy_fdb() -> anyhow::Result<()> {
     for version in ["fdb-7_1", "fdb-7_3", "fdb-7_4"] {
-        let features = tidy::PACKAGES.map(|package| format!("{package}/{version}"));
+        let packages = tidy::PACKAGES.into_iter().chain(["benches"]);
+        let features: Vec<_> = packages
+            .map(|package| format!("{package}/{version}"))
+            .collect();
         let arguments = ["clippy", "--workspace", "--all-targets", "--features"];
         let mut command = cargo(&arguments)?;
         command.arg(features.join(",")).arg("--");

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use foundationdb::options::DatabaseOption;
-use keyspace::{Bytes, Database, Environment, OwnedTransaction, Store, Subspace, Transaction};
+use keyspace::{
+    Bytes, Database, Environment, OpenError, OwnedTransaction, Store, Subspace, Transaction,
+};
 use tokio::runtime::Runtime;
 
 /// The value of every row and of every item.
@@ -19,7 +21,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn open() -> keyspace::Result<Self> {
+    pub(crate) fn open() -> Result<Self, OpenError> {
         // The adapter starts the network for both.
         let store = keyspace::open("fdb:")?;
         let bare = foundationdb::Database::default().expect("the adapter has opened it");

@@ -1,7 +1,7 @@
 //! Many consumers at one queue, by several ways to queue, on any store.
 //!
 //! `cargo bench -p benches --bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
-//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue` and `idle`, all of them unless named.
+//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle` and `items`, all of them unless named.
 //! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
@@ -13,6 +13,7 @@
 //! medians over the rounds, ratios are medians of the rounds' ratios.
 
 mod idle;
+mod items;
 mod plot;
 mod process;
 mod table;
@@ -57,6 +58,11 @@ fn main() -> io::Result<()> {
     }
     if arguments.wants("idle") {
         writeln!(out, "\n{}\n\n{}", idle::latency(&stage), idle::cost(&stage))?;
+    }
+    if arguments.wants("items") {
+        for table in [items::writes, items::finding, items::processing] {
+            writeln!(out, "\n{}", table(&stage))?;
+        }
     }
     Ok(())
 }

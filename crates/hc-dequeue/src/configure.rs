@@ -21,7 +21,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads and writes the settings.
     ///
     /// # Errors
-    /// [`Error::TooShort`] for a lease that leaves no time for three heartbeats;
+    /// [`Error::TooShort`](crate::Error::TooShort) for a lease that leaves no time for three heartbeats;
     /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the stored settings do not decode. Nothing is staged.
     ///
     /// # Cancel safety

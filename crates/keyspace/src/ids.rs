@@ -156,12 +156,16 @@ impl Ids {
         rows.iter().map(|row| self.decode(row)).collect()
     }
 
-    /// Stages that a subspace is free.
+    /// Stages that a subspace is free, with all that is inside of it. An application that clears a subspace calls
+    /// this in the same transaction.
     ///
     /// # Conflicts
-    /// Writes it.
+    /// Writes the subspace and all those inside of it.
     pub fn unregister(&self, tr: &impl Transaction, subspace: &Subspace) {
-        tr.clear(&self.key(subspace));
+        let key = self.key(subspace);
+        // Without what ends the byte string, the packed prefix is what the longer ones begin with, too.
+        let begin = &key[..key.len() - 1];
+        tr.clear_range(begin, &after_all_with(begin));
     }
 
     fn key(&self, subspace: &Subspace) -> Vec<u8> {
@@ -199,6 +203,16 @@ fn encode(recipe: &str, codecs: &[&str]) -> Vec<u8> {
     push_text(&mut value, recipe);
     codecs.iter().for_each(|codec| push_text(&mut value, codec));
     value
+}
+
+/// Returns the key that comes after all keys with a prefix that is not all `ff`.
+fn after_all_with(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while end.pop_if(|last| *last == u8::MAX).is_some() {}
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
 }
 
 fn overlap(one: &[u8], other: &[u8]) -> bool {

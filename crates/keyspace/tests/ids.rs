@@ -10,6 +10,7 @@ conformance::on_every_store!(
     what_overlaps_is_refused_and_nothing_else,
     what_is_unregistered_can_be_registered_for_another_recipe,
     what_is_registered_is_listed_page_by_page,
+    with_a_subspace_all_inside_of_it_is_unregistered,
     of_two_that_overlap_and_are_registered_at_the_same_time_one_fails,
 );
 
@@ -107,6 +108,38 @@ async fn what_is_registered_is_listed_page_by_page(store: TestStore) {
     let codecs = ["JSON", "Raw"].map(str::to_owned).to_vec();
     let expected = recipes.map(|(subspace, name)| (subspace, name.to_owned(), codecs.clone()));
     assert_eq!(listed, expected);
+}
+
+async fn with_a_subspace_all_inside_of_it_is_unregistered(store: TestStore) {
+    let all: [&[u8]; 8] = [
+        b"_",
+        b"a\0",
+        b"a\0\xff",
+        b"ab",
+        b"a\xff",
+        b"a\xff\xff",
+        b"b",
+        b"\xff",
+    ];
+    for freed in [&b"a"[..], b"a\xff", b"a\0", b"_", b"\xff"] {
+        let store = store.fresh();
+        let (ids, freed) = (&ids(&store), &Subspace::from_bytes(freed));
+        let mut left = Vec::new();
+        for prefix in all {
+            let subspace = Subspace::from_bytes(prefix);
+            let registered = register(&store, ids, &subspace, "recipe").await.is_ok();
+            if registered && !prefix.starts_with(freed.bytes()) {
+                left.push(prefix);
+            }
+        }
+        let unregister = |tr| async move {
+            ids.unregister(&tr, freed);
+            ids.recipes(&tr, None, 10).await
+        };
+        let listed = store.runner().run(unregister).await.unwrap();
+        let listed = listed.iter().map(|recipe| recipe.subspace.bytes());
+        assert_eq!(listed.collect::<Vec<_>>(), left, "{freed:?}");
+    }
 }
 
 async fn of_two_that_overlap_and_are_registered_at_the_same_time_one_fails(store: TestStore) {

@@ -1,0 +1,299 @@
+//! What the steps of an item cost, one at a time: writes, transactions, and the time to find it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use benches::contender::ITEM;
+use benches::meter::{Metered, Reading};
+use benches::stage::{Stage, runtime};
+use benches::statistics::{median, percentile};
+use benches::table::Table;
+use conformance::scale;
+use hc_dequeue::{
+    Consumer, ConsumerOptions, Delivery, Enqueue, Error, HighContentionQueue, ItemRef, Result,
+    Settings, WorkerOptions,
+};
+use keyspace::codec::Raw;
+use keyspace::{Bytes, Environment, RunOptions, Runner, Store, Subspace, Tx};
+
+/// How many items take each step.
+const ITEMS: usize = 500;
+
+/// Longer than anything takes here.
+const LATER: Duration = Duration::from_secs(3_600);
+
+type Jobs = HighContentionQueue<Bytes, Raw>;
+
+/// A queue, and a consumer of it that beats its heart rarely.
+struct World {
+    db: Metered<Store>,
+    runner: Runner<Metered<Store>>,
+    queue: Jobs,
+    consumer: Consumer<Bytes>,
+}
+
+impl World {
+    async fn open(stage: &Stage, place: &Subspace, settings: Settings) -> Self {
+        let db = Metered::new(stage.db().clone());
+        let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
+        let runner = Runner::with_options(db.clone(), options);
+        let settings = settings.lease(LATER);
+        let queue = Jobs::open(&runner, place.subspace(&"queue"), settings).await;
+        let queue = queue.expect("nothing conflicts");
+        let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
+        Self {
+            consumer: consumer.expect("nothing conflicts"),
+            db,
+            runner,
+            queue,
+        }
+    }
+
+    /// Enqueues an item in a commit of its own.
+    async fn enqueue(&self, options: &Enqueue) -> Result<()> {
+        let queue = &self.queue;
+        let enqueue = |tr| async move { queue.enqueue_with(&tr, &ITEM, options).await.map(drop) };
+        self.runner.run(enqueue).await
+    }
+
+    async fn enqueue_many(&self, items: usize, options: &Enqueue) -> Result<()> {
+        let queue = &self.queue;
+        for begin in (0..items).step_by(ITEMS) {
+            let count = ITEMS.min(items - begin);
+            let enqueue = |tr: Tx<_>| async move {
+                for _ in 0..count {
+                    let _ = queue.enqueue_with(&tr, &ITEM, options).await?;
+                }
+                Ok::<_, Error>(())
+            };
+            self.runner.run(enqueue).await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&self) -> Result<Delivery<Bytes>> {
+        Ok(self.consumer.dequeue().await?.expect("there are enough"))
+    }
+
+    async fn take_all(&self) -> Result<Vec<Delivery<Bytes>>> {
+        self.enqueue_many(ITEMS, &Enqueue::new()).await?;
+        let mut taken = Vec::new();
+        while taken.len() < ITEMS {
+            taken.extend(self.consumer.dequeue_batch(ITEMS - taken.len()).await?);
+        }
+        Ok(taken)
+    }
+
+    async fn acknowledge(&self, delivery: &Delivery<Bytes>) -> Result<()> {
+        let acknowledge = |tr| async move { delivery.ack(&tr).await };
+        self.runner.run(acknowledge).await
+    }
+}
+
+/// Returns a table of what each step of an item writes, with a transaction for each item.
+pub(crate) fn writes(stage: &Stage) -> String {
+    let mut table = Table::new(["step", "commits", "writes", "bytes"]);
+    for (name, settings) in [
+        ("", Settings::new()),
+        (", done items kept", Settings::new().keep_done(LATER)),
+    ] {
+        let steps = stage.on_a_clean_place(|place| {
+            let steps = async {
+                let world = World::open(stage, place, settings).await;
+                measure_steps(&world).await
+            };
+            runtime().block_on(steps).expect("the store serves")
+        });
+        for (step, reading) in steps {
+            let per_item = |count: u64| format!("{:.2}", count as f64 / ITEMS as f64);
+            table.push([
+                format!("{step}{name}"),
+                per_item(reading.commits),
+                per_item(reading.mutations),
+                per_item(reading.bytes_written),
+            ]);
+        }
+    }
+    format!("Writes of an item of 100 bytes, one at a time\n\n{table}")
+}
+
+/// What was written in each step.
+struct Writes<'a> {
+    world: &'a World,
+    before: Reading,
+    steps: Vec<(&'static str, Reading)>,
+}
+
+impl<'a> Writes<'a> {
+    fn of(world: &'a World) -> Self {
+        Self {
+            world,
+            before: world.db.reading(),
+            steps: Vec::new(),
+        }
+    }
+
+    fn begin(&mut self) {
+        self.before = self.world.db.reading();
+    }
+
+    /// Notes what was written since the step began.
+    fn note(&mut self, step: &'static str) {
+        self.steps
+            .push((step, self.world.db.reading() - self.before));
+    }
+}
+
+async fn measure_steps(world: &World) -> Result<Vec<(&'static str, Reading)>> {
+    let mut writes = Writes::of(world);
+    for (step, options) in [
+        ("enqueue", Enqueue::new()),
+        ("enqueue, delayed", Enqueue::new().after(LATER)),
+    ] {
+        writes.begin();
+        for _ in 0..ITEMS {
+            world.enqueue(&options).await?;
+        }
+        writes.note(step);
+    }
+    writes.begin();
+    let mut taken = Vec::new();
+    for _ in 0..ITEMS {
+        taken.push(world.take().await?);
+    }
+    writes.note("take");
+    writes.begin();
+    for delivery in &taken {
+        world.acknowledge(delivery).await?;
+    }
+    writes.note("acknowledge");
+
+    world.enqueue_many(ITEMS, &Enqueue::new()).await?;
+    writes.begin();
+    for _ in 0..ITEMS {
+        world.consumer.pop().await?;
+    }
+    writes.note("pop");
+
+    taken = world.take_all().await?;
+    writes.begin();
+    for delivery in &taken {
+        delivery.retry_after(LATER, "no connection").await?;
+    }
+    writes.note("fail, and be delayed");
+
+    taken = world.take_all().await?;
+    writes.begin();
+    for delivery in &taken {
+        delivery.reject("no connection").await?;
+    }
+    writes.note("become a dead letter");
+    Ok(writes.steps)
+}
+
+/// Returns a table of the times that a look for an item by its reference takes, after it was retried, beside
+/// few and many delayed items.
+pub(crate) fn finding(stage: &Stage) -> String {
+    let mut table = Table::new(["delayed items", "median", "99th percentile"]);
+    for delayed in [100, 100_000] {
+        let mut micros = stage.on_a_clean_place(|place| {
+            let look = async {
+                let world = World::open(stage, place, Settings::new()).await;
+                measure_finding(&world, delayed).await
+            };
+            runtime().block_on(look).expect("the store serves")
+        });
+        micros.sort_unstable();
+        let [median, late] = [50, 99].map(|percent| {
+            let micros = percentile(&micros, percent).expect("it was measured");
+            format!("{micros} µs")
+        });
+        table.push([delayed.to_string(), median, late]);
+    }
+    format!("From a reference to the status of an item that was retried\n\n{table}")
+}
+
+async fn measure_finding(world: &World, delayed: usize) -> Result<Vec<u32>> {
+    let later = Enqueue::new().after(LATER);
+    world.enqueue_many(delayed / 2, &later).await?;
+    let mut items: Vec<ItemRef> = Vec::new();
+    for delivery in world.take_all().await? {
+        delivery.retry_after(LATER, "no connection").await?;
+        items.push(delivery.item_ref());
+    }
+    world.enqueue_many(delayed / 2, &later).await?;
+    let env = Environment::system();
+    let mut micros = Vec::new();
+    let queue = &world.queue;
+    for item in &items {
+        let began = env.now();
+        let status = |tr| async move { queue.status(&tr, item).await };
+        assert!(world.runner.run(status).await?.is_some());
+        let took = (env.now() - began).as_micros();
+        micros.push(u32::try_from(took).unwrap_or(u32::MAX));
+    }
+    Ok(micros)
+}
+
+/// Returns a table of the items that `process` handles in a second, beside a handler of `work` that acknowledges in
+/// a transaction of its own.
+pub(crate) fn processing(stage: &Stage) -> String {
+    let mut table = Table::new(["handlers", "process", "work and ack", "ratio"]);
+    for handlers in [1, 16, 64] {
+        let rounds: Vec<[f64; 2]> = (0..scale(3, 7))
+            .map(|round| {
+                // Who begins changes.
+                let mut rates = [0.0; 2];
+                for turn in 0..2 {
+                    let way = (round + turn) % 2;
+                    rates[way] = stage.on_a_clean_place(|place| {
+                        let rate = async {
+                            let world = World::open(stage, place, Settings::new()).await;
+                            measure_handling(&world, handlers, way == 0).await
+                        };
+                        runtime().block_on(rate).expect("the store serves")
+                    });
+                }
+                rates
+            })
+            .collect();
+        let of = |way: usize| median(rounds.iter().map(|rates| rates[way]));
+        let ratio = median(rounds.iter().map(|rates| rates[0] / rates[1]));
+        table.push([
+            handlers.to_string(),
+            format!("{:.0}", of(0)),
+            format!("{:.0}", of(1)),
+            format!("{ratio:.2}"),
+        ]);
+    }
+    format!("Items handled a second, each in a transaction of its own\n\n{table}")
+}
+
+async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> Result<f64> {
+    let items = scale(200, 1_000) * handlers;
+    world.enqueue_many(items, &Enqueue::new()).await?;
+    let env = Environment::system();
+    let options = WorkerOptions::new().concurrency(handlers);
+    let (queue, runner) = (&world.queue, &world.runner);
+    let began = env.now();
+    let worker = if in_process {
+        let done = |_: Tx<_>, _: Arc<Delivery<Bytes>>| async { Ok::<_, Error>(()) };
+        queue.process(runner, options, done).await?
+    } else {
+        let own = runner.clone();
+        let acknowledge = move |delivery: Arc<Delivery<Bytes>>| {
+            let runner = own.clone();
+            async move {
+                let delivery = &delivery;
+                runner
+                    .run(|tr| async move { delivery.ack(&tr).await })
+                    .await
+            }
+        };
+        queue.work(runner, options, acknowledge).await?
+    };
+    queue.wait_idle(runner).await?;
+    let seconds = (env.now() - began).as_secs_f64();
+    worker.shut_down(LATER).await?;
+    Ok(items as f64 / seconds)
+}
