@@ -33,8 +33,8 @@ use futures::FutureExt;
 use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::store::FDB_API_VERSION;
 use keyspace::{
-    Database, Environment, Isolation, OwnedTransaction, RangeQuery, Result, RunOptions, Runner,
-    Store, Subspace, Transaction,
+    Database, Environment, Ids, Isolation, OwnedTransaction, RangeQuery, Result, RunOptions,
+    Runner, Store, Subspace, Transaction,
 };
 use tempfile::TempDir;
 
@@ -166,6 +166,8 @@ impl TestStore {
         let mut tr = self.db.begin()?;
         loop {
             tr.clear_range(begin, end);
+            // Recipes that a test has opened are registered outside of its part of the store.
+            Ids::default().unregister(&tr, &self.root);
             match tr.commit().await {
                 Ok(_) => return Ok(()),
                 Err(error) => tr.on_error(error).await?,
