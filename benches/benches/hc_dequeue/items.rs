@@ -242,7 +242,7 @@ pub(crate) fn processing(stage: &Stage) -> String {
     for handlers in [1, 16, 64] {
         let rounds: Vec<[f64; 2]> = (0..scale(3, 7))
             .map(|round| {
-                // Who begins changes.
+                // The ways take turns at being the first.
                 let mut rates = [0.0; 2];
                 for turn in 0..2 {
                     let way = (round + turn) % 2;

@@ -292,9 +292,9 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Returns whether the dispatcher has to be told what came of a handler. What was acknowledged need not be
-    /// completed, but it may have to be given back: the acknowledgement may not have been committed. If it
-    /// was, there is nothing to give back.
+    /// Returns whether the outcome of a handler still decides what becomes of the item. An item that was
+    /// acknowledged is not completed a second time. It may have to be given back, because the acknowledgement may
+    /// not have been committed; if it was, giving back does nothing.
     fn is_open_to(&self, how: &GiveBack) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         match how {

@@ -84,7 +84,7 @@ pub(crate) enum Spot {
     Queued,
     Delayed(u64),
     Held(SessionId),
-    /// It is in the row of a grant under this key, as one of so many.
+    /// It is in the row of a grant under this key. The grant has `parts` rows.
     Granted {
         session: SessionId,
         key: Vec<u8>,

@@ -64,7 +64,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 
     /// Stages that a dead letter goes back to its place in the queue, with all its attempts and deaths. Its
-    /// last failure stays with it. False: there is no such dead letter.
+    /// last failure stays with it, and so does the number of its deliveries: a dead letter that was granted too
+    /// often is granted once more. False: there is no such dead letter.
     ///
     /// # Conflicts
     /// Reads the dead letter.

@@ -17,7 +17,7 @@ pub struct ConsumerOptions {
 }
 
 impl Default for ConsumerOptions {
-    /// Five minutes for each delivery, a look every second at what watches should have told, and the default
+    /// Five minutes for each delivery, a read every second of what watches should have reported, and the default
     /// [`Backoff`].
     fn default() -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Backoff {
 /// How a worker works: what the workers of all recipes have in common.
 ///
 /// An option that is not set is the recipe's own default. A worker of this crate handles sixteen items
-/// at once; a handler has five minutes; the worker looks every second at what watches should have told;
+/// at once; a handler has five minutes; the worker reads every second what watches should have reported;
 /// an item waits from one second to five minutes after a failure.
 ///
 /// ```

@@ -13,7 +13,7 @@ use crate::record::{Limits, Record};
 /// The shortest lease: three heartbeats of ten milliseconds.
 pub const MIN_LEASE: Duration = Duration::from_millis(30);
 
-/// The settings of a queue, for all who use it. They are stored when the queue is created, times in
+/// The settings of a queue, which all of its handles and sessions share. They are stored when the queue is created, times in
 /// milliseconds, and [changed](crate::HighContentionQueue::configure) there.
 ///
 /// ```

@@ -15,7 +15,7 @@ pub(crate) fn unix_millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
-/// Returns the time that is so many milliseconds after the Unix epoch.
+/// Returns the time at this number of milliseconds after the Unix epoch.
 pub(crate) fn unix_time(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis)
 }

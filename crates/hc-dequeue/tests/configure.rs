@@ -19,7 +19,7 @@ conformance::on_every_store!(
     settings_that_no_session_can_follow_are_refused,
     sessions_follow_and_say_so,
     a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_knows,
-    a_dead_session_is_found_by_the_lease_that_it_has_promised,
+    a_session_is_judged_by_the_lease_that_it_has_promised,
 );
 
 impl World {
@@ -156,8 +156,8 @@ async fn a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_know
     assert_eq!(world.stored().await, settings());
 }
 
-async fn a_dead_session_is_found_by_the_lease_that_it_has_promised(store: TestStore) {
-    // Its lease is so long that it is found in time only if it has followed.
+async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore) {
+    // It dies before it learns of the shorter lease, by which the session that comes after it lives.
     let world = World::new(&store, settings().lease(LONG * 60)).await;
     world.enqueue([7]).await;
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
@@ -174,7 +174,7 @@ async fn a_dead_session_is_found_by_the_lease_that_it_has_promised(store: TestSt
     is_held.await.unwrap();
     let short = settings();
     world.configure(&short).await.unwrap();
-    // A heartbeat every 20 minutes: it learns of the new lease when it is called.
+    // Its next heartbeat, with which it would follow, is 20 minutes away.
     assert_eq!(world.leases().await, [LONG * 60]);
     changed.send(()).unwrap();
     doomed.join().unwrap();

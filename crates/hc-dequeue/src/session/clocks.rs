@@ -49,7 +49,7 @@ impl ClockCheck {
         let clocks = census.heartbeats.iter().filter_map(|heartbeat| {
             let age = age_millis(heartbeat, census.read_version);
             let may_live = census.is_known || age <= lease;
-            // Who lives was heard of within a lease: what is beyond is a jump of the versions.
+            // A session that lives has beaten within a lease: a greater age is a jump of the versions.
             may_live.then(|| signed(heartbeat.wall_millis).saturating_add(age.clamp(0, lease)))
         });
         self.error = error_of(signed(wall_millis(&self.env)), clocks.collect());

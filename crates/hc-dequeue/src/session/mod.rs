@@ -14,7 +14,7 @@
 //! that changes its lease says so in the transaction of a heartbeat.
 //!
 //! A transaction that grants it something reads that state serializably; the heartbeat lies under another
-//! key, so that it makes no grant fail. Wall time does not decide who lives: a heartbeat is judged by a
+//! key, so that it makes no grant fail. Wall time does not decide which sessions live: a heartbeat is judged by a
 //! [`VersionClock`](microqueue::keyspace::VersionClock), so that no session is lost because the store was
 //! away or slow. The wall time in a heartbeat is what others compare their own clocks with.
 //!

@@ -10,7 +10,7 @@ use microqueue::keyspace::record::millis;
 
 use crate::wall::{unix_millis, unix_time, wall_millis};
 
-/// A wall clock that moves only when told to. Clones are the same clock.
+/// A wall clock that stands still until a test moves it. Clones are the same clock.
 ///
 /// Wall time decides when a delayed or snoozed item, a retry and a schedule are due, and when a dedupe id
 /// expires: [`advance`](Self::advance) brings them into the present at once. All other time stays the machine's:

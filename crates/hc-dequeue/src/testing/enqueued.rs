@@ -97,7 +97,7 @@ impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
     /// Returns what was enqueued since: first what is queued, in the order of the queue, then what is delayed, in
     /// the order of the times.
     ///
-    /// Reads it in one transaction: in a test, an item should not be one of very many.
+    /// It reads all items in one transaction, which the queue of a test fits into.
     ///
     /// # Errors
     /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if an item does not decode, and those of

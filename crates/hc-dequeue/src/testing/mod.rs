@@ -3,7 +3,7 @@
 //!
 //! - [`drain`] handles what is queued or due, one item after the other, until there is nothing left.
 //!   [`drain_process`] does the same with a handler for [`process`](crate::HighContentionQueue::process).
-//! - [`ManualWall`] is a wall clock that moves only when told to, so that a test need not wait for delays,
+//! - [`ManualWall`] is a wall clock that stands still until a test moves it, so that the test need not wait for delays,
 //!   retries and schedules.
 //! - [`EnqueuedSince`] shows what was enqueued since it was made; [`enqueued`] shows everything that is queued
 //!   or delayed.

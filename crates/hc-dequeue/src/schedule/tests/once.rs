@@ -1,4 +1,4 @@
-//! Each time fires once, whoever ends, and whatever happens at the same time.
+//! Each time fires once, at whichever step a session ends and whatever other processes do meanwhile.
 
 use std::future::poll_fn;
 use std::pin::pin;
