@@ -110,16 +110,17 @@ pub(crate) fn end(
     retire_dedupe(tr, keys, settings, id, record);
     if !settings.keep_done.is_zero() {
         let now = wall_millis(&keys.env);
+        let until_millis = now.saturating_add(millis(settings.keep_done));
         let end = StoredEnd {
             millis: now,
+            until_millis,
             how,
             result,
         };
         let mut record = record.clone();
         record.end = Some(end);
         keys.done.insert(tr, id, &record)?;
-        let until = now.saturating_add(millis(settings.keep_done));
-        tr.set(&id.key_in(&keys.kept_until(until)), b"");
+        tr.set(&id.key_in(&keys.kept_until(until_millis)), b"");
     }
     Ok(())
 }

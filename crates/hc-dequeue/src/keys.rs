@@ -55,8 +55,9 @@
 //!         08  token: 16 random bytes, which tell the item from others that have had its dedupe id; only of
 //!             an item that still has the id
 //!         09  wall time in milliseconds at which it was cancelled, while a session holds it: number
-//!         0A  end: its wall time in milliseconds in 8 bytes; 00 completed, 01 cancelled, 02 removed; then the
-//!             result, up to 4,096 bytes; only of an item that is done
+//!         0A  end: its wall time in milliseconds in 8 bytes; until when the item is kept, the same; 00
+//!             completed, 01 cancelled, 02 removed; then the result, up to 4,096 bytes; only of an item that
+//!             is done
 //!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
 //!             the tracestate; up to 512 bytes of UTF-8
 //!         0C..FF  fields of versions to come, which a version that does not know them keeps as they are:

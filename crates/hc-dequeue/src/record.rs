@@ -45,7 +45,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + Limits::BYTES)
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
     + (FIELD_BYTES + TOKEN_BYTES)
-    + (FIELD_BYTES + 9 + MAX_RESULT_BYTES)
+    + (FIELD_BYTES + 17 + MAX_RESULT_BYTES)
     + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
     + MAX_UNKNOWN_BYTES;
 
@@ -156,6 +156,8 @@ pub enum End {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredEnd {
     pub(crate) millis: u64,
+    /// Until when the item is kept.
+    pub(crate) until_millis: u64,
     pub(crate) how: End,
     pub(crate) result: Bytes,
 }
@@ -228,13 +230,9 @@ impl Codec<Record> for RecordCodec {
             record.token.as_ref().map_or(&[], |token| token),
         );
         push_number(buffer, tag::CANCELLED, record.cancelled_millis);
-        if let Some(StoredEnd {
-            millis,
-            how,
-            result,
-        }) = &record.end
-        {
-            let bytes = [&millis.to_be_bytes()[..], &[*how as u8], result].concat();
+        if let Some(end) = &record.end {
+            let times = [end.millis.to_be_bytes(), end.until_millis.to_be_bytes()].concat();
+            let bytes = [&times, &[end.how as u8][..], &end.result].concat();
             push_field(buffer, tag::DONE, &bytes);
         }
         let trace_context = record.trace_context.as_deref().unwrap_or_default();
@@ -348,7 +346,7 @@ fn text(what: &str, bytes: &[u8], limit: usize) -> Result<Arc<str>, String> {
 
 fn stored_end(field: Bytes) -> Result<StoredEnd, String> {
     let mut fields = Fields::new(&field);
-    let (millis, [how]) = (fields.u64()?, fields.array()?);
+    let (millis, until_millis, [how]) = (fields.u64()?, fields.u64()?, fields.array()?);
     let how = [End::Completed, End::Cancelled, End::Removed]
         .into_iter()
         .find(|end| *end as u8 == how)
@@ -358,6 +356,7 @@ fn stored_end(field: Bytes) -> Result<StoredEnd, String> {
         true => Err(format!("a result of {} bytes", result.len())),
         false => Ok(StoredEnd {
             millis,
+            until_millis,
             how,
             result,
         }),
@@ -487,6 +486,7 @@ mod tests {
             cancelled_millis: 0x010203,
             end: Some(StoredEnd {
                 millis: 6,
+                until_millis: 7,
                 how: End::Cancelled,
                 result: Bytes::from_static(b"yes"),
             }),
@@ -514,7 +514,7 @@ mod tests {
             &[6, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
             b"\x07\0\x02id",
             &[&[8, 0, 16][..], &[8; 16], &[9, 0, 3, 1, 2, 3]].concat(),
-            b"\x0a\0\x0c\0\0\0\0\0\0\0\x06\x01yes",
+            b"\x0a\0\x14\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x07\x01yes",
             b"\x0b\0\x0400-a",
             b"\x63\0\x03new\xff\0\x01x",
             b"\0payload",
@@ -546,7 +546,10 @@ mod tests {
                 "left over",
             ),
             (&[1, 10, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0], "early"),
-            (&[1, 10, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 3, 0], "unknown"),
+            (
+                &[&[1, 10, 0, 17][..], &[0; 16], &[3, 0]].concat(),
+                "unknown",
+            ),
             (&[1, 11, 0, 1, 0xff, 0], "utf-8"),
         ];
         for (bytes, reason) in reasons {
@@ -555,7 +558,7 @@ mod tests {
                 .unwrap_err();
             assert!(error.reason.contains(reason), "{error}: not {reason}");
         }
-        let long = [&[1, 10, 16, 10][..], &[0; 4_106], &[0]].concat();
+        let long = [&[1, 10, 16, 18][..], &[0; 4_114], &[0]].concat();
         assert!(RecordCodec.decode(long.into()).is_err());
         for (tag, longest) in [
             (tag::FAILURE, 8 + MAX_FAILURE_BYTES),
@@ -697,6 +700,7 @@ mod tests {
             dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
             end: Some(StoredEnd {
                 millis: u64::MAX,
+                until_millis: u64::MAX,
                 how: End::Removed,
                 result: vec![0; MAX_RESULT_BYTES].into(),
             }),

@@ -73,20 +73,6 @@ pub(super) async fn set_pointer(
     Ok(())
 }
 
-/// Stages that a pointer to no item is removed.
-pub(super) async fn remove_pointer(
-    tr: &impl Transaction,
-    keys: &Keys,
-    finding: &Finding,
-    id: &ItemId,
-) -> Result<()> {
-    let pointer = id.key_in(&keys.pointers());
-    if is_still(tr, keys, &Pointers, &pointer, finding).await? {
-        tr.clear(&pointer);
-    }
-    Ok(())
-}
-
 fn parse_pointer(value: &[u8]) -> Option<u64> {
     value.try_into().ok().map(u64::from_be_bytes)
 }

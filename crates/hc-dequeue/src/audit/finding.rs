@@ -81,10 +81,12 @@ pub enum Finding {
     },
 
     /// An item that is done and kept is not in the index of the times until which items are kept: it would
-    /// be kept for good. Repaired by adding it, for as long after its end as the settings say.
+    /// be kept for good. Repaired by adding it.
     NoKeepTime {
         /// The item.
         id: ItemId,
+        /// Until when it is to be kept, in milliseconds since the Unix epoch.
+        until_millis: u64,
     },
 
     /// An entry of the index of the times until which items are kept is of no item that is done. Repaired

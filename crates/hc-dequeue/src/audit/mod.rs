@@ -20,10 +20,11 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Runner, Transaction};
 
 pub use self::finding::Finding;
-use self::rows::check_rows;
+use self::rows::{check_rows, remove_row};
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
+use crate::session::SessionId;
 use crate::settings::Settings;
 
 /// What an audit found.
@@ -62,14 +63,12 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads only.
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let keys = &*self.keys;
-        let settings = |tr| async move { self.settings(&tr).await };
-        let settings = &runner.run(settings).await?;
         let mut findings = sessions::check_sessions(runner, keys).await?;
         for (counter, parts) in Counter::OF_ITEMS {
             let check = counters::check_counter(runner, keys, counter, parts);
             findings.extend(Box::pin(check).await?);
         }
-        let of_rows = check_all_rows(runner, keys, settings);
+        let of_rows = check_all_rows(runner, keys);
         for finding in Box::pin(of_rows).await? {
             if !findings.iter().any(|cause| finding.follows_from(cause)) {
                 findings.push(finding);
@@ -105,11 +104,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
 }
 
 /// Checks the rows that have to agree with others. What other findings follow from comes first.
-async fn check_all_rows<D: Database>(
-    runner: &Runner<D>,
-    keys: &Keys,
-    settings: &Settings,
-) -> Result<Vec<Finding>> {
+async fn check_all_rows<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Vec<Finding>> {
     let mut findings = check_rows(runner, keys, &delayed::DelayedItems).await?;
     findings.extend(check_rows(runner, keys, &delayed::Pointers).await?);
     for part in dedupe::PARTS_OF_ITEMS {
@@ -118,7 +113,7 @@ async fn check_all_rows<D: Database>(
     for part in dedupe::PARTS_OF_DEDUPE_IDS {
         findings.extend(check_rows(runner, keys, &dedupe::DedupeIds(part)).await?);
     }
-    findings.extend(done::check_done(runner, keys, settings).await?);
+    findings.extend(check_rows(runner, keys, &done::DoneItems).await?);
     findings.extend(check_rows(runner, keys, &done::KeepTimes).await?);
     findings.extend(check_rows(runner, keys, &sessions::CancelStamps).await?);
     findings.extend(check_rows(runner, keys, &schedules::Schedules).await?);
@@ -160,15 +155,22 @@ async fn repair_step(
             sessions::put_back_broken(tr, keys, settings, *session).await?;
         }
         Finding::StrayCancel { session } => {
-            sessions::remove_cancels(tr, keys, finding, *session).await?;
+            let key = keys.cancels(SessionId(*session));
+            remove_row(tr, keys, &sessions::CancelStamps, &key, finding).await?;
         }
         Finding::NoPointer { id, ready_millis } => {
             delayed::set_pointer(tr, keys, finding, id, *ready_millis).await?;
         }
-        Finding::StrayPointer { id } => delayed::remove_pointer(tr, keys, finding, id).await?,
-        Finding::NoKeepTime { id } => done::set_keep_time(tr, keys, settings, id).await?,
+        Finding::StrayPointer { id } => {
+            let key = id.key_in(&keys.pointers());
+            remove_row(tr, keys, &delayed::Pointers, &key, finding).await?;
+        }
+        Finding::NoKeepTime { id, until_millis } => {
+            done::set_keep_time(tr, keys, finding, id, *until_millis).await?;
+        }
         Finding::StrayKeepTime { id, until_millis } => {
-            done::remove_keep_time(tr, keys, finding, id, *until_millis).await?;
+            let key = id.key_in(&keys.kept_until(*until_millis));
+            remove_row(tr, keys, &done::KeepTimes, &key, finding).await?;
         }
         Finding::NoDedupe { id, dedupe } => dedupe::set_rows(tr, keys, id, dedupe).await?,
         Finding::StrayDedupe { dedupe, .. } => {
@@ -181,7 +183,10 @@ async fn repair_step(
         Finding::StrayFireTime {
             schedule,
             time_millis,
-        } => schedules::remove_fire_time(tr, keys, finding, schedule, *time_millis).await?,
+        } => {
+            let key = keys.fire_time(*time_millis, schedule);
+            remove_row(tr, keys, &schedules::FireTimes, &key, finding).await?;
+        }
         // These take more than one transaction.
         Finding::NoSession { .. } | Finding::NoHeartbeat { .. } => {}
         Finding::Uncounted { .. }

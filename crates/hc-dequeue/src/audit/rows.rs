@@ -14,7 +14,7 @@ use crate::keys::Keys;
 const ROWS_PER_PAGE: usize = 100;
 
 /// How many findings one check lists.
-pub(super) const FINDINGS_PER_CHECK: usize = 1_000;
+const FINDINGS_PER_CHECK: usize = 1_000;
 
 /// What the rows of a part of the queue have to agree with.
 pub(super) trait RowCheck: Sync {
@@ -41,79 +41,53 @@ pub(super) async fn check_rows<D: Database>(
 ) -> Result<Vec<Finding>> {
     let (mut findings, mut after) = (Vec::new(), None);
     loop {
-        let page = next_page(runner, keys, check, after.as_deref()).await?;
+        let after_last: Option<&[u8]> = after.as_deref();
+        let page = |tr| async move { check_page(&tr, keys, check, after_last).await };
+        let page = Box::pin(runner.run(page)).await?;
         findings.extend(page.findings);
-        if page.last.is_none() || findings.len() >= FINDINGS_PER_CHECK {
-            return Ok(at_most(findings, check));
+        if findings.len() >= FINDINGS_PER_CHECK {
+            findings.truncate(FINDINGS_PER_CHECK);
+            findings.push(Finding::More { part: check.part() });
+            return Ok(findings);
+        }
+        if page.last.is_none() {
+            return Ok(findings);
         }
         after = page.last;
     }
 }
 
-/// Returns the findings of a check, up to the number that it lists.
-pub(super) fn at_most(mut findings: Vec<Finding>, check: &impl RowCheck) -> Vec<Finding> {
-    if findings.len() >= FINDINGS_PER_CHECK {
-        findings.truncate(FINDINGS_PER_CHECK);
-        findings.push(Finding::More { part: check.part() });
-    }
-    findings
-}
-
 /// What was found in some of the rows.
-pub(super) struct Page {
-    pub(super) findings: Vec<Finding>,
+struct Page {
+    findings: Vec<Finding>,
     /// The key of the last row. `None`: there are no more.
-    pub(super) last: Option<Vec<u8>>,
+    last: Option<Vec<u8>>,
 }
 
-/// Checks the next rows after the key `after`, in one transaction.
-pub(super) async fn next_page<D: Database>(
-    runner: &Runner<D>,
-    keys: &Keys,
-    check: &impl RowCheck,
-    after: Option<&[u8]>,
-) -> Result<Page> {
-    let page = |tr| async move { check_page(&tr, keys, check, after).await };
-    Box::pin(runner.run(page)).await
-}
-
+/// Checks the next rows after the key `after`, as many as come in one batch.
 async fn check_page(
     tr: &impl Transaction,
     keys: &Keys,
     check: &impl RowCheck,
     after: Option<&[u8]>,
 ) -> Result<Page> {
-    let (rows, last) = read_page(tr, keys, check.part(), after).await?;
-    let checks = rows.iter().map(|row| async {
+    let (begin, end) = keys.part(check.part());
+    let query = RangeQuery::keys(after.map_or(begin, key_after), end)
+        .limit(ROWS_PER_PAGE)
+        .mode(StreamingMode::WantAll);
+    // Safe as a snapshot read: a repair reads what it changes again.
+    let page = tr.get_range(&query, Isolation::Snapshot).await?;
+    let checks = page.rows.iter().map(|row| async {
         match check.check(tr, keys, row).await {
             Err(error) => undecodable(error, row),
             found => found,
         }
     });
     let findings = try_join_all(checks).await?.into_iter().flatten().collect();
-    Ok(Page { findings, last })
-}
-
-/// Reads the next rows of a part after the key `after`, as many as come in one batch, with the key of the last
-/// one. `None`: there are no more.
-///
-/// # Conflicts
-/// Reads by snapshot: a repair reads what it changes again.
-pub(super) async fn read_page(
-    tr: &impl Transaction,
-    keys: &Keys,
-    part: &str,
-    after: Option<&[u8]>,
-) -> Result<(Vec<KeyValue>, Option<Vec<u8>>)> {
-    let (begin, end) = keys.part(part);
-    let query = RangeQuery::keys(after.map_or(begin, key_after), end)
-        .limit(ROWS_PER_PAGE)
-        .mode(StreamingMode::WantAll);
-    let page = tr.get_range(&query, Isolation::Snapshot).await?;
     let is_last = !page.more && page.rows.len() < ROWS_PER_PAGE;
     let last = page.rows.last().filter(|_| !is_last);
     let last = last.map(|row| row.key().to_vec());
-    Ok((page.rows, last))
+    Ok(Page { findings, last })
 }
 
 /// Returns the finding of a row that does not decode. Where that is what the row was to be compared with,
@@ -144,4 +118,21 @@ pub(super) async fn is_still(
     };
     let row = KeyValue::new(key, &value);
     Ok(check.check(tr, keys, &row).await?.as_ref() == Some(finding))
+}
+
+/// Stages that the row of a key is removed, if a finding about it is still true.
+///
+/// # Conflicts
+/// As [`is_still`].
+pub(super) async fn remove_row(
+    tr: &impl Transaction,
+    keys: &Keys,
+    check: &impl RowCheck,
+    key: &[u8],
+    finding: &Finding,
+) -> Result<()> {
+    if is_still(tr, keys, check, key, finding).await? {
+        tr.clear(key);
+    }
+    Ok(())
 }

@@ -83,18 +83,3 @@ pub(super) async fn set_fire_time(
     }
     Ok(())
 }
-
-/// Stages that an entry of no schedule is removed.
-pub(super) async fn remove_fire_time(
-    tr: &impl Transaction,
-    keys: &Keys,
-    finding: &Finding,
-    schedule: &str,
-    time_millis: u64,
-) -> Result<()> {
-    let entry = keys.fire_time(time_millis, schedule);
-    if is_still(tr, keys, &FireTimes, &entry, finding).await? {
-        tr.clear(&entry);
-    }
-    Ok(())
-}

@@ -11,7 +11,7 @@ use microqueue::keyspace::{
 };
 
 use super::Finding;
-use super::rows::{RowCheck, is_still};
+use super::rows::RowCheck;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::reclaim::{Progress, put_back_grants, reclaim_some};
@@ -241,18 +241,4 @@ impl RowCheck for CancelStamps {
         let stray = Finding::StrayCancel { session: session.0 };
         Ok(life.is_none().then_some(stray))
     }
-}
-
-/// Stages that a cancel stamp of no session is removed.
-pub(super) async fn remove_cancels(
-    tr: &impl Transaction,
-    keys: &Keys,
-    finding: &Finding,
-    session: [u8; 16],
-) -> Result<()> {
-    let stamp = keys.cancels(SessionId(session));
-    if is_still(tr, keys, &CancelStamps, &stamp, finding).await? {
-        tr.clear(&stamp);
-    }
-    Ok(())
 }

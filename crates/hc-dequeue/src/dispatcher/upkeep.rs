@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures::try_join;
+use futures::{FutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
@@ -61,9 +61,9 @@ where
             Tick::Beaten => {}
         }
         // None of these keeps the others from their work, nor anybody from items.
-        let (followed, reported) = (self.follow_settings().await, self.report_stats().await);
-        let (swept, found) = (self.sweep().await, self.find_dead().await);
-        for result in [followed, reported, swept, found, self.recover().await] {
+        let (read, swept) = (self.read_queue().await, self.sweep().await);
+        let (found, recovered) = (self.find_dead().await, self.recover().await);
+        for result in [read, swept, found, recovered] {
             self.note(result);
         }
         Ok(())
@@ -76,11 +76,19 @@ where
         }
     }
 
-    /// Uses the settings that are stored from now on. Without them it goes on with those that it knows.
-    async fn follow_settings(&mut self) -> Result<()> {
-        let keys = &*self.shared.keys;
-        let read = |tr| async move { stored_settings(&tr, keys, Isolation::Snapshot).await };
-        let stored = self.runner.run(read).await?.settings;
+    /// Reads the queue: sets the gauges, and uses the settings that are stored from now on. Settings that do not
+    /// decode leave those that are known.
+    async fn read_queue(&mut self) -> Result<()> {
+        let (queue, keys) = (&self.queue, &*self.shared.keys);
+        let read = |tr| async move {
+            let tr = &tr;
+            let settings = stored_settings(tr, keys, Isolation::Snapshot);
+            let settings = settings.map(Ok::<_, Error>);
+            try_join!(queue.stats(tr), queue.oldest_age(tr), settings)
+        };
+        let (stats, age, stored) = self.runner.run(read).await?;
+        self.metrics.report(&stats, age);
+        let stored = stored?.settings;
         if stored != *self.settings {
             tracing::info!(queue = %keys.queue, ?stored, "the settings have changed");
             self.settings = Arc::new(stored);
@@ -90,31 +98,26 @@ where
         Ok(())
     }
 
-    /// Sets the gauges.
-    async fn report_stats(&mut self) -> Result<()> {
-        let queue = &self.queue;
-        let read = |tr| async move { try_join!(queue.stats(&tr), queue.oldest_age(&tr)) };
-        let (stats, age) = self.runner.run(read).await?;
-        self.metrics.report(&stats, age);
-        Ok(())
-    }
-
-    /// Removes dedupe ids and items that are done and whose time is over. What is left, the next heartbeat
-    /// finds.
+    /// Removes dedupe ids and items that are done and whose time is over, by a wall clock that is trusted. What is
+    /// left, the next heartbeat finds.
     async fn sweep(&mut self) -> Result<()> {
         let time = self.member.next_tick().saturating_sub(self.now()) / SWEEPING_SHARE;
         let until = self.now().saturating_add(time);
         let keys = &*self.shared.keys;
-        loop {
+        while self.member.trusts_clock() {
             let after = self.upkeep.deduped.as_deref();
-            let expire = |tr| async move { expire_dedupe(&tr, keys, after).await };
-            self.upkeep.deduped = self.runner.run(expire).await?;
-            let sweep = |tr| async move { sweep_done(&tr, keys).await };
-            let may_be_more = self.runner.run(sweep).await? || self.upkeep.deduped.is_some();
+            let sweep = |tr| async move {
+                let tr = &tr;
+                try_join!(expire_dedupe(tr, keys, after), sweep_done(tr, keys))
+            };
+            let (deduped, has_more) = self.runner.run(sweep).await?;
+            self.upkeep.deduped = deduped;
+            let may_be_more = has_more || self.upkeep.deduped.is_some();
             if !may_be_more || self.now() >= until {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     /// Looks for sessions that are dead, to be buried step by step.

@@ -1,5 +1,7 @@
 //! Rows that have to agree with others: each damage is found alone, and repaired.
 
+use std::time::Duration;
+
 use conformance::stores::TestStore;
 use hc_dequeue::{
     Audit, Cancelled, Consumer, Delivery, Enqueue, Error, Finding, ItemRef, OnRepeat, Schedule,
@@ -134,13 +136,15 @@ async fn an_item_that_has_lost_its_dedupe_id_to_another_is_clean(store: TestStor
 
 async fn an_item_that_is_kept_for_another_time_than_the_settings_say_is_clean(store: TestStore) {
     let full = full(&store).await;
-    let Full { world, done, .. } = &full;
-    let entry = world.only("z").await;
-    let other = done.id().key_in(&world.key("z").subspace(&LATER));
-    world
-        .write_all(&[(entry, None), (other, Some(Vec::new()))])
-        .await;
-    world.check().await;
+    let Full { world, .. } = &full;
+    let queue = &world.queue;
+    for keep_done in [Duration::ZERO, 2 * LONG] {
+        let settings = &Settings::new().keep_done(keep_done);
+        let configure = |tr: Tx<_>| async move { queue.configure(&tr, settings).await };
+        world.runner.run(configure).await.unwrap();
+        world.check().await;
+        assert_eq!(world.count("z").await, 1);
+    }
 }
 
 async fn a_pointer_is_found_and_repaired(store: TestStore) {
@@ -177,19 +181,22 @@ async fn an_entry_of_items_that_are_done_is_found_and_repaired(store: TestStore)
     let of_entry: (u64, keyspace::tuple::Versionstamp, u64) =
         world.key("z").unpack(&entry).unwrap();
     world.write(&entry, None).await;
-    world
-        .finds_and_repairs(&[Finding::NoKeepTime { id: done.id() }])
-        .await;
-    assert_eq!(world.only("z").await, entry);
-
-    let stray = queued.id().key_in(&world.key("z").subspace(&LATER));
-    world.write(&stray, Some(b"")).await;
-    let finding = Finding::StrayKeepTime {
-        id: queued.id(),
-        until_millis: LATER,
+    let finding = Finding::NoKeepTime {
+        id: done.id(),
+        until_millis: of_entry.0,
     };
     world.finds_and_repairs(&[finding]).await;
     assert_eq!(world.only("z").await, entry);
+
+    // Of an item that is not done, and of the one that is, under another time.
+    for id in [queued.id(), done.id()] {
+        let stray = id.key_in(&world.key("z").subspace(&LATER));
+        world.write(&stray, Some(b"")).await;
+        let until_millis = LATER;
+        let finding = Finding::StrayKeepTime { id, until_millis };
+        world.finds_and_repairs(&[finding]).await;
+        assert_eq!(world.only("z").await, entry);
+    }
 
     world.write(&world.only("x").await, None).await;
     let finding = Finding::StrayKeepTime {
