@@ -1,4 +1,4 @@
-//! Refuses a build for several versions of FoundationDB at once, before anything else is built.
+//! Refuses a build for several versions of FoundationDB before anything else is built.
 
 #[cfg(any(
     all(feature = "fdb-7_1", feature = "fdb-7_3"),
@@ -6,8 +6,8 @@
     all(feature = "fdb-7_3", feature = "fdb-7_4"),
 ))]
 compile_error!(
-    "choose exactly one of the features fdb-7_1, fdb-7_3 and fdb-7_4: it is the API version that \
-     the client library is asked for, and one process has one"
+    "choose exactly one of the features fdb-7_1, fdb-7_3 and fdb-7_4: a process can request only one \
+     API version from the client library"
 );
 
 #[cfg(all(
@@ -15,8 +15,8 @@ compile_error!(
     not(any(feature = "fdb-7_1", feature = "fdb-7_3", feature = "fdb-7_4"))
 ))]
 compile_error!(
-    "the feature fdb is what the features fdb-7_1, fdb-7_3 and fdb-7_4 have in common: choose one \
-     of those"
+    "the feature fdb is not meant to be used alone: choose one of the features fdb-7_1, fdb-7_3 and \
+     fdb-7_4"
 );
 
 fn main() {

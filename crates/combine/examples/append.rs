@@ -1,11 +1,11 @@
-//! Many writers append to one text at the same time, and none of them reads it: the text is what they
-//! wrote in the order of their commits.
+//! Many writers append to one text at the same time without reading it. The result is their edits in
+//! commit order.
 //!
-//! Appending does not commute. A combine queue folds the updates of a key in the order in which they
-//! were committed, so that any state machine can be a combiner.
+//! Appending does not commute. A combine queue folds the updates of a key in commit order, so any state
+//! machine can be a combiner.
 //!
-//! `cargo run -p fdbq-combine --example append` runs it in memory; with a URL, `embedded:text.store` or
-//! `fdb:`, it runs there.
+//! `cargo run -p fdbq-combine --example append` runs it in memory. With a URL, `embedded:text.store` or
+//! `fdb:`, it runs in that store.
 
 use std::env;
 use std::slice;
@@ -24,7 +24,7 @@ enum Edit {
     Erase,
 }
 
-/// Makes an edit after another. No text is what an erased one leaves.
+/// Applies an edit to the text. Erasing it leaves no value.
 fn edit(_name: &String, text: Option<String>, edits: Vec<Edit>) -> Option<String> {
     edits.into_iter().fold(text, |text, edit| match edit {
         Edit::Append(more) => Some(text.unwrap_or_default() + &more),
@@ -48,7 +48,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let worker = texts.work(runner, options, Unobserved).await?;
     let (texts, name) = (&texts, &"letter".to_owned());
 
-    // An edit and its versionstamp, which tells when it was committed.
+    // An edit and its versionstamp, which shows when it was committed.
     let commit = |edit: Edit| async move {
         let edit = &edit;
         let add = |tr| async move { texts.add(&tr, name, edit).await };
@@ -73,7 +73,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let mut written = try_join_all(writers).await?.concat();
     written.sort();
     let (last, _) = written.last().expect("every writer has written");
-    // Until all of it is combined, however many edits follow.
+    // Continues until everything is combined, including edits that arrive later.
     texts
         .await_settled(runner, slice::from_ref(name), *last)
         .await?;

@@ -1,9 +1,9 @@
-//! Who is where, and who is in a given place: an observer keeps an index by value in step with the
-//! values. It is told the old value and the new one in the transaction that makes the change, so
-//! that at no moment a reader sees one without the other.
+//! Records where each person is, and which people are in each place. An observer keeps an index by place in step
+//! with the values: it receives the old and the new value in the transaction of the change, so no reader
+//! ever sees one without the other.
 //!
-//! `cargo run -p fdbq-combine --example inverted_index` runs it in memory; with a URL,
-//! `embedded:people.store` or `fdb:`, it runs there.
+//! `cargo run -p fdbq-combine --example inverted_index` runs it in memory. With a URL,
+//! `embedded:people.store` or `fdb:`, it runs in that store.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -18,7 +18,7 @@ use combine::{
 };
 use futures::future::try_join_all;
 
-/// Where each person is: an update says where they have come, or that they have left.
+/// The place of each person. An update is the new place, or that the person has left.
 type Places = CombineQueue<String, Option<String>, String>;
 
 const PEOPLE: u32 = 40;
@@ -46,7 +46,7 @@ impl ChangeObserver<String, String> for Index {
 }
 
 impl Index {
-    /// Returns who is in a place.
+    /// Returns the people in a place.
     async fn people_in(&self, tr: &impl Transaction, place: &str) -> Result<BTreeSet<String>> {
         let people = self.0.subspace(&place);
         let (begin, end) = people.range();
@@ -72,7 +72,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let options = CombineOptions::default();
     let worker = places.work(runner, options, index.clone()).await?;
 
-    // In the last wave everybody leaves.
+    // In the last wave all people leave.
     for wave in [&["attic", "cellar"][..], &["cellar", "garden"], &[]] {
         let moves = (0..PEOPLE).map(|person| {
             let place = person.checked_rem(wave.len() as u32);
@@ -80,7 +80,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
             move_to(runner, &places, format!("person {person}"), place)
         });
         try_join_all(moves).await?;
-        // The index is of the values also while these are on their way.
+        // The index matches the values also while updates are pending.
         check(runner, &places, &index).await?;
         places.wait_idle(runner).await?;
         let found = check(runner, &places, &index).await?;
@@ -100,7 +100,8 @@ async fn move_to(
     runner.run(add).await
 }
 
-/// Makes sure that the index has everybody where they are, and nobody elsewhere. Returns how many.
+/// Verifies that the index contains each person in the right place, and nowhere else. Returns the number
+/// of people.
 async fn check(runner: &Runner<Store>, places: &Places, index: &Index) -> Result<usize> {
     let read = |tr| async move {
         let values = places.values(&tr, None, usize::MAX, Isolation::Snapshot);

@@ -1,5 +1,5 @@
-//! A measure by x, y and time, and what it sums up to: a tree of combine queues, in which each level
-//! adds its changes to the levels below it, in the transaction that makes them.
+//! A measure by x, y and time with its sums: a tree of combine queues. Each level adds its changes to the
+//! levels below it, in the transaction that makes them.
 //!
 //! ```text
 //! xyt -+- xy -+- x
@@ -8,10 +8,10 @@
 //!      +- yt
 //! ```
 //!
-//! Whatever dies when, every measurement counts once on every level.
+//! Every measurement counts exactly once on every level, even if processes die at any moment.
 //!
-//! `cargo run -p fdbq-combine --example rollup` runs it in memory; with a URL, `embedded:cube.store` or
-//! `fdb:`, it runs there.
+//! `cargo run -p fdbq-combine --example rollup` runs it in memory. With a URL, `embedded:cube.store` or
+//! `fdb:`, it runs in that store.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,7 +26,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// The levels, and those below each. Each comes after the one that adds to it.
+/// The levels, each with the levels below it. A level comes after the one that adds to it.
 const TREE: [(&str, &[&str]); 7] = [
     ("xyt", &["xy", "xt", "yt"]),
     ("xy", &["x", "y"]),
@@ -39,7 +39,7 @@ const TREE: [(&str, &[&str]); 7] = [
 
 const WAVES: u64 = 4;
 
-/// A place; without the coordinates that are summed over.
+/// A cell, without the coordinates that are summed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Cell {
     x: Option<u8>,
@@ -48,7 +48,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Returns the place on a level that this one belongs to.
+    /// Returns the cell of a level that contains this one.
     fn on(self, level: &str) -> Self {
         let keep = |name, coordinate: Option<u8>| coordinate.filter(|_| level.contains(name));
         Self {
@@ -61,7 +61,7 @@ impl Cell {
 
 type Cube = BTreeMap<Cell, i64>;
 
-/// Returns what a level sums up to on another one.
+/// Returns the sums of a level for another level.
 fn sum_up(cells: impl IntoIterator<Item = (Cell, i64)>, level: &str) -> Cube {
     let mut cube = Cube::new();
     for (cell, measure) in cells {
@@ -73,7 +73,7 @@ fn sum_up(cells: impl IntoIterator<Item = (Cell, i64)>, level: &str) -> Cube {
 
 type Sums = CombineQueue<Cell, i64>;
 
-/// Adds what changes on a level to those below it.
+/// Adds the changes of a level to the levels below it.
 struct RollUp(Vec<(&'static str, Sums)>);
 
 impl ChangeObserver<Cell, i64> for RollUp {
@@ -118,14 +118,14 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let mut expected = read(runner, &levels["xyt"]).await?;
     for wave in 0..WAVES {
         let measured = match wave {
-            // The last wave takes everything back.
+            // The last wave takes all measurements back.
             _ if wave == WAVES - 1 => expected.iter().map(|(cell, sum)| (*cell, -sum)).collect(),
             _ => measure(wave),
         };
         expected = sum_up(expected.into_iter().chain(measured.clone()), "xyt");
         add(runner, &levels["xyt"], &measured).await?;
         for (level, _) in TREE {
-            // Nothing is added to a level any more once those above are idle.
+            // Once the levels above are idle, nothing is added to this level any more.
             levels[level].wait_idle(runner).await?;
             let sums = read(runner, &levels[level]).await?;
             assert_eq!(sums, sum_up(expected.clone(), level), "{level}");
@@ -151,7 +151,7 @@ fn measure(seed: u64) -> Vec<(Cell, i64)> {
     (1..=300).map(|measure| (cell(), measure)).collect()
 }
 
-/// Adds measurements in many transactions at once.
+/// Adds measurements in many concurrent transactions.
 async fn add(runner: &Runner<Store>, sums: &Sums, measured: &[(Cell, i64)]) -> Result<()> {
     let transactions = measured.chunks(10).map(|updates| {
         let add = move |tr| async move {

@@ -1,10 +1,10 @@
-//! Words are counted over all documents, while documents are added, changed and removed at the same
-//! time: whoever changes a document adds the difference to the counts, in the same transaction.
+//! Counts words over all documents, while documents are added, changed and removed at the same time. A
+//! transaction that changes a document also adds the difference to the counts.
 //!
-//! The counts of common words change with nearly every document, and no two changes collide.
+//! The counts of common words change with nearly every document, but no two changes conflict.
 //!
-//! `cargo run -p fdbq-combine --example word_count` runs it in memory; with a URL, `embedded:words.store`
-//! or `fdb:`, it runs there. It leaves no document behind, and so no word.
+//! `cargo run -p fdbq-combine --example word_count` runs it in memory. With a URL, `embedded:words.store`
+//! or `fdb:`, it runs in that store. It removes all its documents at the end, and thus all words.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,7 +16,7 @@ use combine::keyspace::{
 use combine::{CombineOptions, CombineQueue, Result, Settings, Sum, Unobserved};
 use futures::future::try_join_all;
 
-/// What becomes of which document.
+/// A change of a document.
 type Change = (&'static str, Option<&'static str>);
 
 const ADDED: [Change; 3] = [
@@ -49,7 +49,7 @@ pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let options = CombineOptions::default();
     let worker = library.counts.work(runner, options, Unobserved).await?;
     for changes in [&ADDED[..], &CHANGED, &REMOVED] {
-        // Each in a transaction of its own, all at once.
+        // Each runs in its own transaction, all at the same time.
         try_join_all(changes.iter().map(|change| library.change(runner, change))).await?;
         library.counts.wait_idle(runner).await?;
 
@@ -71,7 +71,7 @@ struct Library {
 }
 
 impl Library {
-    /// Writes or removes a document, and counts what that changes, both or neither.
+    /// Writes or removes a document and adds the difference to the counts, in one transaction.
     async fn change(&self, runner: &Runner<Store>, (name, text): &Change) -> Result<()> {
         let document = &self.documents.pack(name);
         let change = |tr| async move { self.stage(&tr, document, text.as_deref()).await };
@@ -79,7 +79,7 @@ impl Library {
     }
 
     async fn stage(&self, tr: &impl Transaction, document: &[u8], new: Option<&str>) -> Result<()> {
-        // Of two changes of the same document, one is made after the other.
+        // Two changes of the same document conflict, so one follows the other.
         let old = tr.get(document, Isolation::Serializable).await?;
         let old = old.as_deref().map(String::from_utf8_lossy);
         match new {
@@ -97,7 +97,7 @@ impl Library {
             .await
     }
 
-    /// Reads all documents and all counts, at one moment.
+    /// Reads all documents and all counts at one read version.
     async fn read(&self, runner: &Runner<Store>) -> Result<(Vec<String>, BTreeMap<String, i64>)> {
         let read = |tr| async move {
             let (begin, end) = self.documents.range();
@@ -117,7 +117,7 @@ impl Library {
     }
 }
 
-/// Counts the words of a text, whatever their case.
+/// Counts the words of a text, ignoring case.
 fn count(text: &str) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     for word in text.split_whitespace() {

@@ -1,5 +1,5 @@
-//! What was set aside: updates and blocks that do not decode, updates that the combiner refuses, and keys
-//! whose reports are withheld.
+//! Updates and keys that were set aside: updates and blocks that do not decode, updates that the combiner
+//! refuses, and keys whose reports are withheld.
 
 use hc_dequeue::keyspace::codec::{Codec, DecodeError};
 use hc_dequeue::keyspace::{
@@ -13,27 +13,28 @@ use crate::keys::AsideKey;
 use crate::queue::CombineQueue;
 use crate::record::{AsideRecord, Current, PassState};
 
-/// What was set aside.
+/// The id of an update, a block or a key that was set aside.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum AsideId {
-    /// The reports of a key: its updates go on being folded, and its change is not reported, since it does
-    /// not decode or does not fit a transaction.
+    /// A key whose reports are withheld, because its change does not decode or does not fit a
+    /// transaction. Its updates are still folded.
     Key(Bytes),
     /// An update, or a whole block of updates.
     Update {
         /// The bucket.
         bucket: Bucket,
-        /// The place of the update. With the index [`WHOLE_BLOCK`] it is a block.
+        /// The place of the update. The index [`WHOLE_BLOCK`] means a block.
         id: EntryId,
     },
 }
 
-/// What is kept of what was set aside. Updates count as if they had not been added.
+/// The record of an update, a block or a key that was set aside. Updates that were set aside count as if
+/// they had not been added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SetAside {
-    /// Why.
+    /// Why it was set aside.
     pub reason: String,
     /// The encoded key. Empty for a block.
     pub key: Bytes,
@@ -61,17 +62,17 @@ impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Returns a page of what was set aside: up to `limit` after `after`, or from the first. Fewer are the
-    /// last page. Each has its id, and its record or why that does not decode.
+    /// Returns a page of what was set aside: up to `limit` records after `after`, or from the first.
+    ///
+    /// A page with fewer than `limit` records is the last one. Each entry has its id, and either the
+    /// record or the reason why it does not decode.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a key is none of what was set aside.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a key of the store is not the key of such a
+    /// record.
     pub async fn set_aside(
         &self,
         tr: &impl Transaction,
@@ -98,18 +99,19 @@ where
         decode.collect()
     }
 
-    /// Stages that what was set aside is tried again. False: it is not aside any more.
+    /// Stages another attempt at an update, a block or a key that was set aside. Returns false if it is
+    /// no longer set aside.
     ///
-    /// An update is added anew, at the end of the log, and so are the updates of a block if it decodes by
-    /// now. The reports of a key are withheld no longer.
+    /// An update is added again, at the end of the log. The updates of a block are added again if the
+    /// block decodes by now. The changes of a key are reported again.
     ///
     /// # Conflicts
-    /// Reads and writes the record that is aside. For a key also its current value and the state of its
-    /// bucket's passes: of this and a pass over the bucket at the same time one fails.
+    /// Reads and writes the record. For a key it also reads and writes the current value and the state of
+    /// the bucket's passes, so it conflicts with a pass over the bucket.
     ///
     /// # Errors
-    /// Those of the store; [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the record, or the block in
-    /// it, does not decode.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the record, or the block in it, does not
+    /// decode; those of the store.
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
@@ -136,14 +138,15 @@ where
         Ok(true)
     }
 
-    /// Stages that the reports of a key are withheld no longer.
+    /// Stages that the changes of a key are reported again.
     async fn report_again(&self, tr: &impl Transaction, key: &Bytes) -> Result<()> {
         let row = self.keys.current(key);
         let current = tr.get(&row, Isolation::Serializable).await?;
         let pass = self.keys.pass(self.keys.bucket(key));
         let state = tr.get(&pass, Isolation::Serializable).await?;
         let state = PassState::decode(&pass, state.as_deref())?;
-        // One that does not decode is looked at again, and is set aside again unless it was put right.
+        // A pass examines a value that does not decode again, and withholds its key again unless the
+        // value has been repaired.
         if let Some(current) = current.and_then(|stored| Current::decode(&row, &stored).ok()) {
             let is_withheld = false;
             let current = Current {
@@ -161,14 +164,14 @@ where
         Ok(())
     }
 
-    /// Stages that the record of what was set aside is gone for good. False: it is not aside any more.
+    /// Stages the permanent removal of an update or a block that was set aside. Returns false if it is no
+    /// longer set aside.
     ///
-    /// That removes an update or a block. The reports of a key stay withheld: they come back with
-    /// [`redrive`](Self::redrive) only, or when the key's value is again as it was last reported. So this
-    /// returns false for a key.
+    /// For a key this does nothing and returns false. Its reports stay withheld until
+    /// [`redrive`](Self::redrive), or until its value is again the one last reported.
     ///
     /// # Conflicts
-    /// Reads and writes the record that is aside.
+    /// Reads and writes the record.
     ///
     /// # Errors
     /// Those of the store.

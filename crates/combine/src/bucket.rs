@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How many hashes of keys there are.
+/// The number of hashes.
 const HASHES: u64 = 1 << 16;
 
-/// The hash of a key, which says where its value lies.
+/// The hash of a key, which determines where its value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyHash(pub(crate) u16);
 
@@ -20,13 +20,15 @@ impl KeyHash {
     }
 }
 
-/// A part of a queue's keys, by number from 0.
+/// A bucket of a queue's keys, numbered from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(pub u32);
 
 impl Bucket {
-    /// Returns the bucket of a key, given its encoded bytes and the count of buckets, which is from 1 to
-    /// 65,536: a bucket has a range of the first 16 bits of the keys' XXH3, all of about the same size.
+    /// Returns the bucket of a key, given its encoded bytes and a bucket count from 1 to 65,536.
+    ///
+    /// Each bucket is a range of the first 16 bits of the keys' XXH3 hashes. All ranges have about the
+    /// same size.
     #[must_use]
     pub fn of(key: &[u8], bucket_count: u32) -> Self {
         Self::of_hash(KeyHash::of(key), bucket_count)
@@ -56,7 +58,7 @@ mod tests {
 
     #[test]
     fn keys_fall_into_these_buckets() {
-        // XXH3 of nothing is 2d06800538d394c2, of "a" e6c632b61e964e1f.
+        // XXH3 of no bytes is 2d06800538d394c2, of "a" e6c632b61e964e1f.
         for (key, hash) in [(&b""[..], 0x2d06_u64), (b"a", 0xe6c6)] {
             for bucket_count in [1, 7, 1009, 65_536] {
                 let bucket = (hash * u64::from(bucket_count)) >> 16;

@@ -1,4 +1,4 @@
-//! How updates become a value.
+//! Combiners: functions that fold updates into a value.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,20 @@ use num_traits::{CheckedAdd, Zero};
 
 /// Folds the updates of a key into its value.
 ///
-/// A function `Fn(&K, Option<V>, Vec<U>) -> Option<V>` is a combiner. It must depend on nothing but
-/// its arguments: it may run several times for one commit, and whoever reads the
-/// [exact](crate::CombineQueue::exact) value runs it too.
+/// A function `Fn(&K, Option<V>, Vec<U>) -> Option<V>` is a combiner. It must depend only on its
+/// arguments: it may run several times for one commit, and reading the
+/// [exact](crate::CombineQueue::exact) value of a key runs it, too.
 ///
 /// # Panics
-/// A combiner that panics changes nothing: the updates that it was called with are
-/// [set aside](crate::SetAside), and the others go on.
+/// If a combiner panics in a pass, the updates that it was called with are [set aside](crate::SetAside).
+/// The value does not change, and the pass continues with other updates.
 pub trait Combiner<K, U, V>: Send + Sync + 'static {
-    /// Returns the value of a key after some more updates, in the order of their commits, and of calls
-    /// within a commit. `current` is its value after all before them; `None`: there is none, or none
-    /// any more.
+    /// Returns the value of a key after some more updates.
     ///
-    /// Updates come in portions of any size, so that it must make no difference how they are divided.
+    /// `current` is the value after all earlier updates, or `None` if the key has no value. `updates` are
+    /// in the order of their commits, then of calls within a commit. Returning `None` removes the value.
+    ///
+    /// Updates come in portions of any size, so the result must not depend on how they are divided.
     fn fold(&self, key: &K, current: Option<V>, updates: Vec<U>) -> Option<V>;
 }
 
@@ -31,10 +32,10 @@ where
     }
 }
 
-/// Adds. A key whose sum is zero has no value.
+/// Adds numbers. A key whose sum is zero has no value.
 ///
 /// # Panics
-/// If a sum does not fit its type: the updates are set aside.
+/// If a sum overflows its type, in which case the updates are set aside.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sum;
 
@@ -47,7 +48,7 @@ impl<K, V: CheckedAdd + Zero> Combiner<K, V, V> for Sum {
     }
 }
 
-/// Keeps the smallest.
+/// Keeps the smallest update.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Min;
 
@@ -57,7 +58,7 @@ impl<K, V: Ord> Combiner<K, V, V> for Min {
     }
 }
 
-/// Keeps the largest.
+/// Keeps the largest update.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Max;
 
@@ -67,7 +68,7 @@ impl<K, V: Ord> Combiner<K, V, V> for Max {
     }
 }
 
-/// Keeps what was committed last. `None` deletes.
+/// Keeps the update that was committed last. An update of `None` removes the value.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LastWriter;
 
@@ -77,7 +78,7 @@ impl<K, V> Combiner<K, Option<V>, V> for LastWriter {
     }
 }
 
-/// Unites sets.
+/// Keeps the union of sets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Union;
 
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ready_made_ones_do_what_they_say() {
+    fn the_provided_combiners_combine() {
         assert_eq!(fold(Sum, Some(5), vec![-2, 4]), Some(7));
         assert_eq!(fold(Sum, None, vec![3, -3]), None);
         assert_eq!(fold(Min, Some(2), vec![5, 3]), Some(2));

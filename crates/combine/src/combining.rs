@@ -1,4 +1,4 @@
-//! What a worker does in a bucket: passes, and what becomes of those that fail.
+//! The steps of a worker in a bucket: passes, and the handling of passes that fail.
 
 use std::time::Duration;
 
@@ -16,31 +16,32 @@ use crate::options::CombineOptions;
 use crate::pass::{Pass, Plan, StagedPass, observe};
 use crate::queue::CombineQueue;
 
-/// By how many bits a budget shrinks after a pass that was too large or too slow.
+/// The number of bits by which a budget shrinks after a pass that was too large or too slow.
 const SHRINK_BITS: u32 = 3;
 
-/// The part of a transaction from which on a pass itself, and not its observer, is what makes it too large.
+/// If a pass itself stages more bytes than this, then the pass and not its observer made the transaction
+/// too large.
 const OWN_BYTES: usize = limits::TRANSACTION_BYTES / 4;
 
-/// How a bucket has been going.
+/// The recent failures of a bucket.
 #[derive(Debug, Default)]
 pub(crate) struct RetryState {
-    /// How often it has failed in a row.
+    /// The number of failures in a row.
     failures: u32,
-    /// By how many bits the budget of bytes has shrunk.
+    /// The number of bits by which the budget of bytes has shrunk.
     shrunk_bits: u32,
-    /// To how many changes the budget of changes has shrunk.
+    /// The number of changes to which the budget of changes has shrunk.
     most_changes: Option<usize>,
-    /// The key whose change alone does not fit a transaction, and what came of it.
+    /// The key whose change alone does not fit a transaction, and the failure.
     withheld: Option<(Bytes, String)>,
 }
 
-/// What the last attempt of a pass had staged when the observer was called.
+/// The rows that the last attempt of a pass had staged when the observer was called.
 #[derive(Debug, Default)]
 pub(crate) struct Attempted {
     bytes: usize,
     changes: usize,
-    /// The key of the change, if it was one.
+    /// The key of the change, if there was only one.
     only: Option<Bytes>,
 }
 
@@ -57,14 +58,14 @@ impl Attempted {
     }
 }
 
-/// How a pass failed.
+/// The kind of failure of a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The transaction was too large. This is why.
+    /// The transaction was too large, with the error as text.
     TooLarge(String),
-    /// The observer took too long.
+    /// The observer exceeded its time limit.
     TooSlow,
-    /// In another way.
+    /// Any other failure.
     Other,
 }
 
@@ -81,7 +82,7 @@ impl Failure {
 }
 
 impl RetryState {
-    /// Returns what the next pass may do.
+    /// Returns the limits of the next pass.
     pub(crate) fn plan(&self, bytes_per_pass: usize) -> Plan {
         let budget = bytes_per_pass.checked_shr(self.shrunk_bits);
         Plan {
@@ -91,7 +92,7 @@ impl RetryState {
         }
     }
 
-    /// Returns the state after a pass that has succeeded.
+    /// Returns the state after a successful pass.
     pub(crate) fn after_success(&self) -> Self {
         Self {
             shrunk_bits: self.shrunk_bits.saturating_sub(1),
@@ -100,8 +101,7 @@ impl RetryState {
         }
     }
 
-    /// Returns the state after a pass that has failed, so that the next one does less of what has made it
-    /// fail.
+    /// Returns the state after a pass that failed, so that the next pass does less of what made it fail.
     pub(crate) fn after_failure(
         mut self,
         attempted: Attempted,
@@ -115,11 +115,13 @@ impl RetryState {
         } = attempted;
         let is_too_large = matches!(failure, Failure::TooLarge(_));
         if is_too_large && (bytes > OWN_BYTES || changes == 0) {
-            // No further than to one update, or the way back would be as long.
+            // The budget shrinks no further than to one update, since the way back would otherwise take
+            // as long.
             let most = usize::BITS - bytes_per_pass.leading_zeros();
             self.shrunk_bits = (self.shrunk_bits + SHRINK_BITS).min(most);
         } else if is_too_large || *failure == Failure::TooSlow {
-            // What is taken stays: with less of it a bucket might never reach its end, and report nothing.
+            // The budget of bytes stays. With a smaller one, a bucket might never reach the end of its
+            // log and then would report nothing.
             self.most_changes = Some((changes >> SHRINK_BITS).max(1));
         }
         match failure {
@@ -159,7 +161,7 @@ where
         self.queue.pending_buckets(tr).await
     }
 
-    /// The states of the passes: every pass changes its own.
+    /// Returns the states of the passes, since every pass changes its own.
     async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
         let marks = buckets.iter().map(|bucket| async move {
             let state = self.queue.keys.pass(*bucket);
@@ -183,7 +185,7 @@ where
                 let interval = self.options.pass_interval;
                 let next = match pass.has_more {
                     true => Next::Again,
-                    // What is added meanwhile is for the pass after that.
+                    // Updates that are added in the meantime wait for the next pass.
                     false if pass.updates > 0 && !interval.is_zero() => Next::After(interval),
                     false => Next::Done,
                 };
@@ -197,7 +199,7 @@ where
     async fn report(&self, buckets: Vec<Bucket>, oldest: Duration) -> Result<()> {
         self.metrics.lag.set(oldest.as_secs_f64());
         let queue = &self.queue;
-        // What cannot be told keeps nothing else from being told.
+        // A bucket whose backlog cannot be read must not keep the other buckets from being reported.
         let mut told = Ok(());
         for bucket in self.metrics.pending.to_tell(buckets) {
             let look = |tr| async move { queue.pending(&tr, bucket).await };
@@ -219,7 +221,7 @@ where
     D: Database,
     O: ChangeObserver<K, V>,
 {
-    /// Makes a pass. `None`: another session has, which owns the bucket.
+    /// Makes a pass. Returns `None` if the owner of the bucket has made one instead.
     async fn pass(
         &self,
         assignment: Assignment,
@@ -246,7 +248,7 @@ where
         self.runner.run(once).await
     }
 
-    /// Says when to try again, and with how much.
+    /// Returns when to retry, and with which limits.
     fn failed(
         &self,
         bucket: Bucket,

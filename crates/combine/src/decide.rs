@@ -1,34 +1,33 @@
-//! What becomes of a key in a pass: decided from the values alone, without a store.
+//! Decides the result for a key in a pass, from its values alone and without a store.
 //!
-//! The rule behind it: there is a current value of a key if, and only if, the key's value differs from
-//! the one that was reported last.
+//! The rule: a key has a current value if and only if its value differs from the one last reported.
 
 use hc_dequeue::keyspace::Bytes;
 use hc_dequeue::microqueue::blocks::EntryId;
 
 use crate::record::{Current, PassState};
 
-/// The values of a key: as reported, and as a pass found and left them.
+/// The values of a key: as reported, and before and after the pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeyValues {
-    /// As it was last reported.
+    /// The value as last reported.
     pub(crate) reported: Option<Bytes>,
-    /// As it is stored beside that, before the pass.
+    /// The current value before the pass, if there is one.
     pub(crate) current: Option<Current>,
-    /// After the pass.
+    /// The value after the pass.
     pub(crate) new: Option<Bytes>,
 }
 
-/// What is staged for a key.
+/// The writes that are staged for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Staged {
-    /// Nothing: it is as it was.
+    /// Nothing, since nothing has changed.
     Nothing,
-    /// The value is as it was last reported: there is no current value any more.
+    /// The value is again the one last reported, so the current value is removed.
     Restore,
-    /// The new value becomes the reported one, and the observer gets the change.
+    /// The new value becomes the reported one, and the observer receives the change.
     Report,
-    /// The new value becomes the current one, to be reported by a later pass.
+    /// The new value becomes the current one, and a later pass reports it.
     Keep,
     /// The new value becomes the current one, and its reports are withheld.
     Withhold,
@@ -39,14 +38,15 @@ pub(crate) enum Staged {
 pub(crate) enum Verdict {
     /// Report it.
     Report,
-    /// Leave it to a later pass: the log's end was not reached, or there are too many changes.
+    /// Leave it to a later pass, because the end of the log was not reached or there are too many
+    /// changes.
     Defer,
-    /// Withhold it, since it cannot be reported.
+    /// Withhold it, because it cannot be reported.
     Withhold,
 }
 
 impl KeyValues {
-    /// Returns whether the value differs from the one that was reported.
+    /// Returns whether the value differs from the one last reported.
     pub(crate) fn is_changed(&self) -> bool {
         self.new != self.reported
     }
@@ -56,7 +56,7 @@ impl KeyValues {
         (self.current.as_ref()).is_some_and(|current| current.is_withheld)
     }
 
-    /// Decides what is staged for the key.
+    /// Decides which writes are staged for the key.
     pub(crate) fn decide(&self, verdict: Verdict) -> Staged {
         if !self.is_changed() {
             return match self.current {
@@ -80,8 +80,8 @@ impl KeyValues {
     }
 }
 
-/// How many changes a pass may report, and how they are divided between keys whose updates it has folded
-/// and keys that have waited.
+/// The number of changes that a pass may report, divided between keys whose updates it has folded and
+/// keys that have waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChangeBudget {
     left: usize,
@@ -92,19 +92,19 @@ impl ChangeBudget {
         Self { left: changes }
     }
 
-    /// Returns how many of the changes are kept for keys that have waited: half of them, at least one,
-    /// so that a stream of new changes does not starve them.
+    /// Returns how many of the changes are reserved for keys that have waited: half of them, at least
+    /// one, so that a stream of new changes does not starve them.
     pub(crate) fn for_waiting(self) -> usize {
         self.left.div_ceil(2)
     }
 
-    /// Returns whether the budget is too small for this number of keys, and not empty: some of them can be
-    /// reported and others cannot.
+    /// Returns whether the budget is not empty but too small for this number of keys, so that only some
+    /// of them can be reported.
     pub(crate) fn divides(self, keys: usize) -> bool {
         (1..keys).contains(&self.left)
     }
 
-    /// Takes a change. False: there is none left.
+    /// Takes a change from the budget. Returns false if none is left.
     pub(crate) fn spend(&mut self) -> bool {
         let has_left = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -112,20 +112,20 @@ impl ChangeBudget {
     }
 }
 
-/// What a pass has come to, as far as the next one is concerned.
+/// The result of a pass, as far as it affects the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PassEnd {
     /// The read version of the pass.
     pub(crate) version: i64,
-    /// Whether it has folded every update that the log had.
+    /// Whether it has folded every update in the log.
     pub(crate) has_reached_end: bool,
-    /// Whether it has looked at the current values, and if so, whether at all of them.
+    /// Whether it has read the current values, and if so, whether it has read all of them.
     pub(crate) scanned: Option<bool>,
-    /// Whether some of the keys that it has met keep a current value to be reported.
+    /// Whether some of its keys keep a current value that is to be reported.
     pub(crate) leaves_to_report: bool,
-    /// Whether some of them keep one whose reports are withheld.
+    /// Whether some of its keys keep a current value whose reports are withheld.
     pub(crate) leaves_withheld: bool,
-    /// The first update that is not folded, if others of its block are.
+    /// The first update that is not folded, if other updates of its block are.
     pub(crate) position: Option<EntryId>,
 }
 
@@ -158,7 +158,7 @@ mod tests {
         value.map(|value| Bytes::copy_from_slice(&[value]))
     }
 
-    /// Every combination of reported, current and new value that can be.
+    /// Every possible combination of reported, current and new value.
     fn all_values() -> Vec<KeyValues> {
         let values = [None, Some(1), Some(2)];
         let mut all = Vec::new();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_verdict_reports_and_only_what_is_not_withheld() {
+    fn only_a_verdict_reports_and_never_a_withheld_key() {
         for values in all_values() {
             let is_reported = values.decide(Verdict::Report) == Staged::Report;
             assert_eq!(is_reported, values.is_changed() && !values.is_withheld());
@@ -294,7 +294,7 @@ mod tests {
             let after = waiting.after(incomplete);
             assert!(after.has_current && after.has_to_report && after.complete == 3);
         }
-        // Of values that are withheld it keeps knowing, without a look at them.
+        // It keeps the flag for withheld values without reading them.
         let after = withheld.after(PassEnd {
             scanned: None,
             ..end

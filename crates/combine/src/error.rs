@@ -1,4 +1,4 @@
-//! What can go wrong with a combine queue.
+//! The errors of combine queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::settings::{InvalidSettings, SettingsRecord};
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of an operation.
+/// An error of a combine queue.
 ///
-/// The store's own failures, a damaged record and a value that has no encoding are
-/// [`keyspace::Error`]s, kept as the source, so that retry loops recognize them.
+/// A failure of the store, a damaged record and a value that cannot be encoded are [`keyspace::Error`]s,
+/// available as the source of this error, so that retry loops recognize them.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,35 +33,37 @@ pub enum Error {
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
-    /// The settings cannot work.
+    /// The settings are out of range.
     #[error(transparent)]
     InvalidSettings(#[from] InvalidSettings),
 
-    /// The key, with the prefix of the queue's subspace, is longer than a key of the store can be.
-    /// Nothing was staged.
+    /// The encoded key, with the prefix of the queue's subspace, is longer than a key of the store can
+    /// be. Nothing was staged.
     #[error("key of {bytes} bytes is {excess} bytes too long for queue `{queue}`")]
     KeyTooLarge {
         /// The queue's subspace.
         queue: Subspace,
         /// The size of the encoded key.
         bytes: usize,
-        /// By how much it is too long.
+        /// The number of bytes by which it is too long.
         excess: usize,
     },
 
-    /// The update, together with its key, is larger than a block can hold. Nothing was staged.
-    #[error("key and update of {bytes} bytes do not fit queue `{queue}`: up to {limit}")]
+    /// The encoded update, together with its key, is larger than a block can hold. Nothing was staged.
+    #[error(
+        "key and update of {bytes} bytes are too large for queue `{queue}`: the limit is {limit} bytes"
+    )]
     UpdateTooLarge {
         /// The queue's subspace.
         queue: Subspace,
-        /// The size of the encoded key and update.
+        /// The size of the encoded key and update together.
         bytes: usize,
         /// The largest size.
         limit: usize,
     },
 
-    /// The value is larger than a record can hold. Nothing was staged.
-    #[error("value of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    /// The encoded value is larger than a record can hold. Nothing was staged.
+    #[error("value of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes")]
     ValueTooLarge {
         /// The queue's subspace.
         queue: Subspace,
@@ -71,8 +73,8 @@ pub enum Error {
         limit: usize,
     },
 
-    /// The key to be initialized has a value. Nothing was staged.
-    #[error("queue `{queue}` has a value for key {key:?}: add an update instead")]
+    /// The key to initialize already has a value. Nothing was staged.
+    #[error("queue `{queue}` already has a value for key {key:?}: add an update instead")]
     AlreadyPresent {
         /// The queue's subspace.
         queue: Subspace,
@@ -80,48 +82,48 @@ pub enum Error {
         key: Bytes,
     },
 
-    /// The bucket of the key has more bytes of pending updates than the reader is ready to read.
+    /// The bucket of the key has more bytes of pending updates than the read allows.
     #[error(
-        "bucket {bucket} of queue `{queue}` has more than {limit} bytes of pending updates: read what \
-         is settled, or wait for the workers"
+        "bucket {bucket} of queue `{queue}` has more than {limit} bytes of pending updates: read the \
+         settled value, or wait for the workers"
     )]
     TooManyPending {
         /// The queue's subspace.
         queue: Subspace,
         /// The bucket.
         bucket: Bucket,
-        /// How many bytes the reader is ready to read.
+        /// The number of bytes that the read allows.
         limit: usize,
     },
 
-    /// The combiner panicked in a read. In a pass its updates are set aside instead.
+    /// The combiner panicked during a read. In a pass, its updates are set aside instead.
     #[error("the combiner panicked for key {key:?}")]
     CombinerPanicked {
         /// The encoded key.
         key: Bytes,
     },
 
-    /// The observer failed. Nothing of the pass was committed.
+    /// The observer returned an error. Nothing of the pass was committed.
     #[error("the observer failed")]
     Observer(#[source] Arc<dyn std::error::Error + Send + Sync>),
 
     /// The observer panicked. Nothing of the pass was committed.
     #[error("the observer panicked: {message}")]
     ObserverPanicked {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 
-    /// The observer took longer than it may. Nothing of the pass was committed.
-    #[error("the observer has not returned within {limit:?}")]
+    /// The observer exceeded its time limit. Nothing of the pass was committed.
+    #[error("the observer did not return within {limit:?}")]
     ObserverTimedOut {
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
     },
 }
 
 impl Error {
-    /// Returns whether a record does not decode.
+    /// Returns whether the error is about a record that does not decode.
     pub(crate) fn is_corrupt(&self) -> bool {
         matches!(self, Self::Keyspace(keyspace::Error::Corrupt { .. }))
     }

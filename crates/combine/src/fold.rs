@@ -1,4 +1,4 @@
-//! The third step of a pass: the updates of a key become a value.
+//! The third step of a pass: folds the updates of a key into a value.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,10 +15,10 @@ use crate::values::ReadKey;
 /// A key of a pass after its updates.
 pub(crate) struct FoldedKey<K, V> {
     pub(crate) key: Bytes,
-    /// The key and its value after the updates, with the bytes before and after them; or why there is none:
-    /// what is stored does not decode, and stays as it is.
+    /// The key and its value after the updates, with the bytes before and after them, or the reason why
+    /// there is none: the stored value does not decode, and stays unchanged.
     pub(crate) folded: Result<(K, Option<V>, KeyValues), String>,
-    /// Which updates are set aside, by their places, and why.
+    /// The indexes of the updates that are set aside, and the reason.
     pub(crate) aside: Vec<(usize, String)>,
     pub(crate) read: ReadKey,
 }
@@ -30,7 +30,8 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Folds the updates of a key. What cannot be folded is set aside, so that the others go on.
+    /// Folds the updates of a key. Updates that cannot be folded are set aside, so that the pass can
+    /// continue.
     pub(crate) fn fold(&self, portion: &Portion, read: ReadKey) -> FoldedKey<K, V> {
         let (mut updates, mut places) = (Vec::with_capacity(read.places.len()), Vec::new());
         let mut aside = Vec::new();
@@ -52,7 +53,7 @@ where
                 Ok((value, new)) => Ok((key, value, KeyValues { new, ..values })),
                 Err(reason) => {
                     refuse(&reason);
-                    // What passes before have folded is still to be reported.
+                    // The result of earlier passes is still to be reported.
                     self.decode_base(&read)
                 }
             },
@@ -83,14 +84,14 @@ where
         Ok((key, value, values))
     }
 
-    /// Returns a value that is stored.
+    /// Returns a stored value.
     pub(crate) fn decode_stored(&self, bytes: &Option<Bytes>) -> Result<Option<V>, String> {
         let decode = |bytes| <C as Codec<V>>::decode(&self.codec, bytes);
         let value = bytes.clone().map(decode).transpose();
         value.map_err(|error| format!("the value: {error}"))
     }
 
-    /// Returns the value of a key after some updates, and its bytes, or why there is none.
+    /// Returns the value of a key after some updates, with its bytes, or the reason why there is none.
     fn combine(
         &self,
         key: &K,
@@ -110,14 +111,14 @@ where
     }
 }
 
-/// Returns the bytes of a value, or why it cannot be stored.
+/// Returns the bytes of a value, or the reason why it cannot be stored.
 fn encode<V>(codec: &impl Codec<V>, value: &V) -> Result<Bytes, String> {
     let mut bytes = Vec::new();
     (codec.encode(value, &mut bytes)).map_err(|error| error.to_string())?;
     match bytes.len() {
         fits if fits <= MAX_VALUE_BYTES => Ok(bytes.into()),
         bytes => Err(format!(
-            "the value would have {bytes} bytes, and a record holds up to {MAX_VALUE_BYTES}"
+            "the value of {bytes} bytes is too large: the limit is {MAX_VALUE_BYTES} bytes"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Loading values that are there from the beginning.
+//! Loads initial values.
 
 use futures::try_join;
 use hc_dequeue::keyspace::codec::Codec;
@@ -12,22 +12,42 @@ impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Stages the value of a key that has none, as if it had been reported: for loading many values
-    /// at once, cheaper than updates. The observer is not told; the next change of the key has it as
-    /// its old value. Updates that are pending are folded into it.
+    /// Stages the value of a key that has none, as if it had already been reported.
+    ///
+    /// This loads many values at a lower cost than updates. The observer does not receive them; the first
+    /// change of a key has the loaded value as its old value. Pending updates of the key are folded into
+    /// the loaded value.
     ///
     /// # Conflicts
     /// Reads the key's value and current value, and writes its value. A pass reads all values of its
-    /// bucket: of this and a pass over the key's bucket at the same time one fails, so that neither
-    /// overwrites the other.
+    /// bucket, so this conflicts with a pass over the key's bucket, and neither overwrites the other.
     ///
     /// # Errors
-    /// [`AlreadyPresent`](Error::AlreadyPresent) if the key has a value, reported or not;
-    /// [`KeyTooLarge`](Error::KeyTooLarge), [`ValueTooLarge`](Error::ValueTooLarge), before anything
-    /// is staged.
+    /// [`AlreadyPresent`](Error::AlreadyPresent) if the key has a value, whether reported or not;
+    /// [`KeyTooLarge`](Error::KeyTooLarge) and [`ValueTooLarge`](Error::ValueTooLarge). All are returned
+    /// before anything is staged.
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use combine::keyspace::{self, Isolation, Runner, Subspace};
+    /// use combine::{CombineQueue, Settings, Sum};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    ///
+    /// let fish = &"fish".to_owned();
+    /// runner.run(|tr| async move { words.initialize(&tr, fish, &40).await }).await?;
+    /// let settled = |tr| async move { words.settled(&tr, fish, Isolation::Snapshot).await };
+    /// assert_eq!(runner.run(settled).await?, Some(40));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn initialize(&self, tr: &impl Transaction, key: &K, value: &V) -> Result<()> {
         let key = self.encode_key(key)?;
         let mut bytes = Vec::new();

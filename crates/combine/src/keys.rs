@@ -56,7 +56,7 @@
 //! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of
 //! the subspace is ever written.
 //!
-//! A bucket is a range of hashes, so that its values are one range of keys.
+//! A bucket is a range of hashes, so its values are one range of keys.
 
 use std::ops::Range;
 
@@ -69,8 +69,8 @@ use crate::bucket::{Bucket, KeyHash};
 use crate::error::{Error, Result};
 use crate::settings::GENERATION;
 
-/// The most bytes of a key in the store beside the queue's prefix and the packed key: the name of a part
-/// and the generation or the bucket.
+/// The most bytes of a stored key in addition to the queue's prefix and the packed key: the name of a
+/// part, and the generation or the bucket.
 const MOST_BESIDE_KEY: usize = 9;
 
 /// The parts of a queue's subspace. A `key` is always the codec's bytes.
@@ -114,10 +114,10 @@ impl Keys {
         (0..self.bucket_count).map(Bucket)
     }
 
-    /// Refuses a key with which some key of the store would be too long.
+    /// Fails if a key of the store would be too long for this key.
     pub(crate) fn check(&self, key: &[u8]) -> Result<()> {
         let zeros = key.iter().filter(|byte| **byte == 0).count();
-        // A tuple writes each zero as two bytes, and a byte before and after the others.
+        // A tuple packs each zero as two bytes, and adds one byte before the others and one after them.
         let packed = key.len() + zeros + 2;
         let bytes = self.queue.bytes().len() + MOST_BESIDE_KEY + packed;
         match bytes.checked_sub(limits::KEY_BYTES) {
@@ -131,7 +131,7 @@ impl Keys {
     }
 
     pub(crate) fn settings(&self) -> Vec<u8> {
-        self.queue.pack(&"m")
+        settings_key(&self.queue)
     }
 
     pub(crate) fn wake(&self) -> Vec<u8> {
@@ -157,7 +157,7 @@ impl Keys {
         self.hashes(&self.values, bucket)
     }
 
-    /// Returns the key whose value lies under a key of the store.
+    /// Returns the key whose value is stored under a key of the store.
     pub(crate) fn parse_value(&self, row: &[u8]) -> Result<Vec<u8>> {
         key_of(&self.values, row, "expected the key of a value")
     }
@@ -186,7 +186,7 @@ impl Keys {
         [(first.clone(), end), (begin, first)]
     }
 
-    /// Returns the key whose current value lies under a key of the store.
+    /// Returns the key whose current value is stored under a key of the store.
     pub(crate) fn parse_current(&self, row: &[u8]) -> Result<Vec<u8>> {
         key_of(&self.currents, row, "expected the key of a current value")
     }
@@ -206,7 +206,7 @@ impl Keys {
         id.key_in(&self.updates_aside(bucket))
     }
 
-    /// Why the reports of a key are withheld.
+    /// The reason why the reports of a key are withheld.
     pub(crate) fn withheld(&self, key: &[u8]) -> Vec<u8> {
         self.aside.pack(&(self.bucket(key).0, "k", key))
     }
@@ -215,9 +215,10 @@ impl Keys {
         self.aside.range()
     }
 
-    /// Returns what a key under `(queue, "q")` names: an update or a block, or a key.
+    /// Returns the id in a key under `(queue, "q")`: of an update or a block, or of a key.
     pub(crate) fn parse_aside(&self, row: &[u8]) -> Result<AsideKey> {
-        let corrupt = || keyspace::Error::corrupt(row, "expected the key of what was set aside");
+        let corrupt =
+            || keyspace::Error::corrupt(row, "expected the key of a record that was set aside");
         let withheld: Result<(u32, String, Vec<u8>), _> = self.aside.unpack(row);
         if let Ok((_, part, key)) = withheld
             && part == "k"
@@ -240,39 +241,46 @@ impl Keys {
         self.aside.subspace(&(bucket.0, "u"))
     }
 
-    /// The rows of a bucket in a part where rows lie by hash.
+    /// The rows of a bucket in a part that is sorted by hash.
     fn hashes(&self, part: &Subspace, bucket: Bucket) -> (Vec<u8>, Vec<u8>) {
         let Range { start, end } = bucket.hashes(self.bucket_count);
         (part.pack(&start), part.pack(&end))
     }
 
-    /// Returns the bucket of a row in a part where rows lie by hash.
+    /// Returns the bucket of a row in a part that is sorted by hash.
     pub(crate) fn bucket_of_current(&self, row: &[u8]) -> Result<Bucket> {
         Ok(self.bucket(&self.parse_current(row)?))
     }
 
-    /// Stages that the workers look again. Writes blindly: nobody conflicts.
+    /// Stages a change of the wake stamp, so that workers look for work. The write is blind, so it never
+    /// conflicts.
     pub(crate) fn wake_all(&self, tr: &impl Transaction) {
         tr.set_to_versionstamp(&self.wake());
     }
 }
 
-/// What was set aside, as its key names it.
+/// Returns the key of the settings. Reading it is the first step of opening a queue.
+pub(crate) fn settings_key(queue: &Subspace) -> Vec<u8> {
+    queue.pack(&"m")
+}
+
+/// The id of an update, a block or a key that was set aside, as its stored key contains it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AsideKey {
     Update(Bucket, EntryId),
     Key(Vec<u8>),
 }
 
-/// Returns how strongly a session is bound to a bucket: the one that is bound most owns it. This is
-/// rendezvous hashing: whoever comes or goes changes the owner of its own buckets only.
+/// Returns how strongly a session is bound to a bucket. The session with the strongest bond owns the
+/// bucket. This is rendezvous hashing: a session that comes or goes changes only the owners of its own
+/// buckets.
 pub(crate) fn bond(session: SessionId, bucket: Bucket) -> u64 {
     let mut bytes = session.0.to_vec();
     bytes.extend_from_slice(&bucket.0.to_be_bytes());
     xxh3_64(&bytes)
 }
 
-/// Returns the key that a row names in a part where rows lie by hash.
+/// Returns the key in a row of a part that is sorted by hash.
 fn key_of(part: &Subspace, row: &[u8], expected: &str) -> Result<Vec<u8>> {
     let unpacked: Result<(u16, Vec<u8>), _> = part.unpack(row);
     let key = unpacked

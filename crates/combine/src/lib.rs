@@ -1,23 +1,26 @@
-//! Many writers update the same keys without colliding, and whoever observes the keys learns of each
-//! change exactly: the *Combine Queue* recipe of Apache Fluo, on FoundationDB's transactions.
+//! Keeps values that many transactions update at the same time without conflicts, and reports every
+//! change to an observer: the *Combine Queue* recipe of Apache Fluo, on FoundationDB's transactions.
+//!
+//! A transaction adds *updates* of keys. Workers fold the updates of a key into its value in *passes*,
+//! and each pass reports the changed values to an *observer* in its own transaction.
 //!
 //! # What it guarantees
 //!
-//! - **The new value of a report covers every update of the key that was committed before the pass
-//!   began**, in as many passes as it takes: keys are reported by a pass that reaches the end of their
-//!   bucket's log.
-//! - **The old value of a report is the new value of the report before.** Reports of a key are a chain
-//!   without a gap. A value that ends where it was is not reported.
-//! - Adding an update never conflicts, on any key, however many do it at the same time.
-//! - Updates of a key are folded in the order of their commits, and of calls within a commit, each one
-//!   once, even if processes die at any moment.
-//! - What an observer does with the changes happens in the transaction that makes them, or not at all.
+//! - **The new value of a report covers every update of the key that was committed before the reporting
+//!   pass began.** Folding those updates may take several passes: only a pass that reaches the end of the
+//!   bucket's log reports.
+//! - **The old value of a report is the new value of the previous report.** The reports of a key form a
+//!   chain without a gap. A value that has returned to the one last reported is not reported again.
+//! - Adding an update never conflicts, on any key, no matter how many transactions add at the same time.
+//! - Updates of a key are folded in the order of their commits, then of calls within a commit. Each is
+//!   folded exactly once, even if processes die at any moment.
+//! - Writes that an observer stages for the changes commit together with them, or not at all.
 //!
 //! # Key schema
 //!
-//! Everything lies under the queue's subspace; `docs/schema.md` in the repository has the bytes. An
-//! update waits in the log of its *bucket*, a range of the hashes of keys. What one call adds to a bucket
-//! is one row there, a [block](hc_dequeue::microqueue::blocks).
+//! All keys lie under the queue's subspace; `docs/schema.md` in the repository describes the bytes. An
+//! update waits in the log of its *bucket*, which is a range of the hashes of keys. Each call that adds
+//! to a bucket writes one row to its log, a [block](hc_dequeue::microqueue::blocks).
 //!
 //! # Example
 //!
@@ -32,13 +35,13 @@
 //! let subspace = Subspace::from("words");
 //! let words = CombineQueue::<String, i64>::open(&runner, subspace, Settings::default(), Sum).await?;
 //!
-//! // Any number of transactions may do this at the same time, none fails.
+//! // Any number of transactions may do this at the same time, and none of them conflicts.
 //! let (queue, word) = (&words, &"fish".to_owned());
 //! for _ in 0..3 {
 //!     runner.run(|tr| async move { queue.add(&tr, word, &1).await }).await?;
 //! }
 //!
-//! // One worker or many, in any process.
+//! // There may be one worker or many, in any process.
 //! let worker = words.work(&runner, CombineOptions::default(), Unobserved).await?;
 //! words.wait_idle(&runner).await?;
 //! let count = runner
@@ -51,71 +54,80 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The examples in the repository: `word_count`, documents that are added, changed and removed;
-//! `rollup`, a tree of combine queues; `inverted_index`, an observer that keeps an index in step; and
-//! `append`, a combiner that depends on the order.
+//! The examples in the repository:
+//!
+//! - `word_count`: documents that are added, changed and removed
+//! - `rollup`: a tree of combine queues
+//! - `inverted_index`: an observer that maintains an index
+//! - `append`: a combiner that depends on the order of updates
 //!
 //! # What the caller must do
 //!
 //! - Give each queue a subspace of its own, and open it with the settings that it was created with.
-//!   A registry of [ids](hc_dequeue::keyspace::ids) finds subspaces that overlap.
-//! - Bring the same [`Combiner`] everywhere. It must not matter to it how updates are divided into
-//!   portions.
-//! - Commit additions exactly once, as [`Runner::run`] does: a repeated addition counts twice.
-//! - Let an observer do what it does through its transaction alone, since it may run several times for
-//!   one commit, and in less than [its time](WorkerOptions::time_limit).
-//! - Run enough workers for the rate of updates. A bucket that gets more of them than its passes take goes
-//!   on folding, and reports nothing until it has caught up.
-//! - Look at what was [set aside](CombineQueue::set_aside).
+//!   Opening a queue registers its subspace in the registry of [ids](hc_dequeue::keyspace::ids), and fails
+//!   if the subspace overlaps another one.
+//! - Use the same [`Combiner`] in every process. Its result must not depend on how updates are divided
+//!   into portions.
+//! - Commit additions exactly once, as [`Runner::run`] does. An addition that is committed twice counts
+//!   twice.
+//! - Write observers that act only through their transaction, since they may run several times for one
+//!   commit, and that finish within [their time limit](WorkerOptions::time_limit).
+//! - Run enough workers for the rate of updates. If updates of a bucket arrive faster than passes take
+//!   them, the workers keep folding that bucket, but report nothing until they have caught up.
+//! - Check regularly what was [set aside](CombineQueue::set_aside).
 //!
 //! # What it never does
 //!
-//! - It never touches a key outside the queue's subspace, except in the registry of ids that `open_with` is
-//!   given and in the ledger of a runner.
-//! - It never reads what writers write in a way that would make them, or itself, fail.
-//! - It never drops an update: one that cannot be combined is set aside with the reason.
+//! - It never touches a key outside the queue's subspace, except in the registry of ids, where `open` and
+//!   `open_with` register the queue, and in the ledger of a runner.
+//! - Its passes never read the rows of writers in a way that would make a writer or the pass conflict.
+//! - It never drops an update. An update that cannot be combined is set aside with the reason.
 //!
 //! # Ordering and delivery
 //!
 //! | operation | reads | fails with a conflict if, since its read version, |
 //! |---|---|---|
 //! | `add`, `add_all` | nothing | never |
-//! | `settled`, `values` | values, by snapshot or not | if not: a value that it read was reported anew |
-//! | `exact`, `exact_many` | values and the pending updates of their buckets, by snapshot or not | if not: the bucket was added to, or a key changed |
-//! | `is_settled`, `pending`, `set_aside` | by snapshot | never |
-//! | `initialize` | the value and the current value | a pass has combined the key |
-//! | `redrive`, `purge` | the record that is aside; of a key also the state of the bucket's passes | another did the same; of a key also if a pass was made over the bucket |
-//! | a pass | the state of the bucket's passes; all values of the bucket; its log up to the last block taken | another pass was made over the bucket, a key of it was initialized or redriven |
+//! | `settled`, `values` | values, by snapshot or serializably | serializable: a value that it read was reported anew |
+//! | `exact`, `exact_many` | values and the pending updates of their buckets, by snapshot or serializably | serializable: updates were added to the bucket, or the key's value changed |
+//! | `is_settled`, `pending`, `pending_total`, `lag`, `look_up`, `set_aside` | by snapshot | never |
+//! | `initialize` | the value and the current value | a pass combined the key |
+//! | `redrive`, `purge` | the record that was set aside; for a key also the state of the bucket's passes | another call redrove or purged it; for a key also if a pass over the bucket committed |
+//! | a pass | the state of the bucket's passes; all values of the bucket; its log up to the last block taken | another pass over the bucket committed, or a key of the bucket was initialized or redriven |
 //!
-//! A cascade of queues is exact at every level once each has been idle in turn. What is added by the
-//! transaction that the observer runs in counts as committed after that pass.
+//! In a cascade of queues, wait until each queue is idle, starting with the first: then the values of all
+//! levels are exact. Updates that an observer adds in the transaction of a pass count as committed after
+//! that pass.
 //!
 //! # Limits
 //!
-//! - An update takes up to [`MAX_UPDATE_BYTES`] and a value up to [`MAX_VALUE_BYTES`], as encoded,
-//!   an update together with its key. A combiner that goes beyond sets the updates aside.
-//! - A pass stays within its [budget](CombineOptions::bytes_per_pass) and a transaction's limits,
-//!   whatever the observer adds: when it was too large or took too long, it is tried with fewer changes. A
-//!   change that alone does not fit is not reported: the reports of its key are withheld until `redrive`.
-//! - [`exact`](CombineQueue::exact) reads the whole log of a bucket, up to eight mebibytes by default.
-//! - One key, the wake stamp, is written by every addition: on a large cluster the storage server that has
-//!   it bounds the rate of one queue.
+//! - An encoded update, together with its key, has up to [`MAX_UPDATE_BYTES`], and an encoded value up to
+//!   [`MAX_VALUE_BYTES`]. If a combiner returns a larger value, the updates are set aside.
+//! - A pass stays within its [budget](CombineOptions::bytes_per_pass) and the limits of a transaction,
+//!   whatever the observer stages. If a pass was too large or took too long, it is repeated with fewer
+//!   changes. If a single change does not fit a transaction, it is not reported: the reports of its key
+//!   are withheld until `redrive`.
+//! - [`exact`](CombineQueue::exact) reads the whole log of a bucket, up to 8 MiB by default.
+//! - Every addition writes one key, the wake stamp. On a large cluster, the storage server of that key
+//!   limits the rate of one queue.
 //!
 //! # Observing
 //!
-//! Workers tell what they do to [`tracing`], under the span `combine` with queue and session, and for
-//! each pass `pass` with its bucket, and count it for the [`metrics`](https://docs.rs/metrics) facade:
-//! `combine_pending_updates` and `_pending_bytes` for each bucket, and `_lag_seconds`, at each
-//! heartbeat; `_passes`, `_updates`, `_changes`, `_set_aside`, `_conflicts`, `_failures`, `_takeovers`,
-//! and the histograms `_pass_updates`, `_pass_bytes`, `_pass_seconds` as they happen, all with the
-//! label `queue`.
+//! Workers emit [`tracing`] events in the span `combine`, which has the fields queue and session; each
+//! pass has a span `pass` with its bucket. They also report metrics to the
+//! [`metrics`](https://docs.rs/metrics) facade, all with the label `queue`:
+//!
+//! - at each heartbeat: `combine_pending_updates` and `combine_pending_bytes` for each bucket, and
+//!   `combine_lag_seconds`
+//! - as they happen: the counters `combine_passes`, `_updates`, `_changes`, `_set_aside`, `_conflicts`,
+//!   `_failures` and `_takeovers`, and the histograms `_pass_updates`, `_pass_bytes` and `_pass_seconds`
 //!
 //! # Further reading
 //!
 //! - [Combine Queue](https://fluo.apache.org/docs/fluo-recipes/1.2/combine-queue/) of Apache Fluo's
-//!   recipes, which this follows. There updates are in the order in which their transactions began.
+//!   recipes, which this crate follows. In Fluo, updates are ordered by the start of their transactions.
 //! - [Rendezvous hashing](https://en.wikipedia.org/wiki/Rendezvous_hashing), by which workers divide the
-//!   buckets.
+//!   buckets among themselves.
 //!
 //! [`Runner::run`]: hc_dequeue::keyspace::Runner::run
 
@@ -128,6 +140,7 @@ mod decide;
 mod error;
 mod fold;
 mod initialize;
+mod inspect;
 mod keys;
 mod log;
 mod metrics;
@@ -153,6 +166,7 @@ pub use crate::bucket::Bucket;
 pub use crate::bucket_worker::Pending;
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{Error, Result};
+pub use crate::inspect::KeyState;
 pub use crate::observer::{Change, ChangeObserver, Unobserved};
 pub use crate::options::CombineOptions;
 pub use crate::queue::CombineQueue;

@@ -1,5 +1,4 @@
-//! The first step of a pass: the updates of a bucket in the order of their commits, and which keys they
-//! are of.
+//! The first step of a pass: reads the updates of a bucket in commit order, and groups them by key.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +10,8 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 
-/// What a pass has read from the log of its bucket, from the first update on that is not folded yet.
+/// The part of a bucket's log that a pass has read, starting with the first update that is not folded
+/// yet.
 #[derive(Debug, Default)]
 pub(crate) struct Portion {
     pub(crate) updates: Vec<LoggedUpdate>,
@@ -35,31 +35,32 @@ pub(crate) struct LoggedUpdate {
 #[derive(Debug)]
 struct LoggedBlock {
     stored: StoredBlock,
-    /// How many updates of the portion stand in it or before it.
+    /// The number of updates of the portion in this block and the blocks before it.
     end: usize,
-    /// Why it is no block.
+    /// The reason why the block does not decode, if it does not.
     broken: Option<String>,
 }
 
-/// The updates of one key, by their places in the portion.
+/// The updates of one key, by their indexes in the portion.
 #[derive(Debug)]
 pub(crate) struct KeyUpdates {
     pub(crate) key: Bytes,
     pub(crate) places: Vec<usize>,
-    /// The size of the largest one.
+    /// The size of the largest update.
     pub(crate) largest: usize,
 }
 
 impl Portion {
-    /// Reads blocks from the head of a log, up to the one that brings them to `limit` bytes.
+    /// Reads blocks from the start of a log, up to the one with which they reach `limit` bytes.
     ///
-    /// A block that is folded in part is folded to its end before any other: there is one position, so
-    /// that a second such block would be folded again from its begin. It is the first one, unless a
-    /// restored store has put others before it. Then the portion is this block alone, and not whole.
+    /// A block of which a part is folded must be finished before any other block: there is only one
+    /// position, so a second such block would be folded again from its start. It is the first block,
+    /// unless a restored store has put others before it. In that case the portion is this block alone,
+    /// and not the whole log.
     ///
     /// # Conflicts
-    /// Reads by snapshot, so that no addition makes the pass fail. [`remove`](Self::remove) protects
-    /// what the pass takes.
+    /// Reads by snapshot, so that no addition conflicts with the pass. [`remove`](Self::remove) adds the
+    /// read conflict range for the blocks that the pass takes.
     pub(crate) async fn read(
         tr: &impl Transaction,
         keys: &Keys,
@@ -83,7 +84,7 @@ impl Portion {
         });
         visited.await?;
         match portion.is_empty() {
-            // It is gone: no block is folded in part.
+            // The block no longer exists, so no block is folded in part.
             true => Self::read_head(tr, keys, bucket, None, limit).await,
             false => Ok(portion),
         }
@@ -120,7 +121,7 @@ impl Portion {
         let broken = match stored.entries() {
             Ok(entries) if folded > 0 && usize::from(folded) >= entries.len() => {
                 let count = entries.len();
-                // No pass leaves such a position. What it says would drop the block.
+                // No pass leaves such a position. Trusting it would drop the block.
                 Some(format!("{folded} of {count} updates are said to be folded"))
             }
             Ok(entries) => {
@@ -146,12 +147,12 @@ impl Portion {
         });
     }
 
-    /// Returns whether there is nothing in it, not even a broken block.
+    /// Returns whether the portion has no updates and no broken blocks.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Groups the updates by key, in the order in which the keys come first.
+    /// Groups the updates by key, in the order in which the keys first occur.
     pub(crate) fn by_key(&self) -> Vec<KeyUpdates> {
         let updates = self.updates.iter().enumerate();
         // Comparing hashes is cheaper than comparing keys. Equal hashes are ordered by key.
@@ -175,21 +176,22 @@ impl Portion {
         groups
     }
 
-    /// Returns the broken blocks among those that a pass takes as a whole, with the reasons.
+    /// Returns the broken blocks among those that a pass takes completely, with the reasons.
     pub(crate) fn broken(&self, taken: usize) -> impl Iterator<Item = (&StoredBlock, &str)> {
         let blocks = self.blocks.iter().filter(move |block| block.end <= taken);
         blocks.filter_map(|block| Some((&block.stored, block.broken.as_deref()?)))
     }
 
-    /// Stages that the first `taken` updates are gone: clears the blocks that are folded as a whole.
+    /// Stages the removal of the first `taken` updates: clears the blocks that are folded completely.
     ///
-    /// Makes the commit fail if any block came to stand before the last one taken, or if one was cleared.
-    /// None does as a rule, since a later commit has a larger stamp, and one pass comes after another. But
-    /// a restored store may give stamps that run backwards, and what lands before the last block would be
-    /// cleared unfolded.
+    /// The commit fails if another transaction has put a block before the last one taken, or has cleared
+    /// one of them. Normally neither happens, since a later commit has a larger versionstamp and passes
+    /// follow one another. But a restored store may assign versionstamps that run backwards, and a block
+    /// that lands before the last one taken would be cleared without being folded.
     ///
     /// # Conflicts
-    /// Reads the log from its begin to the last block taken, and writes the range of those cleared.
+    /// Reads the log from its start to the last block taken, and writes the range of the blocks that it
+    /// clears.
     pub(crate) fn remove(
         &self,
         tr: &impl Transaction,
@@ -197,7 +199,7 @@ impl Portion {
         bucket: Bucket,
         taken: usize,
     ) -> Result<()> {
-        // A broken block adds none, and goes with those before it.
+        // A broken block adds no updates, and is taken with those before it.
         let whole = self.blocks.partition_point(|block| block.end <= taken);
         let before = whole.checked_sub(1).map_or(0, |last| self.blocks[last].end);
         let touched = whole + usize::from(taken > before);
@@ -206,7 +208,8 @@ impl Portion {
         };
         let (begin, _) = keys.logs.after(bucket.0, None);
         let end = key_after(&self.blocks[last].stored.row);
-        // Before the clear: of a read conflict, what the transaction has written is left out.
+        // The conflict is added before the clear, since a read conflict leaves out keys that the
+        // transaction has written.
         tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
         if whole > 0 {
             let end = key_after(&self.blocks[whole - 1].stored.row);
@@ -215,8 +218,7 @@ impl Portion {
         Ok(())
     }
 
-    /// Returns the first update that is not folded after the first `taken` ones are, if its block is
-    /// folded in part.
+    /// Returns the update after the first `taken` ones, if its block is folded in part.
     pub(crate) fn position(&self, taken: usize) -> Option<EntryId> {
         let next = self.updates.get(taken).map(|update| update.id);
         next.filter(|next| next.index > 0)

@@ -1,21 +1,21 @@
-//! What a worker counts, for whatever recorder the application has installed for the [`metrics`]
-//! facade. Every name has the label `queue`.
+//! The metrics of a worker, for the recorder that the application has installed for the [`metrics`]
+//! facade. Every metric has the label `queue`.
 //!
-//! | name | kind | what |
+//! | name | kind | meaning |
 //! |---|---|---|
-//! | `combine_pending_updates` | gauge, label `bucket` | updates of a bucket of this worker that wait, up to 10,000 |
-//! | `combine_pending_bytes` | gauge, label `bucket` | the bytes of their keys and values |
-//! | `combine_lag_seconds` | gauge | for how long the oldest work that this worker knows of has waited |
-//! | `combine_passes` | counter | passes of this process |
+//! | `combine_pending_updates` | gauge, label `bucket` | pending updates of a bucket of this worker, in up to about 1 MiB of blocks |
+//! | `combine_pending_bytes` | gauge, label `bucket` | the bytes of these blocks with their keys, up to about 1 MiB |
+//! | `combine_lag_seconds` | gauge | how long the oldest work that this worker knows of has waited |
+//! | `combine_passes` | counter | passes of this worker |
 //! | `combine_updates` | counter | updates that they took |
 //! | `combine_changes` | counter | changes that they reported |
 //! | `combine_set_aside` | counter | updates that they set aside |
-//! | `combine_conflicts` | counter | conflicts that they met |
-//! | `combine_failures` | counter | passes that failed, and are tried again later |
-//! | `combine_takeovers` | counter | passes of this worker over buckets of others that stood still |
-//! | `combine_pass_updates` | histogram | updates of a pass |
-//! | `combine_pass_bytes` | histogram | what a pass took of its budget |
-//! | `combine_pass_seconds` | histogram | how long a pass took, with its retries |
+//! | `combine_conflicts` | counter | conflicts that they had |
+//! | `combine_failures` | counter | passes that failed and are repeated later |
+//! | `combine_takeovers` | counter | passes of this worker over buckets that it took over |
+//! | `combine_pass_updates` | histogram | updates taken by a pass |
+//! | `combine_pass_bytes` | histogram | bytes that a pass used of its budget |
+//! | `combine_pass_seconds` | histogram | duration of a pass, including its retries |
 //!
 //! The gauges are set at each heartbeat.
 
@@ -26,7 +26,7 @@ use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 use crate::bucket_worker::PendingGauges;
 use crate::pass::Pass;
 
-/// The numbers of one worker.
+/// The metrics of one worker.
 pub(crate) struct Metrics {
     pub(crate) lag: Gauge,
     passes: Counter,

@@ -1,4 +1,4 @@
-//! Who is told what has changed.
+//! Observers of changes.
 
 use std::future::Future;
 
@@ -12,24 +12,24 @@ use hc_dequeue::BoxError;
 pub struct Change<K, V> {
     /// The key.
     pub key: K,
-    /// The new value of the report before; `None`: the key had no value.
+    /// The new value of the previous report, or `None` if the key had no value.
     pub old: Option<V>,
-    /// The value that covers every update committed before the reporting transaction began; `None`:
-    /// the key has no value any more.
+    /// The value that covers every update committed before the reporting pass began, or `None` if the key
+    /// no longer has a value.
     pub new: Option<V>,
 }
 
 impl<K, V> Change<K, V> {
-    /// Returns a change, as a test of an observer needs it.
+    /// Returns a change, for tests of observers.
     pub fn new(key: K, old: Option<V>, new: Option<V>) -> Self {
         Self { key, old, new }
     }
 }
 
-/// Is told of the changes that a pass has made, in the transaction that makes them.
+/// Receives the changes of each pass, in the transaction of the pass.
 ///
-/// What it stages happens if, and only if, the changes do. It may add to combine queues, the one that
-/// it observes included, and use any other recipe.
+/// The writes that an observer stages commit if and only if the changes do. An observer may add to
+/// combine queues, including the one that it observes, and use any other recipe.
 ///
 /// ```
 /// use combine::{BoxError, Change, ChangeObserver};
@@ -57,20 +57,19 @@ impl<K, V> Change<K, V> {
 /// }
 /// ```
 pub trait ChangeObserver<K, V>: Send + Sync + 'static {
-    /// Is called once per pass, with all changes of the pass, unless there are none. No key is in it
-    /// twice.
+    /// Called once per pass with all its changes, unless there are none. Each key occurs at most once.
     ///
     /// # Retries
-    /// It may run several times for one commit: all that it does must go through `tr`.
+    /// An observer may run several times for one commit, so all its effects must go through `tr`.
     ///
     /// # Errors
-    /// An error with a code that FoundationDB calls retryable among its sources makes the pass run
-    /// again at once. After any other one, a panic, or more time than
-    /// [the worker grants](crate::WorkerOptions::time_limit), the bucket is tried again
-    /// later. Nothing of the pass is committed, and nothing is lost.
+    /// If the error or one of its sources has a code that FoundationDB considers retryable, the pass is
+    /// repeated immediately. After any other error, after a panic, and after [the worker's time
+    /// limit](crate::WorkerOptions::time_limit), the bucket is retried later. In each case nothing of the
+    /// pass is committed, and nothing is lost.
     ///
     /// # Cancel safety
-    /// The future is dropped when its time is over.
+    /// The worker drops the future when the time limit is over.
     fn observe<T: Transaction>(
         &self,
         tr: &T,
@@ -78,7 +77,7 @@ pub trait ChangeObserver<K, V>: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// Nobody is told.
+/// An observer that does nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unobserved;
 

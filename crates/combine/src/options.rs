@@ -1,17 +1,20 @@
-//! How a worker works.
+//! The options of a worker.
 
 use std::time::Duration;
 
 use hc_dequeue::{Backoff, WorkerOptions};
 
-/// The shortest time until a takeover: with none a worker would do nothing else.
+/// The shortest time until a takeover. Without a minimum, a worker would do nothing else.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How a [`Worker`](crate::Worker) works.
+/// The options of a [`Worker`](crate::Worker).
 ///
-/// Unless set otherwise in [`worker`](Self::worker), it combines four buckets at once; the observer has
-/// three seconds; the worker looks every second at what a watch should have told; a bucket waits from
-/// 100 milliseconds to 30 seconds after a failure.
+/// The defaults for the options set through [`worker`](Self::worker):
+///
+/// - it combines four buckets at the same time
+/// - a call of the observer may take three seconds
+/// - it polls for work every second, in case a watch was lost
+/// - after a failure a bucket waits from 100 milliseconds up to 30 seconds
 ///
 /// ```
 /// use combine::{CombineOptions, WorkerOptions};
@@ -31,7 +34,7 @@ pub struct CombineOptions {
 }
 
 impl Default for CombineOptions {
-    /// Passes of a mebibyte, one right after the other, and a takeover after five seconds.
+    /// Passes of 1 MiB with no pause between them, and a takeover after five seconds.
     fn default() -> Self {
         Self {
             worker: WorkerOptions::default(),
@@ -43,43 +46,51 @@ impl Default for CombineOptions {
 }
 
 impl CombineOptions {
-    /// Begins with the defaults.
+    /// Returns the defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets what the workers of all recipes have in common. A call is one of the observer: it takes
-    /// place in a transaction, which lives for five seconds and needs some of them for its reads and
-    /// its commit.
+    /// Sets the options that the workers of all recipes share.
+    ///
+    /// The time limit applies to each call of the observer. The observer runs in the transaction of a pass,
+    /// which lives for five seconds and needs some of them for its own reads and its commit.
     #[must_use]
     pub fn worker(mut self, options: WorkerOptions) -> Self {
         self.worker = options;
         self
     }
 
-    /// Sets how many bytes of its transaction a pass takes for itself. It reads up to twice as many bytes of
-    /// updates, and so takes memory in proportion. At least one update is combined, however large. What the
-    /// observer stages comes on top: if that makes the transaction too large or too slow, the pass is tried
-    /// with a smaller budget.
+    /// Sets how many bytes of its transaction a pass uses for itself. A pass combines at least one
+    /// update, however large.
+    ///
+    /// A pass reads up to twice this many bytes of updates, so its use of memory grows in proportion. Rows
+    /// that the observer stages are not included: if they make the transaction too large or too slow, the
+    /// pass is repeated with fewer changes. If the pass itself takes more than a quarter of a transaction
+    /// that is too large, it is repeated with a smaller budget.
     #[must_use]
     pub fn bytes_per_pass(mut self, bytes: usize) -> Self {
         self.bytes_per_pass = bytes.max(1);
         self
     }
 
-    /// Sets how long a bucket of a worker that lives may stand still before the next worker in the
-    /// order of that bucket takes it over; the one after that waits for twice as long, and so on. They
-    /// look that often, so a takeover may come as much later.
+    /// Sets how long a bucket may make no progress, although its worker is alive, before another worker
+    /// takes it over.
+    ///
+    /// The next worker in the order of that bucket takes it over after this time, the one after that
+    /// after twice this time, and so on. Workers check at this interval, so a takeover may come later by
+    /// up to this time.
     #[must_use]
     pub fn takeover_after(mut self, time: Duration) -> Self {
         self.takeover_after = time.max(SHORTEST);
         self
     }
 
-    /// Sets how long a bucket is left alone after a pass that reached the end of its log. The next pass then
-    /// finds more updates: there are fewer and larger transactions, which write each value and each page of
-    /// the store less often, and changes are reported later by up to this time.
+    /// Sets how long a bucket rests after a pass that reached the end of its log.
+    ///
+    /// The next pass then finds more updates. This leads to fewer and larger transactions, which write
+    /// each value and each page of the store less often. Changes are reported later by up to this time.
     #[must_use]
     pub fn pass_interval(mut self, interval: Duration) -> Self {
         self.pass_interval = interval;

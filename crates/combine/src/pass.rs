@@ -1,28 +1,30 @@
-//! A pass: one transaction that folds updates of a bucket and reports what has changed.
+//! A pass: one transaction that folds updates of a bucket and reports the changes.
 //!
-//! With read version r, and all reads before the first write:
+//! A pass makes all its reads before its first write:
 //!
-//! 1. It reads the state of the passes serializably, and always writes it: two passes over one bucket
-//!    never both commit. So what it does does not depend on which session owns the bucket.
-//! 2. It reads blocks of updates from the head of the log, up to a number of bytes. What it takes is
-//!    protected by a [read conflict range](Portion::remove).
-//! 3. It reads the values of their keys by snapshot, with one read conflict range each over the bucket's
-//!    values and current values: of a pass and a bulk load of the same bucket one fails. It takes updates,
-//!    in their order, for as many keys as a budget of bytes of the transaction allows. The end of what it
-//!    takes may lie inside a block: one block can be of more keys with large values than a transaction
-//!    holds.
-//! 4. It folds the updates. If it has reached the end of the log, it reports as many changes as the budget
-//!    of changes allows, and half of those of keys that have waited. Everything else becomes a current
-//!    value. A hash of the read version says with which of the keys that have waited it begins: if more keys
-//!    change all the time than a pass reports, each has its turn. What the observer cannot do makes the
-//!    number of changes smaller, not what is taken: a bucket that gets less than passes take reaches its
-//!    end in any case.
+//! 1. It reads the state of the passes serializably, and always writes it, so two concurrent passes over
+//!    one bucket never both commit. The result therefore does not depend on which session owns the
+//!    bucket.
+//! 2. It reads blocks of updates from the start of the log, up to a number of bytes. A [read conflict
+//!    range](Portion::remove) protects the blocks that it takes.
+//! 3. It reads the values of their keys by snapshot, and adds one read conflict range over the bucket's
+//!    values and one over its current values. A bulk load of the same bucket therefore conflicts with it.
+//!    It takes updates, in order, for as many keys as its budget of transaction bytes allows. The last
+//!    update taken may be inside a block: one block can have updates of more keys with large values than
+//!    fit a transaction.
+//! 4. It folds the updates. If it has reached the end of the log, it reports as many changes as the
+//!    budget of changes allows, and reserves half of them for keys that have waited. All other new values
+//!    become current values. A hash of the read version determines with which of the waiting keys it
+//!    begins: if more keys change all the time than one pass can report, each has its turn. If the
+//!    observer cannot handle the changes, their number shrinks, but not the number of updates taken: a
+//!    bucket that receives fewer updates than passes take always reaches the end of its log.
 //! 5. It clears the blocks, and stages the values.
-//! 6. The observer is called last. What it adds to its own bucket stands at the end of the log, in a range
-//!    that a later clear would empty.
+//! 6. It calls the observer last. An update that the observer adds to the same bucket goes to the end of
+//!    the log, in a range that a later clear would empty.
 //!
-//! So a report covers every update that was committed before the reporting pass began, and what is reported
-//! as old is what the last report had as new: only reports write values, and they follow one another.
+//! A report therefore covers every update that was committed before the reporting pass began. The old
+//! value of a report is the new value of the previous one, because only reports write values, and they
+//! follow one another.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -44,29 +46,30 @@ use crate::queue::CombineQueue;
 use crate::record::{Current, PassState, encode_aside, encode_update_aside, encode_value};
 use crate::values::{ReadKey, Waiting, cost, take, waiting};
 
-/// What a pass may do.
+/// The limits of a pass.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// How many bytes of the transaction it takes by itself. One update at least.
+    /// How many bytes of the transaction the pass uses for itself. It takes at least one update.
     pub(crate) budget: usize,
-    /// How many changes it reports, one at least.
+    /// How many changes the pass reports, at least one.
     pub(crate) most_changes: usize,
-    /// The key whose change is not reported but withheld, and why.
+    /// The key whose change is withheld instead of reported, and the reason.
     pub(crate) withheld: Option<(Bytes, String)>,
 }
 
-/// How many bytes of updates a pass reads for each byte of its transaction: of several updates of a key comes one
-/// value, and a pass that does not reach the end of the log writes values that the next one writes again.
+/// How many bytes of updates a pass reads for each byte of its transaction. Several updates of a key
+/// result in one value, and a pass that does not reach the end of the log writes values that the next one
+/// writes again.
 const LOG_BYTES_PER_BYTE: usize = 2;
 
 impl Plan {
-    /// Returns how many bytes of updates it reads.
+    /// Returns how many bytes of updates the pass reads.
     fn log_bytes(&self) -> usize {
         self.budget.saturating_mul(LOG_BYTES_PER_BYTE)
     }
 
-    /// Returns the plan for an attempt: each one does less than the one before, so that what takes too
-    /// long for a transaction, or meets conflicts, gets done in the end.
+    /// Returns the plan for an attempt. Each attempt does less than the one before, so that a pass that
+    /// takes too long for a transaction, or conflicts, succeeds in the end.
     pub(crate) fn for_attempt(&self, number: u32) -> Self {
         let halvings = number.saturating_sub(1);
         let shrink = |budget: usize| budget.checked_shr(halvings).unwrap_or(0).max(1);
@@ -78,19 +81,19 @@ impl Plan {
     }
 }
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Pass {
     pub(crate) updates: usize,
-    /// What it has staged by itself, in bytes of the transaction, about.
+    /// The approximate number of transaction bytes that the pass has staged by itself.
     pub(crate) bytes: usize,
     pub(crate) changes: usize,
     pub(crate) set_aside: usize,
-    /// Whether there is more to do: updates in the log, or values to report.
+    /// Whether the bucket has more work: updates in the log, or values to report.
     pub(crate) has_more: bool,
 }
 
-/// A pass that is staged, but for the observer's part.
+/// A pass that is staged, except for the writes of the observer.
 #[derive(Debug)]
 pub(crate) struct StagedPass<K, V> {
     pub(crate) pass: Pass,
@@ -120,11 +123,11 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Stages a pass over a bucket, but for the observer's part.
+    /// Stages a pass over a bucket, except for the writes of the observer.
     ///
     /// # Conflicts
-    /// Reads the state of the bucket's passes, its log from the begin to the last block that it takes,
-    /// and all of its values and current values.
+    /// Reads the state of the bucket's passes, its log from the start to the last block that it takes,
+    /// and all its values and current values.
     pub(crate) async fn stage_pass(
         &self,
         tr: &impl Transaction,
@@ -161,7 +164,7 @@ where
         };
         staged.leaves_withheld = waiting.has_withheld;
 
-        // From here on it writes.
+        // All reads are done. The writes start here.
         if !(read.is_empty() && waiting.keys.is_empty()) {
             for (begin, end) in [keys.values_of(bucket), keys.currents_of(bucket)] {
                 tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
@@ -189,7 +192,7 @@ where
         Ok(staged)
     }
 
-    /// Stages that the broken blocks among those that are taken are set aside.
+    /// Stages that the broken blocks among those taken are set aside.
     fn set_broken_aside(
         &self,
         tr: &impl Transaction,
@@ -223,13 +226,13 @@ where
             let row = self.keys.aside(bucket, &update.id);
             let record = encode_update_aside(reason, &update.key, &update.update);
             pass.set_aside += 1;
-            // With the reason it may be many times as large as the update.
+            // The record contains the reason, so it may be many times as large as the update.
             pass.bytes += cost(&row, record.len());
             tr.set(&row, &record);
         }
     }
 
-    /// Stages what becomes of a key.
+    /// Stages the result for a key.
     fn stage_key(
         &self,
         tr: &impl Transaction,
@@ -252,8 +255,8 @@ where
         let mut old = None;
         let is_reportable = values.is_changed() && !values.is_withheld();
         let verdict = if refusal.is_some() {
-            // It was the only change. With another one in its place, that might be too large as well, and
-            // of two such keys each would be withheld for the other.
+            // It was the only change of the pass. Another change in its place might be too large as well,
+            // and then each of two such keys would be withheld because of the other.
             budget.spend();
             Verdict::Withhold
         } else if is_reportable && budget.spend() {
@@ -321,7 +324,7 @@ where
         }
     }
 
-    /// Stages what becomes of a key whose values do not decode: its reports are withheld.
+    /// Stages that the reports of a key whose values do not decode are withheld.
     fn stage_undecodable(
         &self,
         tr: &impl Transaction,
@@ -336,7 +339,7 @@ where
             Ok(Some(current)) if has_updates && current.is_withheld => {
                 staged.leaves_withheld = true;
             }
-            // A look at the current values finds it.
+            // A later read of the current values finds it.
             Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
             Ok(Some(current)) => {
                 let current = Current {
@@ -365,10 +368,10 @@ where
     }
 }
 
-/// Returns the keys of a pass in the order in which they are reported until the budget is spent: keys that have
-/// waited come before new ones, and `turn` chooses which of those with updates comes first. If the budget is
-/// enough for all keys, or for none, the order is that of their values in the store, since writes in key order
-/// are the cheapest.
+/// Returns the keys of a pass in the order in which they are reported until the budget is spent. Keys
+/// that have waited come before new ones, and `turn` determines which of the keys with updates comes
+/// first. If the budget is enough for all keys, or for none, the order is that of their values in the
+/// store, since writes in key order are the cheapest.
 fn in_turn(
     waited: Vec<ReadKey>,
     read: Vec<ReadKey>,
@@ -390,7 +393,7 @@ fn in_turn(
     keys
 }
 
-/// Calls the observer with the changes of a staged pass, if there are any, for as long as it may take.
+/// Calls the observer with the changes of a staged pass, if there are any, up to its time limit.
 pub(crate) async fn observe<K, V, T: Transaction>(
     env: &Environment,
     tr: &T,
@@ -401,7 +404,7 @@ pub(crate) async fn observe<K, V, T: Transaction>(
     if changes.is_empty() {
         return Ok(());
     }
-    // The call itself may panic as well as its future.
+    // The call itself may panic, as well as its future.
     let observe = async { observer.observe(tr, changes).await };
     let observe = AssertUnwindSafe(observe).catch_unwind();
     match env.timeout(limit, observe).await {

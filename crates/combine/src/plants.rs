@@ -1,5 +1,5 @@
-//! Two steps that begin at the same time: which of them makes the other one fail, and what is lost on
-//! a store that breaks the promise by which it does.
+//! Two concurrent steps: which of them makes the other one fail, and what is lost on a store that does
+//! not detect the conflict.
 
 use std::collections::BTreeMap;
 
@@ -21,46 +21,46 @@ use crate::queue::CombineQueue;
 use crate::read::Exact;
 use crate::settings::Settings;
 
-/// Three keys of one bucket, in their order, and one of the other bucket.
+/// Three keys of one bucket, in their order, and one key of the other bucket.
 const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 const ELSEWHERE: usize = 3;
 
-/// What a bulk load gives a key.
+/// The value that a bulk load gives a key.
 const LOADED: i64 = 40;
 
-/// More updates than the blocks of one batch of a range read hold.
+/// More updates than the blocks of one batch of a range read contain.
 const FLOOD: i64 = 60_000;
 
-/// A budget for everything.
+/// A budget that is large enough for everything.
 const ALL: usize = 1 << 22;
 
-/// A transaction, staged in full. Each must have something to do.
+/// A transaction with all its reads and writes. Each one must have work to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Add(usize),
-    /// Adds so many that one batch does not hold them.
+    /// Adds more updates than one batch of a range read contains.
     Flood(usize),
     /// A pass over the bucket of a key, with a budget of bytes.
     Pass(usize, usize),
     /// Adds an update that does not decode.
     AddBroken(usize),
-    /// Adds a block that stands right after the first one, as a restored store may.
+    /// Adds a block right after the first one, as a restored store may.
     AddBetween(usize),
     /// A pass that withholds the reports of a key.
     Withhold(usize),
-    /// Tries again what is aside first.
+    /// Redrives the first record that is set aside.
     Redrive,
     Purge,
     Initialize(usize),
-    /// Reads a value serializably, and writes something elsewhere.
+    /// Reads a value serializably, and writes another key.
     Settled(usize),
     Exact(usize),
 }
 
-/// Steps that are made one after the other, then two that both read what these have left, of which the
-/// first one commits first.
+/// Steps that run one after the other, then two concurrent steps that both read the result. The first of
+/// the two commits first.
 #[derive(Debug, Clone, Copy)]
 struct Meeting {
     before: &'static [Step],
@@ -78,11 +78,11 @@ impl Meeting {
     }
 }
 
-/// What came of a meeting.
+/// The outcome of a meeting.
 struct Outcome {
-    /// Whether the second one failed.
+    /// Whether the second step failed.
     has_conflicted: bool,
-    /// What is not as it should be in the end.
+    /// The deviations found at the end.
     wrong: Vec<String>,
 }
 
@@ -192,7 +192,7 @@ impl<D: Database> World<D> {
         self.queue.stage_pass(tr, bucket, &plan).await
     }
 
-    /// Takes note of a step that has committed.
+    /// Records a step that has committed.
     fn note(&mut self, step: Step) {
         let (key, change) = match step {
             Step::Add(key) | Step::AddBetween(key) => (key, 1),
@@ -221,7 +221,7 @@ impl<D: Database> World<D> {
         tr.commit().await.unwrap();
     }
 
-    /// Makes passes for as long as there is something to do, and looks what has become of the updates.
+    /// Makes passes as long as there is work, and then checks what has become of the updates.
     async fn wrong(&self) -> Vec<String> {
         let queue = &self.queue;
         let mut tr = self.db.begin().unwrap();
@@ -295,7 +295,7 @@ fn memory() -> Store {
     keyspace::open("memory:").unwrap()
 }
 
-/// A key with updates, another key of its bucket with one, and one of the other bucket.
+/// A key with updates, another key of its bucket with one update, and a key of the other bucket.
 const PENDING: &[Step] = &[
     Step::Add(A),
     Step::Add(A),
@@ -303,37 +303,37 @@ const PENDING: &[Step] = &[
     Step::Add(ELSEWHERE),
 ];
 
-/// An update is aside, and others are pending.
+/// An update is set aside, and others are pending.
 const UPDATE_ASIDE: &[Step] = &[Step::AddBroken(A), Step::Pass(A, ALL), Step::Add(A)];
 
-/// The reports of a key are withheld, and updates of it and of another one are pending.
+/// The reports of a key are withheld, and updates of this key and of another one are pending.
 const KEY_ASIDE: &[Step] = &[Step::Add(A), Step::Withhold(A), Step::Add(A), Step::Add(C)];
 
 const PASS: Step = Step::Pass(A, ALL);
 
 const CONFLICTS: [Meeting; 21] = [
-    // One pass over a bucket comes after another, whatever they take.
+    // Passes over the same bucket follow one another, whatever updates they take.
     Meeting::new(PENDING, PASS, PASS),
     Meeting::new(PENDING, Step::Pass(A, 1), PASS),
     Meeting::new(PENDING, PASS, Step::Pass(A, 1)),
     Meeting::new(PENDING, PASS, Step::Withhold(A)),
-    // Nothing that was loaded or combined is overwritten.
+    // No value that was loaded or combined is overwritten.
     Meeting::new(PENDING, Step::Initialize(A), PASS),
     Meeting::new(PENDING, PASS, Step::Initialize(A)),
     Meeting::new(PENDING, Step::Initialize(B), PASS),
     Meeting::new(PENDING, Step::Initialize(B), Step::Initialize(B)),
     Meeting::new(PENDING, Step::Withhold(A), Step::Initialize(A)),
-    // A pass clears all from the first to the last update that it takes.
+    // A pass clears the range from the first to the last update that it takes.
     Meeting::new(PENDING, Step::AddBetween(B), PASS),
-    // What is aside goes one way.
+    // A record that is set aside is redriven or purged only once.
     Meeting::new(UPDATE_ASIDE, Step::Redrive, Step::Redrive),
     Meeting::new(UPDATE_ASIDE, Step::Redrive, Step::Purge),
     Meeting::new(UPDATE_ASIDE, Step::Purge, Step::Redrive),
     Meeting::new(KEY_ASIDE, Step::Redrive, Step::Redrive),
     Meeting::new(KEY_ASIDE, Step::Redrive, PASS),
     Meeting::new(KEY_ASIDE, PASS, Step::Redrive),
-    // A serializable read conflicts with a change of its key; one of the exact value, with any change of
-    // its bucket.
+    // A serializable read of a value conflicts with a change of its key. A serializable read of an exact
+    // value conflicts with any change of its bucket.
     Meeting::new(PENDING, PASS, Step::Settled(A)),
     Meeting::new(PENDING, PASS, Step::Exact(A)),
     Meeting::new(PENDING, PASS, Step::Exact(B)),
@@ -357,9 +357,9 @@ const FREE: [Meeting; 13] = [
     Meeting::new(UPDATE_ASIDE, Step::Add(A), Step::Redrive),
 ];
 
-/// Which broken promise is seen by what.
+/// For each broken promise, the meeting that detects it.
 const PLANTS: [(Plant, Meeting); 6] = [
-    // Of a bulk load and a pass neither overwrites the other.
+    // A bulk load and a pass do not overwrite each other.
     (
         Plant::AddedConflictsWithoutEffect,
         Meeting::new(&[Step::Add(A)], Step::Initialize(A), PASS),
@@ -368,7 +368,7 @@ const PLANTS: [(Plant, Meeting); 6] = [
         Plant::ReadsWithoutConflicts,
         Meeting::new(&[Step::Add(A)], PASS, Step::Initialize(A)),
     ),
-    // What comes to stand between the updates taken is not cleared with them.
+    // A block that lands between the updates taken is not cleared with them.
     (
         Plant::AddedConflictsWithoutEffect,
         Meeting::new(PENDING, Step::AddBetween(B), PASS),
@@ -394,7 +394,7 @@ const PLANTS: [(Plant, Meeting); 6] = [
 ];
 
 #[tokio::test]
-async fn what_must_not_happen_together_does_not() {
+async fn of_two_conflicting_steps_one_fails() {
     for meeting in CONFLICTS {
         let outcome = meet(memory(), meeting).await;
         assert!(outcome.has_conflicted, "{meeting:?}");
@@ -403,7 +403,7 @@ async fn what_must_not_happen_together_does_not() {
 }
 
 #[tokio::test]
-async fn without_read_conflicts_all_of_that_happens() {
+async fn without_read_conflicts_both_conflicting_steps_commit() {
     for meeting in CONFLICTS {
         let outcome = meet(Planted::new(memory(), Plant::NoReadConflicts), meeting).await;
         assert!(!outcome.has_conflicted, "{meeting:?}");
@@ -411,7 +411,7 @@ async fn without_read_conflicts_all_of_that_happens() {
 }
 
 #[tokio::test]
-async fn what_may_happen_together_does() {
+async fn two_independent_steps_both_commit() {
     for meeting in FREE {
         let outcome = meet(memory(), meeting).await;
         assert!(!outcome.has_conflicted, "{meeting:?}");
@@ -420,7 +420,7 @@ async fn what_may_happen_together_does() {
 }
 
 #[tokio::test]
-async fn each_broken_promise_is_seen() {
+async fn each_broken_promise_is_detected() {
     for (plant, meeting) in PLANTS {
         let sound = meet(memory(), meeting).await;
         assert_eq!(sound.wrong, [""; 0], "{meeting:?}");
@@ -453,7 +453,7 @@ async fn a_pass_has_more_if_it_leaves_updates_or_values() {
         } = staged.pass;
         assert_eq!((taken, reported, has), (updates, changes, has_more));
         tr.commit().await.unwrap();
-        // By that others see that the bucket does not stand still.
+        // Other sessions see from this that the bucket makes progress.
         assert_ne!(world.get(&state).await, before);
     }
     assert_eq!(world.wrong().await, [""; 0]);
@@ -477,7 +477,7 @@ async fn a_damaged_state_with_values_to_report_keeps_no_other_bucket_from_being_
 async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
     for damaged in [&b""[..], b"\x02\x01", b"\x01\x01\xc1"] {
         let mut world = World::new(memory()).await;
-        // The value of A is folded and not reported yet.
+        // The value of A is folded but not reported yet.
         for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
             world.commit(step).await;
         }
@@ -492,7 +492,8 @@ async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
         let refused = exact.unwrap_err();
         assert!(refused.is_corrupt(), "{refused}");
 
-        // The others are reported. What is left of A's updates is aside, and why it is not reported.
+        // The other keys are reported. The remaining updates of A are set aside, with the reason why A is
+        // not reported.
         let mut changed = Vec::new();
         for _ in 0..3 {
             let mut tr = world.db.begin().unwrap();
@@ -514,7 +515,7 @@ async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
                 .is_ok_and(|aside| !aside.reason.is_empty())
         }));
 
-        // It is put right.
+        // The value is repaired.
         world.set(&row, &whole).await;
         let mut tr = world.db.begin().unwrap();
         for aside in &aside {

@@ -1,4 +1,4 @@
-//! The handle: what an application does with a combine queue inside its own transactions.
+//! The handle of a combine queue: the operations that an application calls in its own transactions.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,6 +11,7 @@ use hc_dequeue::keyspace::{
 };
 use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::BlockBatch;
+use hc_dequeue::session::Sessions;
 
 use crate::bucket::Bucket;
 use crate::combiner::Combiner;
@@ -19,16 +20,16 @@ use crate::keys::Keys;
 use crate::record::{MAX_UPDATE_BYTES, PassState};
 use crate::settings::{Settings, SettingsRecord};
 
-/// Values of type `V` under keys of type `K`, changed by updates of type `U`, all in one subspace and
-/// stored as the codec `C` writes them.
+/// Values of type `V` under keys of type `K`, changed by updates of type `U`, in one subspace; the codec
+/// `C` encodes all three.
 ///
-/// Its operations take a transaction, stage their work there and leave the commit to the
-/// transaction's owner, whose retries repeat them. Combining updates is what a
-/// [`Worker`](crate::Worker) does.
+/// Each operation takes a transaction and stages its reads and writes there. The owner of the transaction
+/// commits it, and its retries repeat the operation. A [`Worker`](crate::Worker) combines the updates.
 ///
-/// A codec for each type is a type of your own that implements [`Codec`] for all three.
+/// To use a different codec for keys, updates or values, implement [`Codec`] for all three on a type of
+/// your own.
 ///
-/// A handle holds nothing of the store: clone it freely.
+/// A handle keeps no state from the store, so cloning it is cheap.
 pub struct CombineQueue<K, U, V = U, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
@@ -41,21 +42,42 @@ impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Opens the queue in `subspace`, and creates it if there is none.
+    /// Opens the queue in `subspace`, creating it if it does not exist.
     ///
-    /// All who read exact values or combine must bring the same combiner.
+    /// It also registers the subspace in the default [registry of ids](hc_dequeue::keyspace::ids).
+    ///
+    /// All processes that run workers or read exact values must use the same combiner.
     ///
     /// # Conflicts
-    /// Reads the settings, and writes them if there are none.
+    /// Reads the settings, and writes them if the queue is created. Registers the subspace as
+    /// [`Ids::register`](hc_dequeue::keyspace::ids::Ids::register) does.
     ///
     /// # Errors
-    /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others,
-    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work,
-    /// [`StampAhead`](hc_dequeue::microqueue::Error::StampAhead) if updates or passes come from a store whose
-    /// version was larger, and those of [`Runner::run`].
+    /// - [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with other settings
+    /// - [`InvalidSettings`](Error::InvalidSettings) if the settings are out of range
+    /// - [`StampAhead`](hc_dequeue::microqueue::Error::StampAhead) if updates or passes come from a store
+    ///   with a larger version
+    /// - [`Overlap`](hc_dequeue::keyspace::Error::Overlap) if the subspace overlaps that of another recipe
+    /// - those of [`Runner::run`]
     ///
     /// # Cancel safety
-    /// Dropping the future leaves a queue or none.
+    /// If the future is dropped, the queue may or may not have been created.
+    ///
+    /// # Examples
+    /// ```
+    /// use combine::keyspace::{self, Runner, Subspace};
+    /// use combine::{CombineQueue, Settings, Sum};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("words"), Settings::new().bucket_count(8));
+    /// // The values are sums of `i64`, under keys of type `String`.
+    /// let words = CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// assert_eq!(words.settings().get_bucket_count(), 8);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn open<D: Database>(
         runner: &Runner<D>,
         subspace: Subspace,
@@ -69,16 +91,14 @@ where
         Self::open_with(runner, subspace, settings, combiner, options).await
     }
 
-    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is a
-    /// `combine`.
+    /// Opens the queue as [`open`](Self::open) does, with the codec and the registry of ids of `options`. The
+    /// registry lists the queue as a `combine`.
     ///
     /// # Conflicts
-    /// As [`open`](Self::open), and as
-    /// [`Ids::register`](hc_dequeue::keyspace::ids::Ids::register).
+    /// As [`open`](Self::open).
     ///
     /// # Errors
-    /// As [`open`](Self::open), and
-    /// [`Overlap`](hc_dequeue::keyspace::Error::Overlap). Nothing was changed.
+    /// As [`open`](Self::open).
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
@@ -90,17 +110,8 @@ where
         options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        let queue = Self {
-            keys: Arc::new(Keys::new(
-                subspace,
-                settings.bucket_count,
-                runner.environment().clone(),
-            )),
-            settings,
-            combiner: Arc::new(combiner),
-            env: runner.environment().clone(),
-            codec: options.get_codec().clone(),
-        };
+        let (codec, env) = (options.get_codec().clone(), runner.environment().clone());
+        let queue = Self::with_settings(subspace, settings, combiner, codec, env);
         let record = SettingsRecord {
             settings: queue.settings,
             codecs: [
@@ -119,16 +130,44 @@ where
         Ok(queue)
     }
 
-    /// Makes sure that what is added from now on stands after all updates, and is newer than all passes: of
-    /// what is older than a complete pass, [`is_all_settled`](Self::is_all_settled) says that it is settled.
-    async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
+    /// Returns the queue in `subspace` with these settings.
+    pub(crate) fn with_settings(
+        subspace: Subspace,
+        settings: Settings,
+        combiner: impl Combiner<K, U, V>,
+        codec: C,
+        env: Environment,
+    ) -> Self {
+        Self {
+            keys: Arc::new(Keys::new(subspace, settings.bucket_count, env.clone())),
+            settings,
+            combiner: Arc::new(combiner),
+            env,
+            codec,
+        }
+    }
+
+    /// Verifies that updates added after this transaction will be newer than all updates and passes of
+    /// the queue. [`open`](Self::open) calls this.
+    ///
+    /// Without this, [`is_all_settled`](Self::is_all_settled) would report new updates as settled,
+    /// because their versionstamps are smaller than the version of a complete pass.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`StampAhead`](hc_dequeue::microqueue::Error::StampAhead) if updates or passes come from a store
+    /// with a larger version; those of the store.
+    pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         self.keys.logs.verify_order(tr).await?;
-        // Safe as snapshot reads: what commits after the read version gets a stamp above it.
+        // Safe as snapshot reads: an update that commits after the read version gets a larger
+        // versionstamp.
         let read_version = tr.read_version().await?;
         let (begin, end) = self.keys.passes();
         let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            // One that does not decode keeps its own bucket, and not the queue.
+            // A state that does not decode stops its own bucket, but not the queue.
             let state = PassState::decode(row.key(), Some(row.value())).unwrap_or_default();
             match state.last {
                 last if last > read_version => Err(microqueue::Error::StampAhead {
@@ -143,29 +182,47 @@ where
         .await
     }
 
-    /// Stages an update of a key: a row in the log of its bucket.
+    /// Stages an update of a key, as one row in the log of its bucket.
     ///
     /// # Conflicts
-    /// Reads nothing, and so never conflicts, on any key. Writes the row and the wake stamp; only a
-    /// serializable [`exact`](Self::exact) of a key in the same bucket reads the log serializably.
+    /// Reads nothing, so it never conflicts, on any key. Writes the row and the wake stamp. It makes a
+    /// transaction fail only if that transaction has read an [`exact`](Self::exact) value of the same
+    /// bucket serializably.
     ///
     /// # Retries
-    /// A retry of the transaction stages it anew. How to commit it exactly once is the runner's.
+    /// A retry of the transaction must call this again. [`Runner::run`] commits the update exactly once.
     ///
     /// # Errors
     /// [`KeyTooLarge`](Error::KeyTooLarge), [`UpdateTooLarge`](Error::UpdateTooLarge) and the codec's
     /// [`Encode`](hc_dequeue::keyspace::Error::Encode), before anything is staged.
     ///
     /// # Cancel safety
-    /// Is ready at the first poll; dropping it before stages nothing.
+    /// Dropping the future before it is polled stages nothing. The first poll completes it.
+    ///
+    /// # Examples
+    /// ```
+    /// use combine::keyspace::{self, Runner, Subspace};
+    /// use combine::{CombineQueue, Settings, Sum};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    ///
+    /// let fish = &"fish".to_owned();
+    /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn add(&self, tr: &impl Transaction, key: &K, update: &U) -> Result<()> {
         self.add_all(tr, [(key, update)]).await
     }
 
-    /// Stages updates, in their order. All or nothing: if one does not fit, none is staged.
+    /// Stages updates in the order given. If one does not fit, none is staged.
     ///
-    /// Costs a row for each bucket that they fall into, or for each 16 KiB of updates of one bucket, and
-    /// the wake stamp.
+    /// Writes one row for each bucket of the updates, or one row for each 16 KiB of updates of the same
+    /// bucket, and the wake stamp.
     ///
     /// # Conflicts
     /// As [`add`](Self::add).
@@ -175,6 +232,27 @@ where
     ///
     /// # Cancel safety
     /// As [`add`](Self::add).
+    ///
+    /// # Examples
+    /// ```
+    /// use combine::keyspace::{self, Runner, Subspace};
+    /// use combine::{CombineQueue, Settings, Sum};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    ///
+    /// let updates = &[("red".to_owned(), 1), ("fish".to_owned(), 2)];
+    /// runner
+    ///     .run(|tr| async move {
+    ///         words.add_all(&tr, updates.iter().map(|(word, count)| (word, count))).await
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn add_all<'a>(
         &self,
         tr: &impl Transaction,
@@ -225,25 +303,32 @@ where
         &self.keys.queue
     }
 
-    /// Returns what the queue was created with.
+    /// Returns the settings that the queue was created with.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
+    /// Returns the sessions of the queue's workers, for tools that list them.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
+        self.keys.sessions.clone()
+    }
+
     /// Returns the bucket of a key.
     ///
     /// # Errors
-    /// As [`add`](Self::add), for the key.
+    /// [`KeyTooLarge`](Error::KeyTooLarge) and the codec's
+    /// [`Encode`](hc_dequeue::keyspace::Error::Encode).
     pub fn bucket(&self, key: &K) -> Result<Bucket> {
         Ok(self.keys.bucket(&self.encode_key(key)?))
     }
 
-    /// Returns keys of the store at which to split the queue, in order, so that each shard has
-    /// `buckets_per_shard` buckets, at least one: the recipe's *buckets per tablet*.
+    /// Returns the keys of the store at which to split the queue into shards, so that each shard has
+    /// `buckets_per_shard` buckets, at least one. Fluo's recipe calls this number *buckets per tablet*.
     ///
-    /// The first half are begins of buckets among the updates. The second half are begins of the same
-    /// buckets among the values, which lie by the hashes of their keys.
+    /// The first half of the keys are the starts of buckets in the updates. The second half are the
+    /// starts of the same buckets in the values, which are sorted by the hashes of their keys.
     #[must_use]
     pub fn suggested_splits(&self, buckets_per_shard: u32) -> Vec<Vec<u8>> {
         let step = usize::try_from(buckets_per_shard.max(1)).unwrap_or(usize::MAX);

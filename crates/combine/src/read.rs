@@ -1,4 +1,4 @@
-//! Looking at values: as they were reported, and exactly.
+//! Reads values, either as last reported or exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::queue::CombineQueue;
 use crate::record::{Current, decode_value};
 
-/// How [`CombineQueue::exact`] reads.
+/// The options of [`CombineQueue::exact`].
 ///
 /// ```
 /// use combine::Exact;
@@ -38,7 +38,7 @@ pub struct Exact {
 }
 
 impl Default for Exact {
-    /// By snapshot, and up to eight mebibytes of pending updates.
+    /// Reads by snapshot, up to 8 MiB of pending updates.
     fn default() -> Self {
         Self {
             isolation: Isolation::Snapshot,
@@ -48,22 +48,22 @@ impl Default for Exact {
 }
 
 impl Exact {
-    /// Begins with the defaults.
+    /// Returns the defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how it reads. A serializable read makes the transaction fail with a conflict whenever
-    /// another one adds to the key's bucket, or changes the key's value.
+    /// Sets the isolation of the reads. With a serializable read, the transaction conflicts with every
+    /// transaction that adds to the key's bucket or changes the key's value.
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// Sets how many bytes of pending updates the reader is ready to read: those of the key's bucket, of
-    /// all keys in it.
+    /// Sets the most bytes of pending updates to read. The limit applies to all updates of the key's
+    /// bucket, including those of other keys.
     #[must_use]
     pub fn most_bytes(mut self, bytes: usize) -> Self {
         self.most_bytes = bytes;
@@ -72,7 +72,7 @@ impl Exact {
 }
 
 /// The updates of some keys that are not folded yet, each with the row of its block.
-type PendingUpdates<'a> = BTreeMap<&'a Bytes, Vec<(Bytes, Bytes)>>;
+pub(crate) type PendingUpdates<'a> = BTreeMap<&'a Bytes, Vec<(Bytes, Bytes)>>;
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -81,16 +81,33 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Returns the value of a key as it was last reported. `None`: it has none.
+    /// Returns the value of a key as last reported, or `None` if it has none.
     ///
     /// # Conflicts
-    /// Serializable: the key's value, so that this transaction fails if the value is reported anew.
+    /// A serializable read conflicts with a pass that reports the value anew.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if it does not decode.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the value does not decode.
     ///
-    /// # Cancel safety
-    /// Reads only.
+    /// # Examples
+    /// ```
+    /// use combine::keyspace::{self, Isolation, Runner, Subspace};
+    /// use combine::{CombineQueue, Settings, Sum};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    ///
+    /// let fish = &"fish".to_owned();
+    /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
+    /// // No worker has combined the update yet.
+    /// let settled = |tr| async move { words.settled(&tr, fish, Isolation::Snapshot).await };
+    /// assert_eq!(runner.run(settled).await?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn settled(
         &self,
         tr: &impl Transaction,
@@ -102,24 +119,42 @@ where
         self.decode_reported(&row, stored)
     }
 
-    /// Returns the value of a key after every update that was committed before this transaction
-    /// began, combined by a worker or not. Updates that were set aside are not in it.
+    /// Returns the value of a key after every update that was committed before this transaction began,
+    /// including updates that no worker has combined yet. It leaves out updates that were set aside.
     ///
-    /// It reads all pending updates of the key's bucket, of whatever keys:
-    /// [`exact_many`](Self::exact_many) does so once for several keys.
+    /// This reads all pending updates of the key's bucket, including those of other keys. To read several
+    /// keys, call [`exact_many`](Self::exact_many), which reads each bucket once.
     ///
     /// # Conflicts
-    /// None, unless serializable: then the log of the key's bucket, and the key's values, so that this
-    /// transaction fails whenever another one adds to the bucket or changes the key's value.
+    /// By snapshot none. A serializable read covers the log of the key's bucket and the key's values, so
+    /// it conflicts with every transaction that adds to the bucket or changes the key's value.
     ///
     /// # Errors
-    /// [`TooManyPending`](Error::TooManyPending);
-    /// [`ReadAfterWrite`](hc_dequeue::microqueue::Error::ReadAfterWrite) in a transaction that has
-    /// added to the queue; [`CombinerPanicked`](Error::CombinerPanicked);
-    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt).
+    /// - [`TooManyPending`](Error::TooManyPending)
+    /// - [`ReadAfterWrite`](hc_dequeue::microqueue::Error::ReadAfterWrite) if this transaction has added
+    ///   to the queue
+    /// - [`CombinerPanicked`](Error::CombinerPanicked)
+    /// - [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt)
     ///
-    /// # Cancel safety
-    /// Reads only.
+    /// # Examples
+    /// ```
+    /// use combine::keyspace::{self, Runner, Subspace};
+    /// use combine::{CombineQueue, Exact, Settings, Sum};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    ///
+    /// let fish = &"fish".to_owned();
+    /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
+    /// // No worker has combined the update yet.
+    /// let exact = |tr| async move { words.exact(&tr, fish, &Exact::default()).await };
+    /// assert_eq!(runner.run(exact).await?, Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn exact(
         &self,
         tr: &impl Transaction,
@@ -130,17 +165,14 @@ where
         Ok(values.pop().flatten())
     }
 
-    /// Returns the values of several keys, in their order, as [`exact`](Self::exact) does. The log of a
-    /// bucket is read once for all of its keys.
+    /// Returns the values of several keys in the order given, as [`exact`](Self::exact) does. It reads
+    /// the log of each bucket once.
     ///
     /// # Conflicts
     /// As [`exact`](Self::exact), for each key.
     ///
     /// # Errors
     /// As [`exact`](Self::exact).
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn exact_many(
         &self,
         tr: &impl Transaction,
@@ -153,7 +185,13 @@ where
         let buckets: BTreeSet<_> = encoded.iter().map(|key| self.keys.bucket(key)).collect();
         let mut pending: PendingUpdates<'_> = encoded.iter().map(|key| (key, Vec::new())).collect();
         for bucket in buckets {
-            self.read_pending(tr, bucket, options, &mut pending).await?;
+            if !self.read_pending(tr, bucket, options, &mut pending).await? {
+                return Err(Error::TooManyPending {
+                    queue: self.keys.queue.clone(),
+                    bucket,
+                    limit: options.most_bytes,
+                });
+            }
         }
         let reads = encoded
             .iter()
@@ -180,10 +218,11 @@ where
         Ok(values)
     }
 
-    /// Refuses a transaction that has added to the queue: what it has added has no place yet.
-    async fn refuse_after_add(&self, tr: &impl Transaction) -> Result<()> {
-        // Every addition stamps this key, and the transaction cannot read what it has stamped. By snapshot,
-        // or additions of others would make the transaction fail.
+    /// Fails if the transaction has added to the queue, since those updates have no place yet.
+    pub(crate) async fn refuse_after_add(&self, tr: &impl Transaction) -> Result<()> {
+        // Every addition stamps this key, and a transaction cannot read a key that it has stamped. The
+        // read is by snapshot, since additions of other transactions would otherwise conflict with this
+        // one.
         match tr.get(&self.keys.wake(), Isolation::Snapshot).await {
             Err(error) if error.code() == Some(Code::ACCESSED_UNREADABLE) => {
                 let queue = self.keys.queue.clone();
@@ -193,22 +232,24 @@ where
         }
     }
 
-    /// Reads the updates of a bucket that are not folded yet, as far as they are of certain keys.
-    async fn read_pending(
+    /// Reads the updates of certain keys that are not folded yet, from the log of their bucket. Returns
+    /// false if there are more blocks than the options allow to read.
+    pub(crate) async fn read_pending(
         &self,
         tr: &impl Transaction,
         bucket: Bucket,
         options: &Exact,
         pending: &mut PendingUpdates<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let logs = &self.keys.logs;
         if options.isolation == Isolation::Serializable {
             let (begin, end) = logs.after(bucket.0, None);
             tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
         }
-        // A transaction whose snapshot reads leave out what it has written could miss its own additions.
+        // A transaction whose snapshot reads ignore its own writes could otherwise miss its own
+        // additions.
         logs.refuse_after_add(tr, bucket.0).await?;
-        // By snapshot: a pass that folds an update of one of the keys changes its value, too.
+        // By snapshot, since a pass that folds an update of one of the keys also changes its value.
         let position = self.pass_state(tr, bucket).await?.position;
         let mut left = Some(options.most_bytes);
         logs.visit(tr, bucket.0, None, |block| {
@@ -220,7 +261,7 @@ where
             let folded = position
                 .filter(is_in_it)
                 .map_or(0, |position| position.index);
-            // A broken block is going to be set aside.
+            // A pass will set this broken block aside.
             let entries = block.entries().unwrap_or_default();
             for entry in entries.into_iter().skip(folded.into()) {
                 if let Some(updates) = pending.get_mut(&entry.key) {
@@ -230,18 +271,11 @@ where
             Ok::<_, Error>(ControlFlow::Continue(()))
         })
         .await?;
-        match left {
-            Some(_) => Ok(()),
-            None => Err(Error::TooManyPending {
-                queue: self.keys.queue.clone(),
-                bucket,
-                limit: options.most_bytes,
-            }),
-        }
+        Ok(left.is_some())
     }
 
-    /// Returns the value of a key after what has been folded, reported or not.
-    async fn current(
+    /// Returns the value of a key after all folded updates, whether reported or not.
+    pub(crate) async fn current(
         &self,
         tr: &impl Transaction,
         key: &[u8],
@@ -263,19 +297,18 @@ where
         }
     }
 
-    /// Returns a page of the keys that have a value, with the values as they were last reported: up to
-    /// `limit` after the key `after`, or from the first. They come in the order of the hashes of keys, so
-    /// bucket by bucket. Fewer than `limit` are the last page. Each has its encoded key, and the key and its
-    /// value or why they do not decode.
+    /// Returns a page of the keys that have a value, with their values as last reported: up to `limit`
+    /// keys after the key `after`, or from the first.
+    ///
+    /// The keys are sorted by their hashes, so they come bucket by bucket. A page with fewer than `limit`
+    /// keys is the last one. Each entry has the encoded key, and either the key and its value or the
+    /// reason why they do not decode.
     ///
     /// # Conflicts
-    /// Serializable: what it reads.
+    /// A serializable read covers the values that it returns.
     ///
     /// # Errors
-    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a key of the store is none of a value.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a key of the store is not the key of a value.
     pub async fn values(
         &self,
         tr: &impl Transaction,
@@ -308,19 +341,18 @@ where
         Ok((key, <C as Codec<V>>::decode(&self.codec, bytes)?))
     }
 
-    /// Counts the updates of a bucket that are not combined yet, in up to about a mebibyte of blocks.
+    /// Counts the updates of a bucket that are not combined yet, in up to about 1 MiB of blocks.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// Those of the store, and [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the state of the
+    /// bucket's passes does not decode.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
         let position = self.pass_state(tr, bucket).await?.position;
-        // From the begin of the log: a restored store may have put blocks before that of the position.
+        // Reads from the start of the log, since a restored store may have put blocks before the one of
+        // the position.
         Pending::of_log(tr, &self.keys.logs, bucket, None, position).await
     }
 

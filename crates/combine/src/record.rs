@@ -1,15 +1,15 @@
-//! The values of a combine queue. The module of the keys has their layout.
+//! The values of a combine queue. The module `keys` describes their layout.
 
 use hc_dequeue::keyspace::codec::DecodeError;
 use hc_dequeue::keyspace::record::{self, Fields, push_text};
 use hc_dequeue::keyspace::{Bytes, Result, limits};
 use hc_dequeue::microqueue::blocks::{ENTRY_ID_BYTES, EntryId, MAX_ENTRY_BYTES};
 
-/// The largest update, in bytes as encoded, together with its key: it fits a block, and a record that
-/// sets it aside with any reason.
+/// The largest update, in encoded bytes together with its key. It fits a block, and a record that sets it
+/// aside with a reason of any length.
 pub const MAX_UPDATE_BYTES: usize = MAX_ENTRY_BYTES;
 
-/// The largest value, in bytes as encoded.
+/// The largest value, in encoded bytes.
 pub const MAX_VALUE_BYTES: usize = limits::VALUE_BYTES - 2;
 
 const FORMAT: u8 = 1;
@@ -27,19 +27,20 @@ pub(crate) fn encode_value(value: &[u8]) -> Vec<u8> {
     [&[FORMAT], value].concat()
 }
 
-/// Returns the value that is stored under a key.
+/// Returns the value in a stored record.
 pub(crate) fn decode_value(key: &[u8], stored: &Bytes) -> Result<Bytes> {
     record::decode(key, stored, FORMAT, |fields| {
         Ok(stored.slice_ref(fields.rest()))
     })
 }
 
-/// A value that differs from the one that was reported.
+/// A value that differs from the one last reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Current {
-    /// The codec's bytes. `None`: the key has no value.
+    /// The codec's bytes, or `None` if the key has no value.
     pub(crate) bytes: Option<Bytes>,
-    /// Whether it is not reported, because its change alone does not fit a transaction or does not decode.
+    /// Whether its reports are withheld, because the change alone does not fit a transaction or does not
+    /// decode.
     pub(crate) is_withheld: bool,
 }
 
@@ -70,7 +71,7 @@ impl Current {
     }
 }
 
-/// How far the passes over a bucket are.
+/// The state of the passes over a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PassState {
     /// Whether some keys have a current value that is not reported.
@@ -79,9 +80,9 @@ pub(crate) struct PassState {
     pub(crate) has_to_report: bool,
     /// The read version of the last pass. It makes every pass change the state.
     pub(crate) last: i64,
-    /// The read version of the last pass that left nothing to report; 0 if there was none.
+    /// The read version of the last pass that left nothing to report, or 0 if there was none.
     pub(crate) complete: i64,
-    /// The first update that is not folded, if others of its block are.
+    /// The first update that is not folded, if other updates of its block are.
     pub(crate) position: Option<EntryId>,
 }
 
@@ -98,7 +99,7 @@ impl PassState {
         value
     }
 
-    /// Returns what is stored under a key: that there was no pass, if nothing is.
+    /// Returns the state in a stored record. Without a record, there was no pass.
     pub(crate) fn decode(key: &[u8], stored: Option<&[u8]>) -> Result<Self> {
         let Some(stored) = stored else {
             return Ok(Self::default());
@@ -128,11 +129,11 @@ impl PassState {
     }
 }
 
-/// What was set aside, as stored.
+/// A record of what was set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AsideRecord {
     pub(crate) reason: String,
-    /// What follows the reason.
+    /// The bytes after the reason.
     pub(crate) rest: Bytes,
 }
 
@@ -178,10 +179,11 @@ pub(crate) fn encode_update_aside(reason: &str, key: &[u8], update: &[u8]) -> Ve
     value
 }
 
-/// Returns the record of a block that is set aside, or without one, of a key whose reports are withheld.
+/// Returns the record of a block that was set aside, or, without a block, of a key whose reports are
+/// withheld.
 ///
-/// It fits a value of the store: no block is longer than what is left for it, and of a longer one, which
-/// something else has written, the end is cut off.
+/// The record fits a value of the store, since no block is longer than the space left for it. A longer
+/// block, written by other software, is truncated.
 pub(crate) fn encode_aside(reason: &str, block: &[u8]) -> Vec<u8> {
     let mut value = vec![FORMAT];
     push_text(&mut value, reason);
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_has_these_bytes() {
+    fn records_set_aside_have_these_bytes() {
         let update = encode_update_aside("why", b"key", b"update");
         assert_eq!(update, b"\x01\x03why\0\0\0\x03keyupdate");
         let decoded = AsideRecord::decode(&update.into()).unwrap();

@@ -1,4 +1,4 @@
-//! What all handles on a queue must agree on.
+//! Settings that all handles of a queue share.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,14 +7,13 @@ use hc_dequeue::MIN_LEASE;
 use hc_dequeue::keyspace::recipe::StoredSettings;
 use hc_dequeue::keyspace::record::{Fields, push_millis, push_text};
 
-/// The generation of the buckets: a later one may have another count of them.
+/// The generation of the buckets. A later generation may have a different bucket count.
 pub(crate) const GENERATION: u32 = 0;
 
-/// The most buckets.
+/// The largest bucket count.
 const MAX_BUCKETS: u32 = 1 << 16;
 
-/// What all handles on a queue in buckets must agree on. Stored when the queue is created, the lease in
-/// milliseconds.
+/// Settings that all handles of a queue with buckets share. They are stored when the queue is created.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,41 +41,43 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Begins with the defaults.
+    /// Returns the defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets into how many buckets the keys are divided, from 1 to 65,536. One worker at a time works on
-    /// a bucket. In a combine queue a bucket costs a transaction that adds to it one small write.
+    /// Sets the number of buckets into which the keys are divided, from 1 to 65,536.
+    ///
+    /// Only one worker at a time works on a bucket. In a combine queue, a transaction that adds to
+    /// several buckets writes one small row for each of them.
     #[must_use]
     pub fn bucket_count(mut self, buckets: u32) -> Self {
         self.bucket_count = buckets;
         self
     }
 
-    /// Sets how long the session of a worker lives without a sign of life, at least
-    /// [`MIN_LEASE`]. Its heartbeat comes three times as often.
+    /// Sets the time after which a worker's session without a heartbeat may be declared dead, at least
+    /// [`MIN_LEASE`]. The lease is stored in milliseconds. A heartbeat is written three times per lease.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// Returns into how many buckets the keys are divided.
+    /// Returns the number of buckets into which the keys are divided.
     #[must_use]
     pub fn get_bucket_count(&self) -> u32 {
         self.bucket_count
     }
 
-    /// Returns how long the session of a worker lives without a sign of life.
+    /// Returns the time after which a worker's session without a heartbeat may be declared dead.
     #[must_use]
     pub fn get_lease(&self) -> Duration {
         self.lease
     }
 
-    /// Refuses what cannot work.
+    /// Verifies that the settings are in range.
     ///
     /// # Errors
     /// [`InvalidSettings`].
@@ -96,17 +97,17 @@ impl Settings {
         Ok(())
     }
 
-    /// Appends the settings to the record of a recipe: four bytes of the bucket count, eight of the
-    /// lease in milliseconds.
+    /// Appends the settings to the record of a recipe: the bucket count in 4 bytes, and the lease in
+    /// milliseconds in 8 bytes.
     pub fn write(&self, record: &mut Vec<u8>) {
         record.extend_from_slice(&self.bucket_count.to_be_bytes());
         push_millis(record, self.lease);
     }
 
-    /// Takes what [`write`](Self::write) appends.
+    /// Reads the settings that [`write`](Self::write) appends.
     ///
     /// # Errors
-    /// A reason, if there are fewer bytes.
+    /// The reason, if there are too few bytes.
     pub fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
         Ok(Self {
             bucket_count: fields.u32()?,
@@ -125,36 +126,36 @@ impl fmt::Display for Settings {
     }
 }
 
-/// Why a queue cannot work with its [`Settings`].
+/// The reasons why [`Settings`] are out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSettings {
-    /// A queue needs from 1 to 65,536 buckets.
-    #[error("{given} buckets: a queue has from 1 to {limit}")]
+    /// The bucket count is not from 1 to 65,536.
+    #[error("a bucket count of {given} is out of range: choose from 1 to {limit}")]
     BucketCount {
-        /// What was given.
+        /// The given bucket count.
         given: u32,
-        /// The most.
+        /// The largest bucket count.
         limit: u32,
     },
 
-    /// The lease leaves no time for three heartbeats.
-    #[error("lease of {given:?} is too short: at least {least:?}")]
+    /// The lease is too short for three heartbeats.
+    #[error("lease of {given:?} is too short: choose at least {least:?}")]
     LeaseTooShort {
-        /// What was given.
+        /// The given lease.
         given: Duration,
-        /// The shortest.
+        /// The shortest lease.
         least: Duration,
     },
 }
 
-/// What a queue was created with, or opened with.
+/// The settings and codecs that a queue was created or opened with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsRecord {
     /// The settings.
     pub settings: Settings,
-    /// The names of the codecs of key, update and value.
+    /// The names of the codecs of keys, updates and values.
     pub codecs: [String; 3],
 }
 

@@ -1,4 +1,4 @@
-//! Waiting until updates have been combined and reported.
+//! Waits until updates have been combined and reported.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +17,14 @@ impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Returns whether the updates of some keys that were committed up to a versionstamp have all been
-    /// combined and reported. Those that were set aside count as if they had.
+    /// Returns whether all updates of the given keys that were committed up to a versionstamp have been
+    /// combined and reported. Updates that were set aside count as reported.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// Those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn is_settled(
         &self,
         tr: &impl Transaction,
@@ -38,27 +35,22 @@ where
     }
 
     /// Returns whether all updates of the queue that were committed up to a versionstamp have been
-    /// combined and reported. Those that were set aside count as if they had.
+    /// combined and reported. Updates that were set aside count as reported.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// Those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn is_all_settled(&self, tr: &impl Transaction, up_to: Versionstamp) -> Result<bool> {
         Ok(self.first_pending(tr, Some(up_to)).await?.is_none())
     }
 
-    /// Waits until [`is_settled`](Self::is_settled). Workers must be running somewhere.
+    /// Waits until [`is_settled`](Self::is_settled) returns true. Workers must be running in some
+    /// process.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn await_settled<D: Database>(
         &self,
         runner: &Runner<D>,
@@ -75,13 +67,11 @@ where
         .await
     }
 
-    /// Waits until [`is_all_settled`](Self::is_all_settled). Workers must be running somewhere.
+    /// Waits until [`is_all_settled`](Self::is_all_settled) returns true. Workers must be running in some
+    /// process.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn await_all_settled<D: Database>(
         &self,
         runner: &Runner<D>,
@@ -94,18 +84,16 @@ where
         .await
     }
 
-    /// Waits until there is nothing to combine: for tests, and for jobs that end. Workers must be
-    /// running somewhere. An update that was set aside counts as combined. With an observer that adds
-    /// to another queue, wait for this one first.
+    /// Waits until there is nothing left to combine, for tests and for jobs that end.
+    ///
+    /// Workers must be running in some process. Updates that were set aside count as combined. If the
+    /// observer adds to another queue, wait for this queue first and then for the other one.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
             let bucket = self.first_pending(&tr, None).await?;
@@ -114,8 +102,8 @@ where
         .await
     }
 
-    /// Returns the bucket of a key that is not settled: one whose log begins with an update that was
-    /// committed up to a versionstamp, or one of a key with a value that is to be reported.
+    /// Returns the bucket of a key that is not settled: its log begins with an update that was committed
+    /// up to the versionstamp, or one of the given keys has a value that is still to be reported.
     async fn first_unsettled(
         &self,
         tr: &impl Transaction,
@@ -133,7 +121,7 @@ where
                     .first(tr, bucket.0, None)
                     .map_err(Error::from)
             )?;
-            // One that does not decode is not reported, as one that is withheld.
+            // A value that does not decode is not reported, like one whose key is withheld.
             let is_to_report = current.is_some_and(|stored| {
                 Current::decode(&row, &stored).is_ok_and(|current| !current.is_withheld)
             });
@@ -143,8 +131,8 @@ where
         Ok(try_join_all(looks).await?.into_iter().flatten().next())
     }
 
-    /// Returns a bucket with something to do, but for those whose last complete pass has seen everything
-    /// up to a versionstamp.
+    /// Returns a bucket that has work, other than those whose last complete pass covers every update up
+    /// to the versionstamp.
     async fn first_pending(
         &self,
         tr: &impl Transaction,
@@ -161,10 +149,10 @@ where
         Ok(None)
     }
 
-    /// Returns the buckets with something to do: updates in the log, or values to report.
+    /// Returns the buckets that have work: updates in the log, or values to report.
     ///
-    /// Costs one look for each bucket that has something, and two more. Nothing is written for it when
-    /// updates are added.
+    /// This costs one read for each bucket that has work, and two more. Additions write nothing for it
+    /// except the updates themselves.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -177,7 +165,8 @@ where
         Ok(buckets.into_iter().collect())
     }
 
-    /// Returns the buckets with values to report: goes from one that has current values to the next.
+    /// Returns the buckets with values to report, going from one bucket that has current values to the
+    /// next.
     async fn buckets_to_report(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
         let mut found = Vec::new();
         let (mut begin, end) = self.keys.currents();
@@ -191,7 +180,7 @@ where
             match self.pass_state(tr, bucket).await {
                 Ok(state) if !state.has_to_report => {}
                 Ok(_) => found.push(bucket),
-                // Its own passes fail, and no others.
+                // Only the passes over this bucket fail.
                 Err(error) if error.is_corrupt() => found.push(bucket),
                 Err(error) => return Err(error),
             }

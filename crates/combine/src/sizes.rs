@@ -1,4 +1,5 @@
-//! What additions and passes stage: rows, and bytes of the transaction. `docs/benchmarks.md` has the figures.
+//! The rows and bytes of a transaction that additions and passes stage. `docs/benchmarks.md` has the
+//! numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use crate::pass::Plan;
 use crate::queue::CombineQueue;
 use crate::settings::Settings;
 
-/// What a transaction stages.
+/// The size of a transaction.
 #[derive(Debug, PartialEq, Eq)]
 struct Size {
-    /// How many rows it writes.
+    /// The number of rows that it writes.
     written: usize,
-    /// How many rows it clears.
+    /// The number of rows that it clears.
     cleared: usize,
     /// The bytes of the transaction, with its conflict ranges.
     bytes: usize,
@@ -34,7 +35,7 @@ struct World {
 impl World {
     async fn new(bucket_count: u32) -> Self {
         let db = keyspace::open("memory:").unwrap();
-        // Call numbers begin at 0, and have the same length in every run.
+        // Call numbers start at 0, so they have the same length in every run.
         let env = Environment::seeded(0, Arc::new(ManualClock::new()));
         let options = RunOptions::default().environment(env);
         let runner = Runner::with_options(db.clone(), options);
@@ -54,7 +55,7 @@ impl World {
         rows.map(|row| (row.to_key(), row.to_value())).collect()
     }
 
-    /// Commits, and says what that came to.
+    /// Commits, and returns the size of the transaction.
     async fn commit(&self, mut tr: <Store as Database>::Transaction) -> Size {
         let bytes = tr.approximate_size().await.unwrap();
         let before = self.rows().await;
@@ -71,7 +72,7 @@ impl World {
         }
     }
 
-    /// Adds to keys of nine bytes in turn.
+    /// Adds updates of keys of nine bytes, in turn.
     async fn add(&self, updates: usize, keys: usize) -> Size {
         let updates = (0..updates).map(|update| (format!("key {:04}", update % keys), 1));
         let updates: Vec<_> = updates.collect();

@@ -13,24 +13,25 @@ use crate::keys::Keys;
 use crate::log::{KeyUpdates, Portion};
 use crate::record::{Current, PassState, decode_value};
 
-/// How many keys' values a pass reads at the same time. It bounds by how much they can exceed the budget.
+/// The number of keys whose values a pass reads at the same time. It limits how far they can exceed the
+/// budget.
 const READS_AT_ONCE: usize = 100;
 
-/// What a key costs a transaction beside the bytes of its keys and its value.
+/// The bytes that a key costs a transaction in addition to those of its keys and its value.
 const OVERHEAD_PER_KEY: usize = 77;
 
-/// How many times a transaction names a key.
+/// The number of times that a transaction contains a key.
 const KEYS_PER_KEY: usize = 3;
 
 /// A key of a pass, as it was read.
 #[derive(Debug)]
 pub(crate) struct ReadKey {
     pub(crate) key: Bytes,
-    /// The places of its updates in the portion. None: it has waited for its report.
+    /// The indexes of its updates in the portion. Without any, the key has waited for its report.
     pub(crate) places: Vec<usize>,
-    /// The value as it was last reported, or why it does not decode.
+    /// The value as last reported, or the reason why it does not decode.
     pub(crate) reported: Result<Option<Bytes>, String>,
-    /// The current value, if it differs.
+    /// The current value, if it differs from the one last reported.
     pub(crate) current: Result<Option<Current>, String>,
 }
 
@@ -46,26 +47,27 @@ impl ReadKey {
     }
 }
 
-/// Keys that have waited for their report.
+/// Keys that have waited for their reports.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) keys: Vec<ReadKey>,
-    /// Whether there are others whose reports are withheld.
+    /// Whether there are other keys whose reports are withheld.
     pub(crate) has_withheld: bool,
-    /// Whether these are all of them, but for those of the portion.
+    /// Whether these are all such keys, apart from those of the portion.
     pub(crate) is_whole: bool,
 }
 
-/// Returns about how many bytes of a transaction a key takes.
+/// Returns the approximate number of transaction bytes that a key takes.
 pub(crate) fn cost(key: &[u8], value_bytes: usize) -> usize {
     KEYS_PER_KEY * key.len() + value_bytes + OVERHEAD_PER_KEY
 }
 
-/// Reads the values of as many keys of a portion as a budget allows, one key at least. Returns how many
-/// updates are taken, and the keys: in the order of the log, up to the first update of the next key.
+/// Reads the values of as many keys of a portion as a budget allows, at least one. Returns the number of
+/// updates taken, which end before the first update of the next key, and the keys in the order of the
+/// log.
 ///
 /// # Conflicts
-/// Reads by snapshot: the pass reads the range of the bucket's values.
+/// Reads by snapshot. The pass adds a read conflict range over the bucket's values.
 pub(crate) async fn take(
     tr: &impl Transaction,
     keys: &Keys,
@@ -84,7 +86,7 @@ pub(crate) async fn take(
     let mut end = portion.updates.len();
     while let Some((mut key, places, largest)) = reads.try_next().await? {
         let before = key.base().ok().flatten().map_or(0, |value| value.len());
-        // The new value is not known yet: as a rule it is as long as the old one, or as an update.
+        // The new value is not known yet. Typically it is as long as the old one, or as an update.
         let bytes = cost(&key.key, before.max(largest));
         if bytes > left && !taken.is_empty() {
             end = places[0];
@@ -101,8 +103,8 @@ pub(crate) async fn take(
     Ok((end, taken))
 }
 
-/// Reads keys that have waited for their report and are not in `but`, up to `limit`, and no more after the
-/// one that brings them to `bytes`. `turn` says with which of them it begins.
+/// Reads keys that have waited for their reports and are not in `but`, up to `limit` keys, or up to the
+/// key with which they reach `bytes`. `turn` determines with which key it begins.
 ///
 /// # Conflicts
 /// As [`take`].
@@ -156,7 +158,7 @@ pub(crate) async fn waiting(
     Ok(waiting)
 }
 
-/// Reads the value of a key as it was last reported, and if there may be one, its current value.
+/// Reads the value of a key as last reported and, if there may be one, its current value.
 async fn read_key(
     tr: &impl Transaction,
     keys: &Keys,

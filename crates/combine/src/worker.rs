@@ -1,4 +1,4 @@
-//! What combines updates: a process's part in the work on a queue.
+//! The worker, a process's part in combining the updates of a queue.
 
 use std::sync::Arc;
 
@@ -15,24 +15,24 @@ use crate::queue::CombineQueue;
 
 /// Combines the updates of a queue until it is shut down.
 ///
-/// Behind it runs a task with a session of its own. The buckets are divided between the living
-/// sessions, with nothing to be written for it: each session computes the same order of sessions for
-/// a bucket, and the first one combines it. While they disagree about who lives, two may try the same
-/// bucket, and one of their passes fails with a conflict. When a worker dies, the others combine its
-/// buckets as soon as its session is found dead, after a lease; when a pass hangs, after the
-/// [time for a takeover](CombineOptions::takeover_after).
+/// A worker is a task with a session of its own. The workers of a queue divide the buckets among the
+/// living sessions without writing anything: each session computes the same order of sessions for a
+/// bucket, and the first one combines it. While sessions disagree about which of them are alive, two of
+/// them may work on the same bucket, and the pass of one fails with a conflict. When a worker dies, its
+/// session is declared dead after a lease, and the other workers combine its buckets. When a pass hangs,
+/// another worker takes over the bucket after the [takeover time](CombineOptions::takeover_after).
 ///
 /// # Conflicts
-/// A pass conflicts with another pass over the same bucket, with an
-/// [initialization](CombineQueue::initialize) of a key that it combines, with what its observer
-/// conflicts with, and never with an [addition](CombineQueue::add).
+/// A pass conflicts with another pass over the same bucket, with the
+/// [initialization](CombineQueue::initialize) of a key that it combines, and with transactions that its
+/// observer conflicts with. It never conflicts with an [addition](CombineQueue::add).
 ///
 /// # Retries
-/// The runner's: a pass is a transaction that commits exactly once.
+/// The runner retries a pass, so that it commits exactly once.
 ///
 /// # Cancel safety
-/// Dropping a worker stops it wherever it is: a pass is committed or is not, and the session ends
-/// after a lease.
+/// Dropping a worker stops it at once. A pass under way commits or does not, and the session ends after a
+/// lease.
 pub type Worker = WorkerHandle<Error>;
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
@@ -42,27 +42,45 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Opens a session and combines the updates of the queue, telling the observer what changes.
+    /// Starts a worker: opens a session, and combines the updates of the queue in a new task. Every
+    /// change goes to `observer`.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// Dropping the future may leave a session without a heartbeat, which others remove.
+    /// Dropping the future may leave a session without a heartbeat, which other workers remove after a
+    /// lease.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use combine::keyspace::{self, Runner, Subspace};
+    /// use combine::{CombineOptions, CombineQueue, Settings, Sum, Unobserved};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    ///
+    /// let worker = words.work(&runner, CombineOptions::default(), Unobserved).await?;
+    /// words.wait_idle(&runner).await?;
+    /// worker.shut_down(Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn work<D: Database>(
         &self,
         runner: &Runner<D>,
         options: CombineOptions,
         observer: impl ChangeObserver<K, V>,
     ) -> Result<Worker> {
-        let own = BucketWorkerOptions::new(
-            self.keys.sessions.clone(),
-            self.settings.lease,
-            self.keys.wake(),
-        );
+        let own = BucketWorkerOptions::new(self.sessions(), self.settings.lease, self.keys.wake());
         let own = own
             .concurrency(options.concurrency())
             .takeover_after(options.takeover_after)

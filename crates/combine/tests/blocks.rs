@@ -1,5 +1,5 @@
-//! Blocks that are damaged, and positions that point to nowhere: what cannot be folded is set aside, and the
-//! bucket goes on.
+//! Damaged blocks and positions that point nowhere: updates that cannot be folded are set aside, and the
+//! bucket continues.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -34,7 +34,7 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
     for bytes_per_pass in [1, 1 << 20] {
         let world = World::sums(&store, 1).await;
         let log = Log::new(&world.root);
-        // Each after the update of the first commit, and before that of the second.
+        // Each is after the update of the first commit, and before that of the second.
         let first = world.add("a", 1).await;
         let updates = world.queue.subspace().subspace(&("u", 0, 0));
         let bad_updates = [&b""[..], b"\xc1", b"\x02\x02"];
@@ -85,7 +85,7 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         );
         assert!(of_blocks.keys().eq(&BTreeSet::from(bad_blocks.clone())));
 
-        // One that is as bad as before comes back, one that is purged does not, nor does a repaired one.
+        // A block that is still damaged is set aside again. A purged block or a repaired one is not.
         let [again, purged, repaired] = bad_updates.map(|update| &of_updates[update]);
         let queue = &world.queue;
         let purge = |tr| async move { queue.purge(&tr, purged).await };
@@ -99,7 +99,7 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         assert!(world.runner.run(repair).await.unwrap());
         assert!(redrive(&world, again).await);
         assert!(!redrive(&world, purged).await);
-        // A block that is broken stays aside until it is purged.
+        // A broken block stays aside until it is purged.
         let broken = &of_blocks[&bad_blocks[1]];
         let retry = |tr| async move { queue.redrive(&tr, broken).await };
         let refused = world.runner.run(retry).await.unwrap_err();
@@ -136,7 +136,7 @@ async fn more_updates_than_fit_a_transaction_are_all_set_aside(store: TestStore)
     world.add_all(good.clone()).await;
     let log = Log::new(&world.root);
     world.combine(CombineOptions::default(), &log).await;
-    // And nothing else is.
+    // Nothing else is set aside.
     let found = set_aside(&world).await;
     let is_update = |aside: &Listed<_, _>| matches!(aside.id, AsideId::Update { .. });
     assert!(found.len() == UPDATES && found.iter().all(is_update));
@@ -146,7 +146,7 @@ async fn more_updates_than_fit_a_transaction_are_all_set_aside(store: TestStore)
 
 async fn a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on(store: TestStore) {
     let no_block = vec![7; limits::VALUE_BYTES];
-    // One update of a key, as nothing of ours adds it: it fits a value, and no block.
+    // One update of a key that no version of this crate adds: it fits a value, but not a block.
     let update_bytes = limits::VALUE_BYTES - 10;
     let length = [
         0x80 | update_bytes as u8,
@@ -174,7 +174,7 @@ async fn a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on(
         let found = set_aside(&world).await;
         assert_eq!(found.len(), 1);
         assert!(matches!(found[0].id, AsideId::Update { id, .. } if id.index == WHOLE_BLOCK));
-        // Beside the reason there is room for less than that.
+        // There is less room than that beside the reason.
         let kept = found[0].value.as_ref().unwrap();
         assert!(!kept.reason.is_empty());
         assert!(kept.update.len() + 300 > broken.len() && broken.starts_with(&kept.update));
@@ -226,7 +226,7 @@ async fn a_position_past_the_end_of_a_block_sets_the_block_aside(store: TestStor
         assert_eq!(found.len(), 1);
         let reason = &found[0].value.as_ref().unwrap().reason;
         assert!(reason.contains("of 3 updates"), "{reason}");
-        // Nothing of it is lost.
+        // No update of it is lost.
         assert!(redrive(&world, &found[0].id).await);
         world.combine(CombineOptions::default(), &log).await;
         assert_eq!(world.settled("a").await, Some(3));

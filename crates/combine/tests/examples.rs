@@ -1,5 +1,5 @@
-//! The examples, on every store. Each verifies what it shows, and leaves no value behind: a second
-//! run finds everything as the first one did.
+//! Runs the examples on every store. Each verifies its own claims and removes its values at the end, so a
+//! second run starts from the same state.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The two guarantees of the recipe, each by itself.
+//! The two guarantees of the recipe, one by one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ const KEYS: i64 = 3;
 const WRITERS: i64 = 4;
 const UPDATES: i64 = 40;
 
-/// Writes down, in the transaction of the pass, what was reported at which read version.
+/// Records, in the transaction of the pass, the reports with their read version.
 #[derive(Clone)]
 struct Versions(Subspace);
 
@@ -43,7 +43,7 @@ impl ChangeObserver<String, i64> for Versions {
     }
 }
 
-/// Adds to some keys from many tasks. Returns each update with the version of its commit.
+/// Adds to several keys from many tasks. Returns each update with the version of its commit.
 async fn write(world: &Arc<World>) -> Vec<(String, i64, i64)> {
     let mut writers = JoinSet::new();
     let written = Arc::new(Mutex::new(Vec::new()));
@@ -63,7 +63,7 @@ async fn write(world: &Arc<World>) -> Vec<(String, i64, i64)> {
 }
 
 async fn a_new_value_covers_every_update_committed_before_the_pass_began(store: TestStore) {
-    // Everything at once, and one update at a time.
+    // All updates in one pass, and one update per pass.
     for bytes_per_pass in [1 << 20, 1] {
         let world = Arc::new(World::sums(&store, 2).await);
         let versions = Versions(world.root.subspace(&"versions"));
@@ -105,7 +105,7 @@ async fn an_old_value_is_the_new_value_of_the_report_before(store: TestStore) {
         log.check(&world).await;
         assert_eq!(log.reports(&world.runner).await.len() as i64, KEYS);
 
-        // What nobody observes breaks the chain, which shows that the log would find it.
+        // A pass without the observer breaks the chain, which shows that the test would detect it.
         world.add("key 0", 1).await;
         let worker = world.work(Unobserved).await;
         world.wait_idle().await;

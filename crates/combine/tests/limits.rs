@@ -1,4 +1,4 @@
-//! The limits of the store: no pass exceeds them, whatever there is to combine and to observe.
+//! The limits of the store: no pass exceeds them, however much there is to combine and to observe.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ conformance::on_every_store!(threads:
     a_pass_takes_80_000_updates,
     a_key_with_many_updates_takes_many_passes_and_is_reported_once,
     the_largest_update_and_the_largest_value_fit,
-    what_would_make_a_value_too_large_is_set_aside_and_comes_back,
+    updates_that_make_a_value_too_large_are_set_aside_and_redriven,
     values_count_as_bytes_of_a_pass,
     keys_may_hold_any_bytes_and_begin_with_each_other,
     the_largest_key_goes_everywhere,
@@ -34,7 +34,7 @@ conformance::on_every_store!(threads:
 /// Bytes under bytes, with nothing around them.
 type Blobs = CombineQueue<Bytes, Bytes, Bytes, Raw>;
 
-/// Appends; an update of nothing erases what there is.
+/// Appends bytes. An empty update erases the value.
 fn append(_key: &Bytes, current: Option<Bytes>, updates: Vec<Bytes>) -> Option<Bytes> {
     updates.into_iter().fold(current, |current, update| {
         let appended = [current.unwrap_or_default(), update.clone()].concat();
@@ -156,7 +156,7 @@ async fn a_pass_takes_80_000_updates(store: TestStore) {
         world
             .combine(CombineOptions::new().bytes_per_pass(usize::MAX))
             .await;
-        // Each key with all of its updates at once, so that one pass took them.
+        // Each key comes with all its updates, so one pass took them.
         let per_key = UPDATES / keys;
         assert_eq!(*portions.lock().unwrap(), [per_key].into());
         let bytes = Bytes::from((50 * per_key).to_string());
@@ -215,7 +215,7 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     world.add(&key, &rest).await.unwrap();
     let value = Bytes::from([largest, rest].concat());
     assert_eq!(world.exact(&key).await.as_ref(), Some(&value));
-    // One at a time, so that the value is also stored before it is reported.
+    // One update at a time, so that the value is also stored before it is reported.
     world.combine(CombineOptions::new().bytes_per_pass(1)).await;
     assert_eq!(world.settled(&key).await.as_ref(), Some(&value));
 
@@ -232,7 +232,7 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     assert_eq!(world.set_aside().await, []);
 }
 
-async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: TestStore) {
+async fn updates_that_make_a_value_too_large_are_set_aside_and_redriven(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
     let (key, other) = (Bytes::from("key"), Bytes::from("other"));
     let value = Bytes::from(vec![7; MAX_VALUE_BYTES]);
@@ -242,7 +242,7 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
         world.add(key, &more).await.unwrap();
     }
     world.combine(CombineOptions::default()).await;
-    // The key is as it was, and the other one goes on.
+    // The key is unchanged, and the other key continues.
     assert_eq!(world.settled(&key).await, Some(value.clone()));
     assert_eq!(world.exact(&key).await, Some(value));
     assert_eq!(world.settled(&other).await.as_ref(), Some(&more));
@@ -258,7 +258,7 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     let bytes = (MAX_VALUE_BYTES + more.len()).to_string();
     assert!(reason.contains(&bytes), "{reason}");
 
-    // As long as there is no room, it is set aside again; then it fits.
+    // As long as there is no room, it is set aside again. With room, it fits.
     assert!(world.redrive(&aside[0].id).await);
     assert!(!world.redrive(&aside[0].id).await);
     world.combine(CombineOptions::default()).await;
@@ -274,7 +274,7 @@ async fn what_would_make_a_value_too_large_is_set_aside_and_comes_back(store: Te
     assert_eq!(world.set_aside().await, []);
 }
 
-/// Notes how many changes it was told of at once, at most.
+/// Records the largest number of changes in one call.
 #[derive(Clone, Default)]
 struct Most(Arc<AtomicUsize>);
 
@@ -300,8 +300,8 @@ async fn values_count_as_bytes_of_a_pass(store: TestStore) {
         world.initialize(&key, &half).await.unwrap();
         world.add(&key, &more).await.unwrap();
     }
-    // Room for the updates of all of them, and for two values; and at the log's end for two more, of keys
-    // that have waited.
+    // There is room for the updates of all of them and for two values, and at the end of the log for two
+    // more values of keys that have waited.
     let (most, room) = (Most::default(), 3 * half.len());
     let options = CombineOptions::new().bytes_per_pass(room);
     world.combine_and_tell(options, most.clone()).await;
@@ -397,7 +397,7 @@ async fn adds_to_one_key_never_conflict(store: TestStore) {
     let adds = scale(20_000, 100_000).div_ceil(WRITERS);
     let world = Arc::new(World::sums(&store, Settings::default().get_bucket_count()).await);
     let conflicts = Arc::new(AtomicUsize::new(0));
-    // Also with what is combined meanwhile.
+    // Also with the updates that are combined in the meantime.
     let log = Log::new(&world.root);
     let worker = world.work(log.clone()).await;
     let mut writers = JoinSet::new();

@@ -1,4 +1,4 @@
-//! What a worker counts.
+//! The metrics of a worker.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use common::{LONG, World, settings};
 use conformance::stores::TestStore;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// What was counted since the last look: gauges as they are, the sums of others.
+/// The metrics since the last read: gauges with their values, others as sums.
 fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     let mut counted = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
@@ -28,9 +28,9 @@ fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     counted
 }
 
-/// Runs alone in its program: the recorder is the program's.
+/// Runs in a program of its own, since the recorder is global.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn passes_updates_changes_and_what_waits_are_counted() {
+async fn passes_updates_changes_and_backlogs_are_counted() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();
@@ -61,7 +61,7 @@ async fn passes_updates_changes_and_what_waits_are_counted() {
         assert_eq!(first[&format!("combine_{none}")], 0.0, "{none}");
     }
 
-    // An observer that is not ready leaves updates, which the gauges show at a heartbeat.
+    // An observer that blocks leaves updates, which the gauges show at a heartbeat.
     let worker = world.work(common::Fails).await;
     world.add("a", 1).await;
     let bucket = world.queue.bucket(&"a".to_owned()).unwrap();

@@ -1,4 +1,4 @@
-//! What the operations do, one by one.
+//! The operations, one by one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -71,7 +71,7 @@ async fn a_queue_writes_the_rows_of_the_schema(store: TestStore) {
     for value in world.rows("v").await {
         assert_eq!(value.value(), b"\x01\x01");
     }
-    // No parts but those of the schema: these and the settings and the wake stamp.
+    // Only the parts of the schema exist: these, the settings and the wake stamp.
     assert_eq!(world.rows_of(&subspace).await.len(), 2 + 1 + 2);
 }
 
@@ -139,13 +139,13 @@ async fn one_update_per_pass_does_the_same(store: TestStore) {
     let options = CombineOptions::new().bytes_per_pass(1);
     world.combine(options, &log).await;
     let expected = ["a", "b", "c"].map(|key| (key.to_owned(), (1, Some(10))));
-    // Folded one by one, and each key reported once.
+    // Updates are folded one by one, and each key is reported once.
     assert_eq!(log.reports(&world.runner).await, expected.into());
     log.check(&world).await;
     world.assert_nothing_left().await;
 }
 
-/// Counts the passes that report something, in their transactions.
+/// Counts the passes that report changes, in their transactions.
 struct Passes(Subspace);
 
 impl ChangeObserver<String, String> for Passes {
@@ -167,7 +167,7 @@ async fn a_pass_goes_as_far_as_its_budget(store: TestStore) {
     const KEYS: usize = 200;
     const VALUE_BYTES: usize = 400;
     const BYTES_PER_PASS: usize = 64 << 10;
-    // An update and a value, with all that a transaction takes for them.
+    // An update and a value, with all the bytes of a transaction that they take.
     const MOST_BYTES_PER_KEY: usize = 2 << 10;
     let world: World<Option<String>, String> = World::new(&store, 1, LastWriter).await;
     let value = "x".repeat(VALUE_BYTES);
@@ -182,7 +182,7 @@ async fn a_pass_goes_as_far_as_its_budget(store: TestStore) {
 
     let count = &world.rows_of(&count).await[0];
     let passes = u64::from_le_bytes(count.value().try_into().unwrap());
-    // The last key of a pass may be one too many.
+    // The last key of a pass may exceed the budget.
     let keys_per_pass = BYTES_PER_PASS / MOST_BYTES_PER_KEY - 1;
     let most_passes = KEYS.div_ceil(keys_per_pass) as u64;
     assert!((2..=most_passes).contains(&passes), "{passes} passes");
@@ -255,7 +255,7 @@ async fn initialized_values_are_old_values(store: TestStore) {
     let log = Log::new(&world.root);
     world.combine(CombineOptions::default(), &log).await;
     assert_eq!(world.settled("a").await, Some(41));
-    // The report began at the value that the log does not know of.
+    // The report started with the value that the log does not contain.
     let broken = std::mem::take(&mut *log.broken.lock().unwrap());
     assert_eq!(broken, ["a: None was reported, then Some(40) -> Some(41)"]);
 }
@@ -305,7 +305,7 @@ async fn splits_part_the_buckets_of_updates_and_values(store: TestStore) {
         for (rows, splits) in [(&pending, of_updates), (&values, of_values)] {
             let mut in_shard = vec![0; shards];
             for row in rows {
-                // Nothing lies before the first shard.
+                // No key lies before the first shard.
                 let shard = splits.partition_point(|split| split[..] <= *row.key()) - 1;
                 in_shard[shard] += 1;
             }

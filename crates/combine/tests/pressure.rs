@@ -1,4 +1,4 @@
-//! Buckets whose blocks, values or changes are too much for one pass: each goes on reporting.
+//! Buckets whose blocks, values or changes are too much for one pass. Each still reports.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ conformance::on_every_store!(threads:
     a_block_of_many_keys_with_large_values_is_folded_in_parts,
     an_observer_that_stages_a_few_kilobytes_for_each_change_is_called_with_fewer,
     a_bucket_that_is_added_to_between_passes_goes_on_reporting,
-    what_an_observer_adds_to_its_own_bucket_is_folded,
+    an_update_that_an_observer_adds_to_its_own_bucket_is_folded,
     exact_values_of_several_keys_are_those_of_each,
     a_queue_with_a_stamp_above_the_stores_version_does_not_open,
     a_queue_with_a_pass_above_the_stores_version_does_not_open,
@@ -49,7 +49,7 @@ async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestSt
     let updates = keys.iter().map(|key| (key.clone(), "head".to_owned()));
     world.add_all(updates.collect()).await;
     assert_eq!(world.rows("u").await.len(), 1);
-    // Ten times what a transaction of this size holds.
+    // Ten times as much as a transaction of this size holds.
     let worker = world.work_with(CombineOptions::default(), Unobserved).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -65,7 +65,7 @@ async fn an_observer_that_stages_a_few_kilobytes_for_each_change_is_called_with_
 ) {
     let world = World::sums(&store, 1).await;
     let stages = Stages::new(&world, 5_000, |_| 1);
-    // Together half as much again as a transaction holds.
+    // Together one and a half times as much as a transaction holds.
     let updates = (0..3_000).map(|key| (format!("key {key}"), 1));
     world.add_all(updates.clone().collect()).await;
     let worker = world.work(stages.clone()).await;
@@ -80,15 +80,15 @@ async fn an_observer_that_stages_a_few_kilobytes_for_each_change_is_called_with_
 async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestStore) {
     const KEYS: usize = 300;
     let world = World::sums(&store, 1).await;
-    // A pass takes all updates, some 300 KiB and half of what it may take, and the changes are half as much
-    // again as a transaction holds.
+    // A pass takes all updates, some 300 KiB and half of its budget. The changes are one and a half times
+    // as much as a transaction holds.
     let stages = Stages::new(&world, 50_000, |_| 1);
     let keys = (0..2 * KEYS).map(|update| format!("key {:0>500}", update % KEYS));
     let updates: Vec<_> = keys.map(|key| (key, 1)).collect();
     let worker = world.work(stages.clone()).await;
     let (mut added, mut seen) = (0, Vec::new());
     let goes_on = async {
-        // Whether the pass before has reported anything or not.
+        // Whether or not the previous pass reported anything.
         while stages.log.reports(&world.runner).await.len() < KEYS {
             world.add_all(updates.clone()).await;
             added += 1;
@@ -104,13 +104,13 @@ async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestS
     worker.shut_down(LONG).await.unwrap();
     stages.log.check(&world).await;
     let values = world.values().await;
-    // One pass does not report all of them; several may pass between two additions.
+    // One pass does not report all of them, and several passes may run between two additions.
     assert!(added > 1, "{added}");
     assert!(values.len() == KEYS && values.values().all(|sum| *sum == 2 * added));
     world.assert_nothing_left().await;
 }
 
-/// Adds one to the same key, in the same bucket, until it has this value.
+/// Adds one to the same key of the same bucket until the key has this value.
 struct CountsTo(World, i64);
 
 impl ChangeObserver<String, i64> for CountsTo {
@@ -128,7 +128,7 @@ impl ChangeObserver<String, i64> for CountsTo {
     }
 }
 
-async fn what_an_observer_adds_to_its_own_bucket_is_folded(store: TestStore) {
+async fn an_update_that_an_observer_adds_to_its_own_bucket_is_folded(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let same = CombineQueue::open(
         &world.runner,
@@ -165,7 +165,7 @@ async fn exact_values_of_several_keys_are_those_of_each(store: TestStore) {
         .await;
     add(2).await;
     add(8).await;
-    // Also one that is asked for twice.
+    // Also one that is requested twice.
     let asked: &Vec<_> = &[&keys[..], &keys[9..]].concat();
     let queue = &world.queue;
     let read = |tr| async move { queue.exact_many(&tr, asked, &Exact::default()).await };

@@ -1,4 +1,4 @@
-//! Four processes of writers and workers on one cluster, killed at random and started again. Every
+//! Four processes of writers and workers on one cluster, killed and restarted at random. Every
 //! acknowledged update is in its value exactly once, and the reports of each key are an unbroken chain.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -28,7 +28,7 @@ const WRITERS: usize = 8;
 /// The key that every transaction adds to, once for each of its other updates.
 const HOT: &str = "hot";
 
-/// A value tells how often each update of its key was folded in: hexadecimal digit by digit.
+/// A value shows how often each update of its key was folded, one hexadecimal digit per update.
 const DIGITS: u32 = 32;
 
 type Digits = World<u128, u128>;
@@ -49,8 +49,8 @@ fn name(key: &str, digit: u32) -> String {
     format!("{key}.{digit}")
 }
 
-/// Does a child's work until it is killed: combines what there is, and adds. Its role is its name and
-/// the store's URL.
+/// Does a child's work until it is killed: combines pending updates, and adds new ones. The role is the
+/// child's name and the URL of the store.
 async fn work(role: &str) {
     let (process, url) = role.split_once(' ').unwrap();
     let world = Arc::new(open(url).await);
@@ -76,7 +76,7 @@ async fn work(role: &str) {
     try_join_all(writers).await.unwrap();
 }
 
-/// Adds all updates of a key, some at a time, and waits until they are reported.
+/// Adds all updates of a key, several at a time, and waits until they are reported.
 async fn add(world: &Digits, key: &str) {
     let mut stamp = None;
     for digits in [0..1, 1..9, 9..10, 10..DIGITS] {
@@ -124,7 +124,7 @@ async fn on_fdb_every_acknowledged_update_is_in_its_value_exactly_once() {
     let end = env.now() + Duration::from_secs(scale(6, 300) as u64);
     while env.now() < end {
         herd.hear(1);
-        // Of four processes most live for longer than a lease, and take over from the dead.
+        // Most of the four processes live longer than a lease, and take over from the dead.
         env.sleep(Duration::from_millis(rng.random_range(0..700)))
             .await;
         herd.replace(rng.random_range(0..PROCESSES));

@@ -1,4 +1,4 @@
-//! Bad input: each gets a typed error or is set aside, and nothing is lost.
+//! Bad input is refused with a typed error or set aside, and nothing is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -154,7 +154,7 @@ async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: 
     let queue = &world.queue;
     let page = |tr| async move { queue.set_aside(&tr, Some(broken), 1).await };
     assert_eq!(world.runner.run(page).await.unwrap(), whole[2..]);
-    // It cannot come back, and it can be removed.
+    // It cannot be redriven, but it can be purged.
     let redrive = |tr| async move { queue.redrive(&tr, broken).await };
     let refused = world.runner.run(redrive).await.unwrap_err();
     assert!(is_corrupt(&refused, &row), "{refused}");
@@ -196,7 +196,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
         assert_eq!(key[..], encoded("bad"));
         assert!(reason.contains("on purpose, for bad"), "{reason}");
     }
-    // What it takes alone counts after all.
+    // Updates that it can take alone do count.
     assert!(redrive(&world, &found[0].id).await);
     world.combine(CombineOptions::default(), &log).await;
     assert_eq!(world.settled("bad").await, Some(1 + 4));
@@ -212,7 +212,7 @@ async fn a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction(s
             let (queue, a, added_to) = (&world.queue, &"a".to_owned(), &added_to.to_owned());
             let options = &Exact::new().isolation(isolation);
             let read = |tr| async move {
-                // Reading first is fine. Afterwards no key is, in whichever bucket.
+                // Reading first is allowed. After an addition no key can be read, in any bucket.
                 let before = queue.exact(&tr, a, options).await?;
                 assert_eq!(before.is_some(), is_there_before);
                 queue.clone().add(&tr, added_to, &1).await?;
@@ -268,7 +268,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
         assert_eq!(bad[0].id, encoded(key));
         assert_eq!(bad[0].value.as_ref().unwrap_err().key, row);
     }
-    // Its updates are set aside, and every other key goes on.
+    // Its updates are set aside, and all other keys continue.
     add_all().await;
     world.combine(CombineOptions::default(), &log).await;
     let found = set_aside(&world).await;
@@ -290,7 +290,7 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
     let world = World::sums(&store, 2).await;
     let log = Log::new(&world.root);
     let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
-    // The first that is looked at.
+    // The first bucket that is read.
     let bucket = Bucket(0);
     let row = world.queue.subspace().pack(&("x", 0, bucket.0));
     write(&world, &row, b"\x01\0").await;
@@ -310,7 +310,7 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
         .collect();
     let settled = world.queue.await_settled(&world.runner, &others, stamp);
     timeout(LONG, settled).await.unwrap();
-    // Without the record the first pass begins anew.
+    // Without the record, the first pass starts over.
     clear(&world, &row).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -342,7 +342,7 @@ async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) 
             "{text}"
         );
     }
-    // Nothing was written where it was refused, and its own it may open again.
+    // Nothing was written where the open failed. The queue may still open its own subspace again.
     let (begin, end) = jobs.range();
     let query = &RangeQuery::keys(begin, end);
     let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };

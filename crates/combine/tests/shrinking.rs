@@ -1,5 +1,5 @@
-//! Passes that are too large or too slow with what the observer does: they shrink until they fit, and
-//! what can never fit is set aside.
+//! Passes that are too large or too slow because of the observer: they shrink until they fit, and changes
+//! that can never fit are set aside.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,13 +21,13 @@ conformance::on_every_store!(threads:
     an_observer_may_stage_more_for_a_pass_than_a_transaction_holds,
     a_change_that_fits_no_transaction_is_set_aside_and_comes_back,
     several_changes_that_fit_no_transaction_are_all_set_aside,
-    what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside,
+    changes_before_one_that_fits_no_transaction_are_not_set_aside,
     an_observer_that_is_slow_for_many_changes_gets_fewer,
 );
 
 async fn an_observer_may_stage_more_for_a_pass_than_a_transaction_holds(store: TestStore) {
     let world = World::sums(&store, 1).await;
-    // A third of what a transaction holds, for each.
+    // A third of the bytes that a transaction holds, for each.
     let stages = Stages::new(&world, VALUE_BYTES, |_| 33);
     let updates = (0..10).map(|key| (format!("key {key}"), 1 + key));
     world.add_all(updates.clone().collect()).await;
@@ -40,7 +40,7 @@ async fn an_observer_may_stage_more_for_a_pass_than_a_transaction_holds(store: T
     world.assert_nothing_left().await;
 }
 
-/// More than a transaction holds, for one key.
+/// More bytes than a transaction holds, for one key.
 fn too_much_for_one(key: &str) -> u32 {
     if key == "heavy" { 101 } else { 0 }
 }
@@ -51,7 +51,7 @@ async fn aside(world: &World) -> Vec<Listed<AsideId, SetAside>> {
     world.runner.run(read).await.unwrap()
 }
 
-/// What the codec makes of a key.
+/// The encoded key.
 fn encoded(key: &str) -> Vec<u8> {
     [&[0xa0 | u8::try_from(key.len()).unwrap()], key.as_bytes()].concat()
 }
@@ -67,7 +67,7 @@ async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: Te
     world.wait_idle().await;
     let others = [("a", 1), ("z", 3)].map(|(key, sum)| (key.to_owned(), sum));
     assert_eq!(world.values().await, others.into());
-    // Its updates are folded, and its report is withheld.
+    // Its updates are folded, and its reports are withheld.
     let found = aside(&world).await;
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, AsideId::Key(encoded("heavy").into()));
@@ -110,7 +110,7 @@ async fn several_changes_that_fit_no_transaction_are_all_set_aside(store: TestSt
     }
 }
 
-/// Adds to a key that comes before, in a transaction of its own, whenever it stages too much.
+/// Adds to an earlier key, in a transaction of its own, whenever it stages too much.
 struct Interrupts {
     stages: Stages,
     world: Arc<World>,
@@ -129,7 +129,7 @@ impl ChangeObserver<String, i64> for Interrupts {
     }
 }
 
-async fn what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside(store: TestStore) {
+async fn changes_before_one_that_fits_no_transaction_are_not_set_aside(store: TestStore) {
     let world = Arc::new(World::sums(&store, 1).await);
     let stages = Stages::new(&world, VALUE_BYTES, too_much_for_one);
     let interrupts = Interrupts {
@@ -137,7 +137,7 @@ async fn what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside(st
         world: world.clone(),
     };
     world.add("heavy", 1).await;
-    // The first pass is the one that shows that it does not fit, and what it began is undone.
+    // The first pass shows that the change does not fit, and is undone.
     let options = CombineOptions::new().bytes_per_pass(1);
     let worker = world.work_with(options, interrupts).await;
     world.wait_idle().await;
@@ -148,7 +148,7 @@ async fn what_comes_before_a_change_that_fits_no_transaction_is_not_set_aside(st
     stages.log.check(&world).await;
 }
 
-/// Never returns if it is told of more changes than it takes.
+/// Never returns if it receives more changes than it takes.
 #[derive(Clone)]
 struct TakesFew {
     log: Log<i64>,

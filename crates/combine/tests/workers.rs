@@ -1,4 +1,4 @@
-//! Workers together: who combines what, and who goes on when somebody does not.
+//! Several workers: which of them combines which bucket, and which one continues when another stops.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,22 +22,22 @@ use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, RunOptions, Runner, Transaction};
 
 conformance::on_every_store!(threads:
-    who_sleeps_is_woken_by_an_update,
+    a_sleeping_worker_is_woken_by_an_update,
     without_watches_the_poll_finds_updates,
     buckets_are_divided_and_taken_over_at_a_shut_down,
-    the_buckets_of_the_dead_go_on_after_a_lease,
+    the_buckets_of_a_dead_worker_continue_after_a_lease,
     the_buckets_of_a_worker_that_hangs_are_taken_over,
     an_observer_that_hangs_is_stopped_and_its_bucket_goes_on,
     an_observer_that_fails_is_called_again_and_other_buckets_go_on,
     an_observer_that_panics_is_called_again,
     an_observer_may_add_to_the_queue_that_it_observes,
     a_worker_that_was_found_dead_opens_another_session,
-    after_a_restart_everything_goes_on,
+    after_a_restart_everything_continues,
     a_bucket_rests_between_passes_while_others_go_on,
-    what_is_pending_can_be_counted,
+    pending_updates_can_be_counted,
 );
 
-/// Nothing but a wake-up, or time that a test does not have, makes it look.
+/// Options with which a worker acts only on a wake-up, or after more time than a test takes.
 fn deaf_to_time() -> CombineOptions {
     CombineOptions::new()
         .worker(WorkerOptions::new().poll_interval(LONG * 60))
@@ -48,7 +48,7 @@ fn no_backoff() -> Backoff {
     Backoff::new(Duration::from_millis(1), Duration::from_millis(1))
 }
 
-/// Writes down which keys it was told of, whether that committed or not.
+/// Records the keys that it received, whether or not the pass committed.
 #[derive(Debug, Clone, Default)]
 struct Seen(Arc<Mutex<BTreeSet<String>>>);
 
@@ -70,12 +70,12 @@ impl Seen {
     }
 }
 
-/// One update for each of some keys, enough for each bucket of a few to have some.
+/// One update for each of several keys, enough for each of a few buckets to have some.
 fn updates() -> Vec<(String, i64)> {
     (0..64).map(|key| (format!("key {key}"), 1)).collect()
 }
 
-async fn who_sleeps_is_woken_by_an_update(store: TestStore) {
+async fn a_sleeping_worker_is_woken_by_an_update(store: TestStore) {
     let world = World::sums(&store, 4).await;
     let worker = world.work_with(deaf_to_time(), Unobserved).await;
     for round in 1..=10 {
@@ -140,13 +140,13 @@ async fn short_lived(store: &TestStore) -> (TestStore, World) {
     (store, world)
 }
 
-async fn the_buckets_of_the_dead_go_on_after_a_lease(store: TestStore) {
+async fn the_buckets_of_a_dead_worker_continue_after_a_lease(store: TestStore) {
     let (_, world) = short_lived(&store).await;
     let options = CombineOptions::new().takeover_after(LONG * 60);
     let dead = world.work_with(options.clone(), Unobserved).await;
     let worker = world.work_with(options, Unobserved).await;
     assert_eq!(world.rows("s").await.len(), 2);
-    // Its session stays, and has no heartbeat any more.
+    // Its session still exists, but has no heartbeat any more.
     drop(dead);
     world.add_all(updates()).await;
     world.wait_idle().await;
@@ -155,7 +155,7 @@ async fn the_buckets_of_the_dead_go_on_after_a_lease(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
-/// Hangs until it is allowed to go on.
+/// Hangs until it is released.
 #[derive(Clone, Default)]
 struct Hangs(Arc<AtomicBool>);
 
@@ -174,7 +174,7 @@ impl ChangeObserver<String, i64> for Hangs {
 
 async fn the_buckets_of_a_worker_that_hangs_are_taken_over(store: TestStore) {
     let world = World::sums(&store, 32).await;
-    // For as long as anybody waits, it hangs, and its heart beats.
+    // It hangs for as long as the test waits, and its heartbeat continues.
     let hangs = CombineOptions::new().worker(WorkerOptions::new().time_limit(LONG * 60));
     let hung = world.work_with(hangs, Hangs::default()).await;
     let log = Log::new(&world.root);
@@ -214,7 +214,7 @@ async fn an_observer_that_hangs_is_stopped_and_its_bucket_goes_on(store: TestSto
     worker.shut_down(LONG).await.unwrap();
 }
 
-/// Fails for a key, so many times and in a way of its own.
+/// Fails for a key, a given number of times and in a given way.
 struct Fails {
     key: &'static str,
     times: AtomicU32,
@@ -263,7 +263,7 @@ async fn recovers(store: TestStore, fail: fn() -> Result<(), BoxError>) {
 async fn an_observer_that_fails_is_called_again_and_other_buckets_go_on(store: TestStore) {
     recovers(store.clone(), || Err("on purpose".into())).await;
 
-    // One that always fails keeps its own bucket only.
+    // An observer that always fails for a key stops only that key's bucket.
     let world = World::sums(&store, 8).await;
     let always = Fails {
         key: "key 3",
@@ -291,7 +291,7 @@ async fn an_observer_that_panics_is_called_again(store: TestStore) {
     recovers(store, || panic!("on purpose")).await;
 }
 
-/// Adds half of each change to the key that the first letter is cut off.
+/// Adds half of each change to the key without the first letter.
 struct Halves(CombineQueue<String, i64>);
 
 impl ChangeObserver<String, i64> for Halves {
@@ -365,14 +365,14 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
-async fn after_a_restart_everything_goes_on(store: TestStore) {
+async fn after_a_restart_everything_continues(store: TestStore) {
     let (_, world) = short_lived(&store).await;
     let log = Log::new(&world.root);
     let options = CombineOptions::new()
         .bytes_per_pass(1)
         .takeover_after(LONG * 60);
     for _ in 0..5 {
-        // Dropped wherever it is, in the middle of the work as a rule.
+        // The worker is dropped wherever it is, usually in the middle of its work.
         let worker = world.work_with(options.clone(), log.clone()).await;
         world.add_all(updates()).await;
         drop(worker);
@@ -380,7 +380,7 @@ async fn after_a_restart_everything_goes_on(store: TestStore) {
     let worker = world.work_with(options, log.clone()).await;
     world.wait_idle().await;
     assert!(world.values().await.values().all(|sum| *sum == 5));
-    // The dead are found, also those that left no bucket behind.
+    // The dead sessions are found, including those that left no bucket.
     while world.rows("s").await.len() > 1 {
         tokio::task::yield_now().await;
     }
@@ -402,7 +402,7 @@ async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
     world.add(rests, 1).await;
     world.wait_idle().await;
     world.add(rests, 1).await;
-    // The worker sees both when it looks.
+    // The worker sees both when it reads.
     let stamp = world.add(goes_on, 1).await;
     let keys = [goes_on.to_owned()];
     let settled = world.queue.await_settled(&world.runner, &keys, stamp);
@@ -410,14 +410,14 @@ async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
     assert_eq!(world.settled(rests).await, Some(1));
     assert_eq!(world.exact(rests).await, Some(2));
     worker.shut_down(LONG).await.unwrap();
-    // Another worker knows of no rest.
+    // Another worker does not know of the interval.
     let worker = world.work(Unobserved).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     assert_eq!(world.settled(rests).await, Some(2));
 }
 
-async fn what_is_pending_can_be_counted(store: TestStore) {
+async fn pending_updates_can_be_counted(store: TestStore) {
     let world = World::sums(&store, 1).await;
     world.add_all(updates()).await;
     let queue = &world.queue;
@@ -431,7 +431,7 @@ async fn what_is_pending_can_be_counted(store: TestStore) {
         .sum();
     assert_eq!(pending.bytes, bytes);
     assert!(!pending.has_more);
-    // About a mebibyte of blocks is counted.
+    // About 1 MiB of blocks is counted.
     let long = "k".repeat(1_000);
     for (added, has_more) in [(1_000, false), (100, true)] {
         world.add_all(vec![(long.clone(), 1); added]).await;

@@ -1,4 +1,4 @@
-//! Random programs on two stores side by side, and the smallest one on which they differ.
+//! Random programs on two stores side by side, and the smallest program on which they differ.
 //!
 //! One of the two is the [`Reference`]: another store, or the model.
 
@@ -17,12 +17,12 @@ use super::program::{Answers, Op, Program};
 use super::replay::{Difference, Replay, differences};
 use super::trace::Trace;
 
-/// What a store is compared with.
+/// A store or model that a store is compared with.
 pub trait Reference: Sync {
     /// Runs a program.
     ///
     /// # Errors
-    /// What keeps the reference from running programs at all.
+    /// Errors that prevent the reference from running programs at all.
     fn answers(&self, program: &Program) -> impl Future<Output = Result<Answers>> + Send;
 }
 
@@ -42,14 +42,14 @@ impl<D: Database> Reference for Replay<D> {
     }
 }
 
-/// A program on which a store and its reference differ, as small as it could be made.
+/// A program on which a store and its reference differ, reduced as far as possible.
 #[derive(Debug)]
 pub struct Counterexample {
-    /// The seed of the program that it was made from.
+    /// The seed of the original program.
     pub seed: u64,
     /// The program, with the reference's answers.
     pub trace: Trace,
-    /// Where the store differs.
+    /// The differences of the store.
     pub differences: Vec<Difference>,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Counterexample {
 /// Runs the program of a seed on a store and on its reference.
 ///
 /// # Errors
-/// What keeps either from running programs at all.
+/// Errors that prevent either of them from running programs at all.
 pub async fn check<D: Database>(
     reference: &impl Reference,
     store: &Replay<D>,
@@ -111,7 +111,7 @@ async fn contradiction<D: Database>(
     }))
 }
 
-/// Times whose versions have nothing in common: each bit is set in some and not in others.
+/// Times whose versions have no bits in common: each bit is set in some of them and not in others.
 const VERSION_TIMES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_micros(0x55_5555_5555),
@@ -120,8 +120,7 @@ const VERSION_TIMES: [Duration; 5] = [
     Duration::from_micros(0xf0_0ff0_f00f),
 ];
 
-/// Tells whether a program has no one answer, because its answers depend on the versions
-/// themselves.
+/// Returns whether a program has no single answer, because its answers depend on the version numbers.
 async fn depends_on_versions(program: &Program, prefix: &Bytes) -> Result<bool> {
     let mut answers = None;
     for time in VERSION_TIMES {
@@ -133,7 +132,7 @@ async fn depends_on_versions(program: &Program, prefix: &Bytes) -> Result<bool> 
     Ok(false)
 }
 
-/// Runs a program on a model of its own, whose clock stands still at `time`.
+/// Runs a program on a new model whose clock stands still at `time`.
 async fn modeled(program: &Program, time: Duration, prefix: &Bytes) -> Result<Answers> {
     let clock = ManualClock::new();
     clock.advance(time);
@@ -142,7 +141,7 @@ async fn modeled(program: &Program, time: Duration, prefix: &Bytes) -> Result<An
     model.run(program).await
 }
 
-/// Makes a program smaller as long as the store and its reference still differ on it.
+/// Reduces a program while the store and its reference still differ on it.
 async fn shrink<D: Database>(
     reference: &impl Reference,
     store: &Replay<D>,
@@ -161,7 +160,7 @@ async fn shrink<D: Database>(
     }
 }
 
-/// Every program that is one cut smaller or one operation simpler, the largest cuts first.
+/// Returns every program that is smaller by one cut or simpler in one operation, the largest cuts first.
 fn smaller(program: &Program) -> Vec<Program> {
     let mut candidates = Vec::new();
     let mut transactions: Vec<_> = program.steps.iter().map(|step| step.transaction).collect();
@@ -199,7 +198,7 @@ fn smaller(program: &Program) -> Vec<Program> {
     candidates
 }
 
-/// The operations that are one thought simpler.
+/// Returns the operations that are simpler by one step.
 fn simpler(op: &Op) -> Vec<Op> {
     match op {
         Op::GetRange { query, isolation } => {

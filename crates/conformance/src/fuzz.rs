@@ -1,8 +1,8 @@
-//! The bodies of the fuzz targets in keyspace's folder `fuzz`: what must hold of any bytes that are
-//! decoded.
+//! The bodies of the fuzz targets in keyspace's folder `fuzz`: properties of decoders that must hold for
+//! any bytes.
 //!
-//! Each body takes an input and panics if something does not hold. Plain tests [`drive`] the same
-//! bodies with whole inputs and damaged ones.
+//! Each body takes an input and panics if a property does not hold. Ordinary tests [`drive`] the same
+//! bodies with valid and damaged inputs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use serde::{Deserialize, Serialize};
 use super::trace::Trace;
 use crate::scale;
 
-/// The record of a ledger's slot, as `docs/schema.md` in the repository has it.
+/// The length of the record of a ledger's slot, from `docs/schema.md` in the repository.
 const SLOT_RECORD_BYTES: usize = 23;
 const SLOT_RECORD_FORMAT: u8 = 1;
 
-/// A value with one of each kind of thing that serde knows.
+/// A value with every kind of content that serde knows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Everything {
     /// Text.
@@ -55,7 +55,7 @@ pub enum Choice {
     },
 }
 
-/// Tuple elements of all the kinds that keys and values of these crates have.
+/// Tuple elements of all kinds that keys and values of these crates have.
 pub type Elements = (
     Vec<u8>,
     String,
@@ -64,10 +64,10 @@ pub type Elements = (
     TupleVersionstamp,
 );
 
-/// A line is a trace or an error. A trace that is written is read as the same trace.
+/// Checks that a line is a trace or an error, and that a trace that is written is read as the same trace.
 ///
 /// # Panics
-/// If that does not hold.
+/// If the property does not hold.
 pub fn trace(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -78,10 +78,10 @@ pub fn trace(input: &[u8]) {
     }
 }
 
-/// A codec [reads what it writes](reads_what_it_writes), for every codec that no feature turns on.
+/// Checks for every codec without a feature that it [reads what it writes](reads_what_it_writes).
 ///
 /// # Panics
-/// If that does not hold.
+/// If the property does not hold.
 pub fn codec(input: &[u8]) {
     reads_what_it_writes::<Everything, MessagePack>(input);
     reads_what_it_writes::<Everything, Json>(input);
@@ -89,10 +89,10 @@ pub fn codec(input: &[u8]) {
     reads_what_it_writes::<Vec<u8>, Raw>(input);
 }
 
-/// Bytes are a value or an error. A value that is written is read as one that is written the same.
+/// Checks that bytes are a value or an error, and that a value is the same after it is written and read.
 ///
 /// # Panics
-/// If that does not hold.
+/// If the property does not hold.
 pub fn reads_what_it_writes<T, C: Codec<T> + Default>(input: &[u8]) {
     let codec = C::default();
     let Ok(value) = codec.decode(Bytes::copy_from_slice(input)) else {
@@ -100,7 +100,7 @@ pub fn reads_what_it_writes<T, C: Codec<T> + Default>(input: &[u8]) {
     };
     let written = match encode(&codec, &value) {
         Ok(written) => written,
-        // A tuple may hold an incomplete versionstamp, which is not written as a value.
+        // A tuple may contain an incomplete versionstamp, which cannot be written as a value.
         Err(Error::Encode { codec: "Tuple", .. }) => return,
         Err(error) => panic!("{error}"),
     };
@@ -120,13 +120,14 @@ thread_local! {
     static CLOCK: Arc<VersionClock> = Arc::new(warm_clock());
 }
 
-/// A row among the ledgers is a slot, which a sweep judges, or corrupt, and the error names the key.
-/// The first byte of the input is the length of the key after the ledgers' prefix.
+/// Checks that any row among the ledgers is either a slot, which a sweep can read, or corrupt, with an
+/// error that names the key. The first byte of the input is the length of the key after the ledgers'
+/// prefix.
 ///
-/// Waits for a store by itself: call it outside of an asynchronous runtime.
+/// Blocks on a store, so it must be called outside of an asynchronous runtime.
 ///
 /// # Panics
-/// If that does not hold.
+/// If the property does not hold.
 pub fn slot(input: &[u8]) {
     let Some((&key_bytes, row)) = input.split_first() else {
         return;
@@ -152,7 +153,7 @@ pub fn slot(input: &[u8]) {
     }
 }
 
-/// Sweeps a store that holds one row and nothing else.
+/// Sweeps a store that holds a single row.
 async fn sweep(ledgers: Subspace, key: &[u8], value: &[u8]) -> Result<usize> {
     let db = STORE.with(Store::clone);
     let clock = CLOCK.with(Arc::clone);
@@ -169,7 +170,7 @@ async fn sweep(ledgers: Subspace, key: &[u8], value: &[u8]) -> Result<usize> {
     swept
 }
 
-/// Returns a clock that knows a version of an age ago, so that a sweep reads records.
+/// Returns a clock that has observed for longer than its age, so that a sweep reads records.
 fn warm_clock() -> VersionClock {
     const STEPS: u32 = 16;
     let watch = ManualClock::new();
@@ -183,7 +184,7 @@ fn warm_clock() -> VersionClock {
     clock
 }
 
-/// Drives a body with whole inputs, damaged ones, and noise, from a seed.
+/// Drives a body with valid inputs, damaged ones and noise, from a seed.
 ///
 /// # Panics
 /// If there is no input, or if the body panics.

@@ -1,8 +1,8 @@
-//! Random programs, each one from its seed.
+//! Random programs, each from its seed.
 //!
-//! A program has one to five interleaved transactions over a small set of keys that are prefixes
-//! and neighbors of each other. Every program draws the kinds of operations it is made of, so that
-//! some are full of what is rare in others.
+//! A program has one to five interleaved transactions over a small set of keys, which are prefixes and
+//! neighbors of each other. Each program first draws its kinds of operations, so that some programs have
+//! many of an otherwise rare kind.
 
 use bytes::Bytes;
 use keyspace::{
@@ -35,7 +35,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Every kind, with how often it is drawn among those of a program.
+    /// Every kind, with its weight among those of a program.
     const WEIGHTS: [(Self, u32); 15] = [
         (Self::Get, 12),
         (Self::GetKey, 10),
@@ -55,7 +55,7 @@ impl Kind {
     ];
 }
 
-/// Makes the program of a seed.
+/// Returns the program of a seed.
 #[must_use]
 pub fn program(seed: u64) -> Program {
     let mut generator = Generator::new(seed);
@@ -64,7 +64,7 @@ pub fn program(seed: u64) -> Program {
     Program { init, steps }
 }
 
-/// Draws 8 to 30 keys, many of them prefixes of others or the first key after them.
+/// Draws 8 to 30 keys. Many are prefixes of others or the first key after them.
 fn keys(rng: &mut StdRng) -> Vec<Bytes> {
     const LETTERS: &[u8] = b"\x00abc\xff";
     let count = rng.random_range(8..=30);
@@ -89,8 +89,7 @@ fn keys(rng: &mut StdRng) -> Vec<Bytes> {
     keys
 }
 
-/// Draws the kinds of operations of a program: about two thirds of all, each as often as its
-/// weight says.
+/// Draws the kinds of operations of a program: about two thirds of all, each repeated by its weight.
 fn kinds(rng: &mut StdRng) -> Vec<Kind> {
     let mut kinds = Vec::new();
     for (kind, weight) in Kind::WEIGHTS {
@@ -104,7 +103,7 @@ fn kinds(rng: &mut StdRng) -> Vec<Kind> {
     kinds
 }
 
-/// Draws the parts of programs from a seed.
+/// Draws the parts of a program from a seed.
 pub(super) struct Generator {
     pub(super) rng: StdRng,
     keys: Vec<Bytes>,
@@ -127,7 +126,7 @@ impl Generator {
         keys.into_iter().map(|key| (key, self.value())).collect()
     }
 
-    /// Interleaves transactions of a few operations, each of which ends with a commit.
+    /// Interleaves transactions of a few operations. Each one ends with a commit.
     fn steps(&mut self) -> Vec<Step> {
         let mut turns = Vec::new();
         for transaction in 0..self.rng.random_range(1..=5) {
@@ -216,7 +215,7 @@ impl Generator {
         Op::Atomic { op, key, param }
     }
 
-    /// A template for a versionstamp after `prefix`, one in twenty with an offset past its end.
+    /// Draws a template for a versionstamp after `prefix`. One in twenty has an offset past its end.
     fn template(&mut self, prefix: &[u8]) -> Bytes {
         let mut template = prefix.to_vec();
         template.extend_from_slice(&[0xff; 10]);
@@ -250,7 +249,7 @@ impl Generator {
             .clone()
     }
 
-    /// Two bounds, one in ten times in the wrong order.
+    /// Draws two bounds. One pair in ten is in the wrong order.
     pub(super) fn range(&mut self) -> (Bytes, Bytes) {
         let (one, other) = (self.key(), self.bound());
         match self.rng.random_bool(0.9) {

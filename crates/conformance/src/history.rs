@@ -1,30 +1,31 @@
 //! Commit-order replay: a check that concurrent transactions were strictly serializable.
 //!
-//! [`Recorded`] wraps any [`Database`] and keeps of every committed transaction its reads with
-//! their results, its writes in their order, its read version, its versionstamp, and when all of
-//! that was asked for and answered. The versionstamps say in which order the transactions claim to
-//! have run; [`Recorded::check`] runs them again in that order, one after the other, on a plain map:
+//! [`Recorded`] wraps any [`Database`]. For every committed transaction it keeps the reads with their
+//! results, the writes in order, the read version, the versionstamp, and the times of all requests and
+//! answers. The versionstamps define the order in which the transactions claim to have run.
+//! [`Recorded::check`] runs them again in that order, one after the other, on a plain map, and checks that
 //!
-//! - Every read, of a read-only transaction too, gives what the store held at the read version,
-//!   overlaid with what the transaction had written before.
-//! - Every serializable read gives the same just before the transaction's own place in the order.
-//! - A transaction that began after another's commit was acknowledged sees it and comes after it.
-//! - In the end the store holds what the map holds.
+//! - every read, including those of read-only transactions, returned the content of the store at the read
+//!   version, overlaid with the transaction's earlier writes;
+//! - every serializable read returns the same just before the transaction's own place in the order;
+//! - a transaction that began after another one's commit was acknowledged sees that commit and comes after
+//!   it;
+//! - at the end, the store holds the content of the map.
 //!
-//! Nothing is searched for, so that a history of any length takes time in proportion.
+//! There is no search, so the check takes time in proportion to the length of the history.
 //!
-//! Put it directly around the store: a wrapper that reports lost or late commits, such as
-//! [`Chaos`](keyspace::chaos::Chaos), goes around the recorder, which then sees what became of them.
+//! Put the recorder directly around the store. A wrapper that reports lost or late commits, such as
+//! [`Chaos`](keyspace::chaos::Chaos), goes around the recorder, which then sees the real outcomes.
 //!
 //! # What is not checked
 //!
-//! - Transactions that did not commit, and what a transaction reads after it has set
-//!   `SnapshotRywDisable` or `BypassUnreadable`.
-//! - Reads that count keys, by a key selector, after the same transaction has stamped a key or a
-//!   value or used `COMPARE_AND_CLEAR`: whether FoundationDB's client counts the key of such an
-//!   operation depends on what it has read before.
-//! - A transaction that clears a part, and not all, of the range in which a key it has stamped may
-//!   come to lie: which of the two wins depends on where the part begins.
+//! - Transactions that did not commit, and reads of a transaction after it has set `SnapshotRywDisable` or
+//!   `BypassUnreadable`.
+//! - Reads with a key selector that counts keys, after the same transaction has stamped a key or a value or
+//!   used `COMPARE_AND_CLEAR`. Whether FoundationDB's client counts the key of such an operation depends on
+//!   earlier reads.
+//! - A transaction that clears a part of the range in which a key that it has stamped may be. Whether the
+//!   clear or the stamped key wins depends on where that part begins.
 
 mod replay;
 #[cfg(test)]
@@ -73,9 +74,9 @@ pub struct Recorded<D: Database> {
     history: Arc<History>,
 }
 
-/// What has been recorded of a store.
+/// The record of a store.
 struct History {
-    /// What the store held before.
+    /// The content of the store before.
     first: Rows,
     events: AtomicU64,
     transactions: AtomicU64,
@@ -85,9 +86,9 @@ struct History {
 #[derive(Default)]
 struct Log {
     records: Vec<Record>,
-    /// The numbers of the transactions with writes whose commit gave no certain answer.
+    /// The numbers of the transactions with writes whose commit has no certain outcome.
     undecided: Vec<u64>,
-    /// The commits whose futures were dropped. Each of them enters itself into the log.
+    /// The commits whose futures were dropped. Each of them adds itself to the log.
     adrift: Vec<BoxFuture<()>>,
 }
 
@@ -97,24 +98,23 @@ struct Record {
     /// Its number, in the order in which transactions began.
     number: u64,
     steps: Vec<Step>,
-    /// The version it read at, `None` if it read nothing.
+    /// The read version, `None` if the transaction read nothing.
     read_version: Option<i64>,
     /// Its place in the order of commits, `None` if it was read-only.
     versionstamp: Option<Versionstamp>,
-    /// When it asked for its read version, `None` if it was given one.
+    /// When the transaction asked for its read version, `None` if it was set.
     version_asked: Option<Event>,
     commit_asked: Event,
     acknowledged: Event,
 }
 
-/// When something happened. An event with a smaller number was over when one with a larger number
-/// began.
+/// The time of an event. An event with a smaller number had ended when one with a larger number began.
 type Event = u64;
 
-/// What a transaction did.
+/// An operation of a transaction.
 #[derive(Debug)]
 enum Step {
-    /// A read that was never answered.
+    /// A read that never got an answer.
     Unanswered,
     Read(Isolation, Read),
     Write(Write),
@@ -154,36 +154,36 @@ enum Write {
     },
 }
 
-/// What a check has looked at.
+/// The extent of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checked {
     /// Committed transactions with writes.
     pub commits: usize,
     /// Committed transactions without writes.
     pub read_only: usize,
-    /// Reads of either, with an answer.
+    /// Reads with an answer, of both kinds of transactions.
     pub reads: usize,
 }
 
-/// Why a history is not that of a strictly serializable store, or cannot be judged.
+/// The reason why a history is not strictly serializable, or cannot be checked.
 ///
 /// Transactions are named by their numbers, in the order in which they began.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// A transaction read what was not there.
+    /// A transaction read a wrong result.
     #[error("transaction {transaction} read {found}, and {moment} it is {expected}")]
     Read {
         /// The transaction.
         transaction: u64,
-        /// When the read should have given something else.
+        /// The moment at which the read should have returned something else.
         moment: Moment,
-        /// The read, and what it gave.
+        /// The read and its result.
         found: String,
-        /// The read, and what it should have given.
+        /// The read and the right result.
         expected: String,
     },
-    /// A transaction does not come after one that was acknowledged before it began.
+    /// A transaction is ordered before one that was acknowledged before it began.
     #[error(
         "transaction {later} is {moment}, and not after {versionstamp} of transaction {earlier}, which was acknowledged before"
     )]
@@ -192,9 +192,9 @@ pub enum HistoryError {
         earlier: u64,
         /// Its versionstamp.
         versionstamp: Versionstamp,
-        /// The transaction that began then.
+        /// The transaction that began later.
         later: u64,
-        /// The place in the order that it has.
+        /// Its place in the order.
         moment: Moment,
     },
     /// Two transactions have the same versionstamp.
@@ -204,10 +204,10 @@ pub enum HistoryError {
         first: u64,
         /// The other.
         second: u64,
-        /// What they share.
+        /// The versionstamp of both.
         versionstamp: Versionstamp,
     },
-    /// The store does not hold what the transactions wrote.
+    /// The store does not contain what the transactions wrote.
     #[error(
         "{} is {} in the end, expected {}",
         printable(key),
@@ -217,12 +217,12 @@ pub enum HistoryError {
     Row {
         /// The first key that differs.
         key: Bytes,
-        /// What the store holds.
+        /// The value in the store.
         found: Option<Bytes>,
-        /// What the transactions, one after the other, leave there.
+        /// The value that the transactions leave there, one after the other.
         expected: Option<Bytes>,
     },
-    /// Nobody knows whether a transaction has committed.
+    /// It is unknown whether a transaction has committed.
     #[error("transaction {transaction} has no certain outcome")]
     Undecided {
         /// The transaction.
@@ -243,13 +243,10 @@ pub enum Moment {
 }
 
 impl<D: Database> Recorded<D> {
-    /// Wraps a database, which nobody may change but through the wrapper from now on.
+    /// Wraps a database. From this call on, only the wrapper may be used to change it.
     ///
     /// # Errors
-    /// The store's, when what it holds is read.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// The errors of reading the initial content of the store.
     pub async fn new(db: D) -> Result<Self> {
         let history = History {
             first: rows(&db).await?,
@@ -263,14 +260,14 @@ impl<D: Database> Recorded<D> {
         })
     }
 
-    /// Waits for commits whose futures were dropped, then replays everything recorded so far. No
-    /// transaction may be on its way; those of a [`Chaos`](keyspace::chaos::Chaos) are flushed before.
+    /// Waits for commits whose futures were dropped, then replays all recorded transactions. No transaction
+    /// may be under way. Flush a [`Chaos`](keyspace::chaos::Chaos) before.
     ///
     /// # Errors
-    /// [`HistoryError`] with the first thing that is wrong.
+    /// The first [`HistoryError`] found.
     ///
     /// # Cancel safety
-    /// Dropping it loses the commit it waits for.
+    /// Dropping the future loses the commit that it waits for.
     pub async fn check(&self) -> Result<Checked, HistoryError> {
         while let Some(commit) = self.history.next_adrift() {
             commit.await;
@@ -306,7 +303,7 @@ impl History {
 async fn rows(db: &impl Database) -> Result<Rows> {
     let tr = db.begin()?;
     let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE);
-    // The transaction commits nothing: all it reads is of one version anyway.
+    // The transaction commits nothing, and all its reads are at one version.
     let rows = read_all(&tr, all, Isolation::Snapshot).await?;
     Ok(rows
         .into_iter()

@@ -1,31 +1,31 @@
-//! Judges a store that is to answer as FoundationDB does: recorded traces, a reference model, conflict
+//! Tests whether a store behaves as FoundationDB does: recorded traces, a reference model, conflict
 //! oracles, and a replay of concurrent transactions in commit order.
 //!
-//! A store is any [`Database`](keyspace::Database): the embedded one, a cluster, a wrapper around
-//! either, or one that is written elsewhere. It is judged through that contract alone.
+//! A store is any [`Database`](keyspace::Database): the embedded store, a cluster, a wrapper around either,
+//! or another implementation. The tests use nothing but that trait.
 //!
 //! # What it guarantees
 //!
-//! - A [`trace`] is a program of interleaved transactions with the answers that a FoundationDB cluster
-//!   gave. [`replay`] runs it on a store and reports every answer that differs: results, conflicts,
-//!   error codes, and the rows at the end.
-//! - [`compare`] runs [random programs](generate) on a store and on the reference [`model`], or on
-//!   another store, and makes a program on which the two differ as small as it can. A run depends on
-//!   its seed alone.
-//! - [`oracle`] judges the verdict of a commit by reading again: a transaction that was refused read
-//!   something that changed, and one that committed read nothing that did.
-//! - [`history`] records what concurrent transactions read and wrote, and reports a run that was not
-//!   strictly serializable. Its documentation says which reads it cannot check.
-//! - What judges is judged: [`plant`] breaks a promise of a store, and tests prove that the tools above
-//!   report it.
+//! - A [`trace`] is a program of interleaved transactions with the answers of a FoundationDB cluster.
+//!   [`replay`] runs it on a store and reports every answer that differs: results, conflicts, error codes,
+//!   and the rows at the end.
+//! - [`compare`] runs [random programs](generate) on a store and on the reference [`model`] or another
+//!   store. If the two differ on a program, it reduces the program as far as it can. A run depends only on
+//!   its seed.
+//! - [`oracle`] checks whether a commit was decided correctly by repeating its reads: if the transaction
+//!   was refused, a read must have changed, and if it committed, none may have changed.
+//! - [`history`] records the reads and writes of concurrent transactions, and reports a run that was not
+//!   strictly serializable. Its documentation lists the reads that it cannot check.
+//! - These tools are themselves tested: [`plant`] breaks a promise of a store, and tests prove that the
+//!   tools above report it.
 //!
-//! For the tests of what is built on a store, [`stores`] runs one test on every store, and a [`part`]
-//! of a store is a store for one test alone; a [`process`] and a [`server`] are programs and a cluster
-//! that a test may kill; [`fuzz`] holds what must be true of any bytes that are decoded.
+//! Other modules help to test code that is built on a store. [`stores`] runs one test on every store. A
+//! [`part`] of a store acts as a whole store for one test. A [`process`] and a [`server`] are programs and
+//! a cluster that a test can kill. [`fuzz`] checks properties of decoders for any bytes.
 //!
 //! # Example
 //!
-//! A wrapper around a store loses conflicts, and the program that shows it has a few steps:
+//! This wrapper around a store loses conflicts. The program that shows the difference has only a few steps:
 //!
 //! ```
 //! use conformance::compare::{self, Modeled};
@@ -58,28 +58,29 @@
 //!
 //! # What the caller must do
 //!
-//! - Give [`replay`] a store that holds nothing else, or a prefix of its own: it clears the range of
-//!   its programs, and programs read whatever is around it.
-//! - Give [`history`] a store, or a [`part`] of one, that nothing else writes while it records.
+//! - Give [`replay`] an empty store or a prefix of its own. It clears the range of its programs, and
+//!   programs read the keys around that range.
+//! - Give [`history`] a store, or a [`part`] of one, that only the recorded transactions write to.
 //! - Run inside a tokio runtime with time enabled, as for every store. [`fuzz::slot`] is the exception.
 //!
 //! # What it never does
 //!
-//! - It never looks inside a store, and the model shares nothing with one but the contract.
-//! - It never knows of a recipe.
-//! - It is no dependency of a recipe or an application, except of their tests.
+//! - It never looks inside a store, and the model shares only the contract with the stores.
+//! - It knows nothing about recipes.
+//! - Recipes and applications depend on it only in their tests.
 //!
 //! # Limits
 //!
-//! - Programs have one thread: what depends on timing is for [`history`] and for tests that kill
-//!   processes. Neither proves that a store is right; each finds what it happens to meet.
-//! - A program whose answers depend on version numbers has no one answer: [`compare`] skips it.
-//! - The model copies all rows for each version: use it for programs, not for amounts of data.
+//! - Programs run in one thread. Use [`history`], and tests that kill processes, for behavior that depends
+//!   on timing. Neither proves that a store is correct: each finds only the errors that it happens to meet.
+//! - [`compare`] skips programs whose answers depend on version numbers, because these have no single right
+//!   answer.
+//! - The model copies all rows for each version. Use it for programs, not for large amounts of data.
 //!
 //! # Further reading
 //!
-//! The folder `traces` beside the sources holds recorded programs; its README says how they were
-//! chosen. `cargo xtask replay` and `cargo xtask diff` in the repository run these tools from the
+//! The folder `traces` beside the sources holds recorded programs. Its README describes how they were
+//! selected. In the repository, `cargo xtask replay` and `cargo xtask diff` run these tools from the
 //! command line.
 
 pub mod compare;
@@ -104,8 +105,8 @@ use std::time::Duration;
 
 use keyspace::Environment;
 
-/// Chooses how often a repeating test repeats: `long` if the environment variable `TEST_RUN` is
-/// `long`, else `short`.
+/// Chooses how often a test repeats: `long` if the environment variable `TEST_RUN` is `long`, otherwise
+/// `short`.
 #[must_use]
 pub fn scale(short: usize, long: usize) -> usize {
     if std::env::var_os("TEST_RUN").is_some_and(|run| run == "long") {
@@ -115,15 +116,14 @@ pub fn scale(short: usize, long: usize) -> usize {
     }
 }
 
-/// Waits for what a test needs in order to go on, and panics if it takes longer than `limit`: a test that
-/// would hang fails instead. How long it took is no part of the test.
+/// Awaits a future, and panics if it takes longer than `limit`, so that a test fails instead of hanging.
 ///
 /// # Panics
 /// If the future is not ready within `limit`. The message names the place of the call.
 #[track_caller]
 pub fn timeout<F: Future>(limit: Duration, future: F) -> impl Future<Output = F::Output> {
     let caller = Location::caller();
-    // So that the test's own future does not grow by it.
+    // The box keeps the test's own future small.
     let future = Box::pin(future);
     async move {
         let output = Environment::system().timeout(limit, future).await;

@@ -1,14 +1,14 @@
-//! The conflict oracle: whether a transaction commits must follow from whether what it read changed.
+//! The conflict oracle: a transaction must commit exactly if its reads have not changed.
 //!
-//! A transaction reads; another one changes a key and commits; the first one commits. If it is let
-//! through, the same read must give the same answer after the change: else a conflict was missed.
-//! If it is refused, the answer must be another one: else the conflict range was too wide.
+//! A transaction reads. Another one changes a key and commits. Then the first one commits. If it is
+//! accepted, the same read must give the same answer after the change; otherwise the store missed a
+//! conflict. If it is refused, the answer must differ; otherwise the conflict range was too wide.
 //!
 //! # Exceptions
 //!
-//! FoundationDB's conflict ranges are wider than the answer where a selector has an offset: it
-//! conflicts with all keys that it counts, also if only their values change, and up to the end of
-//! the keyspace that it runs off. There a refusal without a change is right.
+//! FoundationDB's conflict ranges are wider than the answer if a selector has an offset. Such a selector
+//! conflicts with all keys that it counts, even if only their values change, and with everything up to the
+//! end of the keyspace if it runs off that end. In these cases a refusal without a change is correct.
 
 use std::fmt;
 
@@ -22,30 +22,30 @@ use super::program::{Answers, END, Op, Outcome, Program, Step, Text};
 use super::replay::Replay;
 use super::trace::Trace;
 
-/// The transaction that reads and is judged.
+/// The transaction that reads and is checked.
 const READER: usize = 0;
 /// The transaction that changes a key.
 const CHANGER: usize = 1;
-/// The transaction that does what the reader did, after the change.
+/// The transaction that repeats the reader's operations after the change.
 const WITNESS: usize = 2;
 
-/// A verdict that does not follow from what was read.
+/// A wrong decision on a commit.
 #[derive(Debug)]
 pub struct Misjudged {
     /// The seed.
     pub seed: u64,
     /// What is wrong.
     pub fault: Fault,
-    /// What was done, and the answers.
+    /// The operations and their answers.
     pub trace: Trace,
 }
 
-/// What is wrong with a verdict.
+/// The error in a decision on a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// What was read has changed, and the reader was let through.
+    /// A read has changed, but the reader was accepted.
     Missed,
-    /// What was read is unchanged, and the reader was refused.
+    /// No read has changed, but the reader was refused.
     TooWide,
 }
 
@@ -64,19 +64,19 @@ impl fmt::Display for Misjudged {
     }
 }
 
-/// What a check has seen, so that a run can tell that it said something.
+/// The numbers of a check, so that a run can make sure that it tested something.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Readers let through.
+    /// Readers that were accepted.
     pub committed: usize,
-    /// Readers refused because what they read had changed.
+    /// Readers that were refused because a read had changed.
     pub refused: usize,
 }
 
-/// Lets a store judge the reader of a seed.
+/// Checks how a store decides on the reader of a seed.
 ///
 /// # Errors
-/// What keeps the store from running programs at all.
+/// Errors that prevent the store from running programs at all.
 pub async fn check<D: Database>(
     store: &Replay<D>,
     seed: u64,
@@ -101,10 +101,10 @@ pub async fn check<D: Database>(
     }))
 }
 
-/// What the three transactions do.
+/// The operations of the three transactions.
 struct Scene {
     init: Vec<(Bytes, Bytes)>,
-    /// What the reader stages before it reads.
+    /// The operations that the reader stages before it reads.
     staged: Vec<Op>,
     read: Op,
     change: Op,
@@ -147,7 +147,7 @@ impl Scene {
         for op in self.staged.iter().chain([&self.read]) {
             run(WITNESS, op);
         }
-        // A conflict range outside makes the reader a writer without any effect on its read.
+        // A conflict range outside makes the reader a writer without affecting its read.
         run(
             READER,
             &Op::AddConflict {
@@ -173,7 +173,7 @@ impl Scene {
         }
     }
 
-    /// Whether the conflict range of the read is no wider than its answer.
+    /// Whether the conflict range of the read is exactly its answer.
     fn is_exact(&self, answer: &Outcome) -> bool {
         match &self.read {
             Op::GetRange { query, .. } => query.begin.offset == 1 && query.end.offset == 1,
@@ -185,7 +185,7 @@ impl Scene {
         }
     }
 
-    /// Whether the change adds or removes a key, and not just a value.
+    /// Whether the change adds or removes a key, and does not just change a value.
     fn changes_keys(&self) -> bool {
         match &self.change {
             Op::Set { key, .. } => self.init.iter().all(|(stored, _)| stored != key),

@@ -1,4 +1,4 @@
-//! A part of a store as a store of its own, so that a test that needs a whole one can share it.
+//! A part of a store that acts as a whole store, so that tests that need a whole store can share one.
 
 use std::future::Future;
 
@@ -8,11 +8,11 @@ use keyspace::{
     OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction,
 };
 
-/// The keys of a store that begin with a prefix, without it.
+/// The keys of a store that begin with a prefix, without that prefix.
 ///
-/// A key selector that leaves the part ends at its edge, as it ends at the edge of a store. The
-/// conflict range of one that does so reaches beyond the part, and the ends of a range read must lie
-/// inside it. Keys and transactions are shorter than those of a whole store by what the prefix takes.
+/// A key selector that leaves the part ends at its edge, as it would end at the edge of a store. Its
+/// conflict range extends beyond the part. The ends of a range read must be inside the part. The limits on
+/// keys and transactions are smaller than those of a whole store by the length of the prefix.
 #[derive(Debug, Clone)]
 pub struct Part<D> {
     db: D,
@@ -20,7 +20,7 @@ pub struct Part<D> {
 }
 
 impl<D: Database> Part<D> {
-    /// Makes a store of the keys of `db` that begin with `prefix`.
+    /// Returns a store of the keys of `db` that begin with `prefix`.
     pub fn new(db: D, prefix: impl Into<Bytes>) -> Self {
         let prefix = prefix.into();
         Self { db, prefix }
@@ -62,7 +62,7 @@ impl<T> PartTransaction<T> {
     }
 }
 
-/// Returns the key that the store names by `key`, at the edge if it lies outside of the part.
+/// Returns the key of the underlying store, or the edge if `key` is outside of the part.
 fn inside(prefix: &Bytes, key: &Bytes) -> Bytes {
     match key.strip_prefix(&prefix[..]) {
         Some(rest) => key.slice_ref(rest),
@@ -129,7 +129,7 @@ impl<T: Transaction> Transaction for PartTransaction<T> {
 
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
         let mut key = self.key(key);
-        // The last four bytes say where the stamp goes.
+        // The last four bytes are the offset of the stamp.
         if op == MutationOp::SetVersionstampedKey
             && let Some(place) = key.last_chunk_mut()
         {

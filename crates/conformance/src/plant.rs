@@ -1,4 +1,4 @@
-//! A store that breaks one of its promises, to prove that a test sees it.
+//! A store that breaks one of its promises, to prove that a test notices it.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -17,45 +17,45 @@ use keyspace::{
 pub enum Plant {
     /// Serializable reads add no conflict range.
     ReadsWithoutConflicts,
-    /// Nothing adds a read conflict range, no read and no call that does nothing else.
+    /// Neither reads nor explicit calls add a read conflict range.
     NoReadConflicts,
-    /// A call that adds a read conflict range adds none. Serializable reads add theirs.
+    /// Explicit calls add no read conflict range. Serializable reads add theirs.
     AddedConflictsWithoutEffect,
     /// Writes add no conflict range.
     WritesWithoutConflicts,
     /// A read that stopped at its limit conflicts with the whole range.
     LimitsWithoutEffect,
-    /// A range read says after its first batch that there is no more.
+    /// A range read reports after its first batch that there are no more rows.
     FirstBatchesOnly,
-    /// `COMPARE_AND_CLEAR` clears whatever there is.
+    /// `COMPARE_AND_CLEAR` clears any value.
     ClearsWithoutComparison,
-    /// `COMPARE_AND_CLEAR` compares with what the transaction itself would read, and not with what it
-    /// is told to.
+    /// `COMPARE_AND_CLEAR` compares with the value that the transaction would read, instead of with its
+    /// param.
     ComparisonsWithReads,
     /// Snapshot reads do not see the transaction's own writes.
     SnapshotsWithoutOwnWrites,
-    /// A transaction commits unchecked if it began four commits ago, as if the store had forgotten
-    /// what has been written since, and how old a transaction may be.
+    /// A transaction that began four or more commits ago commits unchecked, as if the store had forgotten
+    /// the writes since then and the limit on a transaction's age.
     OldTransactionsUnchecked,
-    /// A read version that is set is taken for a new one, however old it is.
+    /// A read version that is set explicitly is treated as a new one, however old it is.
     OldVersionsAsNew,
     /// Transactions read at the version of four commits ago.
     OldVersions,
-    /// Now and then a commit is acknowledged and nothing of it is stored.
+    /// One in 16 commits is acknowledged but not stored.
     LostCommits,
-    /// Now and then a commit is applied twice.
+    /// One in 16 commits is applied twice.
     RepeatedCommits,
     /// Watches never fire.
     DeafWatches,
 }
 
-/// How many commits the broken store looks back.
+/// The number of commits that the broken store looks back.
 const REMEMBERED: usize = 4;
 
-/// How often "now and then" is: at one commit of so many.
+/// Rare faults happen at one commit in this number.
 const RARELY: u64 = 16;
 
-/// A store with a [`Plant`] in front of it. Clones share both.
+/// A store with a [`Plant`]. Clones share both.
 #[derive(Clone)]
 pub struct Planted<D> {
     db: D,
@@ -66,7 +66,7 @@ pub struct Planted<D> {
 #[derive(Default)]
 struct Commits {
     count: u64,
-    /// The versions of the last [`REMEMBERED`] ones.
+    /// The versions of the last [`REMEMBERED`] commits.
     versions: VecDeque<i64>,
 }
 
@@ -103,17 +103,17 @@ impl<D: Database> Database for Planted<D> {
 
 type Write<T> = Box<dyn Fn(&T) + Send>;
 
-/// A key, and what the transaction reads there.
+/// A key, and the value that the transaction reads there.
 type Comparison = (Vec<u8>, BoxFuture<Result<Option<Bytes>>>);
 
 /// A transaction of a [`Planted`] store.
 pub struct PlantedTransaction<D: Database> {
     tr: D::Transaction,
     store: Planted<D>,
-    /// How many commits there were when it began.
+    /// The number of commits when the transaction began.
     began: u64,
     writes: Mutex<Vec<Write<D::Transaction>>>,
-    /// The keys to be compared with what is being read, and cleared then.
+    /// The keys that are cleared after a comparison with a read under way.
     comparisons: Mutex<Vec<Comparison>>,
 }
 
@@ -165,7 +165,7 @@ impl<D: Database> PlantedTransaction<D> {
         self.staged().push(Box::new(stage));
     }
 
-    /// A transaction with the same writes that has read nothing.
+    /// Returns a transaction with the same writes and without any reads.
     fn unchecked(&self) -> Result<D::Transaction> {
         let tr = self.store.db.begin()?;
         self.staged().iter().for_each(|stage| stage(&tr));
@@ -244,7 +244,7 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
     }
 
     fn set_read_version(&self, version: i64) {
-        // With old versions the transaction may have one already.
+        // With old versions, the transaction may already have one.
         if !matches!(
             self.store.plant,
             Plant::OldVersions | Plant::OldVersionsAsNew

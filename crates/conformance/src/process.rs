@@ -1,10 +1,10 @@
-//! Processes of a test's own, to be killed at random: children that run the same test with a role.
+//! Child processes that a test can kill at random: they run the same test in a role.
 //!
-//! The test asks for its [`role`] first. A child has one, works until it is killed, and tells its
-//! parent with [`acknowledge`] what the store has acknowledged. The parent keeps a [`Herd`] of them, and
-//! in the end it compares what was acknowledged with what took effect, with [`misaccounted`].
+//! The test first asks for its [`role`]. A child has a role, works until it is killed, and reports to its
+//! parent with [`acknowledge`] what the store has acknowledged. The parent keeps a [`Herd`] of children. At
+//! the end it compares acknowledgements with effects, with [`misaccounted`].
 //!
-//! A test of a [program], or of an [example], has no children of its own.
+//! Tests of a [program] or of an [example] start that program instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -15,34 +15,34 @@ use std::{env, fmt, io, thread};
 
 use keyspace::store::FDB_API_VERSION;
 
-/// Set for a child.
+/// The environment variable that gives a child its role.
 const ROLE: &str = "TEST_PROCESS_ROLE";
 
-/// What begins a line that tells what was acknowledged.
+/// The prefix of the lines that report acknowledgements.
 const ACKNOWLEDGED: &str = "acknowledged ";
 
-/// Returns what this process is to do, if it is a child.
+/// Returns the role of this process, if it is a child.
 #[must_use]
 pub fn role() -> Option<String> {
     env::var(ROLE).ok()
 }
 
-/// Tells the parent that the store has acknowledged something.
+/// Reports an acknowledgement of the store to the parent.
 pub fn acknowledge(item: &str) {
     println!("{ACKNOWLEDGED}{item}");
 }
 
-/// A child. Dropping it kills it.
+/// A child process. Dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts a child that runs the test of this name, and sends on what it acknowledges.
+    /// Starts a child that runs the test with this name, and forwards its acknowledgements.
     ///
     /// # Panics
-    /// If the machine starts no process.
+    /// If the process cannot be started.
     #[must_use]
     pub fn start(test: &str, role: &str, acknowledged: &Sender<String>) -> Self {
         let program = env::current_exe().expect("a test knows its own program");
@@ -68,7 +68,7 @@ impl Process {
     /// Kills the child.
     ///
     /// # Panics
-    /// If it has ended by itself: children work until they are killed.
+    /// If the child has already ended: children work until they are killed.
     pub fn kill(&mut self) {
         self.child.kill().expect("a child can be killed");
         let status = self.child.wait().expect("a child can be waited for");
@@ -83,7 +83,7 @@ impl Drop for Process {
     }
 }
 
-/// Children at so many places: one that is killed is replaced by another one.
+/// A fixed number of children. A child that is killed is replaced by another one at its place.
 pub struct Herd {
     test: &'static str,
     /// Returns the role of the next child at a place.
@@ -95,10 +95,10 @@ pub struct Herd {
 }
 
 impl Herd {
-    /// Starts children that run the test of this name, one at each place.
+    /// Starts the children, one at each place, which run the test with this name.
     ///
     /// # Panics
-    /// If the machine starts no process.
+    /// If a process cannot be started.
     #[must_use]
     pub fn start(
         test: &'static str,
@@ -122,7 +122,7 @@ impl Herd {
         Process::start(self.test, &(self.role)(place), &self.lines)
     }
 
-    /// Waits until the children have told of so many acknowledgements more.
+    /// Waits until the children have reported `count` more acknowledgements.
     pub fn hear(&mut self, count: usize) {
         let heard = self.acknowledgements.iter().take(count);
         self.acknowledged.extend(heard);
@@ -132,20 +132,20 @@ impl Herd {
     /// Kills the child at a place, and starts another one there.
     ///
     /// # Panics
-    /// If the child has ended by itself.
+    /// If the child has already ended.
     pub fn replace(&mut self, place: usize) {
         self.places[place].kill();
         self.places[place] = self.child(place);
     }
 
-    /// Kills all children, and returns all that was acknowledged.
+    /// Kills all children, and returns everything that was acknowledged.
     ///
     /// # Panics
-    /// If a child has ended by itself.
+    /// If a child has already ended.
     #[must_use]
     pub fn end(mut self) -> BTreeSet<String> {
         self.places.iter_mut().for_each(Process::kill);
-        // Then every sender is gone once the pipes are read to their ends.
+        // After this, all senders are gone once the pipes are read to their ends.
         drop(self.lines);
         self.acknowledged.extend(self.acknowledgements);
         self.acknowledged
@@ -161,8 +161,8 @@ impl fmt::Debug for Herd {
     }
 }
 
-/// The feature that this was built with, if it was built with FoundationDB. Every crate of the
-/// workspace has one of this name.
+/// The FoundationDB feature of this build, if there is one. Every crate of the workspace has a feature of
+/// this name.
 const FDB_FEATURE: Option<&str> = match FDB_API_VERSION {
     Some(710) => Some("fdb-7_1"),
     Some(730) => Some("fdb-7_3"),
@@ -171,7 +171,8 @@ const FDB_FEATURE: Option<&str> = match FDB_API_VERSION {
     None => None,
 };
 
-/// Returns the program of an example, built as the test is, if the test was built without it.
+/// Returns the path of an example, which is built with the same profile as the test if it was not built
+/// yet.
 ///
 /// # Panics
 /// If the example does not build.
@@ -183,8 +184,8 @@ pub fn example(package: &str, name: &str) -> PathBuf {
         .join(file)
 }
 
-/// Returns the program of the package that has its name, built as the test is. The tests of the package
-/// itself find it in `CARGO_BIN_EXE_<name>`.
+/// Returns the path of the program with the name of its package, built with the same profile as the test.
+/// Tests of the package itself find it in `CARGO_BIN_EXE_<name>`.
 ///
 /// # Panics
 /// If the program does not build.
@@ -194,7 +195,7 @@ pub fn program(package: &str) -> PathBuf {
     build(package, "--bin", package).join(file)
 }
 
-/// Builds a target of a package, and returns the folder of what was built.
+/// Builds a target of a package, and returns the folder of the result.
 fn build(package: &str, kind: &str, name: &str) -> PathBuf {
     let cargo = env::var_os("CARGO").expect("cargo runs the tests");
     let mut build = Command::new(cargo);
@@ -213,7 +214,7 @@ fn build(package: &str, kind: &str, name: &str) -> PathBuf {
     profile.to_owned()
 }
 
-/// Finds what is wrong with how often items took effect, given those that were acknowledged.
+/// Compares how often items took effect with the items that were acknowledged, and returns all errors.
 #[must_use]
 pub fn misaccounted(
     acknowledged: &BTreeSet<String>,
@@ -241,7 +242,7 @@ mod tests {
                 .map(|(item, count)| ((*item).to_owned(), *count))
                 .collect()
         };
-        // The news of an acknowledgement may be lost with its process.
+        // An acknowledgement may be lost together with its process.
         let right = effects(&[("a", 1), ("b", 1), ("c", 1)]);
         assert_eq!(misaccounted(&acknowledged, &right), [""; 0]);
         let wrong = effects(&[("a", 2), ("c", 3)]);

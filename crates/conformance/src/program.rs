@@ -1,8 +1,8 @@
-//! Programs: what a test does to a store, as data.
+//! Programs: the operations of a test, as data.
 //!
-//! A [`Program`] is a few rows to begin with and a list of [`Step`]s, each one operation of one of
-//! several interleaved transactions. Steps run strictly one after another, each awaited, so that a
-//! program has one answer on every store: a list of [`Outcome`]s and the rows at its end.
+//! A [`Program`] is a few initial rows and a list of [`Step`]s. Each step is one operation of one of
+//! several interleaved transactions. Steps run strictly one after another, and each is awaited. A program
+//! therefore has one answer on every store: a list of [`Outcome`]s and the rows at the end.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub const BEGIN: &[u8] = b"t/";
 /// The end of the range in which programs keep their rows, exclusive.
 pub const END: &[u8] = b"t0";
 
-/// What a test does to a store.
+/// The rows and operations of a test.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     /// The rows the store holds when the first step runs.
@@ -63,9 +63,9 @@ pub enum Op {
     },
     /// Obtains the read version.
     ReadVersion,
-    /// Asks for the size of what is staged.
+    /// Asks for the size of the transaction.
     ApproximateSize,
-    /// Reads at a given version.
+    /// Sets the read version.
     SetReadVersion(i64),
     /// Sets a key.
     Set {
@@ -97,7 +97,7 @@ pub enum Op {
     },
     /// Adds a conflict range.
     AddConflict {
-        /// As if read or as if written.
+        /// Whether the range counts as read or as written.
         kind: ConflictKind,
         /// The first key.
         begin: Bytes,
@@ -120,17 +120,17 @@ pub enum Op {
         /// How long to wait for it.
         wait: Duration,
     },
-    /// Asks for the versionstamp of the commit to come.
+    /// Asks for the versionstamp of the coming commit.
     Versionstamp,
-    /// Awaits the versionstamp asked for.
+    /// Awaits the versionstamp that was asked for.
     AwaitVersionstamp,
     /// Commits.
     Commit,
     /// Returns the version of the last commit.
     CommittedVersion,
-    /// Gives the transaction an error to recover from.
+    /// Calls `on_error` with an error of this code.
     OnError(Code),
-    /// Makes the transaction new.
+    /// Resets the transaction.
     Reset,
     /// Cancels the transaction.
     Cancel,
@@ -203,7 +203,7 @@ pub(super) fn prefixed(prefix: &[u8], key: &[u8]) -> Bytes {
     [prefix, key].concat().into()
 }
 
-/// Moves the place of the versionstamp in a template, which its last four bytes tell.
+/// Shifts the offset of the versionstamp in a template, which is in its last four bytes.
 fn shifted(template: &[u8], by: usize) -> Bytes {
     let Some((key, offset)) = template.split_last_chunk::<4>() else {
         return Bytes::copy_from_slice(template);
@@ -213,19 +213,19 @@ fn shifted(template: &[u8], by: usize) -> Bytes {
     prefixed(key, &offset.to_le_bytes())
 }
 
-/// What a program answered.
+/// The answers of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answers {
-    /// What each step answered.
+    /// The answer of each step.
     pub outcomes: Vec<Outcome>,
     /// The rows at the end.
     pub last: Vec<(Text, Text)>,
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done and says nothing else.
+    /// The operation succeeded and returns nothing.
     Done,
     /// The value of a key, or none.
     Value(Option<Text>),
@@ -247,18 +247,18 @@ pub enum Outcome {
     Failed(Code),
 }
 
-/// Bytes as an outcome states them, equal whatever versions a store gave.
+/// Bytes in an outcome, stated so that they are equal whichever versions a store assigned.
 ///
-/// The versionstamps of a program's own commits are named by the transaction that got them.
+/// A versionstamp of one of the program's commits is replaced by the number of its transaction.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Text {
     /// All of the bytes.
     Whole(Vec<Part>),
-    /// More than [`Text::WHOLE_BYTES`] bytes, by their number and the last four of them.
+    /// More than [`Text::WHOLE_BYTES`] bytes, stated by their number and the last four of them.
     Long {
-        /// How many bytes there are.
+        /// The number of bytes.
         len: usize,
-        /// The last four of them.
+        /// The last four bytes.
         tail: [u8; 4],
     },
 }
@@ -273,10 +273,10 @@ pub enum Part {
 }
 
 impl Text {
-    /// The longest text that is stated as a whole.
+    /// The length of the longest text that is stated as a whole.
     pub const WHOLE_BYTES: usize = 64;
 
-    /// States `bytes`, given the versionstamps that the program's transactions have got.
+    /// States `bytes`, given the versionstamps of the program's transactions.
     #[must_use]
     pub fn new(bytes: &[u8], stamps: &[(Versionstamp, usize)]) -> Self {
         if bytes.len() > Self::WHOLE_BYTES {

@@ -1,4 +1,4 @@
-//! Running programs on a store and comparing its answers.
+//! Runs programs on a store and compares its answers.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,9 +18,9 @@ use super::trace::{self, Trace};
 
 /// Runs programs on a store, one after another.
 ///
-/// A program owns the store while it runs: the range `t/`..`t0` is cleared before it, and selectors
-/// may run off its rows and find whatever else the store holds. Give it a store of its own, or a
-/// place of its own [under a prefix](Self::under).
+/// A program owns the store while it runs. The range `t/`..`t0` is cleared before it, and selectors may run
+/// off its rows and find any other keys of the store. Give it a store of its own, or a place of its own
+/// [under a prefix](Self::under).
 #[derive(Debug, Clone)]
 pub struct Replay<D> {
     db: D,
@@ -29,17 +29,16 @@ pub struct Replay<D> {
     watch_limit: Duration,
 }
 
-/// An answer that is not the expected one.
+/// An answer that differs from the expected one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The program's name.
     pub program: String,
-    /// The number of the step, from 0, and the step as traces write it; `None` for the rows at the
-    /// end.
+    /// The number of the step, from 0, and the step as traces write it. `None` for the rows at the end.
     pub step: Option<(usize, String)>,
-    /// What the trace says.
+    /// The answer in the trace.
     pub expected: String,
-    /// What the store answered.
+    /// The answer of the store.
     pub got: String,
 }
 
@@ -54,7 +53,7 @@ impl fmt::Display for Difference {
 }
 
 impl<D: Database> Replay<D> {
-    /// Runs programs on `db`, waiting by the clock of `env`.
+    /// Returns a replay that runs programs on `db` and waits by the clock of `env`.
     pub fn new(db: D, env: Environment) -> Self {
         Self {
             db,
@@ -64,21 +63,21 @@ impl<D: Database> Replay<D> {
         }
     }
 
-    /// Waits for a watch no longer than `watch_limit`, whatever the program says.
+    /// Limits the wait for a watch, whatever the program says.
     ///
-    /// A store in this process fires its watches before it acknowledges the commit that does it:
-    /// a few milliseconds tell as much as the seconds that a cluster needs.
+    /// A store in this process fires its watches before it acknowledges the commit that changes the key. A
+    /// wait of a few milliseconds is therefore enough, while a cluster needs seconds.
     #[must_use]
     pub fn watch_limit(mut self, watch_limit: Duration) -> Self {
         self.watch_limit = watch_limit;
         self
     }
 
-    /// Runs programs with a prefix before their keys, so that many run at once on one store.
+    /// Runs programs with a prefix before their keys, so that many can run on one store at the same time.
     ///
-    /// Eight rows before and after a program's own, also under the prefix, keep its selectors from
-    /// what others do. A program that runs further off its rows has no answer of its own here. Keys
-    /// in answers are without the prefix.
+    /// Eight rows before and after a program's own rows, also under the prefix, keep its selectors away
+    /// from the rows of others. A program that runs further off its rows has no reliable answer here. Keys
+    /// in answers do not include the prefix.
     #[must_use]
     pub fn under(mut self, prefix: impl Into<Bytes>) -> Self {
         self.prefix = prefix.into();
@@ -89,10 +88,10 @@ impl<D: Database> Replay<D> {
         &self.prefix
     }
 
-    /// Runs a trace's program and returns where the answers differ.
+    /// Runs a trace's program and returns the answers that differ.
     ///
     /// # Errors
-    /// What keeps the store from running programs at all.
+    /// Errors that prevent the store from running programs at all.
     pub async fn check(&self, trace: &Trace) -> Result<Vec<Difference>> {
         let got = self.run(&trace.program).await?;
         Ok(differences(trace, &got))
@@ -101,8 +100,8 @@ impl<D: Database> Replay<D> {
     /// Runs a program.
     ///
     /// # Errors
-    /// What keeps the store from running programs at all: an error without a FoundationDB code,
-    /// or a failure before the first step or after the last one.
+    /// Errors that prevent the store from running programs at all: an error without a FoundationDB code, or
+    /// a failure before the first step or after the last one.
     pub async fn run(&self, program: &Program) -> Result<Answers> {
         let program = &program.under(&self.prefix);
         self.load(&program.init, &self.guards()).await?;
@@ -126,10 +125,10 @@ impl<D: Database> Replay<D> {
         Ok(Answers { outcomes, last })
     }
 
-    /// Clears what programs and their prefix have left.
+    /// Clears the rows of programs, under the prefix if there is one.
     ///
     /// # Errors
-    /// What keeps the store from committing.
+    /// The errors of a commit.
     pub async fn clear(&self) -> Result<()> {
         self.load(&[], &[]).await
     }
@@ -160,7 +159,7 @@ impl<D: Database> Replay<D> {
         [BEGIN, END].map(|bound| prefixed(&self.prefix, bound))
     }
 
-    /// The rows around a program's own. A program without a prefix has the whole store.
+    /// The rows around a program's own. A program without a prefix has the whole store and needs none.
     fn guards(&self) -> Vec<Bytes> {
         if self.prefix.is_empty() {
             return Vec::new();
@@ -173,7 +172,7 @@ impl<D: Database> Replay<D> {
     }
 }
 
-/// Compares a store's answers with a trace's.
+/// Compares a store's answers with those of a trace.
 #[must_use]
 pub fn differences(trace: &Trace, got: &Answers) -> Vec<Difference> {
     let expected = &trace.answers;
@@ -200,7 +199,7 @@ pub fn differences(trace: &Trace, got: &Answers) -> Vec<Difference> {
     differences
 }
 
-/// A program in the middle of its run.
+/// A program during its run.
 struct Run<'a, D: Database> {
     replay: &'a Replay<D>,
     sessions: BTreeMap<usize, Session<D::Transaction>>,

@@ -1,4 +1,4 @@
-//! A cluster of a test's own, to be stopped, killed and locked.
+//! A cluster for a single test, which can be paused, killed and locked.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::{env, fs, io};
 use keyspace::store::FDB_API_VERSION;
 use tempfile::TempDir;
 
-/// A cluster of one process, which ends with the value.
+/// A cluster of one process, which ends when the value is dropped.
 #[derive(Debug)]
 pub struct Server {
     folder: TempDir,
@@ -17,10 +17,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with a new database, or tells why there is none.
+    /// Starts a server with a new database, or returns the reason why there is none.
     ///
     /// # Panics
-    /// If a server that is installed does not start.
+    /// If the server is installed but does not start.
     pub fn start() -> Result<Self, &'static str> {
         if FDB_API_VERSION.is_none() {
             return Err("built without FoundationDB: see `cargo xtask test`");
@@ -74,12 +74,12 @@ impl Server {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Stops the process where it is: it answers nobody, and loses nothing.
+    /// Pauses the process: it answers no requests and loses no data.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets a paused process go on.
+    /// Resumes a paused process.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
@@ -91,17 +91,17 @@ impl Server {
         assert!(sent.is_ok_and(|status| status.success()), "kill {signal}");
     }
 
-    /// Kills the process and starts another one on what it has written.
+    /// Kills the process and starts another one on its files.
     ///
     /// # Panics
-    /// If no other process can be started.
+    /// If the new process cannot be started.
     pub fn restart(&mut self) {
         self.end();
         self.process = spawn(self.folder.path(), self.port).expect("it could be started before");
     }
 
     fn end(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -127,7 +127,7 @@ fn spawn(folder: &Path, port: u16) -> io::Result<Child> {
         .spawn()
 }
 
-/// Prepares a call of a program of FoundationDB's, from the path or where packages put it.
+/// Returns a command for a program of FoundationDB, found in the path or where packages install it.
 fn installed(program: &str) -> Option<Command> {
     let path = env::var_os("PATH").unwrap_or_default();
     let packages = [PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")];

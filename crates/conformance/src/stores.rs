@@ -1,7 +1,7 @@
-//! One test on every store: in memory, in a file, on a FoundationDB cluster.
+//! Runs one test on every store: in memory, in a file, on a FoundationDB cluster.
 //!
-//! A test is a function that takes a [`TestStore`], and [`on_every_store!`](crate::on_every_store)
-//! makes a test for each store of it:
+//! A test is a function that takes a [`TestStore`]. [`on_every_store!`](crate::on_every_store) makes a test
+//! of it for each store:
 //!
 //! ```
 //! use conformance::stores::TestStore;
@@ -19,8 +19,9 @@
 //! }
 //! ```
 //!
-//! Their names are `on_memory::a_key_that_was_set_is_there` and so on. A build without FoundationDB,
-//! or an environment that names no cluster, skips those `on_fdb` and says so on the standard error.
+//! The tests are named `on_memory::a_key_that_was_set_is_there` and so on. The tests `on_fdb` are skipped
+//! in a build without FoundationDB, or if the environment names no cluster. Each skipped test is reported
+//! on standard error.
 
 use std::env;
 use std::future::Future;
@@ -40,7 +41,7 @@ use tempfile::TempDir;
 
 use super::part::Part;
 
-/// Which store a test runs on.
+/// The kind of store that a test runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `memory:`
@@ -54,18 +55,18 @@ pub enum Kind {
 /// A store for one test. Clones share it.
 #[derive(Debug, Clone)]
 pub struct TestStore {
-    /// Which store it is.
+    /// The kind of store.
     pub kind: Kind,
     /// The store. Several tests may share it.
     pub db: Store,
-    /// The test's own part of it, empty at first and cleared when the test ends.
+    /// The test's own part of the store, empty at first and cleared when the test ends.
     pub root: Subspace,
     places: Arc<AtomicU64>,
     _folder: Option<Arc<TempDir>>,
 }
 
 impl TestStore {
-    /// Opens a store in memory, for what need not be tested on every store.
+    /// Opens a store in memory, for tests that need not run on every store.
     ///
     /// # Panics
     /// If a store in memory cannot be opened.
@@ -74,10 +75,10 @@ impl TestStore {
         Self::open(Kind::Memory).expect("every build has a store in memory")
     }
 
-    /// Opens a store, or tells why there is none.
+    /// Opens a store, or returns the reason why there is none.
     ///
     /// # Panics
-    /// If a store cannot be opened that should be there.
+    /// If a store that should exist cannot be opened.
     fn open(kind: Kind) -> Result<Self, &'static str> {
         let mut folder = None;
         let db = match kind {
@@ -112,7 +113,7 @@ impl TestStore {
         })
     }
 
-    /// Returns the store with an empty root below this one, another one each time.
+    /// Returns the store with a new, empty root below this one.
     #[must_use]
     pub fn fresh(&self) -> Self {
         let number = self.places.fetch_add(1, Ordering::Relaxed);
@@ -143,10 +144,10 @@ impl TestStore {
         RangeQuery::keys(begin, end)
     }
 
-    /// Returns whether the store holds no key at all, for tests that need all of it.
+    /// Returns whether the store holds no keys at all, for tests that need the whole store.
     ///
     /// # Errors
-    /// What keeps the store from reading.
+    /// The errors of a read.
     pub async fn is_empty(&self) -> Result<bool> {
         let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE).limit(1);
         let tr = self.db.begin()?;
@@ -154,10 +155,10 @@ impl TestStore {
         Ok(first.rows.is_empty())
     }
 
-    /// Clears everything, for tests that had [all of the store](Self::is_empty).
+    /// Clears the whole store, for tests that found it [empty](Self::is_empty) at their start.
     ///
     /// # Errors
-    /// What keeps the store from committing.
+    /// The errors of a commit.
     pub async fn clear_all(&self) -> Result<()> {
         self.clear(b"", END_OF_KEYSPACE).await
     }
@@ -166,7 +167,7 @@ impl TestStore {
         let mut tr = self.db.begin()?;
         loop {
             tr.clear_range(begin, end);
-            // Recipes that a test has opened are registered outside of its part of the store.
+            // Recipes that the test opened are registered outside of its part of the store.
             Ids::default().unregister(&tr, &self.root);
             match tr.commit().await {
                 Ok(_) => return Ok(()),
@@ -176,10 +177,10 @@ impl TestStore {
     }
 }
 
-/// Runs a test on a store of a kind, and clears what it left, also if it panics.
+/// Runs a test on a store of a kind, and clears its data at the end, even if the test panics.
 ///
 /// # Panics
-/// If the test does, or if the store cannot be opened or cleared.
+/// If the test panics, or if the store cannot be opened or cleared.
 pub async fn run<F: Future<Output = ()>>(
     kind: Kind,
     name: &str,
@@ -198,16 +199,18 @@ pub async fn run<F: Future<Output = ()>>(
     cleared.expect("a test's part of a store can be cleared");
 }
 
-/// Says that a test did not run, and why. `cargo xtask test` counts it as skipped.
+/// Reports that a test did not run, and why. `cargo xtask test` counts it as skipped.
 pub fn skip(name: &str, reason: &str) {
     let line = format!("skipped: {name}: {reason}\n");
-    // Not with a macro, whose output the test harness keeps to itself.
+    // The test harness would capture the output of a macro.
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Makes a test for each kind of store of functions that take a
-/// [`TestStore`](crate::stores::TestStore), which run in a task of one thread, or, after
-/// `threads:`, of several. Needs tokio's test macro.
+/// Makes tests, one for each kind of store, of functions that take a
+/// [`TestStore`](crate::stores::TestStore).
+///
+/// Each test runs in a single-threaded runtime, or in a multi-threaded one if the list begins with
+/// `threads:`. The caller needs tokio's test macro.
 #[macro_export]
 macro_rules! on_every_store {
     (threads: $($test:ident),+ $(,)?) => {
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_test_left_is_cleared_also_if_it_panics() {
+    async fn data_of_a_test_is_cleared_even_if_the_test_panics() {
         let kept = Mutex::new(None);
         let outcome = AssertUnwindSafe(run(Kind::Memory, "test", |store| {
             let kept = &kept;

@@ -1,18 +1,18 @@
-//! Traces: programs with the answers FoundationDB gave, one JSON object a line.
+//! Traces: programs with FoundationDB's answers, one JSON object per line.
 //!
 //! ```text
 //! {"id": "..", "init": [[key, value]..], "ops": [[transaction, name, {arguments}, result]..],
 //!  "final": [[key, value]..]}
 //! ```
 //!
-//! - Keys, values and params are lower-case hex, or `{"fill": [prefix, byte, count]}`: a prefix
-//!   followed by a byte, so many times.
-//! - In results, `<Sn>` inside the hex is the versionstamp of transaction n's commit, and
-//!   `{"len", "tail"}` states a long string by its length and its last four bytes.
-//! - A result is `null`, hex, rows, `"ok"`, a number or `{"err": code}`, as the operation has it.
+//! - Keys, values and params are lower-case hex, or `{"fill": [prefix, byte, count]}`: a prefix followed by
+//!   `count` copies of a byte.
+//! - In results, `<Sn>` inside the hex is the versionstamp of transaction n's commit. `{"len", "tail"}`
+//!   states a long string by its length and its last four bytes.
+//! - A result is `null`, hex, rows, `"ok"`, a number or `{"err": code}`, depending on the operation.
 //!
-//! Reading is strict: what the format does not name is an error that says where and what was
-//! expected. Writing a trace and reading it gives the trace back.
+//! Parsing is strict: any content that the format does not define is an error, which states the place and
+//! the expected content. Writing a trace and reading it again gives the same trace.
 
 use std::fs;
 use std::io::{self, Read};
@@ -55,7 +55,7 @@ const PLAIN_OPTIONS: [(&str, TransactionOption); 5] = [
     ("causal_write_risky", TransactionOption::CausalWriteRisky),
 ];
 
-/// A program and the answers it must get.
+/// A program and its expected answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     /// The program's name.
@@ -66,7 +66,7 @@ pub struct Trace {
     pub answers: Answers,
 }
 
-/// Why a trace cannot be read.
+/// The reason why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -75,7 +75,7 @@ pub enum TraceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system reported.
+        /// The error of the operating system.
         #[source]
         cause: io::Error,
     },
@@ -84,7 +84,7 @@ pub enum TraceError {
     Json {
         /// The number of the line, from 1.
         line: usize,
-        /// What the parser reported.
+        /// The error of the parser.
         #[source]
         cause: serde_json::Error,
     },
@@ -93,11 +93,11 @@ pub enum TraceError {
     Unexpected {
         /// The number of the line, from 1.
         line: usize,
-        /// Where in the line: a field, or the number of a step.
+        /// The place in the line: a field, or the number of a step.
         place: String,
-        /// What the format has there.
+        /// The expected content.
         expected: &'static str,
-        /// What stands there.
+        /// The content found.
         found: String,
     },
 }
@@ -111,10 +111,10 @@ impl Trace {
         read::trace(text, line)
     }
 
-    /// Writes the trace as one line, without its line break.
+    /// Writes the trace as one line, without a line break.
     ///
-    /// Of several ways to write the same thing it takes the shortest, so that the line may differ
-    /// from the one that was read.
+    /// If there are several ways to write the same content, it chooses the shortest. The line may therefore
+    /// differ from the one that was read.
     #[must_use]
     pub fn to_line(&self) -> String {
         write::trace(self).to_string()
@@ -123,7 +123,7 @@ impl Trace {
     /// Reads all traces of a file, gzipped if its name ends in `.gz`. Empty lines are skipped.
     ///
     /// # Errors
-    /// [`TraceError`], of the first line that is no trace.
+    /// [`TraceError`] for the first line that is not a trace.
     pub fn read_file(path: &Path) -> Result<Vec<Self>, TraceError> {
         let text = read_text(path).map_err(|cause| TraceError::Read {
             path: path.to_owned(),
@@ -137,7 +137,7 @@ impl Trace {
     }
 }
 
-/// Writes a step as a trace does, without its result.
+/// Writes a step as a trace does, but without its result.
 pub(super) fn step_text(step: &Step) -> String {
     write::step_text(step)
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_format_does_not_name_is_an_error_that_says_where() {
+    fn content_outside_the_format_is_an_error_that_says_where() {
         let cases = [
             ("{}", "id is missing, expected a value"),
             (

@@ -1,16 +1,16 @@
 //! The two transactions of a batch: one before the exporter is called, and one afterwards.
 //!
-//! 1. [`claim_batch`](Subscription::claim_batch) claims the bucket for a session that lives, and reads
+//! 1. [`claim_batch`](Subscription::claim_batch) claims the bucket for a session that is alive, and reads
 //!    the entries after the position.
 //! 2. The exporter is called, outside of any transaction.
-//! 3. [`advance`](Subscription::advance) sets the position, if the claim still holds and the session
-//!    still lives, and clears what all subscriptions have passed.
+//! 3. [`advance`](Subscription::advance) sets the position if the session still holds the claim and is
+//!    still alive, and clears the entries that all subscriptions have passed.
 //!
-//! A worker that dies between 2 and 3 leaves a batch that is exported again. One that hangs there until
-//! another one has the claim cannot set the position any more.
+//! If a worker dies between steps 2 and 3, its batch is exported again. If it hangs there until another
+//! worker has the claim, it can no longer set the position.
 //!
-//! A batch may begin and end inside of a block. The position is then the last entry exported, and the
-//! block stays until every subscription has exported the whole of it.
+//! A batch may start and end inside a block. The position is then the last entry exported, and the block
+//! stays until every subscription has exported all of it.
 
 use std::ops::ControlFlow;
 
@@ -27,23 +27,23 @@ use crate::record::{Letter, decode_claim, decode_position, encode_claim, encode_
 use crate::sequence::{SEQUENCE_BYTES, Sequence};
 use crate::subscription::Subscription;
 
-/// How much to read.
+/// The limits of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Portion {
-    /// A broken block counts as one.
+    /// The most entries. A broken block counts as one.
     pub(crate) entries: usize,
-    /// Of keys, values and sequences. At least one entry is read.
+    /// The most bytes of keys, values and sequences. At least one entry is read.
     pub(crate) bytes: usize,
 }
 
-/// What stands after the position of a bucket.
+/// The entries after the position of a bucket.
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// In commit order.
     pub(crate) entries: Vec<(Sequence, Entry)>,
     /// Blocks that do not decode.
     pub(crate) broken: Vec<BrokenBlock>,
-    /// The position once all of that is exported or given up.
+    /// The position after all of them are exported or given up.
     pub(crate) end: Sequence,
     pub(crate) bytes: usize,
     pub(crate) has_more: bool,
@@ -68,13 +68,13 @@ impl Batch {
         }
     }
 
-    /// Returns how many entries and broken blocks there are. None: a position says that more of a block is
-    /// exported than there is, and only moves.
+    /// Returns the number of entries and broken blocks. It is 0 if the position is past the last entry of
+    /// its block: then only the position moves.
     pub(crate) fn count(&self) -> usize {
         self.entries.len() + self.broken.len()
     }
 
-    /// Takes what is not exported of a block, the first `exported` entries of which are.
+    /// Takes the entries of a block that are not exported yet, skipping the first `exported` ones.
     fn take(&mut self, block: &StoredBlock, exported: usize, portion: Portion) -> ControlFlow<()> {
         let entries = match block.entries() {
             Ok(entries) => entries,
@@ -105,7 +105,7 @@ impl Batch {
         ControlFlow::Continue(())
     }
 
-    /// Counts bytes that are to be added. Breaks if the batch has no room for them.
+    /// Reserves bytes for an entry. Breaks if the batch has no room for them.
     fn make_room(&mut self, bytes: usize, portion: Portion) -> ControlFlow<()> {
         let bytes = self.bytes + bytes;
         let is_full = self.count() >= portion.entries || bytes > portion.bytes;
@@ -118,25 +118,25 @@ impl Batch {
     }
 }
 
-/// Returns how many bytes of a batch an entry takes.
+/// Returns the number of bytes that an entry takes in a batch.
 fn entry_bytes(entry: &Entry) -> usize {
     entry.key.len() + entry.value.len() + SEQUENCE_BYTES
 }
 
-/// Which session has a bucket, and how far the bucket is exported.
+/// The session that has claimed a bucket, and the position of the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     by: SessionId,
     position: Option<Sequence>,
 }
 
-/// What claiming a batch came to.
+/// The result of claiming a batch.
 #[derive(Debug)]
 pub(crate) enum ClaimOutcome {
     Batch(Batch),
-    /// There is nothing to export, or nothing is exported for now, or ever: the subscription is removed.
+    /// There is nothing to export, the subscription is paused, or it has been removed.
     Nothing,
-    /// Another session, which lives, has the claim.
+    /// Another session, which is alive, has the claim.
     Claimed(Claim),
     /// The session is dead.
     SessionLost,
@@ -146,12 +146,12 @@ impl<K, V, C> Subscription<K, V, C>
 where
     C: Codec<K> + Codec<V>,
 {
-    /// Claims a bucket and reads entries after its position. A session that lives loses its claim only
-    /// if that is `stalled`: it has not moved since.
+    /// Claims a bucket and reads entries after its position. A session that is alive loses its claim only
+    /// if the claim is `stalled`, so that it has not changed since.
     ///
     /// # Conflicts
-    /// Reads the claim, the position, the settings, and the states of the own session and of the one
-    /// that has the claim. Writes the claim, unless it is the session's already.
+    /// Reads the claim, the position, the settings, and the states of this session and of the one that
+    /// has the claim. Writes the claim, unless this session already has it.
     pub(crate) async fn claim_batch(
         &self,
         tr: &impl Transaction,
@@ -196,10 +196,10 @@ where
         Ok(ClaimOutcome::Batch(batch))
     }
 
-    /// Reads entries after a position. `None`: there is no block.
+    /// Reads entries after a position. Returns `None` if there is no block.
     ///
-    /// By snapshot: nothing is added before what is there, since a later commit has a larger stamp, and
-    /// only what every subscription has passed is cleared.
+    /// Reads by snapshot. No entry can land before the existing ones, since a later commit has a larger
+    /// versionstamp, and only entries that every subscription has passed are cleared.
     async fn read(
         &self,
         tr: &impl Transaction,
@@ -219,13 +219,14 @@ where
         Ok(batch)
     }
 
-    /// Sets the position to the last entry that was exported, keeps those that were not as dead
-    /// letters, gives up the claim if that is asked for, and clears what all subscriptions have passed. False: another
-    /// session has the claim, or the session is dead.
+    /// Sets the position to the last entry exported, stores the entries that were given up as dead
+    /// letters, releases the claim if `advance` requests it, and clears the entries that all
+    /// subscriptions have passed. Returns false if another session has the claim or this session is dead.
     ///
     /// # Conflicts
-    /// Reads the claim, the state of the own session, and the settings, so that no subscription is made
-    /// meanwhile that needs what is cleared. The positions of others by snapshot: they only grow.
+    /// Reads the claim, the state of this session, and the settings, so that no subscription that needs
+    /// the cleared entries can be created at the same time. Reads the positions of other subscriptions by
+    /// snapshot, since they only grow.
     pub(crate) async fn advance(
         &self,
         tr: &impl Transaction,
@@ -261,16 +262,18 @@ where
             let key = keys.position(name, bucket);
             async move {
                 let position = tr.get(&key, Isolation::Snapshot).await?;
-                // One that does not decode holds the log back, and not the other subscriptions.
+                // A position that does not decode keeps entries from being removed, but does not stop the
+                // other subscriptions.
                 let position = decode_position(&key, position.as_deref()).unwrap_or_default();
                 Ok::<_, Error>(position)
             }
         });
         let others = try_join_all(others).await?;
-        // One that has exported nothing yet has passed nothing.
+        // A subscription that has exported nothing yet has passed nothing.
         let passed = (others.into_iter()).fold(Some(advance.position), Option::min);
         if let Some(passed) = passed {
-            // Up to the block that the slowest one is inside of, or past it if that one has all of it.
+            // Up to the block that contains the slowest position, or including it if that subscription
+            // has exported all of it.
             let (begin, _) = keys.logs.after(bucket.0, None);
             let (end, _) = keys.logs.after(bucket.0, Some(passed.id()));
             tr.clear_range(&begin, &end);
@@ -278,7 +281,7 @@ where
         Ok(true)
     }
 
-    /// Reads up to where a bucket is exported.
+    /// Reads the position of a bucket.
     pub(crate) async fn position(
         &self,
         tr: &impl Transaction,
@@ -291,13 +294,13 @@ where
     }
 }
 
-/// How far a batch moves the position, and what else becomes of it.
+/// The changes that a finished batch makes.
 #[derive(Debug)]
 pub(crate) struct Advance {
-    /// The last entry of it, or the end of its block.
+    /// The last entry of the batch, or the end of its block.
     pub(crate) position: Sequence,
-    /// Which of its entries and blocks were not exported, and are not tried again.
+    /// The entries and blocks that were not exported and are not retried.
     pub(crate) dead: Vec<(Sequence, Letter)>,
-    /// Whether another session may have the bucket.
+    /// Whether the claim is released, so that another session may claim the bucket.
     pub(crate) gives_up: bool,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with an export queue.
+//! The errors of export queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::record::SettingsRecord;
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of an operation.
+/// An error of an export queue.
 ///
-/// The store's own failures, a damaged record and a value that has no encoding are
-/// [`keyspace::Error`]s, kept as the source, so that retry loops recognize them.
+/// A failure of the store, a damaged record and a value that cannot be encoded are [`keyspace::Error`]s,
+/// available as the source of this error, so that retry loops recognize them.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -28,7 +28,7 @@ pub enum Error {
     #[error(transparent)]
     Log(#[from] microqueue::Error),
 
-    /// The settings cannot work.
+    /// The settings are out of range.
     #[error(transparent)]
     InvalidSettings(#[from] InvalidSettings),
 
@@ -36,70 +36,72 @@ pub enum Error {
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
-    /// There is no queue in the subspace any more.
-    #[error("there is no queue in `{queue}`: it has no settings")]
+    /// The subspace contains no queue, for example because it has been cleared.
+    #[error("subspace `{queue}` contains no export queue: open the queue to create it")]
     NoQueue {
         /// The queue's subspace.
         queue: Subspace,
     },
 
-    /// The queue has no such subscription, or has it no more.
+    /// The queue has no subscription of this name. It may have been removed.
     #[error("queue `{queue}` has no subscription `{subscription}`")]
     NoSubscription {
         /// The queue's subspace.
         queue: Subspace,
-        /// Its name.
+        /// The name of the subscription.
         subscription: String,
     },
 
-    /// The name of a subscription has from 1 to 255 bytes.
-    #[error("name of {bytes} bytes for a subscription: it has from 1 to {limit}")]
+    /// The name of the subscription is empty or longer than 255 bytes.
+    #[error(
+        "subscription name of {bytes} bytes is out of range: choose a name of 1 to {limit} bytes"
+    )]
     SubscriptionName {
-        /// Its length.
+        /// The length of the name.
         bytes: usize,
-        /// The greatest length.
+        /// The largest length.
         limit: usize,
     },
 
     /// The names of the subscriptions do not fit the record of the settings. Nothing was changed.
-    #[error("queue `{queue}` has too many subscriptions: remove those that are not needed")]
+    #[error("queue `{queue}` has too many subscriptions: remove the ones that are not needed")]
     TooManySubscriptions {
         /// The queue's subspace.
         queue: Subspace,
     },
 
-    /// The entry is larger than a block can hold. Nothing was staged.
-    #[error("entry of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    /// The encoded entry is larger than a block can hold. Nothing was staged.
+    #[error("entry of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes")]
     EntryTooLarge {
         /// The queue's subspace.
         queue: Subspace,
-        /// The size of encoded key and value.
+        /// The size of the encoded key and value together.
         bytes: usize,
         /// The largest size.
         limit: usize,
     },
 
-    /// The exporter failed. What it was given comes again; a dead letter stays where it is.
+    /// The exporter returned an error. Its batch is exported again; a dead letter stays.
     #[error("the exporter failed")]
     Exporter(#[source] Arc<dyn std::error::Error + Send + Sync>),
 
-    /// The exporter panicked. What it was given comes again.
+    /// The exporter panicked. Its batch is exported again.
     #[error("the exporter panicked: {message}")]
     ExporterPanicked {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 
-    /// The exporter took longer than it may. What it was given comes again.
-    #[error("the exporter has not returned within {limit:?}")]
+    /// The exporter exceeded its time limit. Its batch is exported again.
+    #[error("the exporter did not return within {limit:?}")]
     ExporterTimedOut {
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
     },
 }
 
 impl Error {
-    /// Returns whether a record does not decode.
+    /// Returns whether the error is about a record that does not decode.
     pub(crate) fn is_corrupt(&self) -> bool {
         matches!(self, Self::Keyspace(keyspace::Error::Corrupt { .. }))
     }

@@ -1,4 +1,4 @@
-//! What takes entries out of the store.
+//! Exporters, which write entries to external systems.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use combine::BoxError;
 
 use crate::sequence::Sequence;
 
-/// An entry on its way out.
+/// An entry as an exporter receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequencedExport<K, V> {
@@ -15,12 +15,12 @@ pub struct SequencedExport<K, V> {
     pub key: K,
     /// The value.
     pub value: V,
-    /// Its place in the order of commits: what the receiver compares.
+    /// Its place in the order of commits, which the receiver compares.
     pub sequence: Sequence,
 }
 
 impl<K, V> SequencedExport<K, V> {
-    /// Returns an entry, as a test of an exporter needs it.
+    /// Returns an entry, for tests of exporters.
     pub fn new(key: K, value: V, sequence: Sequence) -> Self {
         Self {
             key,
@@ -32,19 +32,38 @@ impl<K, V> SequencedExport<K, V> {
 
 /// Writes entries to an external system.
 ///
-/// It is called outside of any transaction, so that it may take its time, and at least once for each
-/// entry: the crate's documentation says when an entry comes again, and what the receiver does about
-/// it.
+/// A worker calls the exporter outside of any transaction, so a call may be slow. It passes each entry at
+/// least once. The crate documentation says when an entry is exported again, and what the receiver must
+/// do about it.
+///
+/// # Examples
+/// ```
+/// use export_queue::{BoxError, Exporter, SequencedExport, async_trait};
+///
+/// /// Prints every change.
+/// struct Printer;
+///
+/// #[async_trait]
+/// impl Exporter<String, u64> for Printer {
+///     async fn export(&self, batch: &[SequencedExport<String, u64>]) -> Result<(), BoxError> {
+///         for entry in batch {
+///             println!("{} = {} ({})", entry.key, entry.value, entry.sequence);
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Exporter<K, V>: Send + Sync + 'static {
-    /// Exports a batch. Entries of one key are consecutive, and in the order of their sequences.
+    /// Exports a batch. The entries of a key are consecutive, in the order of their sequences.
     ///
     /// # Errors
-    /// Any error makes the batch come again, later and smaller, until the entry that fails stands
-    /// alone.
+    /// After any error, the batch is exported again later. After several errors the batches become
+    /// smaller, until the entry that fails is the only one in its batch.
     ///
     /// # Cancel safety
-    /// The future is dropped when its time is over. What it has written by then comes again.
+    /// The worker drops the future when its time limit is over. Entries that it has written by then are
+    /// exported again.
     async fn export(&self, batch: &[SequencedExport<K, V>]) -> Result<(), BoxError>;
 }
 

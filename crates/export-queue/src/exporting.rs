@@ -1,4 +1,4 @@
-//! What a worker does in a bucket: a batch, and what becomes of one that fails.
+//! The steps of a worker in a bucket: batches, and the handling of batches that fail.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -22,21 +22,21 @@ use crate::record::{Kept, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
-/// After how many failures in a row a batch is made smaller.
+/// The number of failures in a row after which a batch is made smaller.
 const FAILURES_BEFORE_BISECTION: u32 = 2;
 
-/// How a bucket has been going.
+/// The recent failures of a bucket.
 #[derive(Debug, Default)]
 pub(crate) struct RetryState {
-    /// How many batches have failed in a row.
+    /// The number of batches that have failed in a row.
     failures: u32,
-    /// How many entries to take at most, while one that fails is looked for.
+    /// The most entries to take, while the worker searches for the one that fails.
     limit: Option<usize>,
-    /// The entry that has failed alone, and how often.
+    /// The entry that has failed on its own, and how often.
     failing: Option<(Sequence, u32)>,
-    /// Up to where entries have been given to the exporter.
+    /// The last entry that was passed to the exporter.
     given: Option<Sequence>,
-    /// The claim of another session, and since when it has stood still.
+    /// The claim of another session, and since when it has not changed.
     claimed: Option<(Claim, Duration)>,
 }
 
@@ -70,7 +70,7 @@ where
         }
     }
 
-    /// The positions, whether they decode or not: every batch sets its own.
+    /// Returns the stored positions, whether or not they decode, since every batch sets its position.
     async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
         let (keys, name) = (&self.subscription.queue.keys, &self.subscription.name);
         let marks = buckets.iter().map(|bucket| async move {
@@ -91,7 +91,7 @@ where
 
     async fn report(&self, buckets: Vec<Bucket>, _oldest: Duration) -> Result<()> {
         let subscription = &self.subscription;
-        // What cannot be told keeps nothing else from being told.
+        // A backlog that cannot be read must not keep the others from being reported.
         let mut told = Ok(());
         let mut lags = BTreeMap::new();
         for name in self.subscriptions().await? {
@@ -106,7 +106,7 @@ where
             lags.insert(name, lag.map(Option::unwrap_or_default));
         }
         for bucket in self.metrics.pending.to_tell(buckets) {
-            // Nothing waits for a subscription that is removed.
+            // No entry waits for a subscription that has been removed.
             let pending = match lags.contains_key(subscription.name()) {
                 true => {
                     let look = |tr| async move { subscription.pending(&tr, bucket).await };
@@ -138,8 +138,8 @@ where
         self.runner.run(read).await
     }
 
-    /// Claims a batch, exports it and sets the position. After an error all of that is to be tried
-    /// again later.
+    /// Claims a batch, exports it and sets the position. After an error, all of that must be retried
+    /// later.
     async fn next_batch(&self, assignment: Assignment, retry: &mut RetryState) -> Result<Next> {
         let (session, bucket) = (assignment.session, assignment.bucket);
         let batch = match self.claim_batch(assignment, retry).await? {
@@ -151,7 +151,7 @@ where
             ClaimOutcome::Claimed(claim) => {
                 let before = retry.claimed.filter(|(before, _)| *before == claim);
                 retry.claimed = before.or(Some((claim, self.runner.environment().now())));
-                // Its session may be found dead before the time for a takeover.
+                // The other session may be declared dead before the takeover time is over.
                 let options = &self.options;
                 let wait = options.takeover_after.min(options.poll_interval());
                 return Ok(Next::After(wait));
@@ -162,7 +162,7 @@ where
         let set = |tr| async move { subscription.advance(&tr, session, bucket, advance).await };
         let is_set = self.runner.run(set).await.inspect_err(|error| {
             if code_of(error) == Some(Code::TRANSACTION_TOO_LARGE) {
-                // The dead letters do not fit a transaction. Fewer entries have fewer.
+                // The dead letters do not fit a transaction. A smaller batch has fewer of them.
                 retry.limit = Some((batch.count() / 2).max(1));
             }
         });
@@ -172,7 +172,7 @@ where
             *retry = RetryState::default();
             return Ok(Next::Done);
         }
-        // Once the position is past the entry that failed, more at once.
+        // After the position has passed the entry that failed, the batches become larger again.
         let limit = retry.limit.filter(|_| batch.has_more);
         *retry = RetryState {
             limit: limit.and_then(|limit| limit.checked_mul(2)),
@@ -237,13 +237,14 @@ where
         })
     }
 
-    /// Returns the batch as the exporter gets it: key by key. What does not decode is dead at once.
+    /// Returns the batch as the exporter receives it, sorted by key. Entries that do not decode become
+    /// dead letters immediately.
     fn decode(
         &self,
         entries: &[(Sequence, Entry)],
         dead: &mut Vec<(Sequence, Letter)>,
     ) -> Vec<SequencedExport<K, V>> {
-        // Those of one key stay in their order.
+        // The sort is stable, so the entries of a key stay in order.
         let mut by_key: Vec<_> = entries.iter().collect();
         by_key.sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let mut batch = Vec::with_capacity(entries.len());
@@ -286,13 +287,13 @@ where
         (sequence, letter)
     }
 
-    /// Calls the exporter, for as long as it may take.
+    /// Calls the exporter, up to its time limit.
     async fn call(&self, batch: Vec<SequencedExport<K, V>>) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
         let limit = self.options.export_time_limit();
-        // The call itself may panic as well as its future.
+        // The call itself may panic, as well as its future.
         let export = async { self.exporter.export(&batch).await };
         let export = AssertUnwindSafe(export).catch_unwind();
         match self.runner.environment().timeout(limit, export).await {
@@ -305,8 +306,8 @@ where
         }
     }
 
-    /// Notes that a batch has failed, so that less is tried next. If it was one entry, and that too
-    /// often, it is a dead letter.
+    /// Records the failure of a batch, so that the next one is smaller. If the batch was a single entry
+    /// that has failed too often, returns it as a dead letter.
     fn refuse(
         &self,
         retry: &mut RetryState,
@@ -328,7 +329,7 @@ where
         Err(error)
     }
 
-    /// Says when to try again.
+    /// Returns when to retry.
     fn later(&self, bucket: Bucket, retry: &mut RetryState, error: &Error) -> Next {
         retry.failures = retry.failures.saturating_add(1);
         let wait = (self.options.backoff()).after(retry.failures, self.runner.environment());
@@ -340,7 +341,8 @@ where
     }
 }
 
-/// Returns what a dead letter keeps of an error: of an exporter's, its own words and its causes.
+/// Returns the reason that a dead letter records for an error. For an error of the exporter, this is its
+/// own message and its causes.
 fn reason_of(error: &Error) -> String {
     match error {
         Error::Exporter(error) => chain(&**error).to_string(),

@@ -80,7 +80,7 @@ impl Keys {
     }
 
     pub(crate) fn settings(&self) -> Vec<u8> {
-        self.queue.pack(&"m")
+        settings_key(&self.queue)
     }
 
     pub(crate) fn wake(&self) -> Vec<u8> {
@@ -113,7 +113,7 @@ impl Keys {
         sequence.id().key_in(&self.letters(subscription))
     }
 
-    /// Returns the sequence of the dead letter under a key.
+    /// Returns the sequence in the key of a dead letter.
     pub(crate) fn parse_letter(&self, subscription: &str, row: &[u8]) -> Option<Sequence> {
         EntryId::of_key(&self.letters(subscription), row).map(Sequence::of)
     }
@@ -123,15 +123,21 @@ impl Keys {
         Sessions::new(self.queue.subspace(&("s", subscription)))
     }
 
-    /// The parts that belong to a subscription alone.
+    /// The parts of the subspace that belong to one subscription.
     pub(crate) fn of_subscription(&self, subscription: &str) -> [Subspace; 5] {
         ["p", "c", "o", "d", "s"].map(|part| self.queue.subspace(&(part, subscription)))
     }
 
-    /// Stages that the workers look again. Writes blindly, and so never conflicts.
+    /// Stages a change of the wake stamp, so that workers look for work. The write is blind, so it never
+    /// conflicts.
     pub(crate) fn wake_all(&self, tr: &impl Transaction) {
         tr.set_to_versionstamp(&self.wake());
     }
+}
+
+/// Returns the key of the settings. Reading it is the first step of opening a queue.
+pub(crate) fn settings_key(queue: &Subspace) -> Vec<u8> {
+    queue.pack(&"m")
 }
 
 #[cfg(test)]

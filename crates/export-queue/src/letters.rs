@@ -13,15 +13,34 @@ use crate::record::{Kept, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
-/// An entry that was given up, or a whole block of entries that does not decode: the sequence of a letter
-/// says [which of the two](Sequence::is_of_block).
+/// An entry that was given up, or a whole block of entries that does not decode. The sequence of the
+/// letter shows [which of the two](Sequence::is_of_block) it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// How often it has failed; 0 for one that could not be decoded.
+    /// How often the entry failed, or 0 if it could not be decoded.
     pub failures: u32,
     /// The last failure.
     pub reason: String,
+    /// The encoded key. Empty for a block.
+    pub key: Bytes,
+    /// The encoded value, or the bytes of the block.
+    pub value: Bytes,
+}
+
+impl From<Letter> for DeadLetter {
+    fn from(letter: Letter) -> Self {
+        let (key, value) = match letter.kept {
+            Kept::Entry(entry) => (entry.key, entry.value),
+            Kept::Block(block) => (Bytes::new(), block),
+        };
+        Self {
+            failures: letter.failures,
+            reason: letter.reason,
+            key,
+            value,
+        }
+    }
 }
 
 impl<K, V, C> Subscription<K, V, C>
@@ -30,17 +49,17 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<V>,
 {
-    /// Returns a page of the dead letters: up to `limit` after `after`, or from the oldest. Fewer are
-    /// the last page. Each has the sequence of its entry, and its record or why that does not decode.
+    /// Returns a page of the dead letters: up to `limit` letters after `after`, or from the oldest.
+    ///
+    /// A page with fewer than `limit` letters is the last one. Each entry has the sequence of the letter,
+    /// and either its record or the reason why it does not decode.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a key is none of a dead letter's.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a key of the store is not the key of a dead
+    /// letter.
     pub async fn dead_letters(
         &self,
         tr: &impl Transaction,
@@ -60,9 +79,7 @@ where
             let expected = "expected the key of a dead letter";
             let sequence = sequence.ok_or_else(|| keyspace::Error::corrupt(row.key(), expected))?;
             let letter = match Letter::decode(&sequence, &row.to_value()) {
-                Ok(Letter {
-                    failures, reason, ..
-                }) => Ok(DeadLetter { failures, reason }),
+                Ok(letter) => Ok(DeadLetter::from(letter)),
                 Err(error) => Err(Undecodable::new(row.to_key(), row.to_value(), error)),
             };
             Ok(Listed {
@@ -73,21 +90,24 @@ where
         letters.collect()
     }
 
-    /// Exports a dead letter after all, and removes it. Its sequence is what it was, so that a receiver
-    /// that compares sequences leaves alone what is newer. False: it is not there any more.
+    /// Exports a dead letter through `exporter`, and then removes it. Returns false if it no longer
+    /// exists.
     ///
-    /// Of a whole block all entries are exported in one call, if it decodes by now.
+    /// The entry keeps its sequence, so a receiver that compares sequences keeps its newer values. If the
+    /// letter is a whole block that decodes by now, one call exports all its entries.
     ///
     /// # Retries
-    /// None: the letter stays if the exporter fails, or if this process dies in between.
+    /// The export is not retried. If the exporter fails, or this process dies before the removal commits,
+    /// the letter stays.
     ///
     /// # Errors
-    /// [`Exporter`](Error::Exporter) if the exporter fails;
-    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if it still does not decode;
-    /// those of [`Runner::run`].
+    /// - [`Exporter`](Error::Exporter) if the exporter fails
+    /// - [`Corrupt`](combine::keyspace::Error::Corrupt) if the letter still does not decode
+    /// - those of [`Runner::run`]
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the letter, exported or not.
+    /// If the future is dropped, the letter stays unless its removal has been committed. It may or may
+    /// not have been exported.
     pub async fn redrive<D: Database>(
         &self,
         runner: &Runner<D>,
@@ -110,7 +130,7 @@ where
         Ok(true)
     }
 
-    /// Returns what a dead letter holds as the exporter gets it: key by key.
+    /// Returns the entries of a dead letter as the exporter receives them, sorted by key.
     fn decode_letter(
         &self,
         sequence: &Sequence,
@@ -129,7 +149,7 @@ where
                 (0..).map(of_entry).zip(entries).collect()
             }
         };
-        // Those of one key stay in their order.
+        // The sort is stable, so the entries of a key stay in order.
         entries.sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let exports = entries.iter().map(|(sequence, entry)| {
             let (key, value) = self.queue.decode(entry)?;
@@ -138,7 +158,7 @@ where
         exports.collect()
     }
 
-    /// Stages that a dead letter is gone for good. False: it is not there any more.
+    /// Stages the permanent removal of a dead letter. Returns false if it no longer exists.
     ///
     /// # Conflicts
     /// Reads and writes the letter.

@@ -1,22 +1,28 @@
-//! Committed changes leave for an external system: at least once, in commit order per key, and never
+//! Delivers committed changes to an external system: at least once, in commit order per key, and never
 //! inside a transaction.
+//!
+//! A transaction adds *entries*, which are pairs of key and value. Workers read them after the commit and
+//! pass them to the *exporter* of each *subscription*, which writes them to the *receiver*, the external
+//! system.
 //!
 //! # What it guarantees
 //!
-//! - An entry leaves if, and only if, the transaction that added it committed.
-//! - Every entry is given to the exporter of every subscription at least once, even if processes
-//!   die at any moment, or is kept as a dead letter with the reason.
+//! - An entry is exported if and only if the transaction that added it committed.
+//! - Every entry is passed to the exporter of every subscription at least once, even if processes die at
+//!   any moment, or is kept as a dead letter with the reason.
 //! - Adding an entry never conflicts.
-//! - Entries of a key are given in the order of their [sequences](Sequence), which is that of their
-//!   commits, and of calls within a commit; what is given again is given in that order, too.
-//! - Nothing is removed before every subscription has passed it.
+//! - The entries of a key are exported in the order of their [sequences](Sequence), which is the order of
+//!   their commits, then of calls within a commit. Entries that are exported again are also exported in
+//!   this order.
+//! - An entry is removed only after every subscription has passed it.
 //!
 //! # Key schema
 //!
-//! Everything lies under the queue's subspace; `docs/schema.md` in the repository has the bytes. A
-//! bucket, a range of hashes of keys, is a log in commit order, whose rows are *blocks*: what one call of
-//! `add_all` adds to a bucket is one block, up to about 16 KiB. A subscription has a position in each log:
-//! the last entry that is exported, which may stand inside of a block.
+//! All keys lie under the queue's subspace; `docs/schema.md` in the repository describes the bytes. A
+//! *bucket* is a range of the hashes of keys, with a log in commit order. The rows of a log are *blocks*:
+//! each call of `add_all` adds one block to each bucket of its entries, or one for each 16 KiB. Each
+//! subscription has a position in each log, which is the last entry exported. A position may be inside a
+//! block.
 //!
 //! # Example
 //!
@@ -31,7 +37,7 @@
 //!     async_trait,
 //! };
 //!
-//! /// An external table. What was deleted stays, as a sequence without a value.
+//! /// An external table. A deleted row stays, as a sequence without a value.
 //! #[derive(Clone, Default)]
 //! struct Table(Arc<Mutex<BTreeMap<String, (Sequence, Option<u64>)>>>);
 //!
@@ -42,7 +48,7 @@
 //!         for export in batch {
 //!             let new = (export.sequence, export.value);
 //!             let row = rows.entry(export.key.clone()).or_insert(new);
-//!             // What comes again, or late, changes nothing.
+//!             // An entry that comes again or late changes nothing.
 //!             if new.0 > row.0 {
 //!                 *row = new;
 //!             }
@@ -73,27 +79,32 @@
 //!
 //! The application `phrasecount` in the repository exports to SQLite.
 //!
-//! # When an entry comes again
+//! # When an entry is exported again
 //!
-//! A batch is exported first, and its position set afterwards, under a claim. In between the batch is
-//! out, and the store does not know. It comes again, from its first entry,
+//! A worker exports a batch first, and then sets the position under its claim of the bucket. Between
+//! these two steps, the receiver has the batch, but the store does not know this. The batch is exported
+//! again, starting with its first entry, if
 //!
-//! - if the worker dies, or is dropped, before the position is committed;
-//! - if the exporter fails, panics or takes longer than it may, whatever it has written by then;
-//! - if the worker's session is found dead meanwhile, or another session takes over a claim that stands
-//!   still: the position of the first one is refused;
-//! - as a dead letter that is redriven, at any time afterwards.
+//! - the worker dies or is dropped before the position is committed;
+//! - the exporter fails, panics or exceeds its time limit, whatever it has written by then;
+//! - the worker's session is declared dead, or another session takes over the bucket because it makes no
+//!   progress. The first worker can then no longer set the position.
 //!
-//! # When an older entry comes after a newer one
+//! An entry that became a dead letter is exported again whenever it is redriven.
 //!
-//! Of a key only if something comes again: after a crash, the entries since the position are given in
-//! their order once more. And from a call of an exporter whose time was over, or whose worker lost its
-//! claim, and that writes late; and as a redriven dead letter.
+//! # When an older entry arrives after a newer one
 //!
-//! # What the receiver does
+//! This can happen to a key in three cases:
 //!
-//! It keeps the [sequence](Sequence) with each value, as its 20 bytes or as its text, and takes nothing that
-//! is not newer:
+//! - After a crash, the entries after the position are exported in order once more, so the receiver gets
+//!   older entries that it already has.
+//! - A call of an exporter that exceeded its time limit, or whose worker lost its claim, writes late.
+//! - A dead letter is redriven.
+//!
+//! # What the receiver must do
+//!
+//! The receiver stores the [sequence](Sequence) with each value, as its 20 bytes or as its text, and
+//! rejects every entry that is not newer:
 //!
 //! ```sql
 //! INSERT INTO counts (key, value, sequence) VALUES (?, ?, ?)
@@ -101,28 +112,29 @@
 //! WHERE excluded.sequence > sequence;
 //! ```
 //!
-//! **It keeps the sequence of what was deleted, too**: a row without a value, or a table of tombstones.
-//! Otherwise an older value that comes late is taken for a new row, and stays forever. A tombstone may
-//! go when nothing older can come any more.
+//! **The receiver must also keep the sequences of deleted keys**, as rows without a value or in a table
+//! of tombstones. Otherwise it takes an older value that arrives late for a new row, and keeps it
+//! forever. A tombstone may be removed when no older entry can arrive any more.
 //!
 //! # What the caller must do
 //!
 //! - Give each queue a subspace of its own, and open it with the settings that it was created with.
 //! - Commit additions exactly once, as [`Runner::run`] does.
-//! - Add what a transaction adds in one call of `add_all`: it costs a row for each bucket, and each call of
-//!   `add` a row of its own.
-//! - [Remove](ExportQueue::unsubscribe) subscriptions without a worker: they hold the log back.
-//!   Without any subscription entries wait for the first one.
-//! - Look at [dead letters](Subscription::dead_letters): an entry that does not decode becomes one at once,
-//!   a block of entries that does not decode becomes one as a whole, and an entry that fails becomes one if
-//!   the worker is [configured](ExportOptions::dead_letter_after) to give it up.
+//! - Add all entries of a transaction in one call of `add_all`. It writes one row per bucket, while each
+//!   call of `add` writes a row of its own.
+//! - [Remove](ExportQueue::unsubscribe) subscriptions that have no worker: they keep entries from being
+//!   removed. Without any subscription, entries wait for the first one.
+//! - Check the [dead letters](Subscription::dead_letters) regularly. An entry that does not decode
+//!   becomes a dead letter immediately, and so does a whole block that does not decode. An entry that the
+//!   exporter refuses becomes one only if the worker is [configured](ExportOptions::dead_letter_after) to
+//!   give up.
 //!
 //! # What it never does
 //!
 //! - It never calls an exporter inside a transaction.
-//! - It never touches a key outside the queue's subspace, except in the registry of ids that `open_with` is
-//!   given and in the ledger of a runner.
-//! - It never removes an entry that some subscription has not passed. So a block stays until every
+//! - It never touches a key outside the queue's subspace, except in the registry of ids, where `open` and
+//!   `open_with` register the queue, and in the ledger of a runner.
+//! - It never removes an entry that some subscription has not passed. A block therefore stays until every
 //!   subscription has passed its last entry.
 //!
 //! # Ordering and delivery
@@ -130,32 +142,36 @@
 //! | operation | reads | fails with a conflict if, since its read version, |
 //! |---|---|---|
 //! | `add`, `add_all` | nothing | never |
-//! | `subscribe`, `unsubscribe` | the settings | a subscription came or went |
+//! | `subscribe`, `unsubscribe` | the settings | another call created or removed a subscription |
 //! | `pause`, `resume` | nothing | never |
-//! | `pending`, `lag`, `dead_letters` | by snapshot | never |
-//! | `purge` | the dead letter | another did the same |
-//! | a worker takes a batch | claim, position and pause of the bucket, the settings, two sessions | any of these changed |
-//! | a worker sets a position | claim, settings, its session | the claim or the session was lost, a subscription came or went |
+//! | `pending`, `lag`, `dead_letters`, `subscription_states` | by snapshot | never |
+//! | `purge` | the dead letter | another call removed it |
+//! | a worker claims a batch | claim, position and pause of the bucket, the settings, two sessions | any of these changed, except the pause |
+//! | a worker sets a position | claim, settings, its session | the claim or the session was lost, or a subscription was created or removed |
 //!
 //! # Limits
 //!
-//! - Key and value of an entry take up to [`MAX_ENTRY_BYTES`] together, as encoded.
-//! - A worker that exports in small batches reads the block that it is inside of once for each batch.
-//! - Between buckets there is no order. Their number bounds how many calls of an exporter run at once.
-//! - One key, the wake stamp, is written by every addition.
+//! - The encoded key and value of an entry have up to [`MAX_ENTRY_BYTES`] together.
+//! - A worker that exports small batches reads the block at its position once for each batch.
+//! - There is no order between buckets. Their number limits how many calls of an exporter run at the same
+//!   time.
+//! - Every addition writes one key, the wake stamp.
 //!
 //! # Observing
 //!
-//! Workers tell what they do to [`tracing`], under the span `export` with queue, subscription and
-//! session, and count it for the [`metrics`](https://docs.rs/metrics) facade: `export_queue_lag_seconds`
-//! of every subscription, also of those without a worker; `_pending_entries` and `_pending_bytes` of
-//! each bucket; `_exported`, `_repeats`, `_failures`, `_dead`, `_lost`, and the histograms
-//! `_batch_entries`, `_batch_bytes`, `_export_seconds`, with the labels `queue` and `subscription`.
+//! Workers emit [`tracing`] events in the span `export`, which has the fields queue, subscription and
+//! session. They also report metrics to the [`metrics`](https://docs.rs/metrics) facade, all with the
+//! labels `queue` and `subscription`:
+//!
+//! - at each heartbeat: `export_queue_lag_seconds` for every subscription, including those without a
+//!   worker, and `export_queue_pending_entries` and `export_queue_pending_bytes` for each bucket
+//! - as they happen: the counters `export_queue_exported`, `_repeats`, `_failures`, `_dead` and `_lost`,
+//!   and the histograms `_batch_entries`, `_batch_bytes` and `_export_seconds`
 //!
 //! # Further reading
 //!
-//! - [Export Queue](https://fluo.apache.org/docs/fluo-recipes/1.2/export-queue/) of Apache Fluo's recipes,
-//!   which this follows. There the exporter is called inside of the transaction.
+//! - [Export Queue](https://fluo.apache.org/docs/fluo-recipes/1.2/export-queue/) of Apache Fluo's
+//!   recipes, which this crate follows. In Fluo, the exporter is called inside the transaction.
 //!
 //! [`Runner::run`]: combine::keyspace::Runner::run
 
@@ -163,6 +179,7 @@ mod batch;
 mod error;
 mod exporter;
 mod exporting;
+mod inspect;
 mod keys;
 mod letters;
 mod metrics;
@@ -180,6 +197,7 @@ mod worker;
 
 pub use crate::error::{Error, Result};
 pub use crate::exporter::{Exporter, SequencedExport};
+pub use crate::inspect::{LetterCount, SubscriptionState};
 pub use crate::letters::DeadLetter;
 pub use crate::options::ExportOptions;
 pub use crate::queue::ExportQueue;

@@ -1,19 +1,19 @@
-//! What a worker counts, for whatever recorder the application has installed for the [`metrics`]
-//! facade. Every name has the labels `queue` and `subscription`.
+//! The metrics of a worker, for the recorder that the application has installed for the [`metrics`]
+//! facade. Every metric has the labels `queue` and `subscription`.
 //!
-//! | name | kind | what |
+//! | name | kind | meaning |
 //! |---|---|---|
-//! | `export_queue_lag_seconds` | gauge | for how long the oldest entry has waited that is not exported; reported for every subscription, also one without a worker, which holds the log back |
-//! | `export_queue_pending_entries` | gauge, label `bucket` | entries of a bucket of this worker that wait, as many as are in a mebibyte of blocks |
-//! | `export_queue_pending_bytes` | gauge, label `bucket` | the bytes of their blocks, up to about a mebibyte |
-//! | `export_queue_exported` | counter | entries that were exported, or skipped for newer ones |
-//! | `export_queue_repeats` | counter | entries that this worker has given to the exporter once more |
-//! | `export_queue_failures` | counter | batches that failed, and are tried again later |
-//! | `export_queue_dead` | counter | entries that became dead letters |
-//! | `export_queue_lost` | counter | batches that were exported under a claim that was lost, and come again |
+//! | `export_queue_lag_seconds` | gauge | how long the oldest entry that is not exported yet has waited; reported for every subscription, including those without a worker |
+//! | `export_queue_pending_entries` | gauge, label `bucket` | pending entries of a bucket of this worker, in up to about 1 MiB of blocks |
+//! | `export_queue_pending_bytes` | gauge, label `bucket` | the bytes of these blocks with their keys, up to about 1 MiB |
+//! | `export_queue_exported` | counter | entries that were exported, or skipped in favor of newer ones |
+//! | `export_queue_repeats` | counter | entries that this worker has passed to the exporter again |
+//! | `export_queue_failures` | counter | batches that failed and are retried later |
+//! | `export_queue_dead` | counter | entries and blocks that became dead letters |
+//! | `export_queue_lost` | counter | batches that were exported under a claim that was lost, and are exported again |
 //! | `export_queue_batch_entries` | histogram | entries of a batch |
-//! | `export_queue_batch_bytes` | histogram | the bytes of their keys, values and sequences |
-//! | `export_queue_export_seconds` | histogram | how long the exporter took |
+//! | `export_queue_batch_bytes` | histogram | bytes of the keys, values and sequences of a batch |
+//! | `export_queue_export_seconds` | histogram | duration of a call of the exporter |
 //!
 //! The gauges are set at each heartbeat.
 
@@ -24,7 +24,7 @@ use combine::bucket_worker::PendingGauges;
 use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
 use parking_lot::Mutex;
 
-/// The numbers of one worker.
+/// The metrics of one worker.
 pub(crate) struct Metrics {
     queue: String,
     exported: Counter,
@@ -65,7 +65,7 @@ impl Metrics {
         }
     }
 
-    /// Notes a batch.
+    /// Records a batch.
     pub(crate) fn exported(&self, entries: usize, bytes: usize, took: Duration) {
         self.exported.increment(entries as u64);
         self.batch_entries.record(entries as f64);
@@ -73,7 +73,7 @@ impl Metrics {
         self.export_seconds.record(took.as_secs_f64());
     }
 
-    /// Sets the lags of all subscriptions. One that is not known stays as it was told.
+    /// Sets the lags of all subscriptions. A lag of `None` leaves the gauge unchanged.
     pub(crate) fn lags(&self, lags: BTreeMap<String, Option<Duration>>) {
         let tell = |subscription: &str, lag: Duration| {
             let labels = [

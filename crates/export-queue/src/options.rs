@@ -1,17 +1,20 @@
-//! How a worker works.
+//! The options of a worker.
 
 use std::time::Duration;
 
 use combine::{Backoff, WorkerOptions};
 
-/// The shortest time until a takeover: with none a worker would do nothing else.
+/// The shortest time until a takeover. Without a minimum, a worker would do nothing else.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How a [`Worker`](crate::Worker) works.
+/// The options of a [`Worker`](crate::Worker).
 ///
-/// Unless set otherwise in [`worker`](Self::worker), it exports four buckets at once; a call of the
-/// exporter has a minute; the worker looks once in a second, in case a watch was lost; a batch waits
-/// from 100 milliseconds to 30 seconds after a failure.
+/// The defaults for the options set through [`worker`](Self::worker):
+///
+/// - it exports four buckets at the same time
+/// - a call of the exporter may take a minute
+/// - it polls for work every second, in case a watch was lost
+/// - after a failure a batch waits from 100 milliseconds up to 30 seconds
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,8 +38,8 @@ pub struct ExportOptions {
 }
 
 impl Default for ExportOptions {
-    /// Batches of a mebibyte, and a takeover after two minutes; every entry is exported, and tried
-    /// without end.
+    /// Batches of 1 MiB, and a takeover after two minutes. Every entry is exported, and retried without a
+    /// limit.
     fn default() -> Self {
         Self {
             worker: WorkerOptions::default(),
@@ -49,47 +52,50 @@ impl Default for ExportOptions {
 }
 
 impl ExportOptions {
-    /// Begins with the defaults.
+    /// Returns the defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets what the workers of all recipes have in common. A call is one of the exporter.
+    /// Sets the options that the workers of all recipes share. The time limit applies to each call of the
+    /// exporter.
     #[must_use]
     pub fn worker(mut self, options: WorkerOptions) -> Self {
         self.worker = options;
         self
     }
 
-    /// Sets how many bytes a batch has at most, of the keys and values as encoded and of the sequences;
-    /// one entry at least.
+    /// Sets the most bytes of a batch, counting its encoded keys and values and its sequences. A batch
+    /// has at least one entry, however large.
     #[must_use]
     pub fn bytes_per_batch(mut self, bytes: usize) -> Self {
         self.bytes_per_batch = bytes.max(1);
         self
     }
 
-    /// Sets how long a bucket that another worker has claimed may stand still, though its session
-    /// lives, before it is taken over. It should be longer than a call of the exporter may take.
+    /// Sets how long a bucket that another worker has claimed may make no progress, although its session
+    /// is alive, before this worker takes it over. Choose more than the time limit of an exporter call.
     #[must_use]
     pub fn takeover_after(mut self, time: Duration) -> Self {
         self.takeover_after = time.max(SHORTEST);
         self
     }
 
-    /// Sets whether of several entries of a key in a batch only the newest is exported, for receivers
-    /// that keep the last value alone.
+    /// Sets whether only the newest entry of each key in a batch is exported. Use this for receivers that
+    /// keep only the last value.
     #[must_use]
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self
     }
 
-    /// Sets after how many failures of its own an entry is put aside as a
-    /// [dead letter](crate::Subscription::dead_letters), at least one. Otherwise it is tried without
-    /// end, and keeps back what comes after it. While the receiver is away every entry fails: choose a
-    /// number whose waits, taken together, are longer than that.
+    /// Sets how often an entry may fail on its own before it becomes a [dead
+    /// letter](crate::Subscription::dead_letters), at least once.
+    ///
+    /// By default an entry is retried without a limit, and the entries after it wait. Every entry fails
+    /// while the receiver is unavailable, so choose a number of failures whose backoff times add up to
+    /// more than such an outage.
     #[must_use]
     pub fn dead_letter_after(mut self, failures: u32) -> Self {
         self.dead_letter_after = Some(failures.max(1));

@@ -1,5 +1,5 @@
-//! Two steps that begin at the same time: which of them makes the other one fail, and what is lost on
-//! a store that breaks the promise by which it does.
+//! Two concurrent steps: which of them makes the other one fail, and what is lost on a store that does
+//! not detect the conflict.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ use crate::sequence::Sequence;
 use crate::subscribe::Start;
 use crate::subscription::Subscription;
 
-/// Two workers of one subscription. A has the bucket.
+/// Two workers of one subscription. Worker A has the bucket.
 const A: SessionId = SessionId([1; 16]);
 const B: SessionId = SessionId([2; 16]);
 
@@ -31,11 +31,11 @@ const EVERYTHING: Portion = Portion {
     bytes: usize::MAX,
 };
 
-/// A transaction, staged in full.
+/// A transaction with all its reads and writes. Each one must have work to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Add,
-    /// Takes the bucket; B finds that the claim of A stands still.
+    /// Claims the bucket for B, which has found that the claim of A makes no progress.
     Take(SessionId),
     /// Sets the position after the block of the first entry.
     Settle(SessionId),
@@ -53,7 +53,7 @@ struct World<D> {
 }
 
 impl<D: Database> World<D> {
-    /// A queue with three entries, each in a block of its own, of which A has taken all.
+    /// A queue with three entries, each in its own block. A has taken all of them.
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
         let settings = Settings::new().bucket_count(1);
@@ -100,7 +100,7 @@ impl<D: Database> World<D> {
         world
     }
 
-    /// Stages a step. False: it was refused.
+    /// Stages a step. Returns false if it was refused.
     async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<bool> {
         let (queue, reader) = (&self.queue, &self.reader);
         match step {
@@ -140,7 +140,7 @@ impl<D: Database> World<D> {
         Ok(is_done)
     }
 
-    /// Stages both, commits the first and then the second. Returns whether that fails with a conflict.
+    /// Stages both steps and commits them in order. Returns whether the second one fails with a conflict.
     async fn conflict(&self, first: Step, second: Step) -> bool {
         let mut one = self.db.begin().unwrap();
         let mut other = self.db.begin().unwrap();
@@ -154,7 +154,7 @@ impl<D: Database> World<D> {
         }
     }
 
-    /// Returns how many entries there are.
+    /// Returns the number of entries.
     async fn entries(&self) -> usize {
         let (begin, end) = self.queue.subspace().subspace(&"e").range();
         let tr = self.db.begin().unwrap();
@@ -197,7 +197,7 @@ async fn steps_that_must_not_both_happen_conflict_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn who_has_lost_the_claim_or_the_session_cannot_set_the_position() {
+async fn a_session_that_is_dead_or_lost_its_claim_cannot_set_the_position() {
     let world = World::new(memory()).await;
     assert!(world.commit(Step::Take(B)).await.unwrap());
     assert!(!world.commit(Step::Settle(A)).await.unwrap());
@@ -205,7 +205,7 @@ async fn who_has_lost_the_claim_or_the_session_cannot_set_the_position() {
     assert!(world.commit(Step::DeclareDead(B)).await.unwrap());
     assert!(!world.commit(Step::Settle(B)).await.unwrap());
     assert!(!world.commit(Step::Take(B)).await.unwrap());
-    // The claim of the dead is free.
+    // The claim of a dead session is free.
     let tr = world.db.begin().unwrap();
     let taken = world
         .reader
@@ -215,7 +215,7 @@ async fn who_has_lost_the_claim_or_the_session_cannot_set_the_position() {
     assert!(matches!(taken, ClaimOutcome::Batch(_)));
 }
 
-/// What a position without the claim does: the bucket is B's, and it moves for A.
+/// The effect of setting a position without the claim: the bucket is B's, and its position moves for A.
 #[tokio::test]
 async fn without_the_conflict_on_the_claim_a_lost_claim_sets_the_position() {
     let moves = |position: Option<Sequence>| position.is_some();
@@ -237,13 +237,14 @@ async fn without_the_conflict_on_the_claim_a_lost_claim_sets_the_position() {
     assert!(moves(position.unwrap()));
 }
 
-/// What a trim past the slowest subscription does: an entry is gone that the new one has to export.
+/// The effect of clearing past the slowest subscription: an entry that the new subscription must export
+/// is gone.
 #[tokio::test]
 async fn without_the_conflict_on_the_settings_a_new_subscription_loses_an_entry() {
     let sound = World::new(memory()).await;
     assert!(sound.conflict(Step::Subscribe, Step::Settle(A)).await);
     assert_eq!(sound.entries().await, 3);
-    // Once it is there, it holds the log back.
+    // Once it exists, it holds the log back.
     assert!(sound.commit(Step::Settle(A)).await.unwrap());
     assert_eq!(sound.entries().await, 3);
     let broken = World::new(broken()).await;

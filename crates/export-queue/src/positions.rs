@@ -1,5 +1,5 @@
-//! Positions inside of blocks, set by one transaction at a time: what is read after them, and what is
-//! trimmed.
+//! Positions inside blocks, set by one transaction at a time: which entries are read after them, and
+//! which blocks are cleared.
 
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +36,7 @@ impl World {
         Self { runner, queue }
     }
 
-    /// Makes a subscription with a session that lives.
+    /// Creates a subscription with a session that is alive.
     async fn subscribe(&self, name: &str, start: Start) -> Reader {
         let reader = self.queue.subscribe(&self.runner, name, start).await;
         let reader = reader.unwrap();
@@ -105,7 +105,7 @@ impl World {
         reader.pending(&self.begin(), BUCKET).await.unwrap()
     }
 
-    /// Puts other bytes into the place of the first block, and returns what was there.
+    /// Replaces the bytes of the first block, and returns the old ones.
     async fn put_first(&self, bytes: &[u8]) -> Bytes {
         let mut tr = self.begin();
         let first = self.blocks().await[0].block();
@@ -116,7 +116,7 @@ impl World {
         before.unwrap()
     }
 
-    /// Returns the ids of the blocks that are left.
+    /// Returns the ids of the remaining blocks.
     async fn blocks(&self) -> Vec<EntryId> {
         let (tr, mut blocks) = (self.begin(), Vec::new());
         let visited = self.queue.keys.logs.visit(&tr, 0, None, |block| {
@@ -144,7 +144,7 @@ async fn the_last_entry_of_a_block_moves_the_position_past_the_block() {
     assert!(world.export(reader, 1).await.is_none());
 }
 
-/// Returns a queue with two readers, and a log of three blocks of three entries.
+/// Returns a queue with two subscriptions, and a log of three blocks of three entries.
 async fn three_blocks() -> (World, Reader, Reader) {
     let world = World::new().await;
     let quick = world.subscribe("quick", Start::Oldest).await;
@@ -161,7 +161,7 @@ async fn a_trim_ends_before_the_block_that_the_slowest_is_inside_of() {
     let (quick, slow) = (&quick, &slow);
     let blocks = world.blocks().await;
     for (reader, entries, expected) in [
-        // The slow one has exported nothing, and has passed nothing.
+        // The slow subscription has exported nothing and has passed nothing.
         (quick, 9, &blocks[..]),
         (slow, 1, &blocks[..]),
         (slow, 1, &blocks[..]),
@@ -203,7 +203,7 @@ async fn one_that_begins_with_a_commit_sees_nothing_that_it_adds() {
 }
 
 #[tokio::test]
-async fn what_waits_is_counted_from_the_entry_after_the_position() {
+async fn pending_entries_are_counted_after_the_position() {
     let world = World::new().await;
     let reader = &world.subscribe("reader", Start::Oldest).await;
     world.add(3).await;
@@ -220,17 +220,18 @@ async fn what_waits_is_counted_from_the_entry_after_the_position() {
 }
 
 #[tokio::test]
-async fn what_waits_is_counted_also_after_a_trim() {
+async fn pending_entries_are_counted_after_a_trim() {
     let (world, quick, slow) = three_blocks().await;
     let (quick, slow) = (&quick, &slow);
     let blocks = world.blocks().await;
     world.export(slow, 5).await;
-    // The quick one trims the first block, and the slow one is inside of the second.
+    // The fast subscription clears the first block, and the position of the slow one is inside the
+    // second.
     world.export(quick, 8).await;
     assert_eq!(world.blocks().await, blocks[1..]);
     let (quick, slow) = (world.pending(quick).await, world.pending(slow).await);
     assert_eq!((quick.count, slow.count), (1, 4));
-    // The bytes are those of whole blocks, also of one that is exported in part.
+    // The bytes are those of whole blocks, including a block that is exported in part.
     assert_eq!(slow.bytes, 2 * quick.bytes);
 }
 

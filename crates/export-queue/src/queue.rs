@@ -1,4 +1,4 @@
-//! The handle: what an application does with an export queue inside its own transactions.
+//! The handle of an export queue: the operations that an application calls in its own transactions.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
 use combine::keyspace::recipe::StoredSettings;
 use combine::keyspace::{
-    Database, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode, Subspace, Transaction,
-    Versionstamp, visit_rows,
+    Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode, Subspace,
+    Transaction, Versionstamp, visit_rows,
 };
 use combine::microqueue::blocks::{BlockBatch, Entry};
 use combine::{Bucket, Settings, microqueue};
@@ -18,16 +18,16 @@ use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::record::{MAX_ENTRY_BYTES, SettingsRecord, decode_position};
 
-/// What a queue is about, of which it holds nothing.
+/// The types of the keys and values, of which the handle stores none.
 type Types<K, V> = fn() -> (K, V);
 
-/// A log of keys and values that leave for external systems, in one subspace, stored as the codec `C`
-/// writes them.
+/// A log of keys and values for external systems, in one subspace; the codec `C` encodes both.
 ///
-/// Its operations take a transaction, stage their work there and leave the commit to the
-/// transaction's owner, whose retries repeat them. A [`Subscription`](crate::Subscription) is what exports.
+/// Each operation takes a transaction and stages its reads and writes there. The owner of the transaction
+/// commits it, and its retries repeat the operation. The workers of a
+/// [`Subscription`](crate::Subscription) export the entries.
 ///
-/// A handle holds nothing of the store: clone it freely.
+/// A handle keeps no state from the store, so cloning it is cheap.
 pub struct ExportQueue<K, V, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
@@ -39,19 +39,39 @@ impl<K, V, C> ExportQueue<K, V, C>
 where
     C: Codec<K> + Codec<V>,
 {
-    /// Opens the queue in `subspace`, and creates it if there is none.
+    /// Opens the queue in `subspace`, creating it if it does not exist.
+    ///
+    /// It also registers the subspace in the default [registry of ids](combine::keyspace::ids).
     ///
     /// # Conflicts
-    /// Reads the settings, and writes them if there are none.
+    /// Reads the settings, and writes them if the queue is created. Registers the subspace as
+    /// [`Ids::register`](combine::keyspace::ids::Ids::register) does.
     ///
     /// # Errors
-    /// [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with others;
-    /// [`InvalidSettings`](Error::InvalidSettings) if these cannot work;
-    /// [`StampAhead`](microqueue::Error::StampAhead) if entries or positions come from a store whose version
-    /// was larger; those of [`Runner::run`].
+    /// - [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with other settings
+    /// - [`InvalidSettings`](Error::InvalidSettings) if the settings are out of range
+    /// - [`StampAhead`](microqueue::Error::StampAhead) if entries or positions come from a store with a
+    ///   larger version
+    /// - [`Overlap`](combine::keyspace::Error::Overlap) if the subspace overlaps that of another recipe
+    /// - those of [`Runner::run`]
     ///
     /// # Cancel safety
-    /// Dropping the future leaves a queue or none.
+    /// If the future is dropped, the queue may or may not have been created.
+    ///
+    /// # Examples
+    /// ```
+    /// use export_queue::keyspace::{self, Runner, Subspace};
+    /// use export_queue::{ExportQueue, Settings};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("changes"), Settings::new().bucket_count(8));
+    /// let changes = ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
+    /// assert_eq!(changes.settings().get_bucket_count(), 8);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn open<D: Database>(
         runner: &Runner<D>,
         subspace: Subspace,
@@ -64,16 +84,14 @@ where
         Self::open_with(runner, subspace, settings, options).await
     }
 
-    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is an
-    /// `export-queue`.
+    /// Opens the queue as [`open`](Self::open) does, with the codec and the registry of ids of `options`. The
+    /// registry lists the queue as an `export-queue`.
     ///
     /// # Conflicts
-    /// As [`open`](Self::open), and as
-    /// [`Ids::register`](combine::keyspace::ids::Ids::register).
+    /// As [`open`](Self::open).
     ///
     /// # Errors
-    /// As [`open`](Self::open), and
-    /// [`Overlap`](combine::keyspace::Error::Overlap). Nothing was changed.
+    /// As [`open`](Self::open).
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
@@ -84,13 +102,8 @@ where
         options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        let env = runner.environment().clone();
-        let queue = Self {
-            keys: Arc::new(Keys::new(subspace, settings.get_bucket_count(), env)),
-            settings,
-            codec: options.get_codec().clone(),
-            types: PhantomData,
-        };
+        let (codec, env) = (options.get_codec().clone(), runner.environment().clone());
+        let queue = Self::with_settings(subspace, settings, codec, env);
         let record = SettingsRecord {
             settings: queue.settings,
             codecs: [<C as Codec<K>>::NAME, <C as Codec<V>>::NAME].map(str::to_owned),
@@ -106,17 +119,42 @@ where
         Ok(queue)
     }
 
-    /// Makes sure that what is added from now on stands after all entries and all positions: what stands
-    /// before a position would never be exported.
-    async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
+    /// Returns the queue in `subspace` with these settings.
+    pub(crate) fn with_settings(
+        subspace: Subspace,
+        settings: Settings,
+        codec: C,
+        env: Environment,
+    ) -> Self {
+        Self {
+            keys: Arc::new(Keys::new(subspace, settings.get_bucket_count(), env)),
+            settings,
+            codec,
+            types: PhantomData,
+        }
+    }
+
+    /// Verifies that entries added after this transaction will go after all entries and positions.
+    /// [`open`](Self::open) calls this.
+    ///
+    /// Without this, an entry that lands before a position would never be exported.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`StampAhead`](microqueue::Error::StampAhead) if entries or positions come from a store with a
+    /// larger version; those of the store.
+    pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         self.keys.logs.verify_order(tr).await?;
-        // Safe as snapshot reads: what commits after the read version gets a stamp above it.
+        // Safe as snapshot reads: an entry that commits after the read version gets a larger
+        // versionstamp.
         let read_version = tr.read_version().await?;
         let newest = Versionstamp::new(read_version, u16::MAX);
         let (begin, end) = self.keys.positions().range();
         let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            // One that does not decode holds up its own bucket, and not the queue.
+            // A position that does not decode stops its own bucket, but not the queue.
             let position = decode_position(row.key(), Some(row.value())).ok().flatten();
             match position.map(|position| position.versionstamp()) {
                 Some(stamp) if stamp > newest => Err(Error::Log(microqueue::Error::StampAhead {
@@ -130,28 +168,45 @@ where
         .await
     }
 
-    /// Stages an entry: a row in the log of its bucket.
+    /// Stages an entry, as one row in the log of its bucket.
     ///
     /// # Conflicts
-    /// Reads nothing, and so never conflicts. Writes the row and the wake stamp.
+    /// Reads nothing, so it never conflicts. Writes the row and the wake stamp.
     ///
     /// # Retries
-    /// A retry of the transaction stages it anew. How to commit it exactly once is the runner's.
+    /// A retry of the transaction must call this again. [`Runner::run`] commits the entry exactly once.
     ///
     /// # Errors
     /// [`EntryTooLarge`](Error::EntryTooLarge) and the codec's
     /// [`Encode`](combine::keyspace::Error::Encode), before anything is staged.
     ///
     /// # Cancel safety
-    /// Is ready at the first poll; dropping it before stages nothing.
+    /// Dropping the future before it is polled stages nothing. The first poll completes it.
+    ///
+    /// # Examples
+    /// ```
+    /// use export_queue::keyspace::{self, Runner, Subspace};
+    /// use export_queue::{ExportQueue, Settings};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("changes"), Settings::default());
+    /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
+    ///
+    /// let fish = &"fish".to_owned();
+    /// runner.run(|tr| async move { changes.add(&tr, fish, &3).await }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn add(&self, tr: &impl Transaction, key: &K, value: &V) -> Result<()> {
         self.add_all(tr, [(key, value)]).await
     }
 
-    /// Stages entries, in their order. All or nothing: if one does not fit, none is staged.
+    /// Stages entries in the order given. If one does not fit, none is staged.
     ///
-    /// Costs a row for each bucket that they fall into, or for each 16 KiB of entries of one bucket, and
-    /// the wake stamp.
+    /// Writes one row for each bucket of the entries, or one row for each 16 KiB of entries of the same
+    /// bucket, and the wake stamp.
     ///
     /// # Conflicts
     /// As [`add`](Self::add).
@@ -223,7 +278,7 @@ where
         &self.keys.queue
     }
 
-    /// Returns what the queue was created with.
+    /// Returns the settings that the queue was created with.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings

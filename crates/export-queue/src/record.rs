@@ -1,4 +1,4 @@
-//! The values of an export queue. The module of the keys has their layout.
+//! The values of an export queue. The module `keys` describes their layout.
 
 use std::fmt;
 
@@ -12,21 +12,21 @@ use combine::microqueue::blocks::{self, Entry};
 
 use crate::sequence::{SEQUENCE_BYTES, Sequence};
 
-/// The largest entry, key and value together, in bytes as encoded: it fits a block, and a dead letter
-/// with any reason.
+/// The largest entry, in encoded bytes of key and value together. It fits a block, and a dead letter with
+/// a reason of any length.
 pub const MAX_ENTRY_BYTES: usize = blocks::MAX_ENTRY_BYTES;
 
 const FORMAT: u8 = 1;
 
-/// What a queue was created with, or opened with, and the names of its subscriptions.
+/// The settings and codecs that a queue was created or opened with, and the names of its subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsRecord {
     /// The settings.
     pub settings: Settings,
-    /// The names of the codecs of key and value.
+    /// The names of the codecs of keys and values.
     pub codecs: [String; 2],
-    /// The names of the subscriptions, in order. Handles need not agree on them.
+    /// The names of the subscriptions, sorted. Handles may differ in them.
     pub subscriptions: Vec<String>,
 }
 
@@ -81,10 +81,10 @@ pub(crate) fn encode_position(position: &Sequence) -> Vec<u8> {
     value
 }
 
-/// Returns where, in the record of a position, its versionstamp lies.
+/// The offset of the versionstamp in the record of a position.
 pub(crate) const POSITION_STAMP: u32 = 1;
 
-/// Returns the position that is stored under a key. `None`: nothing is exported yet.
+/// Returns the position in a stored record, or `None` if nothing is exported yet.
 pub(crate) fn decode_position(key: &[u8], stored: Option<&[u8]>) -> Result<Option<Sequence>> {
     let Some(stored) = stored else {
         return Ok(None);
@@ -104,7 +104,7 @@ pub(crate) fn encode_claim(session: SessionId) -> Vec<u8> {
     value
 }
 
-/// Returns the session that has the claim under a key. `None`: none has.
+/// Returns the session that has the claim, or `None` if no session has it.
 pub(crate) fn decode_claim(key: &[u8], stored: Option<&[u8]>) -> Result<Option<SessionId>> {
     let Some(stored) = stored else {
         return Ok(None);
@@ -117,7 +117,7 @@ pub(crate) fn decode_claim(key: &[u8], stored: Option<&[u8]>) -> Result<Option<S
     claim.map(Some)
 }
 
-/// What a dead letter holds beside its place.
+/// The contents of a dead letter, apart from its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Letter {
     pub(crate) failures: u32,
@@ -125,7 +125,7 @@ pub(crate) struct Letter {
     pub(crate) kept: Kept,
 }
 
-/// What was given up.
+/// The entry or block that was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
     Entry(Entry),
@@ -134,8 +134,8 @@ pub(crate) enum Kept {
 }
 
 impl Letter {
-    /// Returns the record. It fits a value of the store: no block of a queue is longer than what is left
-    /// for it, and of a longer one, which something else has written, the end is cut off.
+    /// Returns the record. It fits a value of the store, since no block of a queue is longer than the
+    /// space left for it. A longer block, written by other software, is truncated.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut value = vec![FORMAT];
         value.extend_from_slice(&self.failures.to_be_bytes());
@@ -157,7 +157,7 @@ impl Letter {
         value
     }
 
-    /// Returns the dead letter of a sequence.
+    /// Returns the dead letter with this sequence.
     pub(crate) fn decode(sequence: &Sequence, stored: &Bytes) -> Result<Self, DecodeError> {
         let mut fields = Fields::new(stored);
         let letter = (|| {

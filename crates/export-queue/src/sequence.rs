@@ -6,15 +6,15 @@ use std::str::FromStr;
 use combine::keyspace::Versionstamp;
 use combine::microqueue::blocks::{ENTRY_ID_BYTES, EntryId, EntryIdError, WHOLE_BLOCK};
 
-/// How many bytes a sequence has.
+/// The number of bytes of a sequence.
 pub const SEQUENCE_BYTES: usize = ENTRY_ID_BYTES;
 
-/// The place of an entry: ten bytes of the versionstamp, eight of the call number and two of the index
-/// among the entries that the call added to one block, all big-endian.
+/// The place of an entry in the order of commits: 10 bytes of versionstamp, 8 bytes of call number, and 2
+/// bytes of the entry's index in its block, all big-endian.
 ///
-/// Sequences are in the order of the commits that added the entries and, for the entries of one key, of
-/// the additions within a commit: as values, as bytes and as texts. No two entries of a database have the
-/// same.
+/// Sequences sort in the order of the commits that added the entries. Entries of one key in the same
+/// commit sort in the order in which they were added. Values, bytes and texts all sort the same way. No
+/// two entries of a database have the same sequence.
 ///
 /// ```
 /// use export_queue::Sequence;
@@ -29,7 +29,7 @@ pub const SEQUENCE_BYTES: usize = ENTRY_ID_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(EntryId);
 
-/// Bytes or a text are no sequence.
+/// The bytes or the text are not a sequence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected a sequence: {SEQUENCE_BYTES} bytes, or twice as many hexadecimal digits in lower case"
@@ -45,14 +45,14 @@ impl Sequence {
         self.0
     }
 
-    /// Returns whether this is the place of a whole block, after its entries: that of a dead letter which
-    /// keeps a block that does not decode.
+    /// Returns whether this is the place of a whole block, after all its entries. The dead letter of a
+    /// block that does not decode has such a sequence.
     #[must_use]
     pub fn is_of_block(&self) -> bool {
         self.0.index == WHOLE_BLOCK
     }
 
-    /// Returns the sequence that stands after all that a commit adds.
+    /// Returns the sequence after all entries of a commit.
     pub(crate) fn after_commit(versionstamp: Versionstamp) -> Self {
         Self(EntryId {
             versionstamp,
@@ -61,11 +61,11 @@ impl Sequence {
         })
     }
 
-    /// Returns the sequence that stands after those of every commit up to a version, and before those of
-    /// every later commit.
+    /// Returns the sequence after all commits up to `version`, and before all later commits.
     ///
-    /// A receiver that is filled from the data itself, before it gets entries, stores it with what was read
-    /// at a read version: an entry is newer than that if and only if its sequence is larger.
+    /// Use it for a receiver that is first filled from the data itself and then receives entries. Store
+    /// this sequence with the rows that were read at a read version: an entry is newer than such a row if
+    /// and only if its sequence is larger.
     ///
     /// ```
     /// use export_queue::Sequence;
@@ -90,7 +90,7 @@ impl Sequence {
         self.0.versionstamp
     }
 
-    /// Returns the bytes, which sort as the sequences do.
+    /// Returns the bytes of the sequence, which sort as sequences do.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SEQUENCE_BYTES] {
         self.0.to_bytes()
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sequence_is_refused() {
+    fn an_invalid_sequence_is_refused() {
         let text = "0".repeat(2 * SEQUENCE_BYTES);
         for text in [
             "",
             "0",
-            // Without an index.
+            // A text without the index.
             &text[4..],
             &text[1..],
             &format!("{text}00"),

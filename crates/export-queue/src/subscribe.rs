@@ -1,4 +1,4 @@
-//! Subscriptions come and go.
+//! Creates and removes subscriptions.
 
 use combine::keyspace::codec::Codec;
 use combine::keyspace::recipe::StoredSettings;
@@ -11,13 +11,13 @@ use crate::record::{POSITION_STAMP, encode_position};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
-/// Where a new subscription begins.
+/// The place in the logs where a new subscription starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
-    /// At the oldest entry that is still there.
+    /// At the oldest entry that still exists.
     Oldest,
-    /// After everything that was committed before.
+    /// After all entries committed before the subscription.
     Now,
 }
 
@@ -25,19 +25,39 @@ impl<K, V, C> ExportQueue<K, V, C>
 where
     C: Codec<K> + Codec<V>,
 {
-    /// Returns a subscription of this name, and creates it if there is none; `start` matters only
-    /// then. Each has positions of its own, and entries stay until all have exported them: one
-    /// without a worker holds all of them back.
+    /// Returns the subscription with this name, creating it if it does not exist. `start` is ignored if
+    /// it exists.
+    ///
+    /// Each subscription has its own positions. An entry stays until all subscriptions have exported it,
+    /// so a subscription without a worker keeps all entries from being removed.
     ///
     /// # Conflicts
-    /// Reads the settings, and writes them if it is new.
+    /// Reads the settings, and writes them if the subscription is created.
     ///
     /// # Errors
     /// [`SubscriptionName`](Error::SubscriptionName),
     /// [`TooManySubscriptions`](Error::TooManySubscriptions), and those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// Dropping the future leaves a subscription or none.
+    /// If the future is dropped, the subscription may or may not have been created.
+    ///
+    /// # Examples
+    /// ```
+    /// use export_queue::keyspace::{self, Runner, Subspace};
+    /// use export_queue::{ExportQueue, Settings, Start};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("changes"), Settings::default());
+    /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
+    ///
+    /// // The receiver starts with the oldest entry that still exists.
+    /// let table = changes.subscribe(&runner, "table", Start::Oldest).await?;
+    /// assert_eq!(table.name(), "table");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn subscribe<D: Database>(
         &self,
         runner: &Runner<D>,
@@ -59,16 +79,13 @@ where
         })
     }
 
-    /// Returns the subscription of a name, if there is one.
+    /// Returns the subscription with this name, or `None` if it does not exist.
     ///
     /// # Conflicts
     /// Reads the settings.
     ///
     /// # Errors
     /// [`NoQueue`](Error::NoQueue), and those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn subscription(
         &self,
         tr: &impl Transaction,
@@ -82,7 +99,7 @@ where
         Ok(is_there.then_some(subscription))
     }
 
-    /// Stages a subscription, unless there is one of this name.
+    /// Stages a subscription, unless one with this name exists.
     pub(crate) async fn create(
         &self,
         tr: &impl Transaction,
@@ -107,9 +124,9 @@ where
         Ok(())
     }
 
-    /// Stages positions after everything that is committed before.
+    /// Stages positions after all entries committed before this transaction.
     fn begin_now(&self, tr: &impl Transaction, name: &str) {
-        // Also after what this transaction adds, whatever its calls.
+        // Also after the entries that this transaction adds, whatever their call numbers are.
         let position = Sequence::after_commit(Versionstamp::INCOMPLETE);
         let mut value = encode_position(&position);
         value.extend_from_slice(&POSITION_STAMP.to_le_bytes());
@@ -119,27 +136,26 @@ where
         }
     }
 
-    /// Returns the names of the subscriptions, in order.
+    /// Returns the names of the subscriptions, sorted.
     ///
     /// # Conflicts
     /// Reads the settings.
     ///
     /// # Errors
     /// [`NoQueue`](Error::NoQueue), and those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn subscriptions(&self, tr: &impl Transaction) -> Result<Vec<String>> {
         Ok(self.stored(tr).await?.subscriptions)
     }
 
-    /// Stages that there is no such subscription any more: its positions, pause and dead letters are
-    /// gone, and what only it has not exported will be trimmed with the next batch of another one.
-    /// False: there was none. Its workers find nothing to do from then on: shut them down, for instance
+    /// Stages the removal of a subscription, including its positions, pause and dead letters. Returns
+    /// false if it does not exist.
+    ///
+    /// Entries that only this subscription has not exported are removed with the next batch of another
+    /// subscription. The workers of the removed subscription find no more work; shut them down, for example
     /// when [`wait_removed`](Subscription::wait_removed) returns.
     ///
     /// # Conflicts
-    /// Reads and writes the settings, and writes all that is the subscription's.
+    /// Reads and writes the settings, and writes all keys of the subscription.
     ///
     /// # Errors
     /// [`NoQueue`](Error::NoQueue), and those of the store.

@@ -1,13 +1,14 @@
-//! A subscription: one external system, with its own positions in the log.
+//! Subscriptions: each one exports to an external system, with its own positions in the logs.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use combine::bucket_worker::lag_of;
 use combine::hc_dequeue::session::Sessions;
 use combine::keyspace::codec::{Codec, MessagePack};
 use combine::keyspace::recipe::wait_until_none;
-use combine::keyspace::{Database, Isolation, Runner, Transaction, limits};
+use combine::keyspace::{Database, Isolation, Runner, Transaction};
 use combine::microqueue::blocks::EntryId;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
@@ -15,7 +16,7 @@ use futures::future::try_join_all;
 use crate::error::{Error, Result};
 use crate::queue::ExportQueue;
 
-/// A reader of an export queue, by its name. Clones are the same one.
+/// A reader of an export queue, identified by its name. Clones are the same subscription.
 pub struct Subscription<K, V, C = MessagePack> {
     pub(crate) queue: ExportQueue<K, V, C>,
     pub(crate) name: Arc<str>,
@@ -37,8 +38,8 @@ where
         &self.queue
     }
 
-    /// Stages that nothing is exported until [`resume`](Self::resume). A batch that is under way is
-    /// finished.
+    /// Stages that the subscription exports nothing until [`resume`](Self::resume). A batch that is under
+    /// way is finished.
     ///
     /// # Conflicts
     /// Writes a key that workers read by snapshot.
@@ -46,7 +47,7 @@ where
         tr.set(&self.queue.keys.pause(&self.name), b"");
     }
 
-    /// Stages that entries are exported again.
+    /// Stages that the subscription exports again.
     ///
     /// # Conflicts
     /// As [`pause`](Self::pause).
@@ -62,27 +63,22 @@ where
     ///
     /// # Errors
     /// Those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
         let pause = self.queue.keys.pause(&self.name);
         Ok(tr.get(&pause, Isolation::Snapshot).await?.is_some())
     }
 
-    /// Counts the entries of a bucket that are not exported yet, in up to about a mebibyte of blocks.
+    /// Counts the entries of a bucket that are not exported yet, in up to about 1 MiB of blocks.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if the position does not decode; those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if the position does not decode; those of the
+    /// store.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
         let position = self.position(tr, bucket, Isolation::Snapshot).await?;
-        // The count goes on with the entry after the last one that is exported.
+        // The count starts with the entry after the last one exported.
         let next = position.map(|position| {
             let last = position.id();
             let index = last.index.saturating_add(1);
@@ -91,41 +87,34 @@ where
         Pending::of_log(tr, &self.queue.keys.logs, bucket, next, next).await
     }
 
-    /// Returns for how long the oldest entry has waited that is not exported yet, by the store's
-    /// versions: a recovery of the store makes it look older. `None`: there is none.
+    /// Returns how long the oldest entry that is not exported yet has waited, or `None` if there is none.
+    /// The time is derived from the versions of the store, so it is too large after a recovery of the
+    /// store.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a position does not decode; those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn lag(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
-        let now = tr.read_version().await?;
         let firsts = self.firsts(tr).await?.into_iter();
-        let stamps = firsts.map(|(_, first)| Ok(first?.versionstamp));
-        let stamps: Vec<_> = stamps.collect::<Result<_>>()?;
-        Ok(stamps.into_iter().min().map(|stamp| {
-            let versions = now.saturating_sub(stamp.commit_version()).max(0);
-            Duration::from_secs_f64(versions as f64 / limits::VERSIONS_PER_SECOND as f64)
-        }))
+        let firsts: Vec<_> = firsts.map(|(_, first)| first).collect::<Result<_>>()?;
+        Ok(lag_of(tr, firsts).await?)
     }
 
-    /// Waits until everything is exported: for tests, and for jobs that end. Workers must be running
-    /// somewhere, and the subscription must not be paused. A dead letter counts as exported.
+    /// Waits until everything is exported, for tests and for jobs that end.
+    ///
+    /// Workers must be running in some process, and the subscription must not be paused. A dead letter
+    /// counts as exported.
     ///
     /// # Conflicts
-    /// Reads by snapshot, but for the names of the subscriptions.
+    /// Reads by snapshot, except for the names of the subscriptions.
     ///
     /// # Errors
-    /// [`NoSubscription`](Error::NoSubscription) as soon as it is removed;
-    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if nothing is left but buckets whose positions do not
-    /// decode; those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// - [`NoSubscription`](Error::NoSubscription) as soon as the subscription is removed
+    /// - [`Corrupt`](combine::keyspace::Error::Corrupt) if the only buckets left have positions that do
+    ///   not decode
+    /// - those of [`Runner::run`]
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
             if !self.is_there(&tr).await? {
@@ -137,7 +126,7 @@ where
             let mut damaged = Ok(None);
             for (bucket, first) in self.firsts(&tr).await? {
                 match first {
-                    // Each batch that is exported sets it.
+                    // Each exported batch sets the position.
                     Ok(_) => return Ok(Some(self.queue.keys.position(&self.name, bucket))),
                     Err(error) => damaged = Err(error),
                 }
@@ -147,14 +136,11 @@ where
         .await
     }
 
-    /// Waits until the subscription is [removed](ExportQueue::unsubscribe). Its workers find nothing to do
-    /// from then on.
+    /// Waits until the subscription is [removed](ExportQueue::unsubscribe). Its workers then find no more
+    /// work.
     ///
     /// # Errors
     /// [`NoQueue`](Error::NoQueue), and those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn wait_removed<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
             let is_there = self.is_there(&tr).await?;
@@ -163,18 +149,21 @@ where
         .await
     }
 
-    /// Returns the buckets with entries that are not exported yet. One whose position does not decode is
-    /// among them, so that its own batches fail, and no others.
+    /// Returns the buckets with entries that are not exported yet. They include buckets whose positions
+    /// do not decode, so that their batches fail and no others.
     pub(crate) async fn all_behind(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
         let firsts = self.firsts(tr).await?.into_iter();
         Ok(firsts.map(|(bucket, _)| bucket).collect())
     }
 
-    /// Returns the buckets with blocks that are not exported yet, or not wholly, and the first of each, or
-    /// that its position does not decode.
+    /// Returns the buckets with blocks that are not fully exported yet, each with its first such block or
+    /// the error of a position that does not decode.
     ///
-    /// By snapshot: an entry that comes meanwhile wakes the workers.
-    async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(Bucket, Result<EntryId>)>> {
+    /// Reads by snapshot, since an entry that is added at the same time wakes the workers.
+    pub(crate) async fn firsts(
+        &self,
+        tr: &impl Transaction,
+    ) -> Result<Vec<(Bucket, Result<EntryId>)>> {
         let logs = &self.queue.keys.logs;
         let looks = logs.non_empty(tr).await?.into_iter().map(|log| async move {
             let bucket = Bucket(log);
@@ -189,13 +178,15 @@ where
         Ok(try_join_all(looks).await?.into_iter().flatten().collect())
     }
 
-    /// Returns whether the subscription is not removed.
+    /// Returns whether the subscription exists.
     pub(crate) async fn is_there(&self, tr: &impl Transaction) -> Result<bool> {
         let subscriptions = self.queue.subscriptions(tr).await?;
         Ok(subscriptions.iter().any(|name| **name == *self.name))
     }
 
-    pub(crate) fn sessions(&self) -> Sessions {
+    /// Returns the sessions of the subscription's workers, for tools that list them.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
         self.queue.keys.sessions(&self.name)
     }
 }

@@ -1,4 +1,4 @@
-//! What exports: a process's part in the work on a subscription.
+//! The worker, a process's part in exporting the entries of a subscription.
 
 use std::sync::Arc;
 
@@ -15,16 +15,17 @@ use crate::subscription::Subscription;
 
 /// Exports the entries of a subscription until it is shut down.
 ///
-/// A task with a session of its own does the work. The buckets are divided between the living sessions
-/// of the subscription, as those of a combine queue are, and each batch is exported under a claim: of two
-/// sessions that both take a bucket for theirs, one sets the position.
+/// A worker is a task with a session of its own. The workers of a subscription divide the buckets among
+/// the living sessions, as those of a combine queue do. A worker exports each batch under a claim of its
+/// bucket: if two sessions both consider a bucket theirs, only one of them sets the position.
 ///
 /// # Retries
-/// Transactions are retried by the runner, and batches after a [backoff](combine::WorkerOptions::backoff).
+/// The runner retries transactions. A batch that fails is retried after a
+/// [backoff](combine::WorkerOptions::backoff).
 ///
 /// # Cancel safety
-/// Dropping a worker stops it wherever it is. A batch that was under way comes again, once the session
-/// is found dead, after a lease.
+/// Dropping a worker stops it at once. A batch under way is exported again after a lease, when the
+/// session is declared dead.
 pub type Worker = WorkerHandle<Error>;
 
 impl<K, V, C> Subscription<K, V, C>
@@ -33,16 +34,17 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<V>,
 {
-    /// Opens a session and exports.
+    /// Starts a worker: opens a session, and exports the entries of the subscription in a new task.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// Dropping the future may leave a session without a heartbeat, which others remove.
+    /// Dropping the future may leave a session without a heartbeat, which other workers remove after a
+    /// lease.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     pub async fn work<D: Database>(
         &self,
         runner: &Runner<D>,

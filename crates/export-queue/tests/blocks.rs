@@ -1,4 +1,5 @@
-//! Positions inside of blocks: what a subscription has exported of one, and what becomes of the rest.
+//! Positions inside blocks: which entries of a block a subscription has exported, and what happens to the
+//! others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,12 +31,12 @@ conformance::on_every_store!(threads:
 
 type Batch = [SequencedExport<String, Option<i64>>];
 
-/// Entries of keys of their own, as long as they fit one block.
+/// Entries of different keys, which fit one block as long as there are not too many.
 fn entries(range: std::ops::Range<i64>) -> Vec<(String, Option<i64>)> {
     range.map(|n| (format!("key {n}"), Some(n))).collect()
 }
 
-/// Exports what is below a value and refuses the rest.
+/// Exports values below a limit and refuses the others.
 #[derive(Clone)]
 struct Below {
     end: Arc<AtomicI64>,
@@ -62,7 +63,7 @@ fn one_by_one() -> ExportOptions {
         .bytes_per_batch(1)
 }
 
-/// Exports one by one what is below a value.
+/// Exports values below a limit, one by one.
 async fn export_below(world: &World, reader: &Reader, end: i64, receiver: &Receiver) {
     let below = Below {
         end: Arc::new(end.into()),
@@ -96,7 +97,7 @@ async fn two_subscriptions_stand_at_places_of_their_own_in_a_block(store: TestSt
     }
     assert_eq!(world.rows("e").await.len(), 2);
 
-    // The quick one has all of the first block, and the slow one needs it.
+    // The fast subscription has exported all of the first block, but the slow one still needs it.
     export_below(&world, quick, 10, &first).await;
     let position = world.position("reader", 0).await.unwrap();
     assert_eq!(
@@ -107,7 +108,8 @@ async fn two_subscriptions_stand_at_places_of_their_own_in_a_block(store: TestSt
     export_below(&world, quick, 15, &first).await;
     assert_eq!(world.rows("e").await.len(), 2);
 
-    // The slow one passes the first block, and the quick one is inside of the second.
+    // The slow subscription passes the first block, and the position of the fast one is inside the
+    // second.
     export_below(&world, slow, 10, &second).await;
     assert_eq!(world.rows("e").await.len(), 1);
     world.export(slow, &second).await;
@@ -116,7 +118,7 @@ async fn two_subscriptions_stand_at_places_of_their_own_in_a_block(store: TestSt
     world.assert_nothing_left().await;
     let all: Vec<_> = (0..20).collect();
     assert_eq!(exported(&first), all);
-    // Those of one call come key by key.
+    // The entries of one call come sorted by key.
     let second: BTreeSet<_> = exported(&second).into_iter().collect();
     assert_eq!(second, all.into_iter().collect());
 }
@@ -144,7 +146,7 @@ async fn batches_end_and_begin_inside_of_blocks(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
-/// Refuses batches with a value.
+/// Refuses batches that contain a value.
 struct Refuses {
     value: i64,
     receiver: Receiver,
@@ -190,7 +192,7 @@ async fn one_bad_entry_is_found_in_a_block_of_a_hundred(store: TestStore) {
     assert_eq!(sequence.versionstamp(), stamp);
     assert_eq!(sequence.to_bytes()[18..], [0, 57]);
     assert_eq!(world.rows("e").await, []);
-    // It leaves with the sequence that it had in its block.
+    // It is exported with the sequence that it had in its block.
     let redriven = world.reader.redrive(&world.runner, &receiver, &sequence);
     assert!(redriven.await.unwrap());
     let last = receiver.all().pop().unwrap();
@@ -225,7 +227,7 @@ async fn a_broken_block_is_a_dead_letter_and_its_bucket_goes_on(store: TestStore
         b"no block",
         b"\x02\x01\0\x01\0\0",
         b"\x01\x01\0\0",
-        // A count that says more, and one that says less.
+        // A count that is too large, and one that is too small.
         b"\x01\x01\0\x02\0\0",
         b"\x01\x01\0\x01\0\0\0\0",
     ];
@@ -236,7 +238,7 @@ async fn a_broken_block_is_a_dead_letter_and_its_bucket_goes_on(store: TestStore
         let last = world.rows("e").await.pop().unwrap().to_key();
         world.set(&last, bytes).await;
     }
-    // As large as a value of the store may be.
+    // As large as a value of the store can be.
     world.add("large", 100).await;
     let last = world.rows("e").await.pop().unwrap().to_key();
     world.set(&last, &[7; 100_000]).await;
@@ -282,7 +284,7 @@ async fn a_broken_block_is_exported_once_it_decodes(store: TestStore) {
     world.set(row.key(), b"no block").await;
     world.export(&world.reader, &receiver).await;
     assert_eq!(receiver.all(), []);
-    // As a version does that knows the format of the block.
+    // As with a version that knows the format of the block.
     let letter = world.rows("d").await.pop().unwrap();
     let record = [b"\x01\0\0\0\0\x03why", row.value()].concat();
     world.set(letter.key(), &record).await;
@@ -302,7 +304,7 @@ async fn a_broken_block_is_exported_once_it_decodes(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
-/// Stores a position of the subscription.
+/// Sets a position of the subscription.
 async fn set_position(world: &World, id: EntryId) {
     let key = world.queue.subspace().pack(&("p", "reader", 0));
     let record = [&[1][..], &id.to_bytes()].concat();

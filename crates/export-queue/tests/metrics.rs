@@ -1,4 +1,4 @@
-//! What a worker counts.
+//! The metrics of a worker.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use export_queue::{
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// What was counted since the last look: gauges as they are, the sums of others.
+/// The metrics since the last read: gauges with their values, others as sums.
 fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     let mut counted = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
@@ -30,7 +30,7 @@ fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     counted
 }
 
-/// Refuses everything.
+/// Refuses all batches.
 struct Refuses;
 
 #[async_trait]
@@ -43,9 +43,9 @@ impl Exporter<String, Option<i64>> for Refuses {
     }
 }
 
-/// Runs alone in its program: the recorder is the program's.
+/// Runs in a program of its own, since the recorder is global.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker() {
+async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();
@@ -72,7 +72,7 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
         assert_eq!(of_reader(none), 0.0, "{none}");
     }
 
-    // Entries that no worker takes, and a subscription without a worker.
+    // Entries that no worker exports, and a subscription without a worker.
     let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work(options, Refuses).await;
     world.add("key", 3).await;
@@ -91,7 +91,7 @@ async fn batches_failures_and_what_waits_are_counted_also_for_who_has_no_worker(
         tokio::task::yield_now().await;
     }
 
-    // What is removed holds nothing back.
+    // A subscription that was removed does not hold the log back.
     let queue = &world.queue;
     let remove = |tr| async move { queue.unsubscribe(&tr, "unused").await };
     assert!(world.runner.run(remove).await.unwrap());

@@ -1,4 +1,4 @@
-//! What the operations do, one by one.
+//! The operations, one by one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ conformance::on_every_store!(threads:
     small_batches_lose_nothing,
     subscriptions_have_positions_of_their_own,
     one_that_begins_now_sees_nothing_older,
-    what_nobody_needs_is_trimmed_and_nothing_else,
+    only_entries_that_all_subscriptions_have_passed_are_trimmed,
     a_subscription_that_is_removed_holds_nothing_back,
     a_pause_keeps_entries_until_it_ends,
     coalescing_exports_the_newest_of_each_key,
@@ -61,7 +61,7 @@ async fn a_queue_writes_the_rows_of_the_schema(store: TestStore) {
         world.get(&subspace.pack(&("o", "reader"))).await.unwrap(),
         b""[..]
     );
-    // The settings are the third one: there are no others.
+    // The settings are the third part, and there are no others.
     let (begin, end) = subspace.range();
     assert_eq!(world.rows_between(begin, end).await.len(), 4);
 }
@@ -82,7 +82,7 @@ async fn entries_leave_in_commit_order_key_by_key(store: TestStore) {
     assert_eq!(all.len(), 100);
     let mut last = BTreeMap::new();
     for export in &all {
-        // The sequence is that of the commit, and within it the order is that of the calls.
+        // The sequence is that of the commit, and within a commit the order is that of the calls.
         assert_eq!(export.sequence.versionstamp(), stamps[&export.value]);
         let before = last.insert(&export.key, (export.sequence, export.value));
         assert!(before < Some((export.sequence, export.value)));
@@ -121,7 +121,7 @@ async fn subscriptions_have_positions_of_their_own(store: TestStore) {
     world.export(&world.reader, &first).await;
     assert_eq!(first.all().len(), 20);
     world.add_all(entries(20..30)).await;
-    // The other one finds everything, although the first one has passed it.
+    // The other subscription gets all entries, although the first one has passed them.
     world.export(&other, &second).await;
     assert_eq!(second.all().len(), 30);
     world.export(&world.reader, &first).await;
@@ -141,13 +141,13 @@ async fn one_that_begins_now_sees_nothing_older(store: TestStore) {
     assert_eq!(values, (20..30).map(Some).collect());
     world.export(&world.reader, &first).await;
     assert_eq!(first.all().len(), 30);
-    // Its start matters once only.
+    // The start matters only when the subscription is created.
     let again = world.subscribe("late", Start::Oldest).await;
     world.export(&again, &second).await;
     assert_eq!(second.all().len(), 10);
 }
 
-async fn what_nobody_needs_is_trimmed_and_nothing_else(store: TestStore) {
+async fn only_entries_that_all_subscriptions_have_passed_are_trimmed(store: TestStore) {
     let world = World::new(&store, 1).await;
     let slow = world.subscribe("slow", Start::Oldest).await;
     let receiver = Receiver::default();
@@ -179,7 +179,7 @@ async fn a_subscription_that_is_removed_holds_nothing_back(store: TestStore) {
     assert!(!world.runner.run(remove).await.unwrap());
     let names = |tr| async move { queue.subscriptions(&tr).await };
     assert_eq!(world.runner.run(names).await.unwrap(), ["reader"]);
-    // Each bucket is trimmed with its next batch.
+    // Each bucket is cleared with its next batch.
     world.add_all(entries(20..30)).await;
     world.export(&world.reader, &receiver).await;
     assert_eq!(receiver.all().len(), 30);
@@ -196,7 +196,7 @@ async fn a_pause_keeps_entries_until_it_ends(store: TestStore) {
     world.runner.run(pause).await.unwrap();
     let worker = world.work(ExportOptions::default(), receiver.clone()).await;
     world.add_all(entries(0..20)).await;
-    // Another subscription shows that there was time.
+    // Another subscription shows that there was enough time.
     let other = world.subscribe("other", Start::Oldest).await;
     world.export(&other, &Receiver::default()).await;
     assert_eq!(receiver.all(), []);
@@ -224,11 +224,11 @@ async fn coalescing_exports_the_newest_of_each_key(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
-/// Refuses batches with some values.
+/// Refuses batches that contain certain values.
 struct Picky {
     refused: BTreeSet<i64>,
     receiver: Receiver,
-    /// How often it refuses, at most.
+    /// The largest number of refusals.
     times: std::sync::Mutex<u32>,
 }
 
@@ -281,7 +281,7 @@ async fn an_entry_that_fails_is_isolated_and_becomes_a_dead_letter(store: TestSt
         exported,
         (0..64).filter(|n| ![17, 18, 63].contains(n)).collect()
     );
-    // Nothing of what was written came again: batches are refused as a whole here.
+    // No entry that was written came again, since this exporter refuses batches as a whole.
     assert_eq!(receiver.all().len(), 61);
     let reader = &world.reader;
     let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
@@ -332,7 +332,7 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
         std::slice::from_ref(second)
     );
 
-    // Key 1 has a newer value by now, and the receiver leaves it alone.
+    // Key 1 has a newer value by now, so the receiver rejects this one.
     let refuses = picky(&[1], u32::MAX, &receiver);
     let refused = reader.redrive(&world.runner, &refuses, &first.id).await;
     assert!(matches!(refused, Err(Error::Exporter { .. })));

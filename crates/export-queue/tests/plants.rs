@@ -1,4 +1,5 @@
-//! Bugs on purpose, outside of this crate and inside: the receiver does not end equal to the source.
+//! Planted bugs, outside of this crate and inside: with each, the receiver ends up different from the
+//! source.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +20,7 @@ use keyspace::{
 
 conformance::on_every_store!(threads:
     sequences_are_in_commit_order_and_read_versions_are_not,
-    what_is_exported_before_the_commit_may_never_be_committed,
+    exporting_before_the_commit_exports_uncommitted_entries,
     coalescing_must_keep_the_newest,
     a_deletion_without_a_tombstone_is_undone_by_a_repetition,
     a_trim_past_the_slowest_subscription_loses_entries,
@@ -45,7 +46,7 @@ where
     }
 }
 
-/// Exports everything with a worker that alters it. Returns what the receiver has in the end.
+/// Exports everything with a worker that alters the batches. Returns the final contents of the receiver.
 async fn export(
     world: &World,
     alter: impl Fn(Vec<Export>) -> Vec<Export> + Send + Sync + 'static,
@@ -61,7 +62,8 @@ async fn export(
     receiver.values()
 }
 
-/// Who reads first commits last: its value is the newer one, though its read version is the older one.
+/// The transaction that reads first commits last. Its value is the newer one, although its read version
+/// is the older one.
 async fn sequences_are_in_commit_order_and_read_versions_are_not(store: TestStore) {
     let mut ends = Vec::new();
     for is_planted in [false, true] {
@@ -70,7 +72,7 @@ async fn sequences_are_in_commit_order_and_read_versions_are_not(store: TestStor
         let (mut slow, mut quick) = (db.begin().unwrap(), db.begin().unwrap());
         let mut versions = BTreeMap::new();
         versions.insert(Some(2), slow.read_version().await.unwrap());
-        // Something is committed in between, so that the versions differ.
+        // Another commit in between makes the versions differ.
         world.add("other", 0).await;
         versions.insert(Some(1), quick.read_version().await.unwrap());
         let key = "key".to_owned();
@@ -94,7 +96,7 @@ async fn sequences_are_in_commit_order_and_read_versions_are_not(store: TestStor
     assert_eq!(ends, [2, 1]);
 }
 
-async fn what_is_exported_before_the_commit_may_never_be_committed(store: TestStore) {
+async fn exporting_before_the_commit_exports_uncommitted_entries(store: TestStore) {
     let store = store.fresh();
     let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
     let options = RunOptions::default()
@@ -110,7 +112,7 @@ async fn what_is_exported_before_the_commit_may_never_be_committed(store: TestSt
         let (queue, early, key) = (&world.queue, &early, &format!("key {value}"));
         let add = |tr| async move {
             queue.add(&tr, key, &Some(value)).await?;
-            // The bug: nobody knows yet whether this commits.
+            // The bug: it is not known yet whether this transaction commits.
             let sequence = "0".repeat(2 * SEQUENCE_BYTES).parse().unwrap();
             early.receive(&[Export::new(key.clone(), Some(value), sequence)]);
             Ok::<_, Error>(())
@@ -161,12 +163,12 @@ async fn a_deletion_without_a_tombstone_is_undone_by_a_repetition(store: TestSto
     world.add_all(vec![("key".to_owned(), None)]).await;
     let receiver = Receiver::default();
     world.export(&world.reader, &receiver).await;
-    // The first batch comes once more, late: as from an exporter whose worker is gone.
+    // The first batch arrives again and late, as from an exporter whose worker is gone.
     let repeated = &receiver.all()[..1];
     receiver.receive(repeated);
     assert_eq!(receiver.values(), BTreeMap::new());
 
-    // The bug: what is deleted is forgotten, with its sequence.
+    // The bug: a deleted key is forgotten together with its sequence.
     let mut rows = BTreeMap::new();
     for export in receiver.all() {
         let is_newer = |held: &(_, Option<i64>)| export.sequence > held.0;
@@ -188,7 +190,7 @@ async fn a_trim_past_the_slowest_subscription_loses_entries(store: TestStore) {
         world.add("first", 1).await;
         world.export(&world.reader, &Receiver::default()).await;
         if is_planted {
-            // The bug: what this subscription has passed is cleared.
+            // The bug: it clears the entries that only this subscription has passed.
             let entries = world.queue.subspace().subspace(&"e");
             let (begin, end) = &entries.range();
             let trim = |tr: keyspace::Tx<_>| async move {
@@ -214,14 +216,14 @@ async fn a_trim_of_a_block_that_a_subscription_is_inside_of_loses_entries(store:
         world.add_all((0..10).map(entry).collect()).await;
         world.export(&world.reader, &Receiver::default()).await;
         let block = world.position("reader", 0).await.unwrap();
-        // The slow one has exported the first four entries.
+        // The slow subscription has exported the first four entries.
         let inside = EntryId { index: 3, ..block };
         let position = [&[1][..], &inside.to_bytes()].concat();
         let key = world.queue.subspace().pack(&("p", "slow", 0));
         world.set(&key, &position).await;
         world.add("last", 10).await;
         if is_planted {
-            // The bug: the block that the slowest is inside of goes with those before it.
+            // The bug: it also clears the block that contains the slowest position.
             let row = &world.rows("e").await[0].to_key();
             let trim = |tr: keyspace::Tx<_>| async move {
                 tr.clear(row);

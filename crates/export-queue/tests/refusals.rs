@@ -1,4 +1,4 @@
-//! What is refused, and that nothing is lost by it.
+//! Operations that are refused, and that nothing is lost by them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -130,7 +130,7 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
     assert!(matches!(refused, Error::EntryTooLarge { .. }), "{refused}");
     add(MAX_ENTRY_BYTES - 10).await.unwrap();
 
-    /// Refuses everything.
+    /// Refuses all batches.
     struct Refuses;
     #[export_queue::async_trait]
     impl export_queue::Exporter<Bytes, Bytes> for Refuses {
@@ -161,7 +161,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     let world = World::new(&store, 1).await;
     world.add("key", 1).await;
     world.add("other", 2).await;
-    // A block of one entry, whose value is no MessagePack.
+    // A block of one entry, whose value is not MessagePack.
     let damaged = world.rows("e").await[0].to_key();
     let block = b"\x01\x01\0\x01\x04\x01\xa3key\xc1";
     world.set(&damaged, block).await;
@@ -190,7 +190,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
 }
 
 async fn a_listing_of_dead_letters_tells_of_each_whether_it_decodes(store: TestStore) {
-    /// Refuses everything.
+    /// Refuses all batches.
     struct Refuses;
     #[export_queue::async_trait]
     impl export_queue::Exporter<String, Option<i64>> for Refuses {
@@ -230,7 +230,7 @@ async fn a_listing_of_dead_letters_tells_of_each_whether_it_decodes(store: TestS
     );
     let page = |tr| async move { reader.dead_letters(&tr, Some(*broken), 1).await };
     assert_eq!(world.runner.run(page).await.unwrap(), whole[2..]);
-    // It cannot be exported, and it can be removed.
+    // It cannot be exported, but it can be removed.
     let redriven = reader
         .redrive(&world.runner, &Receiver::default(), broken)
         .await;
@@ -252,7 +252,7 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
         let entry = |number: usize| (number.to_string(), Some(1));
         world.add_all((0..5_000).map(entry).collect()).await;
     }
-    /// Is never called.
+    /// Never called.
     struct Unreached;
     #[export_queue::async_trait]
     impl export_queue::Exporter<String, [u64; 8]> for Unreached {
@@ -292,10 +292,10 @@ async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: Te
         .partition(|(key, _)| world.queue.bucket(key).unwrap() == damaged);
     assert!(!of_damaged.is_empty());
     let position = world.queue.subspace().pack(&("p", "reader", damaged.0));
-    // A sequence of the length that it had before.
+    // A sequence of the length that was used before.
     world.set(&position, &[1; 19]).await;
 
-    // The other subscription exports everything, and trims nothing that this one may need.
+    // The other subscription exports everything, and clears no entry that this one may need.
     let received = Receiver::default();
     world.export(other, &received).await;
     assert_eq!(received.values().len(), 64);
@@ -307,7 +307,7 @@ async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: Te
     let pending = |tr| async move { reader.pending(&tr, damaged).await.map(drop) };
     let idle = conformance::timeout(LONG, reader.wait_idle(&world.runner));
     for refused in [
-        // Once all the rest is exported.
+        // After all other entries have been exported.
         idle.await,
         world.runner.run(lag).await,
         world.runner.run(pending).await,
@@ -320,7 +320,7 @@ async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: Te
     }
     assert_eq!(received.values(), of_others);
 
-    // Without the record the bucket begins with the oldest entry that is left.
+    // Without the record, the bucket starts with the oldest entry that is left.
     world.clear(&position).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

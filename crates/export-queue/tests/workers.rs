@@ -1,5 +1,5 @@
-//! Workers together, and alone when everything goes wrong: who exports what, what comes again, and that
-//! the receiver ends equal to the source.
+//! Several workers, and single ones under failures: which worker exports what, what is exported again,
+//! and that the receiver ends up equal to the source.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,27 +22,27 @@ use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(threads:
-    who_sleeps_is_woken_by_an_entry,
+    a_sleeping_worker_is_woken_by_an_entry,
     buckets_are_divided_and_taken_over_at_a_shut_down,
-    who_dies_before_during_or_after_the_write_loses_nothing,
-    who_hangs_past_its_session_cannot_set_the_position,
+    a_worker_that_dies_around_the_write_loses_nothing,
+    a_worker_that_hangs_past_its_session_cannot_set_the_position,
     a_claim_that_stands_still_is_taken_over,
     an_exporter_that_fails_hangs_or_panics_holds_up_its_own_bucket_only,
     a_worker_without_a_subscription_does_nothing,
-    a_damaged_record_keeps_nobody_from_the_buckets_of_the_dead,
+    a_damaged_record_does_not_stop_takeovers_of_dead_workers,
     a_graph_kept_outside_equals_the_graph_inside,
 );
 
 type Batch = [SequencedExport<String, Option<i64>>];
 
-/// Nothing but a wake-up, or time that a test does not have, makes it look.
+/// Options with which a worker acts only on a wake-up, or after more time than a test takes.
 fn deaf_to_time() -> ExportOptions {
     ExportOptions::new()
         .worker(WorkerOptions::new().poll_interval(LONG * 60))
         .takeover_after(LONG * 60)
 }
 
-/// An entry for each of some keys, enough for each bucket of a few to have some.
+/// An entry for each of several keys, enough for each of a few buckets to have some.
 fn entries(value: i64) -> Vec<(String, Option<i64>)> {
     (0..64)
         .map(|key| (format!("key {key}"), Some(value)))
@@ -64,7 +64,7 @@ async fn short_lived(store: &TestStore) -> (TestStore, World) {
     (store, world)
 }
 
-async fn who_sleeps_is_woken_by_an_entry(store: TestStore) {
+async fn a_sleeping_worker_is_woken_by_an_entry(store: TestStore) {
     let world = World::new(&store, 4).await;
     let receiver = Receiver::default();
     let worker = world.work(deaf_to_time(), receiver.clone()).await;
@@ -108,7 +108,7 @@ async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
-/// When an exporter dies, as seen from its write.
+/// The moment at which an exporter dies, relative to its write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
     Before,
@@ -117,7 +117,7 @@ enum Moment {
     After,
 }
 
-/// Writes as much as it can and then says that it is to be killed.
+/// Writes as much as its moment allows, and then requests to be killed.
 #[derive(Clone)]
 struct Dies {
     moment: Moment,
@@ -139,7 +139,7 @@ impl Exporter<String, Option<i64>> for Dies {
     }
 }
 
-async fn who_dies_before_during_or_after_the_write_loses_nothing(store: TestStore) {
+async fn a_worker_that_dies_around_the_write_loses_nothing(store: TestStore) {
     for moment in [Moment::Before, Moment::During, Moment::After] {
         let (_, world) = short_lived(&store).await;
         let receiver = Receiver::default();
@@ -168,7 +168,7 @@ async fn who_dies_before_during_or_after_the_write_loses_nothing(store: TestStor
     }
 }
 
-/// Waits until it is let go, then writes.
+/// Waits until it is released, and then writes.
 #[derive(Clone)]
 struct Late {
     receiver: Receiver,
@@ -202,7 +202,7 @@ impl Exporter<String, Option<i64>> for Late {
     }
 }
 
-async fn who_hangs_past_its_session_cannot_set_the_position(store: TestStore) {
+async fn a_worker_that_hangs_past_its_session_cannot_set_the_position(store: TestStore) {
     let (store, world) = short_lived(&store).await;
     let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
     let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
@@ -216,14 +216,14 @@ async fn who_hangs_past_its_session_cannot_set_the_position(store: TestStore) {
     let hung = world.reader.work(&cut_off, once.clone(), late.clone());
     let hung = hung.await.unwrap();
     late.begun().await;
-    // The process hangs as a whole, for longer than its session lives.
+    // The process hangs as a whole, for longer than its lease.
     chaos.stop();
     world.add_all(entries(2)).await;
     let worker = world.work(once, receiver.clone()).await;
     world.wait_idle().await;
     assert_eq!(receiver.values(), values(2));
     let positions = world.rows("p").await;
-    // It wakes up and writes what is old, and the receiver leaves it alone.
+    // It resumes and writes old entries, which the receiver rejects.
     late.goes_on.add_permits(1000);
     chaos.go_on();
     hung.shut_down(LONG).await.unwrap();
@@ -236,7 +236,7 @@ async fn a_claim_that_stands_still_is_taken_over(store: TestStore) {
     let world = World::new(&store, 8).await;
     let receiver = Receiver::default();
     let late = Late::new(&receiver);
-    // Its heart beats, and its exporter may take for ever.
+    // Its heartbeat continues, and its exporter may take forever.
     let forever =
         ExportOptions::new().worker(WorkerOptions::new().concurrency(64).time_limit(LONG * 60));
     let hung = world.work(forever, late.clone()).await;
@@ -254,7 +254,7 @@ async fn a_claim_that_stands_still_is_taken_over(store: TestStore) {
     world.assert_nothing_left().await;
 }
 
-/// Does something else than it should, so many times for each key of a bucket.
+/// Fails in different ways in its first calls that contain a key.
 struct Misbehaves {
     key: String,
     receiver: Receiver,
@@ -269,7 +269,7 @@ impl Exporter<String, Option<i64>> for Misbehaves {
                 0 => return Err("on purpose".into()),
                 1 => pending().await,
                 2 => panic!("on purpose"),
-                // Until everything else is exported.
+                // Until all other entries are exported.
                 _ if self.receiver.values().len() < 40 => return Err("not yet".into()),
                 _ => {}
             }
@@ -312,7 +312,7 @@ async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     let remove = |tr| async move { queue.unsubscribe(&tr, "reader").await };
     assert!(world.runner.run(remove).await.unwrap());
     timeout(LONG, removed).await.unwrap();
-    // It is not idle: it will never have what comes.
+    // It is not idle, since it will never receive the new entries.
     let idle = timeout(LONG, world.reader.wait_idle(&world.runner));
     assert!(matches!(
         idle.await,
@@ -327,10 +327,10 @@ async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     worker.shut_down(LONG).await.unwrap();
 }
 
-async fn a_damaged_record_keeps_nobody_from_the_buckets_of_the_dead(store: TestStore) {
+async fn a_damaged_record_does_not_stop_takeovers_of_dead_workers(store: TestStore) {
     let (_, world) = short_lived(&store).await;
     let dies = world.work(deaf_to_time(), Receiver::default()).await;
-    // As one that is killed: its session stays.
+    // As with a worker that is killed, its session stays.
     drop(dies);
     world.add_all(entries(1)).await;
     let claim = world.queue.subspace().pack(&("c", "reader", 0));
@@ -350,8 +350,8 @@ async fn a_damaged_record_keeps_nobody_from_the_buckets_of_the_dead(store: TestS
     worker.shut_down(LONG).await.unwrap();
 }
 
-/// Links between pages are edited by several writers while workers come and die; the graph outside has
-/// for each link whether it is there.
+/// Several writers edit the links between pages while workers come and die. The external graph records
+/// for each link whether it exists.
 async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
     let (_, world) = short_lived(&store).await;
     let world = Arc::new(world);
@@ -364,7 +364,7 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
         writers.spawn(async move {
             for round in 0..25 {
                 let [from, to, kind, _] = env.random_bytes::<4>();
-                // Each writer has pages of its own, so that it knows what it has committed last.
+                // Each writer has pages of its own, so it knows what it has committed last.
                 let link = format!("{writer}.{} -> {}", from % 5, to % 5);
                 let value = (kind % 3 > 0).then_some(round);
                 world.add_all(vec![(link.clone(), value)]).await;
@@ -379,7 +379,7 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
     let options = ExportOptions::new().bytes_per_batch(300);
     while !writers.is_empty() {
         let worker = world.work(options.clone(), receiver.clone()).await;
-        // Dropped wherever it is.
+        // The worker is dropped wherever it is.
         let env = world.runner.environment();
         let _ = env
             .timeout(Duration::from_millis(30), writers.join_next())

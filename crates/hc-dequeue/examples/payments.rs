@@ -1,8 +1,8 @@
-//! Payments are booked: one transaction acknowledges a payment, changes a balance and enqueues a receipt.
-//! Each payment is booked once and has one receipt, whichever process dies and at whatever moment.
+//! Books payments: one transaction acknowledges a payment, changes a balance and enqueues a receipt. Each payment is
+//! booked exactly once and gets one receipt, even if processes die at any moment.
 //!
-//! `cargo run -p fdbq-hc-dequeue --example payments` runs it in memory; with a URL, `embedded:shop.store` or
-//! `fdb:`, it runs there.
+//! `cargo run -p fdbq-hc-dequeue --example payments` runs it in memory. With a URL, such as `embedded:shop.store` or
+//! `fdb:`, it runs on that store.
 
 use std::env;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use hc_dequeue::{
     ConsumerOptions, Delivery, Error, HighContentionQueue, Result, Settings, WorkerOptions,
 };
 
-/// A payment: whose, and how much.
+/// A payment: the account and the amount.
 type Payment = (String, i64);
 
 const PAYMENTS: i64 = 100;
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let worker = payments.work(&runner, WorkerOptions::default(), handler);
     let worker = worker.await?;
 
-    // The receipts come as the payments are booked.
+    // Receipts are printed as payments are booked.
     let printer = receipts.consumer(&runner, ConsumerOptions::default());
     let printer = printer.await?;
     for _ in 0..PAYMENTS {
@@ -66,7 +66,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Books a payment, all of it or nothing.
+/// Books a payment, completely or not at all.
 async fn book(
     runner: &Runner<Store>,
     shop: &Subspace,
@@ -78,7 +78,7 @@ async fn book(
     let receipt = &format!("{customer} paid {amount}");
     runner
         .run(|tr| async move {
-            // Refused if another worker has the payment by now. Then nothing of this happens.
+            // Fails if another worker holds the payment. Then nothing of this transaction is committed.
             payment.ack(&tr).await?;
             tr.atomic(MutationOp::Add, balance, &amount.to_le_bytes());
             receipts.enqueue(&tr, receipt).await?;

@@ -1,4 +1,4 @@
-//! Changing an item wherever it is.
+//! Changes an item wherever it is.
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Bytes, Transaction};
@@ -13,40 +13,40 @@ use crate::queue::HighContentionQueue;
 use crate::record::{End, Part, Record};
 use crate::wall::wall_millis;
 
-/// What became of a cancellation.
+/// The result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum Cancelled {
-    /// The item was queued, delayed or dead, and is removed: it is never delivered again.
+    /// The item was queued, delayed or dead, and was removed: it is never delivered again.
     Removed,
-    /// A session holds the item. Its delivery is [notified](crate::Delivery::cancelled), an acknowledgement is
+    /// A session holds the item. Its delivery is [notified](crate::Delivery::cancelled), its acknowledgement is
     /// refused, and the item is removed as soon as the session lets go of it.
     Requested,
-    /// There is no such item: it is done, or was cancelled before.
+    /// There is no such item: it is done or was cancelled before.
     NotThere,
 }
 
-/// What became of a replacement.
+/// The result of a replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum Replaced {
     /// The item has the new value.
     Replaced,
-    /// A session holds the item, which has the old value.
+    /// A session holds the item. The item keeps the old value.
     IsHeld,
-    /// There is no such item: it is done, or was cancelled.
+    /// There is no such item: it is done or was cancelled.
     NotThere,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Stages that an item is not to be handled any more.
+    /// Stages the cancellation of an item: it is never delivered again and can no longer be acknowledged.
     ///
     /// # Conflicts
-    /// As [`status`](Self::status), and writes the item's row. A transaction that grants or acknowledges the
-    /// item at the same time conflicts with this one: the one that commits first wins, and the other one finds
-    /// what it did.
+    /// As [`status`](Self::status); also writes the item's row. If another transaction grants or acknowledges the
+    /// item at the same time, the one that commits first wins. The other one fails with a conflict and sees the
+    /// change when it is retried.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -66,7 +66,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 return Ok(Cancelled::Removed);
             }
             Spot::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
-            // Its session finds that out when it collects the item.
+            // The session finds the cancellation when it collects the item.
             Spot::Granted { .. } => {}
             Spot::Done => return Ok(Cancelled::NotThere),
         }
@@ -75,11 +75,11 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(Cancelled::Requested)
     }
 
-    /// Stages that a delayed item may be granted at once, at its place in the queue. False: it is not
+    /// Stages that a delayed item is due at once, at its place in the queue. Returns `false` if the item is not
     /// delayed.
     ///
     /// # Conflicts
-    /// As [`status`](Self::status), and writes the item's row.
+    /// As [`status`](Self::status); also writes the item's row.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -98,8 +98,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         }
     }
 
-    /// Stages that an item which is queued, delayed or dead gets another value. It keeps its place, its time
-    /// and what it has cost.
+    /// Stages a new value for an item that is queued, delayed or dead. The item keeps its place, its due time and its
+    /// numbers of attempts, deaths and deliveries.
     ///
     /// # Conflicts
     /// As [`cancel`](Self::cancel).
@@ -131,7 +131,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-/// Stages the record of an item anew, where it is.
+/// Stages a changed record of an item, in the place where the item is.
 pub(crate) fn rewrite(
     tr: &impl Transaction,
     keys: &Keys,
@@ -159,7 +159,7 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
-/// Stages that an item leaves its place, if no session holds it.
+/// Stages the removal of an item from its place, if no session holds it.
 pub(crate) fn remove(tr: &impl Transaction, keys: &Keys, id: &ItemId, spot: &Spot) -> Result<()> {
     let counter = match spot {
         Spot::Queued => {
@@ -180,7 +180,7 @@ pub(crate) fn remove(tr: &impl Transaction, keys: &Keys, id: &ItemId, spot: &Spo
     Ok(())
 }
 
-/// Stages that an item which has no place is queued or, until a wall time, delayed.
+/// Stages that an item that has no place is queued or, with a due time, delayed.
 pub(crate) fn place(
     tr: &impl Transaction,
     keys: &Keys,

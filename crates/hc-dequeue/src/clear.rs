@@ -1,4 +1,4 @@
-//! Emptying a queue.
+//! Removes all waiting items.
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
@@ -16,20 +16,19 @@ use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::settings::Settings;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Removes the items that wait and those that are delayed, and returns how many.
+    /// Removes all queued and delayed items, and returns how many it removed.
     ///
-    /// It takes them out as a consumer does, many in each of as many transactions as it needs, so
-    /// that the counters stay exact. What is enqueued after the call stays, and so do items that are
-    /// held and dead letters.
+    /// It removes them in as many transactions as necessary, and keeps the counters exact. Items that are enqueued
+    /// after the call starts, held items and dead letters stay.
     ///
     /// # Conflicts
-    /// Reads and writes the keys of the items removed.
+    /// Reads and writes the keys of the removed items.
     ///
     /// # Errors
-    /// Those of [`Runner::run`]. What was removed by then stays removed.
+    /// Those of [`Runner::run`]. Items that were already removed stay removed.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves removed what was removed by then.
+    /// If the future is dropped, items that were already removed stay removed.
     pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
         let keys = &*self.keys;
         let now = |tr: Tx<_>| async move {
@@ -38,7 +37,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let (until, settings) = runner.run(now).await?;
         let settings = &settings;
         let mut removed = 0;
-        // First, since those that come to be due meanwhile are then among those that wait.
+        // Delayed items come first: those that become due meanwhile are then found among the queued ones.
         let mut after: Option<Vec<u8>> = None;
         loop {
             let after_last = after.as_deref();
@@ -61,14 +60,14 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-/// Removes the first items that wait and were enqueued at a version or before. Returns how many.
+/// Removes the first waiting items that were enqueued at or before a version. Returns how many.
 async fn remove_waiting(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
     until: i64,
 ) -> Result<u64> {
-    // Safe as a snapshot read: each key that is removed is in a conflict range.
+    // Safe as a snapshot read: the key of each removed item is in a conflict range.
     let items = keys
         .items
         .snapshot(tr, ITEMS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT)
@@ -83,8 +82,8 @@ async fn remove_waiting(
     Ok(removed.unsigned_abs())
 }
 
-/// Removes items that are delayed and were enqueued at a version or before, among the next ones behind
-/// the key `after`. Returns how many, and the last key; `None` at the end.
+/// Removes delayed items that were enqueued at or before a version, among the next ones after the key `after`.
+/// Returns how many were removed, and the last key that was read, or `None` at the end.
 async fn remove_delayed(
     tr: &impl Transaction,
     keys: &Keys,
@@ -96,7 +95,7 @@ async fn remove_delayed(
     let page = RangeQuery::keys(after.map_or(begin, key_after), end)
         .limit(ITEMS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
-    // Safe as a snapshot read, as above.
+    // Safe as a snapshot read: the key of each removed item is in a conflict range.
     let page = tr.get_range(&page, Isolation::Snapshot).await?;
     let mut removed = 0;
     for row in &page.rows {
@@ -124,7 +123,7 @@ fn end_cleared(
     end(tr, keys, settings, id, record, End::Removed, Bytes::new())
 }
 
-/// Returns whether an item was enqueued at a version or before.
+/// Returns whether an item was enqueued at or before a version.
 pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
     matches!(id, ItemId::Commit { versionstamp, .. } if versionstamp.commit_version() <= until)
 }

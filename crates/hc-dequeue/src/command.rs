@@ -8,27 +8,27 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::{Error, Result};
 use crate::give_back::Return;
 
-/// A command for a dispatcher. `D` is the type of a delivery: deliveries send commands themselves, so
-/// this module cannot name it.
+/// A command for a dispatcher. `D` is the type of deliveries, which this module cannot name because deliveries send
+/// commands themselves.
 pub(crate) enum Command<T, D> {
     Want(Want<T, D>),
     GiveBack {
         item: Return,
         done: Option<oneshot::Sender<Result<()>>>,
     },
-    /// A delivery whose item has left the queue, as far as its process knows.
+    /// Forget a delivery whose item has left the queue, as far as its process knows.
     Forget {
         id: ItemId,
         delivery: u64,
     },
     ShutDown {
-        /// How long deliveries that are out may take to be resolved.
+        /// How long outstanding deliveries may take to be resolved.
         grace: Duration,
         done: Option<oneshot::Sender<Result<()>>>,
     },
 }
 
-/// A caller's wish for items.
+/// A caller's request for items from its dispatcher.
 pub(crate) struct Want<T, D> {
     pub(crate) wanted: usize,
     pub(crate) until: Duration,
@@ -36,14 +36,14 @@ pub(crate) struct Want<T, D> {
     pub(crate) reply: Reply<T, D>,
 }
 
-/// Where the answer to a wish goes.
+/// Where the answer to a caller goes.
 pub(crate) enum Reply<T, D> {
     Deliver(oneshot::Sender<Result<Vec<D>>>),
     Pop(oneshot::Sender<Result<Vec<Item<T>>>>),
 }
 
 impl<T, D> Want<T, D> {
-    /// Returns whether the caller waits no more.
+    /// Returns whether the caller is gone.
     pub(crate) fn is_gone(&self) -> bool {
         match &self.reply {
             Reply::Deliver(reply) => reply.is_closed(),
@@ -67,11 +67,11 @@ impl<T, D> Want<T, D> {
     }
 }
 
-/// Waits for the answer to a command that was sent. `None`: the dispatcher is gone.
+/// Waits for the answer to a command. Returns `None` if the dispatcher is gone.
 ///
-/// A dispatcher that goes drops the commands that it has not read, and with each the sender of its
-/// answer. But a command that is sent at this very moment may stay in the channel for as long as the
-/// channel has a sender, and the caller has one.
+/// A dispatcher that ends drops the commands that it has not read, and with each of them the sender of its answer.
+/// However, a command that is sent at that very moment may stay in the channel as long as the channel has a sender,
+/// and the caller has one.
 pub(crate) async fn wait_for_answer<T, D, A>(
     commands: &mpsc::UnboundedSender<Command<T, D>>,
     mut answer: oneshot::Receiver<A>,

@@ -1,4 +1,4 @@
-//! Changing the settings of a queue that is in use.
+//! Changes the settings of a queue that is in use.
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::StoredSettings;
@@ -10,19 +10,19 @@ use crate::queue::{HighContentionQueue, check_settings};
 use crate::settings::{Settings, SettingsRecord};
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Stages other settings, which the queue has from the commit on. The codec stays.
+    /// Stages new settings. The codec of the queue stays the same.
     ///
-    /// Sessions follow with their next heartbeat: until then they use the settings that they know. One that
-    /// gets a shorter lease beats in time for it before it promises it, and one that gets a longer lease beats
-    /// in time for the shorter one until it has promised the longer one. Operations on a handle use the stored
-    /// settings.
+    /// Sessions adopt the settings at their next heartbeat. If the lease becomes shorter, a session first writes
+    /// heartbeats often enough for the new lease and then promises it. If the lease becomes longer, a session first
+    /// promises the new lease and then writes heartbeats less often. Operations on a handle use the stored settings.
     ///
     /// # Conflicts
     /// Reads and writes the settings.
     ///
     /// # Errors
-    /// [`Error::TooShort`](crate::Error::TooShort) for a lease that leaves no time for three heartbeats;
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the stored settings do not decode. Nothing is staged.
+    /// [`Error::TooShort`](crate::Error::TooShort) if the lease is shorter than [`MIN_LEASE`](crate::MIN_LEASE);
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the stored settings do not decode. In both cases nothing
+    /// is staged.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -35,33 +35,44 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(())
     }
 
-    /// Returns the settings that are stored.
+    /// Returns the stored settings.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode, or there is no queue any more.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode or the queue no longer exists.
     pub async fn settings(&self, tr: &impl Transaction) -> Result<Settings> {
         let stored = stored_settings(tr, &self.keys, Isolation::Snapshot).await?;
         Ok(stored.settings)
     }
 }
 
-/// Reads the settings that are stored.
+/// Reads the stored settings.
 ///
 /// # Conflicts
-/// As the isolation says.
+/// Reads the settings with the given isolation.
 pub(crate) async fn stored_settings(
     tr: &impl Transaction,
     keys: &Keys,
     isolation: Isolation,
 ) -> Result<SettingsRecord> {
+    let stored = find_settings(tr, keys, isolation).await?;
+    let missing = || keyspace::Error::corrupt(&keys.settings(), "expected settings");
+    Ok(stored.ok_or_else(missing)?)
+}
+
+/// Reads the stored settings. Returns `None` if there is no queue.
+///
+/// # Conflicts
+/// Reads the settings with the given isolation.
+pub(crate) async fn find_settings(
+    tr: &impl Transaction,
+    keys: &Keys,
+    isolation: Isolation,
+) -> Result<Option<SettingsRecord>> {
     let key = keys.settings();
     let stored = tr.get(&key, isolation).await?;
-    let stored = stored.ok_or_else(|| keyspace::Error::corrupt(&key, "expected settings"))?;
-    Ok(SettingsRecord::decode(&key, &stored)?)
+    let record = stored.map(|stored| SettingsRecord::decode(&key, &stored));
+    Ok(record.transpose()?)
 }

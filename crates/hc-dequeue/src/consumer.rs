@@ -1,4 +1,4 @@
-//! What takes items: a process's part in a queue.
+//! The consumer: takes items on behalf of a process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use crate::options::ConsumerOptions;
 use crate::queue::HighContentionQueue;
 use crate::registry::ITEMS_PER_FULFILLMENT;
 
-/// Takes items from a queue. Clones share one session.
+/// Takes items from a queue. All clones share one session.
 ///
-/// Behind it runs a task, the dispatcher, which combines the wishes of all clones: a process needs
-/// one consumer for each queue, however many tasks take from it. The session ends, and what it holds
-/// goes back, with [`shut_down`](Self::shut_down), or when the last clone is dropped.
+/// A background task, the dispatcher, combines the requests of all clones into common transactions. A process
+/// therefore needs one consumer per queue, however many tasks take items. The session ends when
+/// [`shut_down`](Self::shut_down) is called or the last clone is dropped; the items that it holds then go back to the
+/// queue.
 ///
 /// # Conflicts
-/// Its transactions conflict with those of other sessions that take the same items, that register while
-/// it takes, or that answer the same requests; with a pause; and with a session that finds this one dead.
-/// Enqueues never make them fail. After a conflict it goes by the
-/// [registry](crate#the-staged-registry) for a while, where there are hardly any.
+/// The consumer's transactions conflict with those of other sessions that take the same items, that register a
+/// request while it takes items, or that answer the same requests. They also conflict with a pause, and with a
+/// session that declares this one dead. Enqueues never make them fail. After a conflict, the consumer uses the
+/// [registry](crate#the-staged-registry) for a while, where conflicts are rare.
 ///
 /// # Retries
-/// Its transactions are retried by the runner that it was opened with, within the limits of that. If
-/// one fails for good, every call that waits gets the error, and the session goes on: call again. What
-/// such a transaction may have taken for a delivery comes back at a heartbeat; what it may have popped
-/// is lost.
+/// The runner retries the consumer's transactions within its limits. If a transaction fails for good, every waiting
+/// call returns the error. The session continues: call again. Items that such a transaction may have taken for
+/// deliveries come back at a heartbeat; items that it may have popped are lost.
 pub struct Consumer<T> {
     commands: Commands<T>,
     env: Environment,
@@ -45,7 +45,7 @@ pub struct Consumer<T> {
     handle: Arc<Handle<T>>,
 }
 
-/// Tells the dispatcher when the last consumer is gone. Deliveries can talk to it until then.
+/// Shuts the dispatcher down when the last consumer is dropped. Until then, deliveries can reach the dispatcher.
 struct Handle<T> {
     commands: Commands<T>,
     shared: Arc<Shared>,
@@ -60,7 +60,7 @@ impl<T> Handle<T> {
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         self.release();
-        // It may have ended before.
+        // The dispatcher may have ended before.
         let _ = self.commands.send(Command::ShutDown {
             grace: Duration::ZERO,
             done: None,
@@ -73,16 +73,30 @@ where
     T: Send + Sync + 'static,
     C: Codec<T>,
 {
-    /// Opens a session that takes from the queue, and spawns the task that keeps it alive.
+    /// Opens a session that takes items from the queue, and spawns the task that keeps it alive.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use hc_dequeue::keyspace::{Database, Runner};
+    /// # use hc_dequeue::{ConsumerOptions, HighContentionQueue, Result};
+    /// # async fn example<D: Database>(runner: &Runner<D>, jobs: &HighContentionQueue<String>) -> Result<()> {
+    /// let consumer = jobs.consumer(runner, ConsumerOptions::new()).await?;
+    /// while let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
+    ///     println!("{}", job.value());
+    ///     job.complete().await?;
+    /// }
+    /// consumer.shut_down(Duration::ZERO).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// Dropping the future may leave a session without a heartbeat, which others bury.
+    /// Dropping the future may leave a session without heartbeats, which other sessions remove.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn consumer<D: Database>(
         &self,
         runner: &Runner<D>,
@@ -113,7 +127,7 @@ where
 }
 
 impl<T> Consumer<T> {
-    /// Notes that deliveries which are dropped from now on are so because the consumer shuts down.
+    /// Marks the consumer as shutting down: deliveries dropped from this point on count no attempt.
     pub(crate) fn release(&self) {
         self.handle.release();
     }
@@ -126,12 +140,13 @@ impl<T: Send + 'static> Consumer<T> {
     /// Those of [`Runner::run`]; [`Error::ShutDown`].
     ///
     /// # Cancel safety
-    /// An item that was granted when the future is dropped goes to another one who wants it, or back.
+    /// If an item has been granted when the future is dropped, another waiting call gets it, or it goes back to the
+    /// queue.
     pub async fn dequeue(&self) -> Result<Option<Delivery<T>>> {
         self.dequeue_within(Duration::ZERO).await
     }
 
-    /// Takes the first item as soon as there is one. `None`: there was none for so long.
+    /// Takes the first item as soon as there is one. Returns `None` if there is none within `time`.
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
@@ -142,8 +157,9 @@ impl<T: Send + 'static> Consumer<T> {
         Ok(self.dequeue_batch_within(1, time).await?.pop())
     }
 
-    /// Takes the first items, up to `limit` of them. None: there is none. Fewer than `limit` do not
-    /// say that there are no more.
+    /// Takes up to `limit` of the first items. Returns an empty vector if there are none.
+    ///
+    /// Fewer items than `limit` do not mean that the queue is empty.
     ///
     /// # Errors
     /// [`Error::Wanted`], and as [`dequeue`](Self::dequeue).
@@ -154,8 +170,8 @@ impl<T: Send + 'static> Consumer<T> {
         self.dequeue_batch_within(limit, Duration::ZERO).await
     }
 
-    /// Takes the first items, up to `limit` of them, as soon as there is one. None: there was none
-    /// for so long.
+    /// Takes up to `limit` of the first items as soon as there is at least one. Returns an empty vector if there are
+    /// none within `time`.
     ///
     /// # Errors
     /// As [`dequeue_batch`](Self::dequeue_batch).
@@ -173,10 +189,10 @@ impl<T: Send + 'static> Consumer<T> {
         answer.ok_or_else(|| self.gone())?
     }
 
-    /// Takes the first item out of the queue for good, or returns `None` if there is none.
+    /// Removes the first item from the queue and returns it, or `None` if there is none.
     ///
-    /// The item is done with the commit that takes it: who dies with it has lost it. At most once,
-    /// and the fastest.
+    /// The commit that takes the item completes it. If the process dies afterwards, the item is lost: each item is
+    /// delivered at most once. This is the fastest way to take items.
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
@@ -187,8 +203,8 @@ impl<T: Send + 'static> Consumer<T> {
         self.pop_within(Duration::ZERO).await
     }
 
-    /// Takes the first item out of the queue for good, as soon as there is one. `None`: there was none
-    /// for so long.
+    /// Removes the first item from the queue and returns it as soon as there is one. Returns `None` if there is none
+    /// within `time`.
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
@@ -203,10 +219,10 @@ impl<T: Send + 'static> Consumer<T> {
         Ok(items?.pop())
     }
 
-    /// Returns deliveries one after the other, as items come, until the consumer is shut down.
+    /// Returns a stream of deliveries, as items become available, until the consumer is shut down.
     ///
     /// # Errors
-    /// Those of [`Runner::run`], each as one item of the stream, which goes on.
+    /// Those of [`Runner::run`], as items of the stream. The stream continues after an error.
     ///
     /// # Cancel safety
     /// As [`dequeue`](Self::dequeue).
@@ -220,19 +236,18 @@ impl<T: Send + 'static> Consumer<T> {
         })
     }
 
-    /// Ends the session, and returns when that is committed.
+    /// Ends the session, and returns when the end is committed.
     ///
-    /// Callers that wait for items get [`Error::ShutDown`] at once. Deliveries that are out keep the
-    /// session alive for up to `grace`, until each of them is resolved and dropped. After that they are
+    /// Calls that wait for items return [`Error::ShutDown`] at once. The session stays alive until every outstanding
+    /// delivery is resolved or dropped, but for `grace` at most. After that, the remaining deliveries are
     /// [lost](Delivery::lost), and their items go back to the queue without a counted attempt.
     ///
     /// # Errors
-    /// Those of [`Runner::run`]. Then other sessions find this one dead when its lease is over, and
-    /// return its items.
+    /// Those of [`Runner::run`]. In this case, other sessions declare this session dead after its lease and return
+    /// its items.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the session as well, without the rest of the grace if it was the last
-    /// clone.
+    /// If the future is dropped, the session ends anyway. The remaining grace is skipped if this was the last clone.
     pub async fn shut_down(self, grace: Duration) -> Result<()> {
         let (done, is_done) = oneshot::channel();
         let done = Some(done);

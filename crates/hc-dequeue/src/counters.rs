@@ -1,11 +1,11 @@
-//! The counters of a queue, as they are read. [`Keys::count`] changes them.
+//! Reads the counters of a queue. [`Keys::count`] changes them.
 
 use microqueue::keyspace::{self, Isolation, Transaction};
 
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
 
-/// Reads a counter by snapshot: it is exact at the read version.
+/// Reads a counter by snapshot. The value is exact at the read version.
 pub(crate) async fn stored_count(
     tr: &impl Transaction,
     keys: &Keys,

@@ -1,9 +1,10 @@
 //! Dedupe ids: names under which an item is enqueued once.
 //!
-//! While an item with the id is there, the row of the id holds the item's token, and another row the item's
-//! id. An item that is enqueued in its place while a session holds it takes the id over: the first one loses
-//! its token. Once an item with a token is done, both rows are cleared. If the queue retains ids, a third row says until when
-//! the id goes on refusing items. Then it *expires*: sessions remove it at a heartbeat.
+//! While an item with a dedupe id exists, the row of the id contains the item's token, and another row contains the
+//! item's id. If the item is enqueued again while a session holds it, the new item takes over the dedupe id, and the
+//! first one loses its token. When an item with a token is done, both rows are cleared. If the queue retains ids, a
+//! third row then contains the time until which the id is refused. After that time, the id *expires*: sessions remove
+//! it at a heartbeat.
 
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::record::millis;
@@ -20,7 +21,7 @@ use crate::record::{Record, TOKEN_BYTES};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
 
-/// How many dedupe ids one transaction looks at.
+/// How many dedupe ids one transaction checks.
 const DEDUPE_IDS_PER_STEP: usize = 1_000;
 
 /// Why a dedupe id refuses an item.
@@ -28,11 +29,11 @@ const DEDUPE_IDS_PER_STEP: usize = 1_000;
 pub(crate) enum Repeated {
     /// An item with the id is queued, delayed, held or dead.
     IsThere,
-    /// One was done so lately that the id is still kept.
+    /// An item with the id was completed recently, and the id is still kept.
     WasDone,
 }
 
-/// Returns why an item with the id would be refused. `None`: it would not.
+/// Returns why an item with the id would be refused, or `None` if it would not be.
 ///
 /// # Conflicts
 /// Reads the rows of the id.
@@ -54,10 +55,10 @@ pub(crate) async fn repeated(
     Ok(is_kept.then_some(Repeated::WasDone))
 }
 
-/// Returns the item that has a dedupe id, if one has.
+/// Returns the item that has a dedupe id, if there is one.
 ///
 /// # Conflicts
-/// Reads the row that names it.
+/// Reads the row that names the item.
 pub(crate) async fn holder(
     tr: &impl Transaction,
     keys: &Keys,
@@ -73,7 +74,7 @@ pub(crate) async fn holder(
     Ok(Some(id?))
 }
 
-/// Stages that an item which is staged has its dedupe id, and no other item.
+/// Stages that a staged item has its dedupe id, which no other item then has.
 pub(crate) fn claim(
     tr: &impl Transaction,
     keys: &Keys,
@@ -83,13 +84,13 @@ pub(crate) fn claim(
 ) {
     tr.set(&keys.dedupe(dedupe), &token);
     let mut id = id_to_bytes(&staged.at(Versionstamp::INCOMPLETE)).to_vec();
-    // Where in the value the versionstamp goes.
+    // The offset of the versionstamp in the value.
     id.extend_from_slice(&0_u32.to_le_bytes());
     let key = keys.dedupe_item(dedupe);
     tr.atomic(MutationOp::SetVersionstampedValue, &key, &id);
 }
 
-/// Stages what becomes of an item's dedupe id when the item is done. Writes blindly.
+/// Stages the end of an item's dedupe id when the item is done: the id is kept or released. The writes are blind.
 pub(crate) fn retire_dedupe(
     tr: &impl Transaction,
     keys: &Keys,
@@ -112,8 +113,8 @@ pub(crate) fn retire_dedupe(
     }
 }
 
-/// Removes the retained ids whose time is over, among the next ones after the key `after`. Returns the key of
-/// the last one looked at; `None` at the end.
+/// Removes expired ids among the next ones after the key `after`. Returns the key of the last id that was checked, or
+/// `None` at the end.
 ///
 /// # Conflicts
 /// Reads the ids that it removes.
@@ -127,7 +128,7 @@ pub(crate) async fn expire_dedupe(
     let query = RangeQuery::keys(begin, end)
         .limit(DEDUPE_IDS_PER_STEP)
         .mode(StreamingMode::WantAll);
-    // Safe as a snapshot read: of what is removed, each key is in a conflict range.
+    // Safe as a snapshot read: the key of each removed id is in a conflict range.
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;
     let now = wall_millis(&keys.env);
     for row in &batch.rows {
@@ -141,7 +142,7 @@ pub(crate) async fn expire_dedupe(
     Ok(last.map(|row| row.key().to_vec()))
 }
 
-/// Returns until when a dedupe id is kept.
+/// Returns when a dedupe id expires.
 fn parse_until(key: &[u8], value: &[u8]) -> Result<u64> {
     let until = value.try_into().map(u64::from_be_bytes);
     until.map_err(|_| keyspace::Error::corrupt(key, "expected a time of eight bytes").into())

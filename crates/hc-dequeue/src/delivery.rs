@@ -1,4 +1,4 @@
-//! Deliveries: items in the hands of the application.
+//! Deliveries: items that the application holds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::settings::KnownSettings;
 use crate::trace_context::TraceContext;
 use crate::wall::{unix_time, wall_millis};
 
-/// What dispatcher and delivery share of an item that is out.
+/// State of an outstanding delivery that it shares with the dispatcher.
 #[derive(Debug)]
 pub(crate) struct Out {
-    /// The number of the delivery: how often the item was granted, this time included.
+    /// The number of the delivery: how often the item has been granted, including this time.
     pub(crate) delivery: u64,
-    /// When the delivery's time is over, by the environment's clock.
+    /// When the delivery's time limit passes, by the environment's clock.
     deadline: Mutex<Duration>,
     fate: watch::Sender<Fate>,
 }
 
-/// What has become of a delivery that is out.
+/// The state of an outstanding delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// The item is held.
     Held,
-    /// It is held, and is not to be handled any more.
+    /// The item is held, but was cancelled and must not be handled any more.
     Cancelled,
-    /// It is not held any more.
+    /// The item is no longer held.
     Lost,
 }
 
@@ -73,128 +73,129 @@ impl Out {
     }
 }
 
-/// How consumers and deliveries reach their dispatcher.
+/// The channel from consumers and deliveries to their dispatcher.
 pub(crate) type Commands<T> = mpsc::UnboundedSender<Command<T, Delivery<T>>>;
 
-/// An item that was granted to this process until it is acknowledged.
+/// An item that this process holds until it is acknowledged or given back.
 ///
-/// It is *held*: no other consumer gets it while its time lasts and the session lives. Acknowledging it
-/// in the transaction that does its work makes that work effective once, whatever dies and whenever.
-/// Dropping it gives it back.
+/// No other consumer gets the item until the delivery's time limit passes or the session dies. Acknowledging the item
+/// in the transaction that does its work makes the work take effect exactly once. Dropping the delivery gives the
+/// item back.
 ///
-/// What becomes of a delivery says what it costs the item:
+/// How a delivery ends decides what happens to the item and which of its limits it counts against:
 ///
-/// | the delivery | the item | costs |
+/// | the delivery | the item | counts as |
 /// |---|---|---|
-/// | is given back with [`nack`](Self::nack) or dropped, its time is over, or it was acknowledged in a transaction that did not commit | goes back to its place | an attempt |
-/// | failed and is [retried later](Self::retry_after), its [handler](crate::Worker) failed, or its value does not decode | comes back later | an attempt |
-/// | ends with a session that is found dead | goes back to its place; from the second time on at a random time | a death |
+/// | is given back with [`nack`](Self::nack) or dropped, its time limit passes, or the transaction that acknowledged it did not commit | goes back to its place | an attempt |
+/// | is given back with [`retry_after`](Self::retry_after), its [handler](crate::Worker) failed, or its value does not decode | comes back later | an attempt |
+/// | ends because its session was declared dead | goes back to its place; from the second death on, at a random time | a death |
 /// | is [released](Self::release) | goes back to its place | nothing |
 /// | is [snoozed](Self::snooze) | comes back later | nothing |
 /// | ends because its consumer or worker shuts down | goes back to its place | nothing |
 /// | is [rejected](Self::reject) | becomes a dead letter | |
 ///
-/// An item has as many attempts, deaths and deliveries as the
-/// [settings](crate::Settings) say, or its [enqueue](crate::Enqueue). After the last one of any of them it is
-/// a dead letter in the place of what the table says.
+/// The [settings](crate::Settings) limit the attempts, deaths and deliveries of each item, and an
+/// [enqueue](crate::Enqueue) may set other limits for its item. An item that reaches one of its limits becomes a dead
+/// letter instead of coming back.
 pub struct Delivery<T> {
     pub(crate) id: ItemId,
     pub(crate) value: T,
-    /// Without the payload.
+    /// The record without the payload.
     pub(crate) record: Record,
     pub(crate) out: Arc<Out>,
     pub(crate) session: SessionId,
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: Commands<T>,
     pub(crate) state: AtomicU8,
-    /// What the item's end says came of it.
+    /// The result that is stored when the item is completed.
     pub(crate) result: Mutex<Bytes>,
 }
 
-/// What has been decided of a delivery.
+/// What has been decided about a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum DeliveryState {
-    /// Nothing: dropping it gives the item back.
+    /// Nothing: dropping the delivery gives the item back.
     Open,
-    /// It was acknowledged in a transaction whose end is not known here.
+    /// It was acknowledged in a transaction whose outcome is not known here.
     Acknowledged,
-    /// The dispatcher has been told.
+    /// The dispatcher has received the decision.
     Resolved,
 }
 
-/// What all deliveries of a dispatcher share.
+/// State that all deliveries of a dispatcher share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
     pub(crate) time_limit: Duration,
-    /// Whether the consumer shuts down: what is dropped from then on has not failed.
+    /// Whether the consumer is shutting down: a delivery dropped from then on counts no attempt.
     pub(crate) shuts_down: AtomicBool,
 }
 
 impl<T> Delivery<T> {
-    /// Returns the item's id: that of its first enqueue.
+    /// Returns the item's id, which stays the same from its first enqueue on.
     #[must_use]
     pub fn id(&self) -> ItemId {
         self.id
     }
 
-    /// Returns a reference to the item, for an application to keep.
+    /// Returns a reference to the item, which an application may store.
     #[must_use]
     pub fn item_ref(&self) -> ItemRef {
         ItemRef::new(&self.shared.keys, self.id)
     }
 
-    /// Returns what was enqueued.
+    /// Returns the enqueued value.
     #[must_use]
     pub fn value(&self) -> &T {
         &self.value
     }
 
-    /// Returns which attempt of the item's this is, from 1 on: how often it has failed before, and one more.
+    /// Returns the number of this attempt, starting at 1: one more than the item's previous failures.
     #[must_use]
     pub fn attempt(&self) -> u64 {
         self.record.attempts + 1
     }
 
-    /// Returns how many sessions have died with the item.
+    /// Returns how many sessions have died while they held the item.
     #[must_use]
     pub fn deaths(&self) -> u64 {
         self.record.deaths
     }
 
-    /// Returns how often the item was granted, this time included, whatever became of it.
+    /// Returns how often the item has been granted, including this time.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
         self.record.deliveries
     }
 
-    /// Returns why the item failed last, if it did.
+    /// Returns the item's last failure, if it has failed.
     #[must_use]
     pub fn last_failure(&self) -> Option<Failure> {
         self.record.failure.as_ref().map(Failure::from)
     }
 
-    /// Returns when the item was enqueued first, by the wall clock of the process that enqueued it.
+    /// Returns when the item was first enqueued, by the wall clock of the enqueuing process.
     #[must_use]
     pub fn enqueued(&self) -> SystemTime {
         unix_time(self.record.enqueued_millis)
     }
 
-    /// Returns the trace context of what enqueued the item. `None`: it had none, or one of a form that this
+    /// Returns the trace context of the item's enqueue. Returns `None` if it had none, or one in a form that this
     /// version does not know.
     #[must_use]
     pub fn trace_context(&self) -> Option<TraceContext> {
         TraceContext::parse(self.record.trace_context.as_deref()?)
     }
 
-    /// Sets the result that is kept with the item once it is [acknowledged](Self::ack) or
-    /// [completed](Self::complete), if the queue [keeps](crate::Settings::keep_done) items that are done. Nothing
-    /// is written before that.
+    /// Sets the result that is stored with the item when it is [acknowledged](Self::ack) or
+    /// [completed](Self::complete).
+    ///
+    /// The result is only stored if the queue [keeps](crate::Settings::keep_done) done items.
     ///
     /// # Errors
-    /// [`Error::ResultTooLong`]: it has up to [`MAX_RESULT_BYTES`] bytes. The delivery is as it was.
+    /// [`Error::ResultTooLong`] if the result has more than [`MAX_RESULT_BYTES`]. The previous result is kept.
     pub fn set_result(&self, result: impl Into<Bytes>) -> Result<()> {
         let result = result.into();
         if result.len() > MAX_RESULT_BYTES {
@@ -207,25 +208,40 @@ impl<T> Delivery<T> {
         Ok(())
     }
 
-    /// Returns that the item is done, with its result.
+    /// Returns the decision that the item is completed, with its result.
     pub(crate) fn completed(&self) -> GiveBack {
         GiveBack::Completed(self.result.lock().clone())
     }
 
-    /// Stages that the item is done. What else the transaction does happens together with that.
+    /// Stages the completion of the item in the caller's transaction, together with everything else that the
+    /// transaction writes.
     ///
-    /// If the transaction does not commit, the item is still held: acknowledge it in the next
-    /// attempt, or drop the delivery.
+    /// If the transaction does not commit, the delivery still holds the item: acknowledge it in the next attempt, or
+    /// drop the delivery.
     ///
+    /// ```
+    /// # use hc_dequeue::keyspace::{Database, Runner, Subspace, Transaction};
+    /// # use hc_dequeue::{Delivery, Error, Result};
+    /// /// Stores the result of a job, and completes the job in the same transaction.
+    /// async fn store<D: Database>(runner: &Runner<D>, job: &Delivery<String>, result: &[u8]) -> Result<()> {
+    ///     let key = &Subspace::from("results").pack(job.value());
+    ///     let store = |tr: hc_dequeue::keyspace::Tx<_>| async move {
+    ///         tr.set(key, result);
+    ///         job.ack(&tr).await?;
+    ///         Ok::<_, Error>(())
+    ///     };
+    ///     runner.run(store).await
+    /// }
+    /// ```
     /// # Conflicts
-    /// Reads and writes the item's key. While the item is held, only a [cancellation] and an enqueue that takes
-    /// its dedupe id over do that, too.
+    /// Reads and writes the item's key. While the item is held, only two other operations write this key: a
+    /// [cancellation] and an enqueue that takes over the item's dedupe id.
     ///
     /// [cancellation]: crate::HighContentionQueue::cancel
     ///
     /// # Errors
-    /// [`Error::DeliveryLost`] if the item is not held by this delivery any more, and [`Error::Cancelled`] if
-    /// it was cancelled meanwhile: the transaction must not commit.
+    /// [`Error::DeliveryLost`] if this delivery no longer holds the item, and [`Error::Cancelled`] if the item was
+    /// cancelled. In both cases the transaction must not commit.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -255,35 +271,36 @@ impl<T> Delivery<T> {
         Ok(())
     }
 
-    /// Acknowledges the item in a transaction of the consumer's own, together with others and with
-    /// what the consumer does next, and returns when that is committed. For work whose effects are
-    /// elsewhere; work in the same store acknowledges with [`ack`](Self::ack).
+    /// Completes the item in a transaction of the consumer, and returns when it is committed.
+    ///
+    /// The consumer combines this with other acknowledgements and with the transaction that takes the next items. Use
+    /// it for work whose effects are outside the store; for work in the same store, use [`ack`](Self::ack).
     ///
     /// # Errors
     /// As [`nack`](Self::nack).
     ///
     /// # Cancel safety
-    /// The item is acknowledged also if the future is dropped.
+    /// The item is completed even if the future is dropped.
     pub async fn complete(&self) -> Result<()> {
         self.resolve(self.completed(), None).await
     }
 
-    /// Takes a delivery back that was not received. Returns its item and its number.
+    /// Marks a delivery that its consumer did not receive as resolved. Returns its item and its number.
     pub(crate) fn disown(&self) -> (ItemId, u64) {
         self.state
             .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
         (self.id, self.out.delivery)
     }
 
-    /// Does with the item what came of its handler, unless the handler has done it, and does not wait for it.
+    /// Applies the handler's outcome to the item without waiting, unless the handler has already decided.
     pub(crate) fn conclude(&self, how: GiveBack, reason: Option<&str>) {
         if self.is_open_to(&how) {
-            // Without a dispatcher the session has ended, and the item was returned.
+            // If the dispatcher is gone, the session has ended and the item was returned.
             let _ = self.tell(how, reason, None);
         }
     }
 
-    /// Does with the item what came of its handler, unless the handler has done it, and returns when that is
+    /// Applies the handler's outcome to the item, unless the handler has already decided, and returns when that is
     /// committed.
     pub(crate) async fn concluded(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
         match self.is_open_to(&how) {
@@ -292,9 +309,9 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Returns whether the outcome of a handler still decides what becomes of the item. An item that was
-    /// acknowledged is not completed a second time. It may have to be given back, because the acknowledgement may
-    /// not have been committed; if it was, giving back does nothing.
+    /// Returns whether the outcome of a handler still decides what happens to the item. An acknowledged item is not
+    /// completed a second time. It may still be given back, because the acknowledgement may not have committed; if it
+    /// did commit, giving the item back has no effect.
     fn is_open_to(&self, how: &GiveBack) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         match how {
@@ -303,8 +320,8 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Gives the item back to its place in the queue, and returns when that is committed. This costs it
-    /// nothing.
+    /// Gives the item back to its place in the queue, and returns when that is committed. This does not count as an
+    /// attempt.
     ///
     /// # Errors
     /// As [`nack`](Self::nack).
@@ -315,25 +332,24 @@ impl<T> Delivery<T> {
         self.resolve(GiveBack::Returned(When::Now), None).await
     }
 
-    /// Gives the item back to its place in the queue, where it is the next to be granted again, and
-    /// returns when that is committed. This was an attempt: after the last one the item becomes a dead
-    /// letter.
+    /// Gives the item back to its place in the queue, where it is granted next, and returns when that is committed.
+    /// This counts as an attempt; after its last attempt, the item becomes a dead letter.
     ///
     /// # Errors
-    /// Those of [`Runner::run`](microqueue::keyspace::Runner::run); [`Error::DeliveryLost`] if it had
-    /// gone back before; [`Error::ShutDown`].
+    /// Those of [`Runner::run`](microqueue::keyspace::Runner::run); [`Error::DeliveryLost`] if the delivery no longer
+    /// holds the item; [`Error::ShutDown`].
     ///
     /// # Cancel safety
-    /// The item is given back also if the future is dropped.
+    /// The item is given back even if the future is dropped.
     pub async fn nack(&self) -> Result<()> {
         self.resolve(GiveBack::Failed(When::Now), None).await
     }
 
-    /// Gives the item back after a failure, to be granted again after `delay` by the wall clocks. This
-    /// was an attempt: after the last one the item becomes a dead letter. The reason is kept with the item.
+    /// Gives the item back after a failure, to be granted again after `delay` by the wall clocks, and stores the
+    /// reason with it. This counts as an attempt; after its last attempt, the item becomes a dead letter.
     ///
     /// # Errors
-    /// [`Error::ReasonTooLong`], at once; and as [`nack`](Self::nack).
+    /// [`Error::ReasonTooLong`], before anything happens; otherwise as [`nack`](Self::nack).
     ///
     /// # Cancel safety
     /// As [`nack`](Self::nack).
@@ -342,8 +358,7 @@ impl<T> Delivery<T> {
         self.resolve(how, Some(checked(reason)?)).await
     }
 
-    /// Puts the item off, to be granted again after `delay` by the wall clocks. This was no attempt,
-    /// however often it is repeated.
+    /// Gives the item back, to be granted again after `delay` by the wall clocks. This never counts as an attempt.
     ///
     /// # Errors
     /// As [`nack`](Self::nack).
@@ -355,7 +370,7 @@ impl<T> Delivery<T> {
         self.resolve(how, None).await
     }
 
-    /// Makes the item a dead letter, however often it was tried. The reason is kept with the item.
+    /// Makes the item a dead letter, whatever its number of attempts, and stores the reason with it.
     ///
     /// # Errors
     /// As [`retry_after`](Self::retry_after).
@@ -367,10 +382,10 @@ impl<T> Delivery<T> {
             .await
     }
 
-    /// Begins the delivery's time anew.
+    /// Restarts the delivery's time limit.
     ///
     /// # Errors
-    /// [`Error::DeliveryLost`] if it is over already, as far as this process knows.
+    /// [`Error::DeliveryLost`] if the delivery is already lost, as far as this process knows.
     pub fn keep_alive(&self) -> Result<()> {
         if self.is_lost() {
             return Err(Error::DeliveryLost { id: self.id });
@@ -380,26 +395,26 @@ impl<T> Delivery<T> {
         Ok(())
     }
 
-    /// Waits until the delivery is lost: its time or its session is over. What was done for it must
-    /// not be committed.
+    /// Waits until the delivery is lost because its time limit has passed or its session has ended. Work for a lost
+    /// delivery must not be committed.
     ///
     /// # Cancel safety
-    /// Changes nothing.
+    /// Dropping the future has no effect.
     pub async fn lost(&self) {
         self.until(Fate::Lost).await;
     }
 
-    /// Waits until the item is [cancelled](crate::HighContentionQueue::cancel), or the delivery lost. A
-    /// dispatcher that has nothing else to do learns of a cancellation at once, another one with its next
-    /// heartbeat.
+    /// Waits until the item is [cancelled](crate::HighContentionQueue::cancel) or the delivery is lost.
+    ///
+    /// An idle dispatcher notices a cancellation at once, a busy one at its next heartbeat.
     ///
     /// # Cancel safety
-    /// Changes nothing.
+    /// Dropping the future has no effect.
     pub async fn cancelled(&self) {
         self.until(Fate::Cancelled).await;
     }
 
-    /// Returns whether the item was cancelled or the delivery lost, as far as this process knows.
+    /// Returns whether the item was cancelled or the delivery is lost, as far as this process knows.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         *self.out.fate.borrow() >= Fate::Cancelled
@@ -407,7 +422,7 @@ impl<T> Delivery<T> {
 
     async fn until(&self, least: Fate) {
         let mut fate = self.out.fate.subscribe();
-        // The sender lives as long as this delivery.
+        // This cannot fail: the sender lives as long as this delivery.
         let _ = fate.wait_for(|fate| *fate >= least).await;
     }
 
@@ -424,7 +439,7 @@ impl<T> Delivery<T> {
         resolved.ok_or_else(|| self.shut_down())?
     }
 
-    /// Tells the dispatcher what becomes of the item.
+    /// Sends the decision about the item to the dispatcher.
     fn tell(
         &self,
         how: GiveBack,
@@ -443,7 +458,7 @@ impl<T> Delivery<T> {
         self.commands.send(command).map_err(|_| self.shut_down())
     }
 
-    /// Returns when a delay is over that begins now.
+    /// Returns the end of a delay that begins at the current wall time.
     pub(crate) fn after(&self, delay: Duration) -> When {
         When::At(wall_millis(&self.shared.keys.env).saturating_add(millis(delay)))
     }
@@ -459,7 +474,7 @@ impl<T> Drop for Delivery<T> {
     fn drop(&mut self) {
         let state = *self.state.get_mut();
         if state == DeliveryState::Acknowledged as u8 {
-            // Most likely it has left the queue. If its transaction failed, a heartbeat finds it.
+            // The item has most likely left the queue. If its transaction failed, a heartbeat finds the item.
             let (id, delivery) = (self.id, self.out.delivery);
             let _ = self.commands.send(Command::Forget { id, delivery });
         } else if state == DeliveryState::Open as u8 {
@@ -470,7 +485,7 @@ impl<T> Drop for Delivery<T> {
                     Some("its delivery was dropped"),
                 ),
             };
-            // Without a dispatcher the session ends, and its items are returned.
+            // If the dispatcher is gone, the session ends and its items are returned.
             let _ = self.tell(how, reason, None);
         }
     }
@@ -487,7 +502,7 @@ impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
     }
 }
 
-/// Returns a reason that is short enough to be kept.
+/// Returns the reason if it is short enough to be stored.
 fn checked(reason: &str) -> Result<&str> {
     match reason.len() {
         0..=MAX_FAILURE_BYTES => Ok(reason),
@@ -498,16 +513,16 @@ fn checked(reason: &str) -> Result<&str> {
     }
 }
 
-/// Stages that several items are done.
+/// Stages the completion of several items.
 ///
 /// # Conflicts
 /// As [`Delivery::ack`].
 ///
 /// # Errors
-/// As [`Delivery::ack`]: if one is lost, the transaction must not commit.
+/// As [`Delivery::ack`]. If one delivery is lost, the transaction must not commit.
 ///
 /// # Cancel safety
-/// Dropping the future leaves some staged: the transaction must not commit.
+/// Dropping the future may leave some completions staged: the transaction must not commit.
 pub async fn ack_all<'a, T: 'a + Sync>(
     tr: &impl Transaction,
     deliveries: impl IntoIterator<Item = &'a Delivery<T>>,

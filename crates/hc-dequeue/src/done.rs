@@ -1,8 +1,8 @@
-//! Items that are done: how they end, and for how long they are kept.
+//! Done items: how they end, and how long they are kept.
 //!
-//! Each way out of the queue goes through [`end`]. If the settings keep items that are done, it moves the record
-//! to a part of its own, with what came of the item, and notes under the time at which that is over where the
-//! record is. Sessions sweep that index at their heartbeats.
+//! Every item that leaves the queue goes through [`end`]. If the settings keep done items, `end` moves the record to
+//! a part of its own together with the outcome, and adds a key to an index by expiry time. Sessions sweep that index
+//! at their heartbeats.
 
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
@@ -26,11 +26,11 @@ use crate::wall::wall_millis;
 const SWEPT_PER_STEP: usize = 1_000;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Waits until an item is done or a dead letter, and returns what came of it. `None`, at once, if nothing
-    /// is known of the item: it never was, or it is done and not [kept](crate::Settings::keep_done) any more.
+    /// Waits until an item is done or a dead letter, and returns its status. Returns `None` at once if the item never
+    /// existed, or is done and no longer [kept](crate::Settings::keep_done).
     ///
-    /// While it waits, it watches the row that the item has, and reads again once that changes or a second has
-    /// passed. Each of these reads is a [`status`](Self::status).
+    /// While it waits, it watches the row of the item. It reads the item's [`status`](Self::status) again when the
+    /// row changes, and at least once a second.
     ///
     /// ```
     /// use std::time::Duration;
@@ -61,14 +61,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Conflicts
-    /// None: nothing is written.
-    ///
     /// # Errors
     /// As [`status`](Self::status), and those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn await_done<D: Database>(
         &self,
         runner: &Runner<D>,
@@ -84,7 +78,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             .await?;
             let found = |tr| async move { find(&tr, &self.keys, id).await };
             match runner.run(found).await? {
-                // A dead letter was redriven meanwhile.
+                // A dead letter was redriven since the watch fired.
                 Some((spot, _)) if !spot.is_end() => {}
                 found => return self.status_of(id, found),
             }
@@ -92,7 +86,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-/// Stages that an item, which has no place any more, has left the queue for good.
+/// Stages the end of an item that has been removed from its place.
 pub(crate) fn end(
     tr: &impl Transaction,
     keys: &Keys,
@@ -125,10 +119,10 @@ pub(crate) fn end(
     Ok(())
 }
 
-/// Removes some of the items that are done and have been kept for their time. True: there may be more.
+/// Removes some of the done items whose time is over. Returns `true` if there may be more.
 ///
 /// # Conflicts
-/// Reads by snapshot: an item that is done never comes back.
+/// Reads by snapshot, which is safe because a done item never comes back.
 pub(crate) async fn sweep_done(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
     let (begin, end) = keys.kept_at_most_until(wall_millis(&keys.env));
     let query = RangeQuery::keys(begin, end)

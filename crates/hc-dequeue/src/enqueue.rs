@@ -1,4 +1,4 @@
-//! Enqueuing: blind unless asked otherwise.
+//! Enqueues items. An enqueue reads nothing unless its options require it.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ use crate::span;
 use crate::trace_context::TraceContext;
 use crate::wall::{unix_millis, wall_millis};
 
-/// How an item is enqueued.
+/// Options of an enqueue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,28 +47,31 @@ enum Ready {
 }
 
 impl Enqueue {
-    /// At once, as often as called, however many items there are.
+    /// Returns the default options: the item is ready at once, has no dedupe id, and no limit on the depth applies.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keeps the item back until a wall time, by the clocks of those who take.
+    /// Delays the item until a wall time, by the clocks of the consuming processes.
     #[must_use]
     pub fn at(mut self, time: SystemTime) -> Self {
         self.ready = Some(Ready::At(time));
         self
     }
 
-    /// Keeps the item back for a time, by the wall clock of the caller and those of who take.
+    /// Delays the item by a duration: the due time is computed by the wall clock of the caller and checked by those
+    /// of the consuming processes.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.ready = Some(Ready::After(delay));
         self
     }
 
-    /// Does nothing if an item with the same id of 1 to 255 bytes is queued, delayed, held or dead,
-    /// or was completed less than [`dedupe_retention`] ago.
+    /// Enqueues the item at most once under this dedupe id of 1 to 255 bytes.
+    ///
+    /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one was completed
+    /// less than [`dedupe_retention`] ago. [`on_repeat`](Self::on_repeat) can change what happens in the first case.
     ///
     /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
@@ -78,47 +81,46 @@ impl Enqueue {
         self
     }
 
-    /// Sets what is done if an item with the same dedupe id is there.
+    /// Sets what the enqueue does if an item with the same dedupe id exists.
     #[must_use]
     pub fn on_repeat(mut self, on_repeat: OnRepeat) -> Self {
         self.on_repeat = on_repeat;
         self
     }
 
-    /// Gives the item a number of attempts of its own, in the place of the
-    /// [queue's](crate::Settings::max_attempts). Zero leaves the queue's.
+    /// Overrides the queue's [`max_attempts`](crate::Settings::max_attempts) for this item. Zero keeps the queue's
+    /// limit.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.limits.attempts = attempts;
         self
     }
 
-    /// Gives the item a number of deaths of its own, in the place of the
-    /// [queue's](crate::Settings::max_deaths). Zero leaves the queue's.
+    /// Overrides the queue's [`max_deaths`](crate::Settings::max_deaths) for this item. Zero keeps the queue's limit.
     #[must_use]
     pub fn max_deaths(mut self, deaths: u32) -> Self {
         self.limits.deaths = deaths;
         self
     }
 
-    /// Gives the item a number of deliveries of its own, in the place of the
-    /// [queue's](crate::Settings::max_deliveries). Zero leaves the queue's.
+    /// Overrides the queue's [`max_deliveries`](crate::Settings::max_deliveries) for this item. Zero keeps the
+    /// queue's limit.
     #[must_use]
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.limits.deliveries = deliveries;
         self
     }
 
-    /// Gives the item a trace context. Without one it gets that of the current span, if the feature
-    /// `opentelemetry` is on and there is one.
+    /// Sets the item's trace context. Without this option, and with the feature `opentelemetry`, the item gets the
+    /// context of the current span, if there is one.
     #[must_use]
     pub fn trace_context(mut self, context: TraceContext) -> Self {
         self.trace_context = Some(context);
         self
     }
 
-    /// Refuses if so many items are queued. Transactions that enqueue at the same time see the same
-    /// number, so that together they may go over it.
+    /// Makes the enqueue fail with [`Error::Full`] if this many items are queued. Concurrent transactions may read
+    /// the same number and exceed the limit together.
     #[must_use]
     pub fn max_depth(mut self, items: u64) -> Self {
         self.max_depth = Some(items);
@@ -126,45 +128,56 @@ impl Enqueue {
     }
 }
 
-/// What an enqueue does if an item with the same dedupe id is there.
+/// What an enqueue does if an item with the same dedupe id exists.
 ///
-/// An item that a session holds cannot be changed. In its place another item is enqueued, which takes over the
-/// id. A dead letter that is replaced goes back to the queue, with all its attempts and deaths. With the new
-/// value comes the trace context of its enqueue, or none.
+/// An item that a session holds cannot be changed: with `Replace` and `Debounce`, a new item is enqueued and takes
+/// over the id. A dead letter that is replaced goes back to the queue with its attempts and deaths reset. The trace
+/// context of the new enqueue, or its absence, replaces the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnRepeat {
-    /// Nothing: the first one stays as it is.
+    /// Nothing: the existing item stays as it is.
     #[default]
     Keep,
-    /// It gets the new value, and keeps its place and its time.
+    /// The existing item gets the new value, and keeps its place and its time.
     Replace,
-    /// It gets the new value and the new time, so that a burst of enqueues becomes one item after the last of
-    /// them (*debounce*).
+    /// The existing item gets the new value and the new time, so that a burst of enqueues becomes one item after the
+    /// last of them (*debounce*).
     Debounce,
 }
 
-/// What became of an enqueue with options.
+/// The result of an enqueue with options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum Enqueued {
-    /// The item is staged; the commit completes its id.
+    /// The item was staged. The commit completes its id.
     Staged(StagedRef),
-    /// An item with the same dedupe id was there, and it is staged that it gets the new value.
+    /// An item with the same dedupe id exists, and its new value was staged.
     Replaced(ItemRef),
-    /// An item with the same dedupe id is there already, and nothing was staged.
+    /// An item with the same dedupe id exists or was completed recently. Nothing was staged.
     Repeated,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Stages an item at the end of the queue.
     ///
+    /// ```
+    /// # use hc_dequeue::keyspace::{Database, Runner};
+    /// # use hc_dequeue::{HighContentionQueue, ItemRef, Result};
+    /// /// Enqueues a job and returns a reference to it.
+    /// async fn submit<D: Database>(runner: &Runner<D>, jobs: &HighContentionQueue<String>) -> Result<ItemRef> {
+    ///     let job = &"resize 17.png".to_owned();
+    ///     let enqueue = |tr| async move { jobs.enqueue(&tr, job).await };
+    ///     let (staged, commit) = runner.run_committed(enqueue).await?;
+    ///     Ok(staged.at(commit.versionstamp.expect("the transaction wrote")))
+    /// }
+    /// ```
     /// # Conflicts
-    /// None: reads nothing, and writes the item's key, a counter and the wake stamp, all blindly.
+    /// Never fails with a conflict: reads nothing, and writes the item's key, a counter and the wake stamp blindly.
     ///
     /// # Errors
-    /// [`Error::PayloadTooLarge`] and the codec's [`Encode`], before anything is staged.
+    /// [`Error::PayloadTooLarge`], and [`Encode`] of the codec. In both cases nothing is staged.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -175,7 +188,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(staged[0])
     }
 
-    /// Stages items at the end of the queue, in their order, all or none.
+    /// Stages items at the end of the queue, in the given order: either all of them or none.
     ///
     /// # Conflicts
     /// As [`enqueue`](Self::enqueue).
@@ -200,17 +213,30 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(staged.map(|id| StagedRef::new(&self.keys, id)).collect())
     }
 
-    /// Stages an item in the way that the options say.
+    /// Stages an item with the given options.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Enqueue, Enqueued, HighContentionQueue, Result};
+    /// /// Reminds of an invoice in a week, once per invoice.
+    /// async fn remind(tr: &impl Transaction, reminders: &HighContentionQueue<u64>, invoice: u64) -> Result<bool> {
+    ///     let in_a_week = Duration::from_secs(7 * 24 * 60 * 60);
+    ///     let options = Enqueue::new().after(in_a_week).dedupe(format!("invoice {invoice}"));
+    ///     let enqueued = reminders.enqueue_with(tr, &invoice, &options).await?;
+    ///     Ok(matches!(enqueued, Enqueued::Staged(_)))
+    /// }
+    /// ```
     /// # Conflicts
-    /// Reads the key of the dedupe id if there is one, and the counter of queued items by snapshot
-    /// if there is a greatest depth; else as [`enqueue`](Self::enqueue). With another
-    /// [`OnRepeat`] than to keep the first item, it also reads and writes the row of the item that has the
-    /// id, wherever that is: an acknowledgement of this item at the same time conflicts.
+    /// As [`enqueue`](Self::enqueue), and in addition:
+    ///
+    /// - With a dedupe id, reads the key of the id.
+    /// - With another [`OnRepeat`] than `Keep`, also reads and writes the row of the item that has the id, wherever
+    ///   it is. A concurrent acknowledgement of that item conflicts.
+    /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Full`], and those of [`enqueue`](Self::enqueue), before
-    /// anything is staged.
+    /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue). In all cases nothing is staged.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -252,7 +278,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             record.token = Some(self.keys.env.random_bytes());
         }
         if let Some(limit) = options.max_depth {
-            // Safe as a snapshot read: the limit may be passed by what is enqueued meanwhile.
+            // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
             let depth = read_counter(tr, &self.keys, Counter::Queued).await?;
             if depth >= limit {
                 return Err(Error::Full {
@@ -266,7 +292,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         if let Some(token) = record.token {
             claim(tr, &self.keys, dedupe, token, staged);
         }
-        // Also for a delayed item: sessions that sleep have to learn when it is due.
+        // A delayed item writes the wake stamp, too: sessions that sleep must learn when it is due.
         self.keys.wake_all(tr);
         Ok(Enqueued::Staged(StagedRef::new(&self.keys, staged)))
     }
@@ -292,8 +318,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(staged)
     }
 
-    /// Does with the item that has the dedupe id what is asked for. `None`: a session holds it, it gives the id
-    /// up, and another item is to be enqueued, which takes the id over.
+    /// Applies `on_repeat` to the item that has the dedupe id. Returns `None` if a session holds that item: then it
+    /// gives the id up, and the caller enqueues a new item that takes the id over.
     async fn replace_deduped(
         &self,
         tr: &impl Transaction,
@@ -313,7 +339,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         };
         match spot {
             Spot::Held(_) | Spot::Granted { .. } => {
-                // It has the id no more.
+                // The held item no longer has the id.
                 record.token = None;
                 rewrite(tr, keys, &id, &spot, record)?;
                 return Ok(None);
@@ -337,7 +363,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
     }
 
-    /// Encodes a value, as an item carries it.
+    /// Encodes a value as the payload of an item.
     pub(crate) fn payload(&self, value: &T) -> Result<Bytes> {
         let mut payload = Vec::new();
         self.codec.encode(value, &mut payload)?;

@@ -1,4 +1,4 @@
-//! What can go wrong with a queue.
+//! Errors of queue operations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use microqueue::keyspace::{self, Subspace};
 
 use crate::settings::SettingsRecord;
 
-/// The result of every operation of this crate.
+/// The result of the operations of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Any error of an application's own, as a handler returns it.
+/// Any error of an application, as its handlers return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failure of a queue operation.
+/// An error of a queue operation.
 ///
-/// The store's own failures, a damaged record and a value that has no encoding are
-/// [`keyspace::Error`]s, kept as the source, so that retry loops recognize them.
+/// Errors of the store, damaged records and values that cannot be encoded are [`keyspace::Error`]s. They are kept as
+/// the source, so that retry loops recognize them.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store, or a record in it, refused the operation.
+    /// The store failed, or a record in it does not decode.
     #[error("queue operation failed")]
     Keyspace(#[from] keyspace::Error),
 
-    /// The microqueue that a part of the queue is refused the operation.
+    /// The microqueue that stores a part of the queue returned an error.
     #[error(transparent)]
     Part(#[from] microqueue::Error),
 
-    /// The item is no longer this delivery's: the session or the delivery's time was over and the
-    /// item went back to the queue, or it was acknowledged before. The transaction must not commit
-    /// what was done for the delivery: whoever holds the item now will do it.
-    #[error("delivery of item {id:?} was lost: it has been acknowledged or given back")]
+    /// The delivery no longer holds the item: its session ended or its time limit passed and the item went back to
+    /// the queue, or the item was already acknowledged. The transaction must not commit. If the item is still in the
+    /// queue, another delivery will do its work.
+    #[error("delivery of item {id:?} was lost: the item was acknowledged or given back")]
     DeliveryLost {
         /// The item.
         id: ItemId,
@@ -43,63 +43,67 @@ pub enum Error {
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
-    /// The settings or options cannot work.
-    #[error("{option} of {given:?} is too short: at least {least:?}")]
+    /// A setting or an option is too short to work.
+    #[error("{option} of {given:?} is too short: set at least {least:?}")]
     TooShort {
-        /// Which one.
+        /// The name of the setting or option.
         option: &'static str,
-        /// What was given.
+        /// The given duration.
         given: Duration,
-        /// The shortest.
+        /// The shortest valid duration.
         least: Duration,
     },
 
-    /// The item is larger than the queue can hold in every place that it may come to. Nothing was
-    /// staged.
-    #[error("payload of {bytes} bytes does not fit queue `{queue}`: up to {limit}")]
+    /// The encoded value is too large to be stored in every place of the queue. Nothing was staged.
+    #[error(
+        "payload of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes"
+    )]
     PayloadTooLarge {
         /// The queue's subspace.
         queue: Subspace,
         /// The size of the encoded value.
         bytes: usize,
-        /// The largest size.
+        /// The largest size, [`MAX_PAYLOAD_BYTES`](crate::MAX_PAYLOAD_BYTES).
         limit: usize,
     },
 
-    /// The reason for which an item failed is too long to be kept. The delivery is as it was.
-    #[error("reason of {bytes} bytes: up to {limit} are kept")]
+    /// The reason of a failure is too long to be stored. The delivery is unchanged.
+    #[error("reason of {bytes} bytes is too long: the limit is {limit} bytes")]
     ReasonTooLong {
-        /// Its length.
+        /// The length of the reason.
         bytes: usize,
-        /// The greatest length.
+        /// The largest length.
         limit: usize,
     },
 
-    /// The result of an item is too long to be kept. The delivery is as it was.
-    #[error("result of {bytes} bytes: up to {limit} are kept")]
+    /// The result of an item is too long to be stored. The delivery is unchanged.
+    #[error("result of {bytes} bytes is too long: the limit is {limit} bytes")]
     ResultTooLong {
-        /// Its length.
+        /// The length of the result.
         bytes: usize,
-        /// The greatest length.
+        /// The largest length.
         limit: usize,
     },
 
-    /// The bytes or the text of a reference to an item are none.
-    #[error("malformed reference to an item: {reason}")]
+    /// The bytes or the text are not a reference to an item.
+    #[error("malformed item reference: {reason}")]
     MalformedRef {
-        /// What is wrong with them.
+        /// Why they are not.
         reason: String,
     },
 
-    /// The reference is to an item of another queue. Nothing was read or staged.
-    #[error("the reference is to an item of another queue than `{queue}`")]
+    /// The text is not a cursor, or the cursor belongs to another place or another listing.
+    #[error("malformed cursor of a listing: start again from the first page")]
+    MalformedCursor,
+
+    /// The reference belongs to an item of another queue. Nothing was read or staged.
+    #[error("the reference belongs to an item of another queue than `{queue}`")]
     ForeignRef {
-        /// The subspace of the queue that was asked.
+        /// The subspace of the queue that was called.
         queue: Subspace,
     },
 
-    /// The item was cancelled while this delivery held it. The transaction must not commit what was done for
-    /// the delivery.
+    /// The item was cancelled while this delivery held it. The transaction must not commit.
     #[error("item {id:?} was cancelled")]
     Cancelled {
         /// The item.
@@ -107,75 +111,74 @@ pub enum Error {
     },
 
     /// The dedupe id is empty or too long. Nothing was staged.
-    #[error("dedupe id of {bytes} bytes: it has from 1 to {limit}")]
+    #[error("dedupe id of {bytes} bytes: use 1 to {limit} bytes")]
     DedupeId {
-        /// Its length.
+        /// The length of the id.
         bytes: usize,
-        /// The greatest length.
+        /// The largest length.
         limit: usize,
     },
 
-    /// The headers are no trace context.
+    /// The headers are not a valid trace context.
     #[error("malformed trace context: {reason}")]
     TraceContext {
-        /// What is wrong with them.
+        /// Why they are not.
         reason: &'static str,
     },
 
     /// The name of a schedule is empty or too long. Nothing was staged.
-    #[error("schedule name of {bytes} bytes: it has from 1 to {limit}")]
+    #[error("schedule name of {bytes} bytes: use 1 to {limit} bytes")]
     ScheduleName {
-        /// Its length.
+        /// The length of the name.
         bytes: usize,
-        /// The greatest length.
+        /// The largest length.
         limit: usize,
     },
 
-    /// The cron text of a schedule does not parse. Nothing was staged.
-    #[error("`{text}` is no cron text")]
+    /// The cron expression of a schedule is not valid. Nothing was staged.
+    #[error("`{text}` is not a valid cron expression")]
     CronText {
-        /// The text.
+        /// The expression.
         text: String,
-        /// What the parser reported.
+        /// The error of the parser.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
 
-    /// The cron text of a schedule names no time from now on, as that of 30 February. Nothing was staged.
-    #[error("cron text `{text}` never fires")]
+    /// The cron expression of a schedule has no future time; February 30 is an example. Nothing was staged.
+    #[error("cron expression `{text}` never fires")]
     CronNeverFires {
-        /// The text.
+        /// The expression.
         text: String,
     },
 
-    /// The time zone of a schedule is not in the IANA database that this library was built with. Nothing
-    /// was staged.
-    #[error("there is no time zone `{name}`")]
+    /// The time zone of a schedule is not in the IANA database that this library was built with. Nothing was staged.
+    #[error("unknown time zone `{name}`: use a name of the IANA database")]
     TimeZone {
-        /// Its name.
+        /// The name of the time zone.
         name: String,
     },
 
-    /// The queue holds as many items as the enqueue allows. Nothing was staged.
-    #[error("queue `{queue}` holds {depth} items, and the enqueue allows up to {limit}")]
+    /// The queue already has as many items as the enqueue allows. Nothing was staged.
+    #[error("queue `{queue}` is full: {depth} items are queued, and the enqueue allows {limit}")]
     Full {
         /// The queue's subspace.
         queue: Subspace,
-        /// How many items are queued.
+        /// The number of queued items.
         depth: u64,
-        /// How many the enqueue allows.
+        /// The largest number that the enqueue allows.
         limit: u64,
     },
 
-    /// No items, or more than one call may ask for.
-    #[error("{wanted} items wanted: from 1 to {limit}")]
+    /// A call requested zero items, or more than one call may request.
+    #[error("{wanted} items requested: request 1 to {limit}")]
     Wanted {
-        /// How many were wanted.
+        /// The requested number.
         wanted: usize,
-        /// The most that a call may ask for.
+        /// The largest number for one call.
         limit: usize,
     },
 
-    /// The consumer was shut down, or what drives it has ended.
+    /// The consumer was shut down, or its dispatcher has ended.
     #[error("consumer of queue `{queue}` was shut down")]
     ShutDown {
         /// The queue's subspace.

@@ -1,4 +1,4 @@
-//! Where an item is.
+//! Finds an item wherever it is.
 
 use std::time::SystemTime;
 
@@ -19,25 +19,27 @@ use crate::record::{End, Failure, Part, Record, is_turn};
 use crate::session::SessionId;
 use crate::wall::unix_time;
 
-/// An item, wherever it is.
+/// The state of an item, wherever it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status<T> {
     /// Where it is.
     pub place: Place,
-    /// What was enqueued, or why that does not decode.
+    /// The value that was enqueued, or why it does not decode.
     pub value: Result<T, Undecodable>,
-    /// How often it failed since it was enqueued or redriven.
+    /// How often the item has failed since it was enqueued or redriven.
     pub attempts: u64,
-    /// With how many sessions it died since then.
+    /// How many sessions have died with the item since then.
     pub deaths: u64,
-    /// How often it was granted.
+    /// How often the item was granted.
     pub deliveries: u64,
-    /// Why it failed last.
+    /// The item's last failure.
     pub failure: Option<Failure>,
-    /// When it was enqueued, by the wall clock of the process that enqueued it.
+    /// When the item was first enqueued, by the wall clock of the enqueuing process.
     pub enqueued: SystemTime,
-    /// What the handler of an item that is done [has set](crate::Delivery::set_result) as its result.
+    /// When the item was last granted, by the wall clock of the granting process. `None` if it never was.
+    pub granted: Option<SystemTime>,
+    /// The result that the handler of a done item [has set](crate::Delivery::set_result).
     pub result: Bytes,
 }
 
@@ -45,23 +47,23 @@ pub struct Status<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// It waits to be granted.
+    /// It is waiting to be granted.
     Queued,
-    /// It waits for its time.
+    /// It is waiting until it is due.
     Delayed {
-        /// The time, by the wall clocks.
+        /// When it is due, by the wall clocks.
         until: SystemTime,
     },
     /// A session holds it.
     Held {
         /// The session.
         session: SessionId,
-        /// Whether it was cancelled meanwhile: it leaves the queue as soon as the session lets go of it.
+        /// Whether it was cancelled. A cancelled item leaves the queue as soon as the session lets go of it.
         is_cancelled: bool,
     },
     /// It is a dead letter.
     Dead,
-    /// It is done, and [kept](crate::Settings::keep_done) for a time.
+    /// It is done, and [kept](crate::Settings::keep_done) for some time.
     Done {
         /// How it left the queue.
         end: End,
@@ -71,14 +73,14 @@ pub enum Place {
 }
 
 impl Place {
-    /// Returns whether the item is done or a dead letter, which stays as it is unless it is redriven.
+    /// Returns whether the item is done or a dead letter. Only a redrive changes this.
     #[must_use]
     pub fn is_end(&self) -> bool {
         matches!(self, Self::Dead | Self::Done { .. })
     }
 }
 
-/// Where a record is.
+/// Where a record is stored.
 #[derive(Debug, Clone)]
 pub(crate) enum Spot {
     Queued,
@@ -95,7 +97,7 @@ pub(crate) enum Spot {
 }
 
 impl Spot {
-    /// Returns the key of the row that the item has there.
+    /// Returns the key of the item's row in this place.
     pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
         match self {
             Self::Queued => id.key_in(keys.items.subspace()),
@@ -114,44 +116,37 @@ impl Spot {
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Returns the reference to the item of this id in this queue, as [listings](Self::items) have ids.
+    /// Returns the reference to an item of this queue, given its id from a [listing](Self::items).
     #[must_use]
     pub fn item_ref(&self, id: ItemId) -> ItemRef {
         ItemRef::new(&self.keys, id)
     }
 
-    /// Returns where an item is and what it has cost so far. `None`: it is done and not
-    /// [kept](crate::Settings::keep_done), or never was.
+    /// Returns where an item is and how often it has failed. Returns `None` if the item is done and no longer
+    /// [kept](crate::Settings::keep_done), or never existed.
     ///
-    /// An item that a session holds is looked for in one session after the other: that takes a read for each
-    /// of them.
+    /// If a session holds the item, the search takes one read for each session.
     ///
     /// # Conflicts
     /// Reads the keys that the item has, or would have, in each part of the queue.
     ///
     /// # Errors
-    /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if its record does not decode.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the item's record does not decode.
     pub async fn status(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Option<Status<T>>> {
         let id = item.id_in(&self.keys)?;
         let found = find(tr, &self.keys, &id).await?;
         self.status_of(&id, found)
     }
 
-    /// Returns the item that has a dedupe id: of several, the one that was enqueued last. `None`: there is
-    /// none, or it is done.
+    /// Returns the item that has a dedupe id; if several items were enqueued with it, the latest one. Returns `None`
+    /// if there is no such item or it is done.
     ///
     /// # Conflicts
-    /// Reads the row that names it.
+    /// Reads the row of the dedupe id.
     ///
     /// # Errors
-    /// [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) in the transaction that
-    /// enqueues the item.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) in the transaction that enqueues the
+    /// item.
     pub async fn find_deduped(
         &self,
         tr: &impl Transaction,
@@ -161,7 +156,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(holder.map(|id| ItemRef::new(&self.keys, id)))
     }
 
-    /// Returns the status of an item from what was found of it.
+    /// Returns the status of an item that was found.
     pub(crate) fn status_of(
         &self,
         id: &ItemId,
@@ -199,6 +194,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             deliveries: record.deliveries,
             failure: record.failure.as_ref().map(Failure::from),
             enqueued: unix_time(record.enqueued_millis),
+            granted: (record.granted_millis != 0).then(|| unix_time(record.granted_millis)),
             result: record.end.map_or_else(Bytes::new, |end| end.result),
         }))
     }
@@ -259,14 +255,14 @@ async fn find_held(
     Ok(try_join_all(held).await?.into_iter().flatten().next())
 }
 
-/// Finds an item that was granted to a session, which has not collected it yet.
+/// Finds an item that was granted to a session but not collected yet.
 async fn find_granted(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
 ) -> Result<Option<(Spot, Record)>> {
     let (begin, end) = keys.part("g");
-    // Safe as a snapshot read: what is found is in a conflict range.
+    // Safe as a snapshot read: the row that is found is added to the read conflict ranges.
     let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
     for row in rows.iter().filter(|row| !is_turn(row.value())) {
         let Part { parts, item } = Part::decode(row.key(), row.to_value())?;

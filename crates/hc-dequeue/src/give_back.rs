@@ -1,4 +1,4 @@
-//! Ways out of a session's hands: where items go that it holds no longer.
+//! Returns items that a session no longer holds to the places where they belong.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::registry::{BYTES_PER_FULFILLMENT, SessionContext};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
 
-/// What becomes of an item that a session holds no longer.
+/// What happens to an item that a session no longer holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GiveBack {
     /// It is done, with a result, and leaves the queue.
     Completed(Bytes),
-    /// It goes back, and this costs it nothing: it was not handed out, it was put off, or its consumer shuts
+    /// It goes back without a counted attempt: it was not handed out, it was snoozed, or its consumer is shutting
     /// down.
     Returned(When),
-    /// It has failed: this was one of its attempts.
+    /// It has failed. This counts as an attempt.
     Failed(When),
-    /// It goes back: the session that held it has died.
+    /// It goes back because the session that held it died.
     Died,
     /// It becomes a dead letter.
     Rejected,
@@ -48,32 +48,32 @@ pub(crate) enum When {
     At(u64),
 }
 
-/// An item that goes back, by the number of its delivery.
+/// An item to give back, identified by the number of its delivery.
 #[derive(Debug, Clone)]
 pub(crate) struct Return {
     pub(crate) id: ItemId,
     pub(crate) delivery: u64,
     pub(crate) how: GiveBack,
-    /// Why, if that is to be kept.
+    /// The reason, if one is to be stored.
     pub(crate) reason: Option<Arc<str>>,
 }
 
-/// What became of an item that was to be given back.
+/// The result of giving an item back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Given {
-    /// It goes where it was to go.
+    /// It went where it belongs.
     Back,
-    /// It was cancelled meanwhile, and leaves the queue.
+    /// It had been cancelled, and left the queue.
     Cancelled,
-    /// The session does not hold it by this delivery any more.
+    /// The session no longer holds it by this delivery.
     Lost,
 }
 
-/// How many items to be given back are read at the same time.
+/// How many items are read at the same time.
 const RETURNS_AT_ONCE: usize = 32;
 
-/// Stages that items which a session holds by these grants go where they go, the first of them as far
-/// as fits a transaction. Returns what becomes of each.
+/// Stages the return of items that a session holds by these deliveries: as many of the first ones as fit in a
+/// transaction. Returns the result for each of these.
 ///
 /// # Conflicts
 /// Reads each item.
@@ -95,7 +95,7 @@ pub(crate) async fn give_back<T>(
         let records = returns.iter().map(|item| held.get(tr, &item.id));
         let records = try_join_all(records).await?;
         for (item, record) in returns.iter().zip(records) {
-            // An item may be named twice: its time was over as it was dropped. The first word counts.
+            // An item may appear twice, if its time limit passed while it was dropped. The first entry counts.
             let is_first = met.insert(item.id);
             let record = record.filter(|record| is_first && record.deliveries == item.delivery);
             given.push(match &record {
@@ -119,7 +119,7 @@ pub(crate) async fn give_back<T>(
     Ok(given)
 }
 
-/// Stages an item that no session holds any more at the place where it goes, if it goes anywhere.
+/// Stages an item that no session holds any more at the place where it belongs, if it stays in the queue.
 pub(crate) fn put(
     tr: &impl Transaction,
     keys: &Keys,
@@ -155,7 +155,7 @@ pub(crate) fn put(
     Ok(())
 }
 
-/// Where an item goes.
+/// The place where an item goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Queued,
@@ -163,7 +163,7 @@ enum Place {
     Dead,
 }
 
-/// Notes in a record what it has cost the item to come back, and decides where the item goes.
+/// Counts the return in the record, and decides where the item goes.
 fn judge(
     record: &mut Record,
     how: &GiveBack,
@@ -201,7 +201,7 @@ fn judge(
         return Place::Dead;
     }
     if record.deliveries >= limits.deliveries.into() {
-        // Nothing else may have counted.
+        // Give the limit as the reason, since the other counters may be zero.
         record.failure = Some(StoredFailure::new(now, "it was granted too often"));
         return Place::Dead;
     }
@@ -211,12 +211,12 @@ fn judge(
     }
 }
 
-/// From which death on items come back at times of their own, so that one which kills its process is alone at
-/// last.
+/// From which death on items come back at random times, so that an item that kills its process is eventually granted
+/// alone.
 const APART_FROM: u64 = 2;
 
-/// Returns after how many milliseconds an item comes back that sessions have died with: at random, within
-/// twice the lease at first, and twice as long each time.
+/// Returns after how many milliseconds an item comes back after a death of its session: at random, within twice the
+/// lease at first, and within twice as long after each further death.
 fn apart(deaths: u64, settings: &Settings, env: &Environment) -> u64 {
     let doublings = u32::try_from(deaths.saturating_sub(1)).unwrap_or(u32::MAX);
     let most = settings.lease.saturating_mul(1 << doublings.min(10));

@@ -1,4 +1,4 @@
-//! Calling an application's handler, and what its outcome means for the item.
+//! Calls an application's handler, and turns its outcome into what happens to the item.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -16,7 +16,7 @@ use crate::options::Backoff;
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
 
-/// A handler of a queue's items, with what its calls need.
+/// A handler of a queue's items, with everything that its calls need.
 pub(crate) struct Handler<F> {
     handle: F,
     backoff: Backoff,
@@ -39,15 +39,15 @@ impl<F> Handler<F> {
         }
     }
 
-    /// Calls the handler. `None`: its future was dropped, since the item was cancelled or the delivery lost.
-    /// A panic is a retry.
+    /// Calls the handler. Returns `None` if its future was dropped because the item was cancelled or the delivery was
+    /// lost. A panic becomes a retry.
     pub(crate) async fn handle<T, Fut, R>(&self, delivery: &Arc<Delivery<T>>) -> Option<Outcome>
     where
         F: Fn(Arc<Delivery<T>>) -> Fut,
         Fut: Future<Output = R>,
         R: Into<Outcome>,
     {
-        // The call itself may panic as well as its future.
+        // The call that creates the future may panic, too.
         let handle = async { (self.handle)(delivery.clone()).await };
         let handle = handle.instrument(delivery.handler_span());
         let began = self.env.now();
@@ -67,7 +67,7 @@ impl<F> Handler<F> {
         outcome
     }
 
-    /// Returns what becomes of an item for which the handler has returned an outcome, and why.
+    /// Returns what happens to an item after an outcome of its handler, and the reason to keep.
     pub(crate) fn resolution<T>(
         &self,
         delivery: &Delivery<T>,

@@ -1,4 +1,4 @@
-//! References to items, for applications to keep.
+//! References to items, which an application may store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,15 +12,15 @@ use crate::keys::{Keys, QueueTag};
 /// The format number of a reference.
 const FORMAT: u8 = 1;
 
-/// How many bytes an id has.
+/// The length of an id in bytes.
 pub(crate) const ID_BYTES: usize = 18;
 
-/// A reference to an item, for an application to keep: it stays valid wherever the item goes, and says which
-/// queue the item belongs to.
+/// A reference to an item, which an application may store. It stays valid wherever the item goes, and identifies the
+/// queue that the item belongs to.
 ///
-/// Its bytes are the format, 01; the first four bytes of the XXH3 hash of the prefix of the queue's subspace;
-/// the versionstamp of the item's enqueue in 10 bytes; and the call in 8 bytes, big-endian. Its text is these
-/// bytes in hexadecimal digits. References to items of one queue sort as the items were enqueued.
+/// The bytes of a reference are: the format, 01; the first four bytes of the XXH3 hash of the prefix of the queue's
+/// subspace; the versionstamp of the item's enqueue in 10 bytes; the call in 8 bytes, big-endian. Its text is these
+/// bytes in hexadecimal digits. References to items of one queue sort in the order in which the items were enqueued.
 ///
 /// ```
 /// use hc_dequeue::keyspace::{self, Runner, Subspace};
@@ -48,7 +48,7 @@ pub struct ItemRef {
     id: ItemId,
 }
 
-/// A reference to an item that is staged: the commit completes it.
+/// A reference to a staged item, which the commit completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StagedRef {
     queue: QueueTag,
@@ -72,7 +72,7 @@ impl StagedRef {
 }
 
 impl ItemRef {
-    /// How many bytes a reference has.
+    /// The length of a reference in bytes.
     pub const BYTES: usize = 1 + size_of::<QueueTag>() + ID_BYTES;
 
     pub(crate) fn new(keys: &Keys, id: ItemId) -> Self {
@@ -80,7 +80,7 @@ impl ItemRef {
         Self { queue, id }
     }
 
-    /// Returns the item's id, which is that of its enqueue.
+    /// Returns the item's id, assigned by its first enqueue.
     #[must_use]
     pub fn id(&self) -> ItemId {
         self.id
@@ -95,10 +95,10 @@ impl ItemRef {
         bytes
     }
 
-    /// Returns the reference that has these bytes.
+    /// Parses the bytes of a reference.
     ///
     /// # Errors
-    /// [`Error::MalformedRef`] if none has.
+    /// [`Error::MalformedRef`] if the bytes are not a reference.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let malformed = |reason: &str| Error::MalformedRef {
             reason: reason.to_owned(),
@@ -114,14 +114,14 @@ impl ItemRef {
             newer if newer > FORMAT => {
                 Err(malformed("it was made by a newer version of the library"))
             }
-            _ => Err(malformed("its first byte is no format")),
+            _ => Err(malformed("its first byte is not a known format")),
         }
     }
 
-    /// Returns the id of the item, if it belongs to a queue.
+    /// Returns the id of the item if it belongs to the queue.
     ///
     /// # Errors
-    /// [`Error::ForeignRef`] if it belongs to another one.
+    /// [`Error::ForeignRef`] if it belongs to another queue.
     pub(crate) fn id_in(&self, keys: &Keys) -> Result<ItemId> {
         match self.queue == keys.tag {
             true => Ok(self.id),
@@ -134,8 +134,7 @@ impl ItemRef {
 
 impl fmt::Display for ItemRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.to_bytes();
-        bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        hex(&self.to_bytes(), f)
     }
 }
 
@@ -143,25 +142,33 @@ impl FromStr for ItemRef {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let digit = |byte: u8| {
-            char::from(byte)
-                .to_digit(16)
-                .and_then(|digit| u8::try_from(digit).ok())
-        };
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        let bytes = pairs
-            .iter()
-            .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
-        match bytes.collect::<Option<Vec<_>>>() {
-            Some(bytes) if rest.is_empty() => Self::from_bytes(&bytes),
-            _ => Err(Error::MalformedRef {
-                reason: "expected pairs of hexadecimal digits".to_owned(),
-            }),
-        }
+        let bytes = parse_hex(text).ok_or_else(|| Error::MalformedRef {
+            reason: "expected pairs of hexadecimal digits".to_owned(),
+        })?;
+        Self::from_bytes(&bytes)
     }
 }
 
-/// Returns an id as values hold it.
+/// Writes bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+/// Parses hexadecimal digits. Returns `None` if the text does not consist of pairs of digits.
+pub(crate) fn parse_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| {
+        char::from(byte)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs
+        .iter()
+        .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    bytes.collect::<Option<_>>().filter(|_| rest.is_empty())
+}
+
+/// Returns an id in the form in which values contain it.
 pub(crate) fn id_to_bytes(id: &ItemId) -> [u8; ID_BYTES] {
     let mut bytes = [0; ID_BYTES];
     if let ItemId::Commit { versionstamp, call } = id {

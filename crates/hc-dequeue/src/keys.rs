@@ -2,37 +2,38 @@
 //!
 //! ```text
 //! (queue, "m")                         = settings
-//! (queue, "p")                         = empty: nothing is granted while it is there
+//! (queue, "p")                         = empty; while it exists, nothing is granted
 //! (queue, "w")                         = wake stamp: versionstamp of the newest commit that may have
 //!                                        made an item ready
-//! (queue, "c", name)                   = counter: integer of 8 bytes, little-endian; added to
-//! (queue, "i", id)                     = record of an item that is queued
-//! (queue, "t", ready, id)              = record of an item that is delayed
-//! (queue, "h", session, id)            = record of an item that a session holds
+//! (queue, "c", name)                   = counter: integer of 8 bytes, little-endian; changed by atomic
+//!                                        additions
+//! (queue, "i", id)                     = record of a queued item
+//! (queue, "t", ready, id)              = record of a delayed item
+//! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
-//! (queue, "x", id)                     = record of an item that is done, while it is kept
-//! (queue, "z", until, id)              = empty: the record above is kept until this time
-//! (queue, "o", id)                     = ready of an item that is delayed: 8 bytes, big-endian
+//! (queue, "x", id)                     = record of a done item, while it is kept
+//! (queue, "z", until, id)              = empty; the record above is kept until this time
+//! (queue, "o", id)                     = ready time of a delayed item: 8 bytes, big-endian
 //! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead and no
-//!                                        other item has taken the id over
-//! (queue, "n", dedupe)                 = id of the item, while the row above is there: versionstamp,
-//!                                        call in 8 bytes, big-endian
-//! (queue, "y", dedupe)                 = until when the id of an item that is done refuses others: wall
+//!                                        other item has taken over the id
+//! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
+//!                                        in 8 bytes, big-endian
+//! (queue, "y", dedupe)                 = until when the dedupe id of a completed item is refused: wall
 //!                                        time in milliseconds, 8 bytes, big-endian
 //! (queue, "e", schedule)               = schedule
-//! (queue, "f", next, schedule)         = empty: the schedule fires next at this time
+//! (queue, "f", next, schedule)         = empty; the schedule fires next at this time
 //! (queue, "r", id)                     = request
 //! (queue, "g", session, id of request, number)
-//!                                      = part of a grant: an item that the session holds, too, and
-//!                                        has not collected yet
+//!                                      = part of a grant: an item that the session holds but has not
+//!                                        collected yet
 //! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended, then the
 //!                                        session's lease in milliseconds, 8 bytes
 //! (queue, "b", session)                = heartbeat: versionstamp, then the wall time of the session's
 //!                                        process in milliseconds, 8 bytes
 //! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has
-//!                                        cancelled an item which the session holds
+//!                                        cancelled an item of the session
 //!
-//! id        two tuple elements: versionstamp, call; of an item that of its first enqueue, for good
+//! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
 //! ready     tuple integer: wall time in milliseconds since the Unix epoch
 //! session   tuple byte string: 16 random bytes
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
@@ -44,46 +45,46 @@
 //!
 //! record    01 (microqueue's format), then
 //!     0       format, 01
-//!     next    fields in the order of their tags, each of which may be missing: tag, length in 2 bytes, bytes
+//!     next    fields in the order of their tags, each optional: tag, length in 2 bytes, bytes
 //!         01  wall time of the first enqueue in milliseconds: number
-//!         02  deliveries: how often the item was granted: number
-//!         03  attempts: how often it has failed since it was enqueued or redriven: number
-//!         04  deaths: how many sessions have died with it since then: number
+//!         02  deliveries (grants so far): number
+//!         03  attempts (failures since it was enqueued or redriven): number
+//!         04  deaths (sessions that have died with it since then): number
 //!         05  last failure: its wall time in milliseconds in 8 bytes, then up to 500 bytes of UTF-8
-//!         06  limits of its own: attempts, deaths, deliveries in 4 bytes each; 0 as in the settings
+//!         06  its own limits: attempts, deaths, deliveries in 4 bytes each; 0 for the limit of the settings
 //!         07  dedupe id: 1 to 255 bytes
-//!         08  token: 16 random bytes, which tell the item from others that have had its dedupe id; only of
-//!             an item that still has the id
-//!         09  wall time in milliseconds at which it was cancelled, while a session holds it: number
-//!         0A  end: its wall time in milliseconds in 8 bytes; until when the item is kept, the same; 00
-//!             completed, 01 cancelled, 02 removed; then the result, up to 4,096 bytes; only of an item that
-//!             is done
+//!         08  token: 16 random bytes, which distinguish the item from others that have had its dedupe id;
+//!             only if the item still has the id
+//!         09  wall time in milliseconds of its cancellation, while a session holds it: number
+//!         0A  only of a done item: wall time of the end in milliseconds in 8 bytes; until when the item is
+//!             kept, likewise; 00 completed, 01 cancelled, 02 removed; then the result, up to 4,096 bytes
 //!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
 //!             the tracestate; up to 512 bytes of UTF-8
-//!         0C..FF  fields of versions to come, which a version that does not know them keeps as they are:
-//!             up to 1,024 bytes with their tags and lengths
+//!         0C  wall time in milliseconds of the last grant: number
+//!         0D..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!             1,024 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
-//!     number  1 to 8 bytes without leading zeros; 0 is a missing field
+//!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
 //! request   01 (microqueue's format), then
 //!     0       format, 01
 //!     1..17   session
 //!     17..21  wanted: how many items
 //! part of a grant
 //!     0       format, 01
-//!     1..5    how many parts the grant has; if there is nothing more after the format: not an answer,
-//!             it tells the request that it is the first
+//!     1..5    number of parts of the grant; if the value ends after the format, it is not an answer but a
+//!             notice that the request is the first
 //!     5..15   versionstamp of the item
 //!     15..23  call of the item
 //!     23..    its record, without microqueue's format
 //! schedule
 //!     0       format, 01
-//!     1..9    the next time at which it fires, wall time in milliseconds; 0 for none
-//!     9..17   the newest time for which it has enqueued an item; 0 for none
-//!     17      which missed times fire: 00 none, 01 the newest, 02 the newest ones
-//!     18..22  how many of them for 02, from 1 to 1,000; else 0
-//!     22      length of the cron text
-//!     23..    cron text
+//!     1..9    next time at which it fires, wall time in milliseconds; 0 for none
+//!     9..17   newest time for which it has enqueued an item; 0 for none
+//!     17      which missed times fire: 00 none, 01 the newest, 02 several of the newest
+//!     18..22  their number for 02, from 1 to 1,000; otherwise 0
+//!     22      length of the cron expression
+//!     23..    cron expression
 //!     next    length of the name of the time zone, then the name
 //!     rest    payload: the codec's bytes
 //! settings
@@ -100,9 +101,9 @@
 //! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said
 //! otherwise. No other key of the subspace is ever written.
 //!
-//! **Invariant:** while there is a key under `(queue, "h", session)` or `(queue, "g", session)`,
-//! `(queue, "s", session)` is there too. Who writes one of the former reads the latter serializably, or
-//! moves it from another of the former.
+//! **Invariant:** while a key under `(queue, "h", session)` or `(queue, "g", session)` exists, `(queue, "s",
+//! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves
+//! the item from another key of the same session.
 
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
@@ -114,10 +115,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::session::{SessionId, Sessions};
 
-/// Items in a part of the queue, under their ids.
+/// A part of the queue that contains items, by id.
 pub(crate) type Records = MicroQueue<Record, RecordCodec>;
 
-/// A number that transactions add to.
+/// A counter, changed by atomic additions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counter {
     Queued,
@@ -138,7 +139,7 @@ impl Counter {
         Self::Cancelled,
     ];
 
-    /// Those that count items which are there, with the parts of the queue whose keys they count.
+    /// The counters of existing items, with the parts of the queue whose keys they count.
     pub(crate) const OF_ITEMS: [(Self, &'static [&'static str]); 4] = [
         (Self::Queued, &["i"]),
         (Self::Delayed, &["t"]),
@@ -158,7 +159,7 @@ impl Counter {
     }
 }
 
-/// What a reference to an item keeps of its queue.
+/// The tag by which references to items identify the queue.
 pub(crate) type QueueTag = [u8; 4];
 
 fn queue_tag(queue: &Subspace) -> QueueTag {
@@ -175,12 +176,12 @@ pub(crate) struct Keys {
     pub(crate) items: Records,
     /// The dead letters.
     pub(crate) dead: Records,
-    /// The items that are done and are kept.
+    /// The done items that are kept.
     pub(crate) done: Records,
-    /// The requests, first come, first served.
+    /// The requests, in the order in which they are answered.
     pub(crate) requests: MicroQueue<Request, RequestCodec>,
     pub(crate) sessions: Sessions,
-    /// What references to items keep of the queue.
+    /// The tag by which references to items identify the queue.
     pub(crate) tag: QueueTag,
 }
 
@@ -199,7 +200,7 @@ impl Keys {
         }
     }
 
-    /// The range of a part of the queue.
+    /// Returns the range of a part of the queue.
     pub(crate) fn part(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
         self.queue.subspace(&name).range()
     }
@@ -232,7 +233,7 @@ impl Keys {
         self.queue.pack(&("y", dedupe))
     }
 
-    /// The subspace of the pointers to delayed items.
+    /// Returns the subspace of the pointers to delayed items.
     pub(crate) fn pointers(&self) -> Subspace {
         self.queue.subspace(&"o")
     }
@@ -241,7 +242,7 @@ impl Keys {
         self.queue.pack(&("a", session.0.as_slice()))
     }
 
-    /// Returns the session of the key of a cancel stamp.
+    /// Returns the session in the key of a cancel stamp.
     pub(crate) fn parse_cancels(&self, key: &[u8]) -> Result<SessionId> {
         let session: Option<Vec<u8>> = self.queue.subspace(&"a").unpack(key).ok();
         let session = session.and_then(|session| session.try_into().ok());
@@ -254,30 +255,30 @@ impl Keys {
         self.queue.pack(&("e", name))
     }
 
-    /// Returns the name of the schedule of this key.
+    /// Returns the name of the schedule in a key.
     pub(crate) fn parse_schedule(&self, key: &[u8]) -> Result<String> {
         let name = self.queue.subspace(&"e").unpack(key);
         name.map_err(|_| keyspace::Error::corrupt(key, "expected the key of a schedule"))
     }
 
-    /// The entry of a schedule in the index of the times at which schedules fire.
+    /// Returns the key of a schedule in the index by next time.
     pub(crate) fn fire_time(&self, next_millis: u64, name: &str) -> Vec<u8> {
         self.queue.pack(&("f", next_millis, name))
     }
 
-    /// Returns the time and the name of an entry of that index.
+    /// Returns the time and the name in a key of that index.
     pub(crate) fn parse_fire_time(&self, key: &[u8]) -> Result<(u64, String)> {
         let entry = self.queue.subspace(&"f").unpack(key);
         entry.map_err(|_| keyspace::Error::corrupt(key, "expected the time of a schedule"))
     }
 
-    /// The items that a session holds.
+    /// Returns the part with the items that a session holds.
     pub(crate) fn held(&self, session: SessionId) -> Records {
         let held = self.queue.subspace(&("h", session.0.as_slice()));
         MicroQueue::new(held).environment(self.env.clone())
     }
 
-    /// The items that are delayed until a wall time.
+    /// Returns the part with the items that are delayed until a wall time.
     pub(crate) fn delayed(&self, ready_millis: u64) -> Records {
         let delayed = self.queue.subspace(&("t", ready_millis));
         MicroQueue::new(delayed).environment(self.env.clone())
@@ -296,7 +297,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Stages that an item is delayed no more.
+    /// Stages the removal of a delayed item and of its pointer.
     ///
     /// # Conflicts
     /// Reads and writes the item's key.
@@ -311,14 +312,14 @@ impl Keys {
         Ok(())
     }
 
-    /// The range of items that are delayed until `ready_millis` at most.
+    /// Returns the range of items that are due at `ready_millis`.
     pub(crate) fn due(&self, ready_millis: u64) -> (Vec<u8>, Vec<u8>) {
         let (begin, _) = self.queue.subspace(&"t").range();
         let (_, end) = self.queue.subspace(&("t", ready_millis)).range();
         (begin, end)
     }
 
-    /// Returns the wall time until which the item of a row is delayed.
+    /// Returns the wall time in the key of a delayed item.
     pub(crate) fn parse_ready(&self, row: &KeyValue) -> Result<u64> {
         let delayed = self.queue.subspace(&"t");
         let key: Result<(u64, TupleVersionstamp, u64), _> = delayed.unpack(row.key());
@@ -331,19 +332,19 @@ impl Keys {
         }
     }
 
-    /// The index of the items that are done and are kept until a wall time.
+    /// Returns the index of the done items that expire at a wall time.
     pub(crate) fn kept_until(&self, until_millis: u64) -> Subspace {
         self.queue.subspace(&("z", until_millis))
     }
 
-    /// The range of that index up to a wall time.
+    /// Returns the range of that index up to a wall time.
     pub(crate) fn kept_at_most_until(&self, until_millis: u64) -> (Vec<u8>, Vec<u8>) {
         let (begin, _) = self.part("z");
         let (_, end) = self.kept_until(until_millis).range();
         (begin, end)
     }
 
-    /// Returns the time and the item of a key of that index.
+    /// Returns the time and the item in a key of that index.
     pub(crate) fn parse_kept(&self, key: &[u8]) -> Result<(u64, ItemId)> {
         let index = self.queue.subspace(&"z");
         let entry = match index.unpack::<(u64, TupleVersionstamp, u64)>(key) {
@@ -360,8 +361,8 @@ impl Keys {
         request.key_in(&self.queue.subspace(&"r"))
     }
 
-    /// The first part of a grant: while the session lives, it is there as long as any is. What a request
-    /// is told comes there, too.
+    /// Returns the key of a grant's first part. While the session is alive, this part exists as long as any part
+    /// does. The notice that a request is the first is stored under the same key.
     pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
         self.part_of_grant(session, request, 0)
     }
@@ -388,12 +389,12 @@ impl Keys {
         Subspace::from_bytes(request.key_in(&grants))
     }
 
-    /// The range of what a session has been granted and has not collected yet.
+    /// Returns the range of the items that a session has been granted but has not collected.
     pub(crate) fn grants(&self, session: SessionId) -> (Vec<u8>, Vec<u8>) {
         self.queue.subspace(&("g", session.0.as_slice())).range()
     }
 
-    /// Returns the session that holds the item of this key.
+    /// Returns the session in the key of a held item.
     pub(crate) fn parse_holder(&self, key: &[u8]) -> Result<SessionId> {
         let held = self.queue.subspace(&"h");
         let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = held.unpack(key).ok();
@@ -403,7 +404,7 @@ impl Keys {
             .ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of an item that is held"))
     }
 
-    /// Returns the session of a part of a grant, and the key of the first part.
+    /// Returns the session in a key of a grant, and the key of the grant's first part.
     pub(crate) fn parse_grant(&self, key: &[u8]) -> Result<(SessionId, Vec<u8>)> {
         type Parts = (Vec<u8>, TupleVersionstamp, u64, u32);
         let grants = self.queue.subspace(&"g");
@@ -415,7 +416,7 @@ impl Keys {
         of_grant.ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of a grant"))
     }
 
-    /// Stages that a counter changes. Writes blindly: nobody conflicts.
+    /// Stages a change of a counter. The write is blind and conflicts with nothing.
     pub(crate) fn count(&self, tr: &impl Transaction, counter: Counter, change: i64) {
         if change != 0 {
             tr.atomic(
@@ -426,7 +427,7 @@ impl Keys {
         }
     }
 
-    /// Stages that everybody who waits looks again. Writes blindly: nobody conflicts.
+    /// Stages that waiting sessions check again. The write is blind and conflicts with nothing.
     pub(crate) fn wake_all(&self, tr: &impl Transaction) {
         tr.set_to_versionstamp(&self.wake());
     }

@@ -1,4 +1,4 @@
-//! Dead letters: items that cost too much, or that were rejected.
+//! Dead letters: items that reached one of their limits or were rejected.
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Bytes, Transaction, Undecodable};
@@ -17,29 +17,26 @@ use crate::record::{End, Failure, Record};
 pub struct DeadLetter<T> {
     /// The item.
     pub item: ItemRef,
-    /// What was enqueued, or why it does not decode.
+    /// The value that was enqueued, or why it does not decode.
     pub value: Result<T, Undecodable>,
-    /// How often it failed. Zero, as the other numbers, if nothing of its record can be read.
+    /// How often it failed. This and the other numbers are zero if the record cannot be read.
     pub attempts: u64,
-    /// With how many sessions it died.
+    /// How many sessions died with it.
     pub deaths: u64,
     /// How often it was granted.
     pub deliveries: u64,
-    /// Why it is a dead letter, and since when.
+    /// Why and when it became a dead letter.
     pub failure: Option<Failure>,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Returns a page of the dead letters: up to `limit` after the item `after`, or from the first on.
+    /// Returns a page of up to `limit` dead letters: those after the item `after`, or the first ones.
     ///
     /// # Conflicts
-    /// Reads from `after` to the last one returned; to the end if the page is the last.
+    /// Reads from `after` to the last returned dead letter, or to the end if the page is the last one.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a key is none of a dead letter's.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a key is not that of a dead letter.
     pub async fn dead_letters(
         &self,
         tr: &impl Transaction,
@@ -63,16 +60,29 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(letters.map(letter).collect())
     }
 
-    /// Stages that a dead letter goes back to its place in the queue, with all its attempts and deaths. Its
-    /// last failure stays with it, and so does the number of its deliveries: a dead letter that was granted too
-    /// often is granted once more. False: there is no such dead letter.
+    /// Stages the return of a dead letter to its place in the queue, and resets its attempts and deaths. Returns
+    /// `false` if there is no such dead letter.
     ///
+    /// The item keeps its last failure and its number of deliveries. A dead letter that had reached its limit of
+    /// deliveries is therefore granted only once more.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{HighContentionQueue, Result};
+    /// /// Gives the first hundred dead letters another try.
+    /// async fn redrive_some(tr: &impl Transaction, jobs: &HighContentionQueue<String>) -> Result<()> {
+    ///     for letter in jobs.dead_letters(tr, None, 100).await? {
+    ///         jobs.redrive(tr, &letter.item).await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     /// # Conflicts
     /// Reads the dead letter.
     ///
     /// # Errors
-    /// [`Error::ForeignRef`](crate::Error::ForeignRef); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if it
-    /// is of no known format. Its payload is not decoded.
+    /// [`Error::ForeignRef`](crate::Error::ForeignRef); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the
+    /// record has no known format. The payload is not decoded.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -90,7 +100,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(true)
     }
 
-    /// Stages that a dead letter is removed. False: there is no such dead letter.
+    /// Stages the removal of a dead letter. Returns `false` if there is no such dead letter.
     ///
     /// # Conflicts
     /// Reads the dead letter.

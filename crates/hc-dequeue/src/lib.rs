@@ -1,16 +1,16 @@
-//! Many consumers take from one queue without colliding, and nothing is lost when one dies: the
-//! high-contention dequeue of FoundationDB's *Queues* recipe.
+//! A queue that many consumers in many processes take from without colliding: the high-contention dequeue of
+//! FoundationDB's *Queues* recipe. Any consumer may die at any moment, and no item is lost.
 //!
 //! # What it guarantees
 //!
-//! - No item is lost. A consumer that dies, hangs or loses its answer loses an item to another one.
-//! - Each item is delivered at least once, and effective exactly once if it is acknowledged in the
-//!   transaction that does its work. An acknowledgement that comes too late is refused.
-//! - Items are granted in the order of their first enqueue. One that comes back comes first, as soon as
-//!   it is seen.
-//! - Enqueues never conflict, and dequeues hardly ever: consumers of one process are served together,
-//!   and processes queue up instead of colliding.
-//! - How many items are queued, delayed, held and dead is known exactly at every version.
+//! - No item is lost. If a consumer dies or hangs, another consumer gets its items.
+//! - Each item is delivered at least once. It takes effect exactly once if the transaction that does its work also
+//!   acknowledges it. A late acknowledgement returns an error, so that its transaction does not commit.
+//! - Items are granted in the order in which they were first enqueued. An item that comes back keeps its place, ahead
+//!   of all later items.
+//! - Enqueues never conflict, and dequeues rarely do: one transaction serves all consumers of a process, and
+//!   processes queue up instead of colliding.
+//! - The numbers of queued, delayed, held and dead items are exact at every version.
 //!
 //! # Example
 //!
@@ -30,13 +30,13 @@
 //!     .run(|tr| async move { queue.enqueue(&tr, &"resize 17.png".to_owned()).await })
 //!     .await?;
 //!
-//! // One consumer for each process, cloned for each task.
+//! // One consumer per process; each task gets a clone.
 //! let consumer = jobs.consumer(&runner, ConsumerOptions::default()).await?;
 //! if let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
 //!     let job = &job;
 //!     runner
 //!         .run(|tr| async move {
-//!             // What else this transaction does happens if, and only if, the job is done.
+//!             // Whatever else this transaction writes is committed if, and only if, the job is done.
 //!             job.ack(&tr).await?;
 //!             Ok::<_, Error>(())
 //!         })
@@ -48,61 +48,67 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Worker`] is the loop around that, with retries: [`process`](HighContentionQueue::process) handles each item
-//! in the transaction that completes it, [`work`](HighContentionQueue::work) is for work that takes longer. The
-//! example `payments` acknowledges, changes data
-//! and enqueues into another queue in one transaction.
+//! A [`Worker`] runs that loop for you and adds retries. [`process`](HighContentionQueue::process) runs a handler in
+//! the transaction that completes the item. [`work`](HighContentionQueue::work) is for handlers that take longer than
+//! a transaction may. The example `payments` acknowledges an item, changes application data and enqueues into another
+//! queue in one transaction.
 //!
 //! # How it works
 //!
-//! A [`Consumer`] is a session: a task that takes for all of its clones. It takes items by the *fast
-//! path*, a transaction that conflicts with others of its kind alone. Once it met a conflict, it goes
-//! by the *registry* for a while: it registers a request, and the session whose request is the first
-//! answers many requests in one transaction. An item is then *held* by a session until it is
-//! acknowledged, given back, or the session is found dead. [Below](#the-staged-registry) are the steps.
+//! 1. A [`Consumer`] owns one *session*: a task that takes items for all clones of the consumer.
+//! 2. At first a session uses the *fast path*: it takes the first items in one transaction, which only other
+//!    sessions that want items can make fail.
+//! 3. If the queue is empty, and for a while after a conflict, the session uses the *registry*: it registers a request
+//!    and waits. The session whose request is first in the registry pairs many requests with many items in one
+//!    transaction. [The staged registry](#the-staged-registry) lists the steps.
+//! 4. An item that a session has been granted is *held* by it until one of three things happens: the item is
+//!    acknowledged, it is given back, or the session is declared dead.
 //!
-//! Sessions show that they live by a heartbeat, which others judge by what they observe of the store: a
-//! session that is silent for a lease of their observations is declared dead, and its items go back to
-//! their places. A store that is away for an hour costs no session, and one that is slow delays the
-//! judgment.
+//! Each session writes a heartbeat, and the other sessions watch it. They measure its silence by what they themselves
+//! observe of the store, not by wall time. A session that stays silent for a whole lease of such observations is
+//! declared dead, and its items return to their places in the queue. If the store is unavailable for an hour, no
+//! session is declared dead. If the store is slow, it takes longer to find a dead session.
 //!
 //! # What the caller must do
 //!
-//! - Acknowledge in the transaction that does the work. What is done beside the store happens at least
-//!   once: make it idempotent by the item's [id](Delivery::id).
-//! - Let acknowledging transactions be committed by [`Runner::run`](microqueue::keyspace::Runner::run).
-//!   One whose outcome stays unknown may leave an item that is done and comes back.
-//! - Keep one [`Consumer`] for each process and queue, and clone it. Many sessions work, and are slower.
-//! - Open a queue with the settings that it was created with.
-//! - Keep the wall clocks of processes together if items are delayed or scheduled: their times are as
-//!   exact as the clocks are. Nothing else depends on them. A process whose clock differs by more than
-//!   [a minute](session::MAX_CLOCK_ERROR) from the median of those of all sessions leaves what is due to
-//!   the others, warns, and says so in a metric. With fewer than three sessions a clock is trusted.
+//! - Acknowledge an item in the transaction that does its work. Effects outside the store happen at least once: make
+//!   them idempotent, keyed by the item's [id](Delivery::id).
+//! - Commit acknowledging transactions with [`Runner::run`](microqueue::keyspace::Runner::run). If the outcome of
+//!   such a commit stays unknown, the item may come back although its work is done.
+//! - Keep one [`Consumer`] per process and queue, and clone it for each task. Several sessions in a process work, but
+//!   they are slower.
+//! - Open a queue with the codec that it was created with.
+//! - Keep the wall clocks of all processes in step if items are delayed or scheduled: their times are only as
+//!   accurate as these clocks. Nothing else depends on wall clocks. If the clock of a process differs by more than [a
+//!   minute](session::MAX_CLOCK_ERROR) from the median of all sessions, the process leaves due items and schedules to
+//!   the others, logs a warning and reports the difference in a metric. With fewer than three sessions, every clock
+//!   is trusted.
 //!
 //! # Ordering and delivery
 //!
-//! | operation | reads | fails with a conflict if, since its read version, |
+//! | operation | reads | conflicts if, after its read version, |
 //! |---|---|---|
 //! | `enqueue`, `enqueue_all` | nothing | never |
-//! | `enqueue_with` | the dedupe id, if there is one, and the item that it replaces | the same id was enqueued or completed |
-//! | fast path | the pause, its session, the first request, the items it takes | another took one of these items, another session registered, the queue was paused |
-//! | `ack` | the item that is held | the item went back, since its time or its session was over, or was cancelled |
-//! | `status`, `cancel`, `expedite`, `replace` | the item, and where else it might be | it was granted, went back, was done or changed |
-//! | `redrive`, `purge` | the dead letter | another did the same |
+//! | `enqueue_with` | the dedupe id, if given, and the item that it replaces | the same id was enqueued or completed |
+//! | fast path | the pause key, its session, the first request, the items it takes | another session took one of these items or registered a request, or the queue was paused |
+//! | `ack` | the held item | the item was cancelled, it went back because its time limit or its session ended, or another enqueue took over its dedupe id |
+//! | `status`, `cancel`, `expedite`, `replace` | the item, and the other places where it could be | the item was granted, went back, was completed or was changed |
+//! | `redrive`, `purge` | the dead letter | another transaction redrove or purged it |
 //! | `stats`, `len`, `oldest_age` | counters and the first item, by snapshot | never |
-//! | `peek`, `items`, `dead_letters` | as those of [`MicroQueue`](microqueue::MicroQueue) | as those |
+//! | `peek`, `items`, `dead_letters` | as in [`MicroQueue`](microqueue::MicroQueue) | as in `MicroQueue` |
 //! | `pause`, `resume` | nothing | never |
-//! | `schedule`, `unschedule` | the schedule | it fired, or another changed it |
-//! | `schedules` | the page | one of these schedules fired or changed |
+//! | `schedule`, `unschedule` | the schedule | the schedule fired or was changed |
+//! | `schedules` | the page | a schedule on the page fired or was changed |
 //!
-//! All of these but the fast path run in the caller's transaction. What a consumer does by itself is
-//! retried by its runner.
+//! All of these except the fast path run in the caller's transaction. The consumer's own transactions are retried by
+//! its runner.
 //!
-//! `pop` completes an item with the commit that takes it: fastest, and at most once.
+//! `pop` completes an item in the transaction that takes it. That is the fastest way to take items, and delivers each
+//! at most once.
 //!
 //! # Schedules
 //!
-//! A [`Schedule`] enqueues a value again and again, at the times of a cron text in a time zone:
+//! A [`Schedule`] enqueues a value repeatedly, at the times given by a cron expression in a time zone:
 //!
 //! ```
 //! # use hc_dequeue::keyspace::{Database, Runner};
@@ -119,16 +125,18 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
 //! Sessions enqueue what is due: one item for each time, whichever of them die, since the transaction that
-//! enqueues it reads and writes the row of the schedule. An item counts as [enqueued](Delivery::enqueued) at
-//! its time. A queue that is paused goes on firing, and the items wait. A time at which no session lives,
-//! and none comes within [a minute](MISSED_AFTER), is missed, and [`Missed`] says what becomes of it. A
-//! schedule that another process makes is known at once if a session waits for items, and else within ten
-//! seconds.
+//! Sessions enqueue one item for each time that is due. If several sessions try, or some of them die, each time still
+//! yields one item, because the transaction that enqueues it also reads and writes the row of the schedule. The item
+//! counts as [enqueued](Delivery::enqueued) at the scheduled time. A schedule keeps firing while its queue is paused,
+//! and its items wait.
 //!
-//! The texts have the meaning that [croner](https://docs.rs/croner) 4 gives them, and the zones are those of
-//! the IANA database that `chrono-tz` was built with. Where clocks are set forward or back, croner says:
+//! A time is missed if no session fires it within [a minute](MISSED_AFTER); [`Missed`] decides which missed times are
+//! made up for. A session that waits for items notices a schedule made by another process at once; other sessions
+//! notice it within ten seconds.
+//!
+//! Cron expressions have the meaning that [croner](https://docs.rs/croner) 4 gives them, and time zones come from the
+//! IANA database that `chrono-tz` was built with. For clock changes, croner documents:
 //!
 //! > **Fixed-Time Jobs**: Jobs with specific numerical values for seconds, minutes, and hours.
 //! > **Interval/Wildcard Jobs**: Jobs using wildcards (`*`) or step values (`*/N`) in their seconds,
@@ -142,111 +150,115 @@
 //! > clock time. Interval/Wildcard Jobs will execute for each occurrence that matches its pattern in wall
 //! > clock time within the duplicated hour.
 //!
-//! A list or range of hours or minutes, such as `30 2,14 * * *`, is no fixed time: 02:30 is skipped in the gap
-//! and comes twice in the overlap. The tests have both changes of 2026 and 2027 in two zones.
+//! A list or range of hours or minutes, such as `30 2,14 * * *`, does not count as a fixed time: 02:30 is skipped in
+//! the gap and fires twice in the overlap. The tests cover both clock changes of 2026 and 2027 in two time zones.
 //!
 //! # Limits
 //!
-//! - A payload takes up to [`MAX_PAYLOAD_BYTES`], so that the item fits everywhere with any envelope.
-//! - A transaction grants up to 512 items or 1,000,000 bytes; a call takes up to 512 items.
-//! - A trace context takes up to 512 bytes. A tracestate that does not fit is left out.
-//! - A dedupe id takes up to [`MAX_DEDUPE_BYTES`]. Sessions remove those that were kept for long enough
-//!   after completion, some at each heartbeat.
-//! - One key, the wake stamp, is written by every enqueue, and the counters are added to: on a large
-//!   cluster the storage servers that have them bound the rate of one queue. Split it over several
-//!   subspaces where order is not needed.
+//! - A payload has at most [`MAX_PAYLOAD_BYTES`]. The remainder of a value is reserved for the item's envelope.
+//! - A transaction grants at most 512 items or 1,000,000 bytes. One call takes at most 512 items.
+//! - A trace context has at most 512 bytes. A `tracestate` that does not fit is dropped.
+//! - A dedupe id has at most [`MAX_DEDUPE_BYTES`]. At each heartbeat, a session removes some of the ids whose
+//!   retention after completion is over.
+//! - Every enqueue writes one key, the wake stamp, and adds to the counters. On a large cluster, the storage servers
+//!   of these keys limit the rate of one queue. Where order does not matter, split the queue over several subspaces.
 //!
 //! # Testing
 //!
-//! [`testing`] has what an application's own tests need: it handles what is queued until there is nothing left, with
-//! a wall clock that a test sets, and lists what was enqueued. It needs no feature: it has no dependencies of its
-//! own, and since it is generic, it adds nothing to a program that does not call it.
+//! [`testing`] helps to test an application: it runs handlers until nothing is queued or due, lets a test set the
+//! wall clock, and lists what was enqueued. It needs no feature and has no dependencies of its own. Its functions are
+//! generic, so that they add nothing to a program that does not call them.
 //!
 //! # Observing
 //!
-//! Dispatchers and workers tell what they do to [`tracing`], under the span `dispatcher` with queue
-//! and session, and count it for the [`metrics`](https://docs.rs/metrics) facade: `hc_dequeue_depth`,
-//! `_held`, `_dead`, `_age_seconds`, `_clock_error_seconds` at each heartbeat; `_dequeues`, `_conflicts`, `_fulfilled`,
-//! `_patience_expiries`, `_reclaimed`, `_fired`, `_lost`, `_waiting_seconds`, `_handler_seconds` and `_outcomes` as they
-//! happen, all with the label `queue`.
+//! Dispatchers and workers log through [`tracing`], in a span `dispatcher` with the queue and the session. They
+//! report these metrics through the [`metrics`](https://docs.rs/metrics) facade, all with the label `queue`:
 //!
-//! A worker calls its handler in a span `handler` of level `INFO`, with queue, item and attempt. With the feature
-//! `opentelemetry` an item carries the W3C trace context of the [`tracing`] span in which it was enqueued, as the
-//! layer of `tracing-opentelemetry` has it. That span is the parent of the handler's span on the first
-//! [attempt](Delivery::attempt), and a link of it on later ones. The item of a schedule carries none. A
-//! [`TraceContext`] set by [`Enqueue::trace_context`] needs no feature, and [`Delivery::trace_context`] returns it.
+//! - at each heartbeat: `hc_dequeue_depth`, `_held`, `_dead`, `_age_seconds`, `_clock_error_seconds`;
+//! - as events happen: `_dequeues`, `_conflicts`, `_fulfilled`, `_patience_expiries`, `_reclaimed`, `_fired`,
+//!   `_lost`, `_waiting_seconds`, `_handler_seconds`, `_outcomes`.
+//!
+//! A worker calls its handler in a span `handler` of level `INFO`, with the queue, the item and the attempt.
+//!
+//! With the feature `opentelemetry`, an item carries the W3C trace context of the [`tracing`] span in which it was
+//! enqueued, as recorded by the layer of `tracing-opentelemetry`. On the item's first [attempt](Delivery::attempt),
+//! that span is the parent of the handler's span; on later attempts, the handler's span links to it. Items of
+//! schedules carry no trace context. Without the feature, set a [`TraceContext`] with [`Enqueue::trace_context`] and
+//! read it with [`Delivery::trace_context`].
 //!
 //! # Features
 //!
 //! | feature | effect |
 //! |---|---|
-//! | `opentelemetry` | as said above; brings `opentelemetry` and `tracing-opentelemetry` |
+//! | `opentelemetry` | connects the spans of enqueues and handlers, as described above; adds `opentelemetry` and `tracing-opentelemetry` |
 //! | `fdb-7_1`, `fdb-7_3`, `fdb-7_4` | FoundationDB with that API version: choose one |
-//! | `anyhow`, `bincode` | those of [`keyspace`] |
+//! | `anyhow`, `bincode` | passed on to [`keyspace`] |
 //!
 //! # The staged registry
 //!
-//! Every consumer wants the same item, the first. Of the transactions that take it at the same time, one
-//! commits. FoundationDB's *Queues* recipe answers that with an extension: a consumer that does not succeed
-//! at once registers a request and then takes part in fulfilling requests, many in one transaction. This
-//! crate adds sessions to it, so that any participant may die at any moment.
+//! All consumers want the same item: the first. If several transactions take it at the same time, only one of them
+//! commits. FoundationDB's *Queues* recipe solves this with an extension: a consumer that does not succeed at once
+//! registers a request, and then helps to fulfill requests, many in one transaction. This crate adds sessions, so
+//! that any participant may die at any moment.
 //!
 //! ## Steps
 //!
-//! Each step is one transaction of a dispatcher.
+//! Each step is one transaction of a session's dispatcher.
 //!
-//! - *Take*, the fast path: pairs the items at the head with the session's own demand, without a request.
-//!   It reads the first key of the registry serializably and does nothing if there is one, so that a
-//!   registration stops it. Of takes that follow one another closely, each reads the queue while the one
-//!   before it commits.
-//! - *Register*: appends a request to the registry. It reads the session's own state alone, so that
-//!   registrations never conflict with each other.
-//! - *Fulfill*: pairs the first requests with the first items. Any session may do it at any time; as a rule
-//!   the owner of the *first* request does.
-//! - *Check*: reads whether the request was answered and whether it is the first, and arms watches on what
-//!   may change that.
-//! - *Collect*: takes over what was granted. A session whose consumers ask again at once registers its next
-//!   request in the same transaction.
+//! - *Take*, the fast path: takes the first items for the session's own consumers, without a request. It reads the
+//!   first key of the registry serializably and takes nothing if a request is there. A registration at the same time
+//!   therefore makes it fail. When takes follow closely on one another, each reads the queue while the one before it
+//!   commits.
+//! - *Register*: appends a request to the registry. It reads only the session's own state, so that registrations
+//!   never conflict with each other.
+//! - *Fulfill*: pairs the first requests with the first items. Any session may do it at any time; normally the
+//!   session that owns the first request does.
+//! - *Check*: reads whether the session's request was answered and whether it is the first one, and sets watches on
+//!   the keys that may change this.
+//! - *Collect*: takes the granted items over. If the session's consumers want more, the same transaction registers
+//!   the next request.
 //! - *Withdraw*: removes a request that was not answered.
 //!
 //! ## Why it is safe
 //!
-//! 1. `fulfill` and `take` read requests and items by snapshot, so that enqueues and registrations never
-//!    make them fail. For each pair of a request and an item they add read conflicts on the request, the
-//!    item and the session's state, *before* they clear the first two. Of two transactions that pair the
-//!    same item or the same request, one fails.
-//! 2. The transaction that clears request and items writes the grant, with the items in it, and the one that
-//!    collects the grant takes them out. An item is at every moment in one place.
-//! 3. A transaction that writes something under a session has read the session's state serializably, or
-//!    moves it out of a grant, which keeps the session from being removed. The transaction that declares a
-//!    session dead writes that state: afterwards nothing more is granted to the session, and what it holds
-//!    is returned once.
+//! 1. `fulfill` reads requests and items by snapshot, and `take` reads items by snapshot. Enqueues therefore never
+//!    make them fail, and registrations never make `fulfill` fail. For each request and item that they pair, they add
+//!    read conflict keys on the request, the item and the session's state *before* they clear the request and the
+//!    item. If two transactions pair the same item or the same request, one of them fails.
+//! 2. One transaction clears a request and its items and writes the grant, which contains the items. Another
+//!    transaction collects the grant and moves the items out of it. Every item is therefore in exactly one place at
+//!    every version.
+//! 3. A transaction that adds a held or granted item to a session either reads the session's state serializably or
+//!    moves the item out of a grant; while a grant exists, its session is not removed. The transaction that declares
+//!    a session dead writes the session's state. After it, nothing more is granted to that session, and each item
+//!    that it holds is returned once.
 //!
 //! ## Why it does not stall
 //!
-//! The owner of the first request leads: it fulfills. It alone watches the wake stamp, which every enqueue,
-//! return and redrive writes, so that an enqueue wakes one session, however many wait. The others watch for
-//! their own answer alone. A transaction that reads how things stand also arms the watches, so that no
-//! change falls between.
-//!
-//! A `fulfill` that leaves the request of another session as the first tells it so, under the key of its
-//! grant. But a request that was registered meanwhile may have seen another one before it that is gone by
-//! now, and then no transaction tells it. Therefore, after removing a request, be it by answering or
-//! withdrawing it or for a dead session, a session keeps calling `fulfill` until a call that started after
-//! the removal committed finds nothing to do.
-//!
-//! During that time another session may become the first: it leaves the lead to this one for as long as a
-//! few transactions take. If two lead at the same time all the same, one of them fails. From then on it only
-//! tells the first request that it is the first, since two that went on would go on to conflict. If the
-//! session of the first request is dead, the others find that at their poll interval, lose *patience* one
-//! after the other, by their rank, and lead in its place. While there is no item, no patience is lost.
+//! 1. The session that owns the first request *leads*: it fulfills. Only this session watches the wake stamp, which
+//!    every enqueue, return and redrive writes. An enqueue therefore wakes one session, however many wait.
+//! 2. Every other session watches only for its own answer. Each transaction that checks a request also sets the
+//!    watches, so that no change is lost between the check and the watch.
+//! 3. If `fulfill` leaves another session's request as the first one, it writes a notice to that session, under the
+//!    key where the grant would be.
+//! 4. One case needs more than a notice. Request B is registered after request A and sees it, A is removed by a
+//!    transaction that does not see B, and B's session sleeps because it saw A before it. Therefore, after a session
+//!    removes a request (by answering it, withdrawing it, or because its owner is dead), it keeps calling `fulfill`
+//!    until a call that started after the removal committed finds nothing to do.
+//! 5. Meanwhile, another session's request may become the first. That session waits for the duration of a few
+//!    transactions before it leads. If two sessions lead at the same time anyway, one of them fails with a conflict.
+//!    From then on it grants nothing and only notifies the owner of the first request, so that the two do not keep
+//!    colliding.
+//! 6. If the session that owns the first request is dead, the other sessions notice this at their poll interval. They
+//!    lose *patience* one after another, in the order of their requests, and lead in its place. While there are no
+//!    items, no session loses patience.
 //!
 //! # Further reading
 //!
-//! - [Queues](https://apple.github.io/foundationdb/queues.html), whose high-contention version this
+//! - [Queues](https://apple.github.io/foundationdb/queues.html): the recipe, whose high-contention version this crate
 //!   extends.
-//! - [Versionstamps](https://apple.github.io/foundationdb/developer-guide.html#versionstamps) and
-//!   conflict ranges in FoundationDB's developer guide.
+//! - [Versionstamps](https://apple.github.io/foundationdb/developer-guide.html#versionstamps) and conflict ranges in
+//!   FoundationDB's developer guide.
 
 mod audit;
 mod change;
@@ -264,11 +276,13 @@ mod error;
 mod find;
 mod give_back;
 mod handler;
+mod inspect;
 mod item_ref;
 mod keys;
 mod letters;
 #[cfg(test)]
 mod life;
+mod listing;
 mod metrics;
 mod options;
 mod outcome;
@@ -297,8 +311,10 @@ pub use crate::delivery::{Delivery, ack_all};
 pub use crate::enqueue::{Enqueue, Enqueued, OnRepeat};
 pub use crate::error::{BoxError, Error, Result};
 pub use crate::find::{Place, Status};
+pub use crate::inspect::SessionState;
 pub use crate::item_ref::{ItemRef, StagedRef};
 pub use crate::letters::DeadLetter;
+pub use crate::listing::{Cursor, ItemPage, ListedItem, PlaceKind};
 pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 pub use crate::outcome::Outcome;
 pub use crate::queue::HighContentionQueue;
@@ -324,3 +340,8 @@ mod readme {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/hc-dequeue.md")]
 mod guide {}
+
+/// Compiles and runs the examples of the repository's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod front_page {}

@@ -1,25 +1,25 @@
-//! What a dispatcher counts, for whatever recorder the application has installed for the [`metrics`]
-//! facade. Every name has the label `queue`.
+//! The metrics of dispatchers and workers, recorded through the [`metrics`] facade. All metrics have the label
+//! `queue`.
 //!
-//! | name | kind | what |
+//! | name | kind | meaning |
 //! |---|---|---|
-//! | `hc_dequeue_depth` | gauge | items that wait |
+//! | `hc_dequeue_depth` | gauge | queued items |
 //! | `hc_dequeue_held` | gauge | items that sessions hold |
 //! | `hc_dequeue_dead` | gauge | dead letters |
-//! | `hc_dequeue_age_seconds` | gauge | for how long the first item has waited |
-//! | `hc_dequeue_clock_error_seconds` | gauge | by how much this process's wall clock is ahead of the median, as the last census has seen |
+//! | `hc_dequeue_age_seconds` | gauge | how long the first item has waited |
+//! | `hc_dequeue_clock_error_seconds` | gauge | by how much this process's wall clock was ahead of the median at the last census |
 //! | `hc_dequeue_dequeues` | counter | items that this process has taken |
-//! | `hc_dequeue_conflicts` | counter | transactions of this process that took items and met a conflict |
+//! | `hc_dequeue_conflicts` | counter | conflicts of this process's transactions that take items |
 //! | `hc_dequeue_fulfilled` | histogram | items granted by one fulfillment of this process |
-//! | `hc_dequeue_patience_expiries` | counter | how often this process gave up on the first request |
-//! | `hc_dequeue_reclaimed` | counter | items that this process has returned for the dead |
+//! | `hc_dequeue_patience_expiries` | counter | how often this process lost patience with the first request |
+//! | `hc_dequeue_reclaimed` | counter | items of dead sessions that this process has returned |
 //! | `hc_dequeue_fired` | counter | items that this process has enqueued for schedules |
-//! | `hc_dequeue_lost` | counter | deliveries of this process that were lost to it |
-//! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, how long ago its item was enqueued |
-//! | `hc_dequeue_handler_seconds` | histogram | for each call of a worker's handler, how long it took |
-//! | `hc_dequeue_outcomes` | counter | calls of handlers, with the label `outcome`: `done`, `snoozed`, `retried`, `discarded`; `dropped`, since the item was cancelled or the delivery lost |
+//! | `hc_dequeue_lost` | counter | deliveries that this process has lost |
+//! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, the time since its item was enqueued |
+//! | `hc_dequeue_handler_seconds` | histogram | for each call of a worker's handler, its duration |
+//! | `hc_dequeue_outcomes` | counter | calls of handlers, with the label `outcome`: `done`, `snoozed`, `retried`, `discarded`, or `dropped` if the item was cancelled or the delivery lost |
 //!
-//! Conflicts per dequeue are the quotient of two counters. The gauges are set at each heartbeat.
+//! The number of conflicts per dequeue is the quotient of two counters. Gauges are set at each heartbeat.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use crate::outcome::Outcome;
 use crate::read::Stats;
 
-/// The numbers of one dispatcher.
+/// The metrics of one dispatcher.
 pub(crate) struct Metrics {
     depth: Gauge,
     held: Gauge,
@@ -73,7 +73,7 @@ impl Metrics {
     }
 }
 
-/// The numbers of one worker.
+/// The metrics of one worker.
 pub(crate) struct HandlerMetrics {
     handler: Histogram,
     done: Counter,
@@ -99,7 +99,8 @@ impl HandlerMetrics {
         }
     }
 
-    /// Counts a call of the handler that took so long. `None`: it was dropped.
+    /// Records a call of the handler, with its duration and its outcome. The outcome is `None` if the handler was
+    /// dropped.
     pub(crate) fn record(&self, took: Duration, outcome: Option<&Outcome>) {
         self.handler.record(took.as_secs_f64());
         let counter = match outcome {

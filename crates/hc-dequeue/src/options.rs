@@ -1,13 +1,13 @@
-//! How consumers and workers work, those of the recipes above included.
+//! Options of consumers and workers, including the workers of the recipes that build on this crate.
 
 use std::time::Duration;
 
 use microqueue::keyspace::Environment;
 
-/// The shortest time limit and poll interval: with none a worker would do nothing else.
+/// The shortest time limit and poll interval. With zero, a worker would only poll and expire deliveries.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How a [`Consumer`](crate::Consumer) works.
+/// Options of a [`Consumer`](crate::Consumer).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ConsumerOptions {
@@ -17,8 +17,7 @@ pub struct ConsumerOptions {
 }
 
 impl Default for ConsumerOptions {
-    /// Five minutes for each delivery, a read every second of what watches should have reported, and the default
-    /// [`Backoff`].
+    /// Five minutes for each delivery, a poll interval of one second and the default [`Backoff`].
     fn default() -> Self {
         Self {
             time_limit: Duration::from_secs(5 * 60),
@@ -29,28 +28,29 @@ impl Default for ConsumerOptions {
 }
 
 impl ConsumerOptions {
-    /// Begins with the defaults.
+    /// Returns the default options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how long a delivery may take. Afterwards its item goes back to the queue.
+    /// Sets how long a delivery may take, at least one millisecond. After that, its item goes back to the queue.
     #[must_use]
     pub fn delivery_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit.max(SHORTEST);
         self
     }
 
-    /// Sets how often a consumer that waits looks although nothing woke it. Watches wake it as soon
-    /// as there is an item; this is for those that get lost.
+    /// Sets how often a waiting consumer checks for items without being woken, at least one millisecond.
+    ///
+    /// Watches wake a consumer as soon as there is an item; polling only covers watches that get lost.
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval.max(SHORTEST);
         self
     }
 
-    /// Sets when an item that does not decode is tried again.
+    /// Sets how long to wait before an item that does not decode is tried again.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
@@ -58,10 +58,10 @@ impl ConsumerOptions {
     }
 }
 
-/// When something is tried again that has failed.
+/// An exponential backoff: how long to wait after failures.
 ///
-/// After the n-th failure in a row it waits for `first * 2^(n - 1)`, `longest` at most, of which a
-/// random part of up to a half is taken off, so that what failed together is not tried together.
+/// After the n-th failure in a row, the wait is `first * 2^(n - 1)`, but at most `longest`. A random part of up to
+/// half of it is subtracted, so that items that failed together are not retried together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,20 +79,20 @@ pub struct Backoff {
 }
 
 impl Default for Backoff {
-    /// From one second to five minutes.
+    /// A first wait of one second and a longest wait of five minutes.
     fn default() -> Self {
         Self::new(Duration::from_secs(1), Duration::from_secs(5 * 60))
     }
 }
 
 impl Backoff {
-    /// Begins with a wait of `first` after the first failure, and never waits for more than `longest`.
+    /// Returns a backoff that waits for `first` after the first failure and never longer than `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// Returns how long to wait after a number of failures in a row.
+    /// Returns how long to wait after the given number of failures in a row.
     #[must_use]
     pub fn after(self, failures: u32, env: &Environment) -> Duration {
         let doublings = failures.saturating_sub(1).min(30);
@@ -101,11 +101,11 @@ impl Backoff {
     }
 }
 
-/// How a worker works: what the workers of all recipes have in common.
+/// Options that the workers of all recipes share.
 ///
-/// An option that is not set is the recipe's own default. A worker of this crate handles sixteen items
-/// at once; a handler has five minutes; the worker reads every second what watches should have reported;
-/// an item waits from one second to five minutes after a failure.
+/// An option that is not set has the recipe's default. The defaults of this crate: sixteen handlers run at the same
+/// time, a handler may take five minutes, the worker polls every second, and an item waits from one second to five
+/// minutes after a failure.
 ///
 /// ```
 /// use std::time::Duration;
@@ -125,62 +125,63 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Begins with the defaults of the recipe.
+    /// Returns options that all have the recipe's defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how many calls run at the same time, at least one: of the handler for an item each, of an
-    /// observer or an exporter for a bucket each.
+    /// Sets how many calls run at the same time, at least one. A call is that of a handler for one item, or of an
+    /// observer or exporter for one bucket.
     #[must_use]
     pub fn concurrency(mut self, calls: usize) -> Self {
         self.concurrency = Some(calls.max(1));
         self
     }
 
-    /// Sets how long a call of the handler, the observer or the exporter may take, at least a
-    /// millisecond. Then its future is dropped, and what it was called for is tried again.
+    /// Sets how long a call of a handler, observer or exporter may take, at least one millisecond. After that, its
+    /// future is dropped and its work is retried.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit.max(SHORTEST));
         self
     }
 
-    /// Sets how often a worker looks although nothing woke it, at least every millisecond. A watch
-    /// wakes it as soon as there is something to do; this is for watches that get lost.
+    /// Sets how often a worker checks for work without being woken, at least one millisecond.
+    ///
+    /// Watches wake a worker as soon as there is work; polling only covers watches that get lost.
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = Some(interval.max(SHORTEST));
         self
     }
 
-    /// Sets when something is tried again that has failed.
+    /// Sets the wait before failed work is retried.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = Some(backoff);
         self
     }
 
-    /// Returns how many calls run at the same time, `default` if that was not set.
+    /// Returns how many calls run at the same time, or `default` if it was not set.
     #[must_use]
     pub fn concurrency_or(&self, default: usize) -> usize {
         self.concurrency.unwrap_or(default)
     }
 
-    /// Returns how long a call may take, `default` if that was not set.
+    /// Returns how long a call may take, or `default` if it was not set.
     #[must_use]
     pub fn time_limit_or(&self, default: Duration) -> Duration {
         self.time_limit.unwrap_or(default)
     }
 
-    /// Returns how often a worker looks although nothing woke it, `default` if that was not set.
+    /// Returns how often a worker checks for work without being woken, or `default` if it was not set.
     #[must_use]
     pub fn poll_interval_or(&self, default: Duration) -> Duration {
         self.poll_interval.unwrap_or(default)
     }
 
-    /// Returns when something is tried again, `default` if that was not set.
+    /// Returns the backoff, or `default` if it was not set.
     #[must_use]
     pub fn backoff_or(&self, default: Backoff) -> Backoff {
         self.backoff.unwrap_or(default)

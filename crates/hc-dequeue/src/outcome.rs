@@ -1,4 +1,4 @@
-//! What came of handling an item.
+//! The result of handling an item.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use microqueue::keyspace::error::chain;
 
 use crate::error::BoxError;
 
-/// What came of handling an item. `()` and `Ok(())` are [`Done`](Self::Done), and an `Err` is a
-/// [`Retry`](Self::Retry) after the backoff.
+/// The result of handling an item. `()` and `Ok(())` become [`Done`](Self::Done), and an `Err` becomes a
+/// [`Retry`](Self::Retry) after the worker's backoff.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,49 +32,47 @@ pub enum Outcome {
     /// The item is completed.
     Done,
 
-    /// The item is put off, to be granted again after this time by the wall clocks. This was no attempt,
-    /// however often it is repeated.
+    /// The item is granted again after this time, by the wall clocks. This never counts as an attempt.
     Snooze(Duration),
 
-    /// The item has failed, and is tried again. This was one of its attempts: after the last one it is a
-    /// dead letter.
+    /// The item has failed and is retried. This counts as an attempt; after its last attempt, the item becomes a dead
+    /// letter.
     Retry {
-        /// After how long, by the wall clocks. `None`: after the worker's [`Backoff`](crate::Backoff).
+        /// The wait before the retry, by the wall clocks. `None` stands for the worker's [`Backoff`](crate::Backoff).
         after: Option<Duration>,
-        /// Why it failed. The first 500 bytes are kept with the item.
+        /// Why the item failed. The first 500 bytes are kept with the item.
         reason: String,
     },
 
-    /// The item becomes a dead letter: trying it again is of no use.
+    /// The item becomes a dead letter, because retrying it is pointless.
     Discard {
-        /// Why. The first 500 bytes are kept with the item.
+        /// Why the item was discarded. The first 500 bytes are kept with the item.
         reason: String,
     },
 }
 
 impl Outcome {
-    /// Returns the outcome of an item that is put off.
+    /// Returns an outcome that delays the item without counting an attempt.
     #[must_use]
     pub const fn snooze(delay: Duration) -> Self {
         Self::Snooze(delay)
     }
 
-    /// Returns the outcome of an item that has failed, and is tried again after the worker's
-    /// [`Backoff`](crate::Backoff).
+    /// Returns an outcome that retries a failed item after the worker's [`Backoff`](crate::Backoff).
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
         let (after, reason) = (None, reason.into());
         Self::Retry { after, reason }
     }
 
-    /// Returns the outcome of an item that has failed, and is tried again after a delay.
+    /// Returns an outcome that retries a failed item after a delay.
     #[must_use]
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
         let (after, reason) = (Some(delay), reason.into());
         Self::Retry { after, reason }
     }
 
-    /// Returns the outcome of an item that becomes a dead letter.
+    /// Returns an outcome that makes the item a dead letter.
     #[must_use]
     pub fn discard(reason: impl Into<String>) -> Self {
         let reason = reason.into();
@@ -88,7 +86,7 @@ impl From<()> for Outcome {
     }
 }
 
-/// An error is kept as the text of the whole chain of its causes.
+/// An error is kept as text: its message and those of all its sources.
 impl<O: Into<Outcome>, E: Into<BoxError>> From<Result<O, E>> for Outcome {
     fn from(result: Result<O, E>) -> Self {
         match result {

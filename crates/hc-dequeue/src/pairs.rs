@@ -1,4 +1,4 @@
-//! Two steps of the protocol that begin at the same time: which of them make the other one fail.
+//! Pairs of protocol steps that begin at the same time: which one makes the other one fail.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use crate::registry::{Demand, ITEMS_PER_FULFILLMENT, SessionContext};
 use crate::session::SessionId;
 use crate::settings::Settings;
 
-/// Session A holds an item and has the one request; B and C are there; the dead one holds an item.
+/// A holds an item and has the only request. B and C are other sessions. The dead session holds an item.
 const A: SessionId = SessionId([1; 16]);
 const B: SessionId = SessionId([2; 16]);
 const C: SessionId = SessionId([3; 16]);
@@ -42,7 +42,7 @@ enum Step {
     Pause,
     Register(SessionId),
     Take(SessionId),
-    /// By B or C, for the request that there is.
+    /// By B or C, for the existing request.
     Fulfill(SessionId),
     Withdraw,
     Collect,
@@ -51,9 +51,9 @@ enum Step {
     /// A heartbeat that promises a longer lease.
     Promise,
     DeclareDead,
-    /// Of a dead one.
+    /// For a dead session.
     ReturnItems(SessionId),
-    /// What is left of the dead one, once it holds nothing.
+    /// Removes the dead session, after it holds nothing.
     Bury,
     Change(Change),
 }
@@ -61,31 +61,31 @@ enum Step {
 /// A step that an application takes with a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// Of the item that A holds.
+    /// Cancels the item that A holds.
     CancelHeld,
-    /// Of the item that is granted to A.
+    /// Cancels the item that is granted to A.
     CancelGranted,
-    /// Of the first item that is queued.
+    /// Cancels the first queued item.
     CancelFirst,
     ReplaceFirst,
-    /// Of the item that is due.
+    /// Expedites the item that is due.
     Expedite,
 }
 
-/// What there is at the beginning.
+/// The state in which two steps begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
-    /// Items, and nobody who has asked for one.
+    /// Items, but no request.
     Items,
     /// A's request, and items.
     Requested,
-    /// A's request, and none.
+    /// A's request, but no items.
     RequestedWithoutItems,
     /// A's request has been answered.
     Granted,
-    /// A's request has been answered. A is dead, and what it held was returned.
+    /// A's request has been answered. A is dead, and the items that it held were returned.
     GrantedToTheDead,
-    /// The dead one holds nothing any more.
+    /// The dead session holds nothing.
     Empty,
     /// A's request, and a delayed item that is due.
     Due,
@@ -97,7 +97,7 @@ struct World<D> {
     settings: Settings,
     request: Option<ItemId>,
     held: ItemId,
-    /// The first item that is queued at the beginning, or the one that is due.
+    /// The first queued item at the beginning, or the one that is due.
     first: Option<ItemId>,
 }
 
@@ -197,7 +197,7 @@ impl<D: Database> World<D> {
         }
     }
 
-    /// Stages a step, which must have something to do.
+    /// Stages a step. The step must have something to do.
     fn stage<'a>(&'a self, tr: &'a D::Transaction, step: Step) -> BoxFuture<'a, Result<()>> {
         let (keys, settings) = (&*self.queue.keys, &self.settings);
         Box::pin(async move {
@@ -301,8 +301,7 @@ impl<D: Database> World<D> {
     }
 }
 
-/// Lets two steps read the same state, commits the one and then the other. Returns whether the other
-/// one failed.
+/// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
 async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -> bool {
     let world = World::new(db, scene).await;
     let (mut one, mut other) = (world.db.begin().unwrap(), world.db.begin().unwrap());
@@ -333,11 +332,11 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
         tr.commit().await.unwrap();
         given == [Given::Back]
     };
-    // It comes back, as the first one, and the same session takes it again.
+    // The item comes back as the first one, and the same session takes it again.
     assert!(resolve(1, GiveBack::Failed(When::Now)).await);
     world.commit(Step::Take(A)).await.unwrap();
     assert!(!resolve(1, GiveBack::Completed(Bytes::new())).await);
-    // Of the session and the item alone, the late one could not be told.
+    // Session and item alone would not distinguish the late acknowledgement.
     let held = world.queue.keys.held(A);
     let tr = world.db.begin().unwrap();
     assert!(held.get(&tr, &world.held).await.unwrap().is_some());
@@ -359,7 +358,7 @@ async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
         let [item] = &collected.unwrap().unwrap()[..] else {
             panic!("one item");
         };
-        // The dispatcher hands out none that is marked.
+        // The dispatcher does not hand out an item that is marked as cancelled.
         assert!(item.record.cancelled_millis != 0 && !item.is_popped);
         tr.commit().await.unwrap();
         let tr = world.db.begin().unwrap();
@@ -383,10 +382,10 @@ async fn the_dead_do_not_count_among_the_living() {
             .unwrap();
         (census.suspects, census.living)
     };
-    // No session has been silent since version 0; the state of one says that it is dead.
+    // No session has been silent since version 0, but the state of one says that it is dead.
     assert_eq!(count(Some(0)).await, (vec![DEAD], 3));
     assert_eq!(count(Some(i64::MAX)).await, (vec![B, C, DEAD], 1));
-    // A session that has not observed the store for a lease cannot tell.
+    // A session that has not observed the store for a lease cannot judge the others.
     assert_eq!(count(None).await, (vec![DEAD], 0));
 }
 
@@ -394,19 +393,19 @@ fn memory() -> Store {
     microqueue::keyspace::open("memory:").unwrap()
 }
 
-/// What must fail, and why.
+/// The pairs of which the second step must fail, and why.
 const CONFLICTS: [(Scene, Step, Step); 31] = [
-    // Reclaim reads the heartbeat.
+    // Declaring a session dead reads its heartbeat.
     (Scene::Items, Step::Beat, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Beat),
-    // And the lease that the session has promised.
+    // It also reads the lease that the session has promised.
     (Scene::Items, Step::Promise, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Promise),
-    // Who writes under a session reads its state.
+    // A transaction that writes rows of a session reads its state.
     (Scene::Items, Step::DeclareDead, Step::Register(A)),
     (Scene::Items, Step::DeclareDead, Step::Take(A)),
     (Scene::Requested, Step::DeclareDead, Step::Fulfill(B)),
-    // An item and a request are given once.
+    // An item is granted once, and a request is answered once.
     (Scene::Items, Step::Take(A), Step::Take(B)),
     (Scene::Requested, Step::Fulfill(B), Step::Fulfill(C)),
     (Scene::Requested, Step::Fulfill(B), Step::Withdraw),
@@ -416,21 +415,21 @@ const CONFLICTS: [(Scene, Step, Step); 31] = [
         Step::Withdraw,
         Step::Fulfill(B),
     ),
-    // Whoever registers stops the fast path, and so does a pause.
+    // A registration stops the fast path, and so does a pause.
     (Scene::Items, Step::Register(A), Step::Take(B)),
     (Scene::Items, Step::Pause, Step::Take(B)),
-    // What is held goes one way.
+    // A held item leaves its session in only one way.
     (
         Scene::Items,
         Step::ReturnItems(DEAD),
         Step::ReturnItems(DEAD),
     ),
     (Scene::Granted, Step::Collect, Step::Collect),
-    // Also what was granted, if its session comes back late.
+    // So does a granted item, if its session comes back late.
     (Scene::GrantedToTheDead, Step::Collect, Step::ReturnItems(A)),
     (Scene::GrantedToTheDead, Step::ReturnItems(A), Step::Collect),
     (Scene::Items, Step::Complete, Step::Complete),
-    // An item is done or cancelled, granted or changed, and the other one finds out.
+    // If an item is acknowledged, cancelled, granted or changed, the other transaction fails.
     (
         Scene::Items,
         Step::Change(Change::CancelHeld),
@@ -481,7 +480,7 @@ const CONFLICTS: [(Scene, Step, Step); 31] = [
         Step::Change(Change::CancelFirst),
         Step::Change(Change::ReplaceFirst),
     ),
-    // It is due, and expedited at the same time.
+    // The item is due, and is expedited at the same time.
     (Scene::Due, Step::Change(Change::Expedite), Step::Fulfill(B)),
     (Scene::Due, Step::Fulfill(B), Step::Change(Change::Expedite)),
 ];
@@ -515,7 +514,7 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Requested, Step::Register(B), Step::Fulfill(C)),
         (Scene::Requested, Step::Beat, Step::Fulfill(B)),
         (Scene::Requested, Step::Complete, Step::Fulfill(B)),
-        // What the request was told goes with it.
+        // The notice to the request is removed together with it.
         (
             Scene::RequestedWithoutItems,
             Step::Fulfill(B),

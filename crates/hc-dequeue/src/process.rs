@@ -1,4 +1,4 @@
-//! Handling items in the transactions that complete them.
+//! Handles items in the transactions that complete them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ enum Unfinished {
     #[error(transparent)]
     Keyspace(#[from] keyspace::Error),
 
-    /// Kept as it is, so that the runner finds the store's error in it and tries again.
+    /// Kept as the source, so that the runner finds the store's error in it and retries.
     #[error("the handler failed")]
     Handler(#[source] BoxError),
 
@@ -47,16 +47,17 @@ where
     T: Send + Sync + 'static,
     C: Codec<T>,
 {
-    /// Opens a session and handles each item in the transaction that completes it: what most applications want.
+    /// Opens a session and runs the handler for each item in the transaction that completes the item. Most
+    /// applications want this.
     ///
-    /// The handler gets a transaction and a delivery. Once it returns `Ok(())` or [`Outcome::Done`], the item is
-    /// acknowledged in the same transaction, which is committed: what the handler has staged takes effect
-    /// exactly once, and if and only if the item is done. With any other outcome, and with an `Err`, nothing
-    /// of the transaction is committed, and the item is put off, tried again later, or a dead letter, as with
+    /// The handler gets a transaction and a delivery. If it returns `Ok(())` or [`Outcome::Done`], the worker
+    /// acknowledges the item in the same transaction and commits it. What the handler has staged therefore takes
+    /// effect exactly once, if and only if the item is completed. With an `Err` or any other outcome, nothing of the
+    /// transaction is committed, and the item is snoozed, retried or becomes a dead letter, as with
     /// [`work`](Self::work).
     ///
-    /// The whole handler has five seconds, as every transaction. For work that takes longer, or whose effects
-    /// are elsewhere, use [`work`](Self::work).
+    /// The handler must finish within the five seconds of a transaction. Use [`work`](Self::work) for handlers that
+    /// take longer, or whose effects are outside the store.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -93,9 +94,9 @@ where
     /// As [`Delivery::ack`], and those of the handler.
     ///
     /// # Retries
-    /// The runner calls the handler again if its transaction meets a conflict or another failure that may be
-    /// retried, also if the handler returns that failure as its error, whatever it wraps it in. That is no
-    /// other attempt of the item.
+    /// The runner calls the handler again if its transaction fails with a conflict or another retryable error. This
+    /// includes the case that the handler returns such an error, wrapped in an error of its own or not. A retry by
+    /// the runner does not count as another attempt of the item.
     ///
     /// # Errors
     /// Those of [`consumer`](Self::consumer).
@@ -127,7 +128,7 @@ where
     }
 }
 
-/// Calls a handler in a transaction, acknowledges the item in the same one if it is done, and commits.
+/// Runs a handler in a transaction, acknowledges the item in it if the handler is done, and commits.
 pub(crate) async fn in_transaction<T, D, F, Fut, O, E>(
     runner: &Runner<D>,
     handler: &F,

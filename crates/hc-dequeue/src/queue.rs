@@ -5,46 +5,46 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use microqueue::keyspace::codec::{Codec, MessagePack};
-use microqueue::keyspace::{Database, OpenOptions, Runner, Subspace, Transaction};
+use microqueue::keyspace::{Database, Isolation, OpenOptions, Runner, Subspace, Transaction};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
 
-/// A queue of `T` in a subspace that many consumers take from, stored as the codec `C` writes them.
+/// A queue of `T` in a subspace, from which many consumers take items. The codec `C` encodes the values.
 ///
-/// Its operations take a transaction, stage their work there and leave the commit to the
-/// transaction's owner. Taking items is what a [`Consumer`](crate::Consumer) does.
+/// Its operations stage their work in the caller's transaction and leave the commit to the caller. A
+/// [`Consumer`](crate::Consumer) takes items.
 ///
-/// A handle holds nothing of the store: clone it freely.
+/// A handle has no connection to the store and is cheap to clone.
 ///
 /// # Conflicts
-/// Each operation says what it reads. An enqueue without a dedupe id never fails with one.
+/// Each operation documents its reads. An enqueue without a dedupe id never fails with a conflict.
 ///
 /// # Retries
-/// An operation that takes a transaction retries nothing: who commits the transaction calls it again in
-/// the next attempt, as [`Runner::run`] does, and all is staged anew. One that takes a runner commits by
-/// itself, and the runner retries.
+/// Operations that take a transaction retry nothing. In each attempt of the transaction, the caller's closure calls
+/// them again and they stage their work anew, as with [`Runner::run`]. Operations that take a runner commit their own
+/// transactions, and the runner retries them.
 pub struct HighContentionQueue<T, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
     pub(crate) codec: C,
-    value: PhantomData<fn() -> T>,
+    pub(crate) value: PhantomData<fn() -> T>,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Opens the queue in `subspace`, and creates it with these settings if there is none. A queue that is there
-    /// keeps its settings, until they are [changed](Self::configure).
+    /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
+    /// stored settings until [`configure`](Self::configure) changes them.
     ///
     /// # Conflicts
     /// Reads the settings, and writes them if there are none.
     ///
     /// # Errors
-    /// [`Error::SettingsDiffer`] if the queue was created with another codec, [`Error::TooShort`] for a
-    /// lease that leaves no time for three heartbeats, and those of [`Runner::run`].
+    /// [`Error::SettingsDiffer`] if the queue was created with another codec, [`Error::TooShort`] if the lease is
+    /// shorter than [`MIN_LEASE`], and those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// Dropping the future leaves a queue or none.
+    /// If the future is dropped, the queue may or may not have been created.
     pub async fn open<D: Database>(
         runner: &Runner<D>,
         subspace: Subspace,
@@ -57,14 +57,14 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Self::open_with(runner, subspace, settings, options).await
     }
 
-    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is an
-    /// `hc-dequeue`.
+    /// Opens the queue as [`open`](Self::open) does, with a given codec and a registry of ids in which it is
+    /// registered as an `hc-dequeue`.
     ///
     /// # Conflicts
     /// As [`open`](Self::open), and as [`Ids::register`](microqueue::keyspace::ids::Ids::register).
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Overlap`](microqueue::keyspace::Error::Overlap). Nothing was
+    /// As [`open`](Self::open), and [`Overlap`](microqueue::keyspace::Error::Overlap); in this case nothing was
     /// changed.
     ///
     /// # Cancel safety
@@ -97,8 +97,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         &self.keys.queue
     }
 
-    /// Stages that nothing is granted until [`resume`](Self::resume). What is held already is not
-    /// touched.
+    /// Stages a pause: no item is granted until [`resume`](Self::resume). Items that sessions already hold are not
+    /// affected.
     ///
     /// # Conflicts
     /// Writes a key that every grant reads.
@@ -106,7 +106,18 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         tr.set(&self.keys.pause(), b"");
     }
 
-    /// Stages that items are granted again.
+    /// Returns whether the queue is [paused](Self::pause).
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// Errors of the store.
+    pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
+        let pause = tr.get(&self.keys.pause(), Isolation::Snapshot).await?;
+        Ok(pause.is_some())
+    }
+
+    /// Stages the end of a pause: items are granted again.
     ///
     /// # Conflicts
     /// As [`pause`](Self::pause).
@@ -116,7 +127,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-/// Refuses settings that no session can follow.
+/// Returns an error if no session can follow the settings.
 pub(crate) fn check_settings(settings: &Settings) -> Result<()> {
     match settings.lease < MIN_LEASE {
         true => Err(Error::TooShort {

@@ -1,4 +1,4 @@
-//! Looking at a queue.
+//! Reads a queue without taking items.
 
 use std::time::Duration;
 
@@ -15,35 +15,32 @@ use crate::queue::HighContentionQueue;
 use crate::record::Record;
 use crate::wall::wall_millis;
 
-/// How many items are where.
+/// The numbers of items by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// Items that wait to be granted.
     pub queued: u64,
-    /// Items that are kept back until their time.
+    /// Items that are not due yet.
     pub delayed: u64,
     /// Items that sessions hold.
     pub held: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Items that were acknowledged or popped, since the queue was created.
+    /// Items that were acknowledged or popped since the queue was created.
     pub completed: u64,
-    /// Items that were cancelled, since the queue was created.
+    /// Items that were cancelled since the queue was created.
     pub cancelled: u64,
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Returns how many items are where, exactly, at the transaction's read version.
+    /// Returns the exact numbers of items by place, at the transaction's read version.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if something else wrote a counter.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a counter was written by something else.
     pub async fn stats(&self, tr: &impl Transaction) -> Result<Stats> {
         let counts = Counter::ALL.map(|counter| read_counter(tr, &self.keys, counter));
         let counts = try_join_all(counts).await?;
@@ -59,32 +56,23 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         })
     }
 
-    /// Returns how many items wait to be granted. [`stats`](Self::stats) has the others.
+    /// Returns how many items are waiting to be granted. [`stats`](Self::stats) returns the other numbers.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// As [`stats`](Self::stats).
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn len(&self, tr: &impl Transaction) -> Result<u64> {
         read_counter(tr, &self.keys, Counter::Queued).await
     }
 
-    /// Waits until there is nothing to do: for tests, and for jobs that end. Consumers or workers must be
-    /// running somewhere, and the queue must not be paused. It waits for items that are queued, delayed
-    /// or held. A dead letter counts as done.
+    /// Waits until no item is queued, delayed or held. Useful in tests, and in jobs that end.
     ///
-    /// # Conflicts
-    /// Reads by snapshot.
+    /// Consumers or workers must be running, and the queue must not be paused. Dead letters are not waited for.
     ///
     /// # Errors
     /// As [`stats`](Self::stats), and those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
             let stats = self.stats(&tr).await?;
@@ -93,41 +81,35 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 (stats.delayed, Counter::Delayed),
                 (stats.held, Counter::Held),
             ];
-            // Whatever happens to an item changes the counter of the place that it leaves.
+            // Every change of an item changes the counter of the place that the item leaves.
             let left = counters.into_iter().find(|(count, _)| *count > 0);
             Ok::<_, Error>(left.map(|(_, counter)| self.keys.counter(counter)))
         })
         .await
     }
 
-    /// Returns the first item and leaves it in the queue, or `None` if none waits. An item that does not
-    /// decode is a [`Listed`] that says so.
+    /// Returns the first item and leaves it in the queue, or returns `None` if no item is waiting. If the item does
+    /// not decode, the returned [`Listed`] contains the reason.
     ///
     /// # Conflicts
     /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek).
     ///
     /// # Errors
-    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek), also in that it is refused after an
-    /// enqueue in the same transaction.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek). In particular, it is refused after an enqueue in the
+    /// same transaction.
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
         let first = self.keys.items.peek(tr).await?;
         Ok(first.map(|record| self.parse_listed(&self.keys.items, record)))
     }
 
-    /// Returns a page of the items that wait: up to `limit` behind the item `after`, or from the
-    /// first on. Each has its id, and its value or why that does not decode.
+    /// Returns a page of up to `limit` waiting items: those after the item `after`, or the first ones. Each has its
+    /// id, and its value or the reason why it does not decode.
     ///
     /// # Conflicts
     /// As [`MicroQueue::items`](microqueue::MicroQueue::items).
     ///
     /// # Errors
     /// As [`peek`](Self::peek).
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn items(
         &self,
         tr: &impl Transaction,
@@ -137,17 +119,14 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         self.page_of(&self.keys.items, tr, after, limit).await
     }
 
-    /// Returns for how long the first item has waited since it was first enqueued, by the wall
-    /// clocks of who enqueued it and of this process. `None` if none waits.
+    /// Returns the time since the first waiting item was first enqueued, or `None` if no item is waiting. It compares
+    /// the wall clocks of the enqueuing process and of this one.
     ///
     /// # Conflicts
     /// Reads by snapshot, and as [`MicroQueue::snapshot`](microqueue::MicroQueue::snapshot).
     ///
     /// # Errors
     /// As [`peek`](Self::peek).
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn oldest_age(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
         let first = self.keys.items.snapshot(tr, 1, usize::MAX).await?;
         Ok(first.first().map(|item| {
@@ -170,7 +149,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             .collect())
     }
 
-    /// Decodes the payload of a record that lies in a part of the queue.
+    /// Decodes the payload of a record that is stored in a part of the queue.
     pub(crate) fn parse_listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
         let Listed { id, value } = record;
         let value = value.and_then(|Record { payload, .. }| {

@@ -1,13 +1,14 @@
-//! What the dead leave behind: returned by whoever finds it, step by step.
+//! Returns what dead sessions hold, step by step. Any session may do so.
 //!
-//! 1. [`declare_dead`](Sessions::declare_dead) reads the heartbeat serializably and writes the session's state: a heartbeat
-//!    that comes in between makes it fail, and grants to the session fail from there on.
-//! 2. [`return_items`] puts what the session held or was granted back into the queue, under the old
-//!    ids, some in each transaction.
-//! 3. [`remove_requests`] removes its requests, and what they were told.
-//! 4. [`bury`] removes the session, in a transaction whose serializable reads found nothing of it.
+//! 1. [`declare_dead`](Sessions::declare_dead) reads the heartbeat serializably and writes the session's state. If
+//!    the session writes a heartbeat at the same time, `declare_dead` fails. After it, transactions that grant items
+//!    to the session fail.
+//! 2. [`return_items`] returns the items that the session held or was granted to the queue, under their ids. Each
+//!    transaction returns some of them.
+//! 3. [`remove_requests`] removes the session's requests, and the notices to them.
+//! 4. [`bury`] removes the session, in a transaction whose serializable reads have found nothing else of it.
 //!
-//! Anybody may go on at any step, and any number at the same time.
+//! Any session may continue at any step, and several may do so at the same time.
 
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
@@ -24,15 +25,15 @@ use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
 
-/// How many items a look for lost ones reads at most, and no more than one batch.
+/// The largest number of held items that one search for lost ones reads. It reads no more than one batch.
 const ITEMS_PER_LOOK: usize = 1_000;
 
-/// How many of the first requests are searched for those of a dead session. Others are removed when
-/// they come to be met.
+/// How many of the first requests are searched for those of a dead session. Later ones are removed when a fulfillment
+/// reads them.
 const REQUESTS_PER_SEARCH: usize = 1_000;
 
-/// Puts items of a dead session back to their places. Returns how many; fewer than
-/// [`ITEMS_PER_FULFILLMENT`] may still be not all.
+/// Returns items of a dead session to their places, and returns their number. There may be more items even if it is
+/// smaller than [`ITEMS_PER_FULFILLMENT`].
 ///
 /// # Conflicts
 /// Reads the session's state and the items that it returns.
@@ -44,7 +45,7 @@ pub(crate) async fn return_items(
 ) -> Result<usize> {
     let how = match keys.sessions.life(tr, session).await? {
         Some(Life::Dead) => GiveBack::Died,
-        // Its process ended it: no item has failed.
+        // The session's own process ended it, so that no item has failed.
         Some(Life::Ended) => GiveBack::Returned(When::Now),
         Some(Life::Alive) | None => return Ok(0),
     };
@@ -66,10 +67,10 @@ pub(crate) async fn return_items(
     Ok(count)
 }
 
-/// Reads some of the rows of a session's grants, as many as come in one batch.
+/// Reads some rows of a session's grants: one batch.
 ///
 /// # Conflicts
-/// Reads by snapshot: [`put_back_grants`] says whether they are still there.
+/// Reads by snapshot: [`put_back_grants`] adds the conflict ranges.
 async fn some_rows(
     tr: &impl Transaction,
     keys: &Keys,
@@ -82,11 +83,11 @@ async fn some_rows(
     Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
 }
 
-/// Stages that the items in these rows of grants, which were read by snapshot, go back to their places in
-/// the queue. Returns how many there are.
+/// Stages the return of the items in these rows of grants to their places in the queue. The rows were read by
+/// snapshot. Returns the number of items.
 ///
 /// # Conflicts
-/// Reads and writes each row that has an item.
+/// Reads and writes each row that contains an item.
 pub(crate) fn put_back_grants(
     tr: &impl Transaction,
     keys: &Keys,
@@ -96,10 +97,11 @@ pub(crate) fn put_back_grants(
     let mut count = 0;
     for row in rows.iter().filter(|row| !is_turn(row.value())) {
         let Item { id, value } = Part::decode(row.key(), row.to_value())?.item;
-        // Before the clear: of a read conflict, what the transaction has written is left out.
+        // The conflict key must be added before the clear: keys that the transaction has written are left out of read
+        // conflict ranges.
         tr.add_conflict_key(ConflictKind::Read, row.key())?;
         tr.clear(row.key());
-        // It was not handed out.
+        // The item was never delivered.
         let how = GiveBack::Returned(When::Now);
         put(tr, keys, settings, &id, value, &how, None)?;
         count += 1;
@@ -111,9 +113,9 @@ pub(crate) fn put_back_grants(
     Ok(count)
 }
 
-/// Removes the requests of a dead session, and what they were told. Whoever removes a request has to
-/// [`fulfill`](crate::registry::fulfill::fulfill) afterwards until nothing changes, since the owner of the
-/// next one may have gone to sleep behind it.
+/// Removes the requests of a dead session, and the notices to them. Afterwards, the caller must call
+/// [`fulfill`](crate::registry::fulfill::fulfill) until it changes nothing, since the owner of the next request may
+/// be asleep after a removed one.
 ///
 /// # Conflicts
 /// Reads the session's state, its grants and the requests that it removes.
@@ -142,10 +144,10 @@ pub(crate) async fn remove_requests(
     Ok(())
 }
 
-/// Removes a dead session of which nothing is left. False: something is.
+/// Removes a dead session that holds nothing. Returns `false` if it still holds something.
 ///
 /// # Conflicts
-/// Reads the session's state, and that it holds nothing and has no grant.
+/// Reads the session's state, its held items and its grants.
 pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
     if keys.sessions.life(tr, session).await? == Some(Life::Alive) {
         return Ok(false);
@@ -162,18 +164,18 @@ pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId)
     Ok(true)
 }
 
-/// What one step for a dead session came to.
+/// The result of one step for a dead session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// So many items went back to their places. There may be more.
+    /// This many items went back to their places. There may be more.
     Returned(usize),
-    /// Its requests are gone, and something else keeps it. There may be more.
+    /// Its requests were removed, but it still holds something.
     Stripped,
-    /// It is gone.
+    /// It was removed.
     Buried,
 }
 
-/// Returns items of a dead session or, if there are none, removes the rest of it.
+/// Returns items of a dead session or, if there are none, removes its other rows.
 pub(crate) async fn reclaim_some<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
@@ -196,12 +198,12 @@ pub(crate) async fn reclaim_some<D: Database>(
     })
 }
 
-/// Returns items that a session holds, some behind the key `after`: whoever knows what it has out knows
-/// which of them are lost. With the last key; `None` at the end. What the session was granted and has not
-/// collected is not among them.
+/// Returns some items that a session holds, from the key `after` on. The caller compares them with its deliveries to
+/// find lost ones. Also returns the last key, or `None` at the end. Granted items that the session has not collected
+/// are not included.
 ///
 /// # Conflicts
-/// Reads by snapshot: who gives an item back looks again.
+/// Reads by snapshot: the transaction that gives an item back reads it again.
 pub(crate) async fn held_after(
     tr: &impl Transaction,
     keys: &Keys,

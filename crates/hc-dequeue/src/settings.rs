@@ -1,4 +1,4 @@
-//! The settings of a queue, which are stored with it and may be changed while it is in use.
+//! Settings of a queue. They are stored with the queue and can be changed while it is in use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +10,13 @@ use parking_lot::Mutex;
 
 use crate::record::{Limits, Record};
 
-/// The shortest lease: three heartbeats of ten milliseconds.
+/// The shortest lease: 30 ms, three heartbeats of 10 ms.
 pub const MIN_LEASE: Duration = Duration::from_millis(30);
 
-/// The settings of a queue, which all of its handles and sessions share. They are stored when the queue is created, times in
-/// milliseconds, and [changed](crate::HighContentionQueue::configure) there.
+/// Settings of a queue, shared by all of its handles and sessions.
+///
+/// They are stored when the queue is created, with durations in milliseconds.
+/// [`configure`](crate::HighContentionQueue::configure) changes the stored settings.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,8 +38,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// A lease of ten seconds, ten attempts, five deaths, 10,000 deliveries; neither dedupe ids nor items
-    /// that are done are kept.
+    /// A lease of ten seconds, ten attempts, five deaths and 10,000 deliveries. Neither dedupe ids nor done items are
+    /// kept.
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(10),
@@ -51,97 +53,99 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Begins with the defaults.
+    /// Returns the default settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how long a session lives without a sign of life, at least [`MIN_LEASE`]. Its heartbeat
-    /// comes three times as often.
+    /// Sets how long a session may be silent before other sessions declare it dead: at least [`MIN_LEASE`]. A session
+    /// writes a heartbeat every third of its lease.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// Sets how many [attempts](crate::Delivery) an item has before it becomes a dead letter. Zero is as
-    /// good as one.
+    /// Sets after how many failed [attempts](crate::Delivery) an item becomes a dead letter. Zero counts as one.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// Sets with how many sessions an item may die before it becomes a dead letter. Zero is as good as one.
+    /// Sets after how many deaths of sessions that held it an item becomes a dead letter. Zero counts as one.
     #[must_use]
     pub fn max_deaths(mut self, deaths: u32) -> Self {
         self.max_deaths = deaths;
         self
     }
 
-    /// Sets how often an item may be granted in all before it becomes a dead letter: the end of every loop
-    /// that nothing else counts, such as an item that is snoozed for good. Zero is as good as one.
+    /// Sets how often an item may be granted in total before it becomes a dead letter. Zero counts as one.
+    ///
+    /// This limit ends loops that no other limit ends, such as an item that is always snoozed.
     #[must_use]
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.max_deliveries = deliveries;
         self
     }
 
-    /// Sets how long a dedupe id goes on refusing repetitions after its item was completed.
+    /// Sets how long a dedupe id is refused after its item has completed.
     #[must_use]
     pub fn dedupe_retention(mut self, retention: Duration) -> Self {
         self.dedupe_retention = retention;
         self
     }
 
-    /// Sets how long items that are done are kept, with what came of them, for
+    /// Sets how long done items are kept with their outcome and result, for
     /// [`status`](crate::HighContentionQueue::status) and [`await_done`](crate::HighContentionQueue::await_done).
-    /// Zero keeps none. Otherwise the end of each item writes its record once more, a key of an index, and both
-    /// are cleared later.
+    /// Zero disables it.
+    ///
+    /// If enabled, each item costs two writes when it ends (its record and a key of an index) and two clears when it
+    /// expires.
     #[must_use]
     pub fn keep_done(mut self, time: Duration) -> Self {
         self.keep_done = time;
         self
     }
 
-    /// Returns how long a session lives without a sign of life.
+    /// Returns how long a session may be silent before it is declared dead.
     #[must_use]
     pub fn get_lease(&self) -> Duration {
         self.lease
     }
 
-    /// Returns how many attempts an item has before it becomes a dead letter.
+    /// Returns after how many failed attempts an item becomes a dead letter.
     #[must_use]
     pub fn get_max_attempts(&self) -> u32 {
         self.max_attempts
     }
 
-    /// Returns with how many sessions an item may die before it becomes a dead letter.
+    /// Returns after how many deaths an item becomes a dead letter.
     #[must_use]
     pub fn get_max_deaths(&self) -> u32 {
         self.max_deaths
     }
 
-    /// Returns how often an item may be granted in all before it becomes a dead letter.
+    /// Returns how often an item may be granted in total before it becomes a dead letter.
     #[must_use]
     pub fn get_max_deliveries(&self) -> u32 {
         self.max_deliveries
     }
 
-    /// Returns how long a dedupe id goes on refusing repetitions after its item was completed.
+    /// Returns how long a dedupe id is refused after its item has completed.
     #[must_use]
     pub fn get_dedupe_retention(&self) -> Duration {
         self.dedupe_retention
     }
 
-    /// Returns how long items that are done are kept.
+    /// Returns how long done items are kept.
     #[must_use]
     pub fn get_keep_done(&self) -> Duration {
         self.keep_done
     }
 
-    /// Returns what an item may cost.
+    /// Returns the limits of an item: its own where it has any, otherwise those of the settings.
     pub(crate) fn limits_of(&self, record: &Record) -> Limits {
         let own = record.limits;
         let limit = |own, settings| if own == 0 { settings } else { own };
@@ -153,7 +157,7 @@ impl Settings {
     }
 }
 
-/// The settings as a process knows them. Its sessions read those that are stored at each heartbeat.
+/// The settings as this process knows them. Its sessions read the stored settings at each heartbeat.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownSettings(Arc<Mutex<Arc<Settings>>>);
 
@@ -171,7 +175,7 @@ impl KnownSettings {
     }
 }
 
-/// What a queue was created with, or opened with. `docs/schema.md` has the bytes.
+/// The stored settings of a queue. `docs/schema.md` specifies the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsRecord {
@@ -208,7 +212,7 @@ impl StoredSettings for SettingsRecord {
         vec![&self.codec]
     }
 
-    /// Settings change; what is encoded stays.
+    /// Settings may change, but the codec must stay the same to decode stored items.
     fn agrees_with(&self, stored: &Self) -> bool {
         self.codec == stored.codec
     }

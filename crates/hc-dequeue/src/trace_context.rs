@@ -1,18 +1,18 @@
-//! The trace context that travels with an item.
+//! The trace context of an item.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::record::MAX_TRACE_CONTEXT_BYTES;
 
-/// How many bytes a traceparent has.
+/// The length of a traceparent in bytes.
 const TRACEPARENT_BYTES: usize = 55;
 
-/// What separates the traceparent from the tracestate in the field of a record.
+/// Separates the traceparent from the tracestate in the field of a record.
 const SEPARATOR: char = '\n';
 
-/// Where in a distributed trace an item was enqueued, as the W3C's
-/// [Trace Context](https://www.w3.org/TR/trace-context/) has it. It travels with the item.
+/// The place in a distributed trace where an item was enqueued, in the format of the W3C's [Trace
+/// Context](https://www.w3.org/TR/trace-context/). It is stored with the item.
 ///
 /// ```
 /// use hc_dequeue::{Enqueue, TraceContext};
@@ -25,19 +25,19 @@ const SEPARATOR: char = '\n';
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TraceContext {
-    /// The field of a record: the traceparent, then, if there is one, a newline and the tracestate.
+    /// The field of a record: the traceparent and, if there is one, a newline and the tracestate.
     field: Arc<str>,
 }
 
 impl TraceContext {
-    /// Returns the context of these two headers.
+    /// Returns a trace context with these two headers.
     ///
-    /// A tracestate is left out, as the W3C asks for, if it is empty or has anything else than printable ASCII,
-    /// and also if it has more than 456 bytes, so that the whole context takes up to 512 bytes of a record.
+    /// As the W3C requires, a tracestate is dropped if it is empty or contains anything but printable ASCII. It is
+    /// also dropped if it has more than 456 bytes, so that the whole context has at most 512 bytes.
     ///
     /// # Errors
-    /// [`Error::TraceContext`] if the traceparent has another form than `version-traceid-parentid-flags`, in 2,
-    /// 32, 16 and 2 lower-case hexadecimal digits; if the version is `ff`; or if an id is all zeros.
+    /// [`Error::TraceContext`] if the traceparent is not of the form `version-traceid-parentid-flags` with 2, 32, 16
+    /// and 2 lower-case hexadecimal digits; if the version is `ff`; or if an id is all zeros.
     pub fn new(traceparent: &str, tracestate: Option<&str>) -> Result<Self> {
         check(traceparent).map_err(|reason| Error::TraceContext { reason })?;
         let tracestate = tracestate.filter(|state| is_kept(state));
@@ -48,7 +48,7 @@ impl TraceContext {
         Ok(Self { field })
     }
 
-    /// Returns the context of a record's field. `None`: it has a form that this version does not know.
+    /// Parses the field of a record. Returns `None` if this version does not know its form.
     pub(crate) fn parse(field: &str) -> Option<Self> {
         let (traceparent, tracestate) = match field.split_once(SEPARATOR) {
             Some((traceparent, tracestate)) => (traceparent, Some(tracestate)),
@@ -62,7 +62,7 @@ impl TraceContext {
         self.field
     }
 
-    /// Returns the `traceparent` header: version, trace id, id of the enqueuer's span, and flags.
+    /// Returns the `traceparent` header: version, trace id, id of the enqueuing span, and flags.
     #[must_use]
     pub fn traceparent(&self) -> &str {
         &self.field[..TRACEPARENT_BYTES]
@@ -75,7 +75,7 @@ impl TraceContext {
     }
 }
 
-/// Returns what is wrong with a traceparent.
+/// Returns an error that describes the defect of a malformed traceparent.
 fn check(traceparent: &str) -> Result<(), &'static str> {
     let parts: Vec<_> = traceparent.split('-').collect();
     let [version, trace_id, parent_id, flags] = parts[..] else {
@@ -89,7 +89,7 @@ fn check(traceparent: &str) -> Result<(), &'static str> {
         return Err("the digits of a traceparent are hexadecimal, in lower case");
     }
     if version == "ff" {
-        return Err("`ff` is no version of a traceparent");
+        return Err("`ff` is not a version of a traceparent");
     }
     let is_zero = |id: &str| id.bytes().all(|digit| digit == b'0');
     match (is_zero(trace_id), is_zero(parent_id)) {
@@ -99,7 +99,7 @@ fn check(traceparent: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Returns whether a tracestate is kept beside its traceparent.
+/// Returns whether a tracestate is kept.
 fn is_kept(tracestate: &str) -> bool {
     let bytes = TRACEPARENT_BYTES + SEPARATOR.len_utf8() + tracestate.len();
     let is_printable = |byte| matches!(byte, b' '..=b'~');
@@ -141,7 +141,7 @@ mod tests {
             (PARENT.replace("00f0", "0\u{f6}f"), "hexadecimal"),
             (PARENT.to_uppercase(), "lower case"),
             (PARENT.replace('6', "g"), "hexadecimal"),
-            (PARENT.replacen("00", "ff", 1), "no version"),
+            (PARENT.replacen("00", "ff", 1), "not a version"),
             (
                 PARENT.replace(&PARENT[3..35], &"0".repeat(32)),
                 "trace id is all zeros",

@@ -1,4 +1,4 @@
-//! Wall time, by which items are delayed and dedupe ids expire: milliseconds since the Unix epoch.
+//! Wall time in milliseconds since the Unix epoch. It decides when items are due and when dedupe ids expire.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ pub(crate) fn wall_millis(env: &Environment) -> u64 {
     unix_millis(env.wall())
 }
 
-/// Returns a time in milliseconds since the Unix epoch, zero if it is before.
+/// Returns a time in milliseconds since the Unix epoch, or zero if it is before the epoch.
 pub(crate) fn unix_millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, millis)
 }

@@ -1,4 +1,4 @@
-//! A loop around a consumer: take, handle, acknowledge or try again later.
+//! A loop around a consumer: takes items, handles them, and acknowledges or retries them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,35 +17,36 @@ use crate::options::{ConsumerOptions, WorkerOptions};
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
 
-/// How many handlers work at the same time, unless told otherwise.
+/// How many handlers run at the same time by default.
 const CONCURRENCY: usize = 16;
 
 /// Handles the items of a queue until it is shut down.
 ///
-/// The handler gets each delivery, and the [`Outcome`] that it returns decides what becomes of the item:
+/// The worker calls the handler for each delivery. The returned [`Outcome`] decides what happens to the item:
 ///
-/// - `Done`, or `Ok(())`: it is completed, unless the handler has acknowledged it in a transaction of its own.
-///   The worker's acknowledgement goes into the transaction that takes the next items.
-/// - `Retry`, an `Err`, or a panic: it is tried again later, see [`Backoff`](crate::Backoff). After
-///   [`Settings::max_attempts`](crate::Settings::max_attempts) attempts it is a dead letter.
-/// - `Snooze`: it is put off, which costs it nothing.
-/// - `Discard`: it is a dead letter.
-/// - If the item is [cancelled](Delivery::cancelled), the handler's future is dropped.
-/// - If the delivery is [lost](Delivery::lost), because its time is over or the session died, the
-///   handler's future is dropped and another session gets the item. So a handler that hangs
-///   costs its slot for as long as the time limit. One that blocks its thread cannot be stopped, but what it
-///   acknowledges afterwards is refused.
+/// - `Done`, or `Ok(())`: the item is completed, unless the handler has already acknowledged it in its own
+///   transaction. The worker acknowledges it in the transaction that takes the next items.
+/// - `Retry`, an `Err`, or a panic: the item is retried after the [`Backoff`](crate::Backoff). After
+///   [`Settings::max_attempts`](crate::Settings::max_attempts) attempts, it becomes a dead letter.
+/// - `Snooze`: the item is granted again later. This does not count as an attempt.
+/// - `Discard`: the item becomes a dead letter.
 ///
-/// Dropping a worker drops its handlers wherever they are, and returns what they held, as if it had not
-/// been granted.
+/// The worker drops the handler's future early in two cases:
+///
+/// - The item is [cancelled](Delivery::cancelled).
+/// - The delivery is [lost](Delivery::lost), because its time limit has passed or the session has died. Another
+///   session then gets the item. A handler that hangs therefore occupies its slot only until the time limit. A
+///   handler that blocks its thread cannot be stopped, but its later acknowledgement is refused.
+///
+/// Dropping the worker drops all handlers at once and returns their items without counting an attempt.
 ///
 /// # Conflicts
-/// As those of its [`Consumer`]. What a handler's own transactions conflict with is the handler's.
+/// As those of its [`Consumer`], and those of the transactions that a handler runs itself.
 ///
 /// # Retries
-/// The worker's transactions are retried by the runner that it was opened with, and by the worker if
-/// that gives up. An item is tried again as said above, so that its handler runs at least once; what it
-/// does in the transaction that [acknowledges](Delivery::ack) the item takes effect once.
+/// The runner retries the worker's transactions, and the worker tries again if the runner gives up. Since items are
+/// retried, a handler runs at least once for each item; what it does in the transaction that
+/// [acknowledges](Delivery::ack) the item takes effect once.
 pub struct Worker<T> {
     consumer: Consumer<T>,
     env: Environment,
@@ -58,8 +59,30 @@ where
     T: Send + Sync + 'static,
     C: Codec<T>,
 {
-    /// Opens a session and handles what it takes from the queue.
+    /// Opens a session and calls the handler for each item, outside a transaction.
     ///
+    /// The handler gets the delivery, but no transaction. It may take as long as the worker's time limit, and its effects
+    /// may be outside the store. [`process`](Self::process) is for handlers that work in a transaction.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use hc_dequeue::keyspace::{Database, Runner};
+    /// # use hc_dequeue::{Delivery, HighContentionQueue, Outcome, Result, Worker, WorkerOptions};
+    /// # async fn send(mail: &str) -> std::io::Result<()> { Ok(()) }
+    /// async fn send_mails<D: Database>(
+    ///     runner: &Runner<D>,
+    ///     mails: &HighContentionQueue<String>,
+    /// ) -> Result<Worker<String>> {
+    ///     let handler = |mail: Arc<Delivery<String>>| async move {
+    ///         if mail.value().is_empty() {
+    ///             return Ok(Outcome::discard("the mail is empty"));
+    ///         }
+    ///         send(mail.value()).await?; // an error is retried
+    ///         Ok::<_, std::io::Error>(Outcome::Done)
+    ///     };
+    ///     mails.work(runner, WorkerOptions::new().concurrency(4), handler).await
+    /// }
+    /// ```
     /// # Errors
     /// Those of [`consumer`](Self::consumer).
     ///
@@ -67,7 +90,7 @@ where
     /// As [`consumer`](Self::consumer).
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn work<D, F, Fut, R>(
         &self,
         runner: &Runner<D>,
@@ -115,9 +138,10 @@ impl<T> Drop for Worker<T> {
 }
 
 impl<T: Send + Sync + 'static> Worker<T> {
-    /// Takes nothing more, lets the handlers finish for up to `grace`, and ends the session, which
-    /// returns what is not finished by then. That was no attempt of the items which it returns: a
-    /// handler that takes longer than the time between two deployments does not make dead letters.
+    /// Stops taking items, lets the handlers finish for up to `grace`, and ends the session.
+    ///
+    /// Items whose handlers have not finished by then return to the queue without a counted attempt, so that
+    /// deployments do not turn long items into dead letters.
     ///
     /// # Errors
     /// Those of [`Consumer::shut_down`].
@@ -136,7 +160,7 @@ impl<T: Send + Sync + 'static> Worker<T> {
     }
 }
 
-/// Where one of the handlers works that work at the same time.
+/// One of the slots in which handlers run at the same time.
 struct HandlerSlot<T, F> {
     consumer: Consumer<T>,
     handler: Arc<Handler<F>>,
@@ -161,14 +185,14 @@ where
                 Ok(Some(delivery)) => self.handle(Arc::new(delivery)).await,
                 Ok(None) => {}
                 Err(Error::ShutDown { .. }) => return,
-                // The dispatcher has logged it, and waits before it tries again.
+                // The dispatcher has logged the error, and waits before it tries again.
                 Err(_) => {}
             }
         }
     }
 
     async fn handle(&self, delivery: Arc<Delivery<T>>) {
-        // Otherwise dropping it gives the item back.
+        // Without an outcome, dropping the delivery gives the item back.
         if let Some(outcome) = self.handler.handle(&delivery).await {
             let (how, reason) = self.handler.resolution(&delivery, outcome);
             delivery.conclude(how, reason.as_deref());

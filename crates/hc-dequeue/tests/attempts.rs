@@ -1,4 +1,5 @@
-//! Which ways back are attempts of an item. Every item here has one: what counts makes it a dead letter.
+//! Which ways back to the queue count as attempts. Every item here has one attempt, so that a counted one makes it a
+//! dead letter.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,14 +27,14 @@ conformance::on_every_store!(
 
 const RESTARTS: usize = 10;
 
-/// A queue with one item, which has one attempt.
+/// Returns a queue with one item, which has one attempt.
 async fn world(store: &TestStore) -> World {
     let world = World::new(store, Settings::new().max_attempts(1)).await;
     world.enqueue([7]).await;
     world
 }
 
-/// The item has its one attempt still before it.
+/// Panics unless the item still has its one attempt.
 async fn is_untouched(world: &World) {
     let consumer = world.consumer().await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
@@ -49,7 +50,7 @@ async fn is_dead(world: &World) {
     world.check().await;
 }
 
-/// Begins a worker whose handler takes longer than any test, and returns when it has begun.
+/// Starts a worker whose handler takes longer than any test, and returns after the handler has started.
 async fn long_job(world: &World) -> Worker<u64> {
     let (begun, mut begins) = mpsc::unbounded_channel();
     let handler = move |delivery: Arc<Delivery<u64>>| {
@@ -90,7 +91,7 @@ async fn a_consumer_that_is_shut_down_costs_no_attempt(store: TestStore) {
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         assert_eq!(delivery.attempt(), 1);
         let ended = consumer.shut_down(Duration::ZERO);
-        // With the delivery in hand, or dropped meanwhile.
+        // The delivery is held, or was dropped before the shutdown.
         if restart % 2 == 0 {
             let (ended, ()) = futures::join!(ended, async move { drop(delivery) });
             ended.unwrap();
@@ -160,7 +161,7 @@ async fn a_handler_that_fails_while_its_worker_shuts_down_costs_an_attempt(store
     let options = WorkerOptions::default();
     let worker = world.queue.work(&world.runner, options, handler).await;
     let fail = begins.recv().await.unwrap();
-    // The shut-down begins first.
+    // The shutdown starts first.
     let ended = worker.unwrap().shut_down(LONG);
     let (ended, ()) = futures::join!(ended, async move { drop(fail) });
     ended.unwrap();

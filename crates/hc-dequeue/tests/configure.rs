@@ -62,7 +62,7 @@ async fn an_opening_keeps_the_settings_that_are_there(store: TestStore) {
     assert_eq!(world.stored().await, settings());
     world.configure(&other).await.unwrap();
     assert_eq!(world.stored().await, other);
-    // A session of a handle that was opened with the settings of before.
+    // A session of a handle that was opened with the previous settings.
     let _consumer = world.consumer().await;
     world.until_promised(LONG).await;
 }
@@ -71,7 +71,7 @@ async fn an_opening_registers_the_queue(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let subspace = world.queue.subspace();
     let find = |tr| async move {
-        // After the prefix that comes right before it.
+        // Search after a prefix that sorts right before the one of the queue.
         let before =
             keyspace::Subspace::from_bytes(&subspace.bytes()[..subspace.bytes().len() - 1]);
         keyspace::Ids::default()
@@ -119,7 +119,7 @@ async fn sessions_follow_and_say_so(store: TestStore) {
     world.ack(&next().await).await.unwrap();
     let place = world.place(&kept).await;
     assert!(matches!(place, Some(Place::Done { .. })));
-    // No session was lost on the way.
+    // No session was declared dead during the change.
     assert_eq!(world.leases().await.len(), 1);
     world.check().await;
 }
@@ -136,7 +136,7 @@ async fn a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_know
         Ok::<_, keyspace::Error>(old)
     };
     let old = world.runner.run(newer).await.unwrap();
-    // Longer than from one heartbeat to the next.
+    // Longer than the time between two heartbeats.
     world
         .runner
         .environment()
@@ -157,7 +157,7 @@ async fn a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_know
 }
 
 async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore) {
-    // It dies before it learns of the shorter lease, by which the session that comes after it lives.
+    // The session dies before it learns the shorter lease, which the next session has.
     let world = World::new(&store, settings().lease(LONG * 60)).await;
     world.enqueue([7]).await;
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
@@ -174,7 +174,7 @@ async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore)
     is_held.await.unwrap();
     let short = settings();
     world.configure(&short).await.unwrap();
-    // Its next heartbeat, with which it would follow, is 20 minutes away.
+    // Its next heartbeat, at which it would adopt the settings, is 20 minutes away.
     assert_eq!(world.leases().await, [LONG * 60]);
     changed.send(()).unwrap();
     doomed.join().unwrap();

@@ -1,4 +1,5 @@
-//! What each way back costs an item, why it is a dead letter, and what an item costs that kills its process.
+//! What each way back counts as, why an item becomes a dead letter, and what happens to an item that kills its
+//! process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,7 +29,7 @@ conformance::on_every_store!(
 
 const SOON: Duration = Duration::from_millis(1);
 
-/// Returns the dead letters in their order.
+/// Returns the dead letters in order.
 async fn letters(world: &World) -> Vec<DeadLetter<u64>> {
     let queue = &world.queue;
     let letters = |tr| async move { queue.dead_letters(&tr, None, 100).await };
@@ -129,7 +130,7 @@ async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
     world.check().await;
 }
 
-/// Holds an item in a process that is killed.
+/// Holds an item in a process that is then killed.
 async fn die_with_an_item(world: &World) {
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
     let died = process(move || async move {
@@ -172,7 +173,7 @@ async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
     let doomed = common::Doomed::start(&world).await;
     doomed.die();
     world.enqueue([7]).await;
-    // It loses its patience with the first request, and answers that, long before it finds the other one
+    // The session loses patience with the first request, and answers it, long before it declares the other session
     // dead.
     let options = ConsumerOptions::new().poll_interval(SOON);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();

@@ -1,4 +1,4 @@
-//! A rolling deploy: two versions of a payload's type on one queue at once.
+//! A rolling deployment: two versions of a payload's type on one queue at the same time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,10 +20,10 @@ conformance::on_every_store!(
     a_variant_that_a_version_does_not_know_waits_for_one_that_does,
 );
 
-/// What was handled, and by which version.
+/// The items that were handled, each with the version that handled it.
 type Handled = Arc<Mutex<Vec<(u32, u64)>>>;
 
-/// Opens the queue as a version that knows its items as `T`s.
+/// Opens the queue as a version that decodes its items as `T`.
 async fn open<T>(store: &TestStore, runner: &Runner<Store>) -> HighContentionQueue<T>
 where
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
@@ -33,7 +33,7 @@ where
     queue.await.unwrap()
 }
 
-/// Works as a version, which names an item by `id_of`.
+/// Runs a worker of a version, which identifies an item by `id_of`.
 async fn work<T>(
     queue: &HighContentionQueue<T>,
     runner: &Runner<Store>,
@@ -54,7 +54,7 @@ where
                 .push((version, id_of(delivery.value())));
         }
     };
-    // Long enough for others to be taken meanwhile: what comes back comes first.
+    // Long enough for other items to be taken first: an item that comes back is granted first.
     let soon = Duration::from_millis(50);
     let options = WorkerOptions::new()
         .concurrency(2)
@@ -62,7 +62,7 @@ where
     queue.work(runner, options, handler).await.unwrap()
 }
 
-/// Enqueues one item after the other, so that both versions get some.
+/// Enqueues one item after another, so that both versions get some.
 async fn enqueue<T>(queue: &HighContentionQueue<T>, runner: &Runner<Store>, values: &[T])
 where
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
@@ -77,7 +77,7 @@ async fn versions_that_add_and_remove_a_field_share_a_queue(store: TestStore) {
     #[derive(Serialize, Deserialize)]
     struct Old {
         id: u64,
-        // The new version has removed it.
+        // The new version has removed this field.
         #[serde(default)]
         note: String,
     }
@@ -85,7 +85,7 @@ async fn versions_that_add_and_remove_a_field_share_a_queue(store: TestStore) {
     #[derive(Serialize, Deserialize)]
     struct New {
         id: u64,
-        // The old version does not know it.
+        // The old version does not know this field.
         #[serde(default)]
         priority: Option<u8>,
     }
@@ -98,32 +98,41 @@ async fn versions_that_add_and_remove_a_field_share_a_queue(store: TestStore) {
     let handled = Handled::default();
     let old_worker = work(&old, &runner, 1, &handled, |order| order.id).await;
     let new_worker = work(&new, &runner, 2, &handled, |order| order.id).await;
-    let olds: Vec<_> = (0..50)
-        .map(|id| Old {
-            id,
-            note: "new".to_owned(),
-        })
-        .collect();
-    let news: Vec<_> = (50..100)
-        .map(|id| New {
-            id,
-            priority: Some(3),
-        })
-        .collect();
-    tokio::join!(enqueue(&old, &runner, &olds), enqueue(&new, &runner, &news));
-    old.wait_idle(&runner).await.unwrap();
+    let mut rounds = 0;
+    loop {
+        let first = 100 * rounds;
+        rounds += 1;
+        let olds: Vec<_> = (first..first + 50)
+            .map(|id| Old {
+                id,
+                note: "new".to_owned(),
+            })
+            .collect();
+        let news: Vec<_> = (first + 50..first + 100)
+            .map(|id| New {
+                id,
+                priority: Some(3),
+            })
+            .collect();
+        tokio::join!(enqueue(&old, &runner, &olds), enqueue(&new, &runner, &news));
+        old.wait_idle(&runner).await.unwrap();
+        // Otherwise the test would not have tested decoding across versions.
+        let handled = handled.lock().unwrap();
+        let crossed = |version, is_new| {
+            let mut of_version = handled.iter().filter(|(by, _)| *by == version);
+            of_version.any(|(_, id)| (id % 100 >= 50) == is_new)
+        };
+        if crossed(1, true) && crossed(2, false) {
+            break;
+        }
+        assert!(rounds < 1_000, "one version handles everything");
+    }
     old_worker.shut_down(LONG).await.unwrap();
     new_worker.shut_down(LONG).await.unwrap();
     let handled = handled.lock().unwrap();
     let ids: BTreeSet<_> = handled.iter().map(|(_, id)| *id).collect();
-    assert_eq!((handled.len(), ids.len()), (100, 100));
-    // Else there was nothing to understand.
-    let crossed = |version, ids: std::ops::Range<u64>| {
-        handled
-            .iter()
-            .any(|(by, id)| *by == version && ids.contains(id))
-    };
-    assert!(crossed(1, 50..100) && crossed(2, 0..50));
+    let count = usize::try_from(100 * rounds).unwrap();
+    assert_eq!((handled.len(), ids.len()), (count, count));
 }
 
 async fn a_variant_that_a_version_does_not_know_waits_for_one_that_does(store: TestStore) {

@@ -1,4 +1,4 @@
-//! Items that are done: what is kept of them, for how long, and waiting for their ends.
+//! Done items: what is kept of them, how long it is kept, and waiting for their ends.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,10 +11,12 @@ use std::time::Duration;
 use common::{LONG, Wall, World, open, settings};
 use conformance::stores::TestStore;
 use conformance::timeout;
+use hc_dequeue::session::{SessionId, Sessions};
 use hc_dequeue::{
-    Cancelled, ConsumerOptions, Delivery, End, Enqueue, Error, ItemRef, MAX_RESULT_BYTES, Outcome,
-    Place, Settings, WorkerOptions,
+    Cancelled, ConsumerOptions, Delivery, End, Enqueue, Enqueued, Error, ItemRef, MAX_RESULT_BYTES,
+    Outcome, Place, Settings, WorkerOptions,
 };
+use keyspace::{Isolation, Transaction, Tx};
 
 conformance::on_every_store!(
     the_end_of_each_item_is_kept_however_it_comes,
@@ -22,6 +24,7 @@ conformance::on_every_store!(
     a_result_that_is_too_long_is_refused_and_the_item_stays,
     nothing_is_kept_unless_the_settings_say_so,
     what_is_done_is_kept_for_its_time,
+    a_session_whose_clock_is_an_hour_ahead_sweeps_nothing,
     a_caller_waits_until_an_item_is_done,
     a_caller_that_waits_learns_that_an_item_is_a_dead_letter,
 );
@@ -29,7 +32,7 @@ conformance::on_every_store!(
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
 impl World {
-    /// Returns how an item has ended, with its result.
+    /// Returns how an item ended, with its result.
     async fn end(&self, item: &ItemRef) -> Option<(End, Vec<u8>)> {
         let status = self.status(item).await?;
         match status.place {
@@ -42,6 +45,35 @@ impl World {
         let queue = &self.queue;
         let purge = |tr| async move { queue.purge(&tr, item).await };
         self.runner.run(purge).await.unwrap()
+    }
+
+    async fn sessions(&self) -> Vec<SessionId> {
+        let sessions = &Sessions::new(self.queue.subspace().clone());
+        let all = |tr| async move { sessions.all(&tr).await };
+        let all = self.runner.run(all).await.unwrap();
+        all.into_iter().map(|(session, _)| session).collect()
+    }
+
+    /// Returns after a session has written another heartbeat.
+    async fn next_heartbeat(&self, session: SessionId) {
+        let key = &self.queue.subspace().pack(&("b", session.0.as_slice()));
+        let read = || {
+            let read = |tr: Tx<_>| async move { tr.get(key, Isolation::Snapshot).await };
+            async move { self.runner.run(read).await.unwrap().unwrap() }
+        };
+        let last = read().await;
+        while read().await == last {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns the numbers of done items, of entries in the index by expiry time, and of dedupe ids.
+    async fn kept(&self) -> [usize; 3] {
+        [
+            self.count("x").await,
+            self.count("z").await,
+            self.count("y").await,
+        ]
     }
 }
 
@@ -112,7 +144,7 @@ async fn what_comes_back_later_is_not_done(store: TestStore) {
     delivery.retry_after(Duration::ZERO, "no").await.unwrap();
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!((world.count("x").await, world.count("z").await), (0, 0));
-    // What an earlier attempt has set is gone.
+    // The result of an earlier attempt is gone.
     world.ack(&delivery).await.unwrap();
     assert_eq!(world.end(&item).await, Some((End::Completed, Vec::new())));
 }
@@ -173,6 +205,43 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
     assert_eq!(world.end(&second).await, Some((End::Completed, Vec::new())));
 }
 
+async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore) {
+    // With such a long lease, no session is declared dead: the two remain the majority.
+    let settings = Settings::new().lease(Duration::from_secs(3));
+    let settings = settings.keep_done(HOUR / 2).dedupe_retention(HOUR / 2);
+    let world = World::new(&store, settings.clone()).await;
+    let (consumer, other) = (world.consumer().await, world.consumer().await);
+    let once = Enqueue::new().dedupe("once");
+    let item = world.enqueue_ref(7, &once).await;
+    assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 7);
+    let runner = Wall::ahead(HOUR).runner(&world.store);
+    let queue = open(&world.store, &runner, settings).await.unwrap();
+    let known = world.sessions().await;
+    let options = ConsumerOptions::default();
+    let _ahead = queue.consumer(&runner, options).await.unwrap();
+    let mut sessions = world.sessions().await;
+    sessions.retain(|session| !known.contains(session));
+    // Each heartbeat except the first comes after the sweep of the previous one.
+    for _ in 0..3 {
+        timeout(LONG, world.next_heartbeat(sessions[0])).await;
+    }
+    assert_eq!(world.kept().await, [1, 1, 1]);
+    assert_eq!(world.end(&item).await, Some((End::Completed, Vec::new())));
+    let repeated = world.enqueue_with(8, &once).await.unwrap();
+    assert_eq!(repeated, Enqueued::Repeated);
+    world.check().await;
+
+    // Alone, the session has no other clock to compare its own with, by which everything has expired.
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+    other.shut_down(Duration::ZERO).await.unwrap();
+    let swept = async {
+        while world.kept().await != [0, 0, 0] {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, swept).await;
+}
+
 async fn a_caller_waits_until_an_item_is_done(store: TestStore) {
     let world = World::new(&store, keeping()).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
@@ -211,7 +280,7 @@ async fn a_caller_waits_until_an_item_is_done(store: TestStore) {
 }
 
 async fn a_caller_that_waits_learns_that_an_item_is_a_dead_letter(store: TestStore) {
-    // Also if nothing is kept of items that are done.
+    // This also works if no done items are kept.
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;

@@ -1,4 +1,4 @@
-//! Order, hand-over and patience: who gets what, and that nobody waits for nothing.
+//! Order, hand-over and patience: which consumer gets which item, and that no consumer waits while there are items.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,12 +27,12 @@ conformance::on_every_store!(threads:
     while_the_store_does_not_answer_nobody_is_found_dead,
 );
 
-/// So patient that nothing but a lost wake-up makes it wait for the end of a patience.
+/// A lease so long that a test only passes without waiting for the end of a patience.
 fn patient() -> Settings {
     Settings::new().lease(LONG * 60)
 }
 
-/// A consumer that is woken by watches alone.
+/// A consumer that only watches wake.
 async fn without_poll(world: &World) -> Consumer<u64> {
     let options = ConsumerOptions::default().poll_interval(LONG * 60);
     world.queue.consumer(&world.runner, options).await.unwrap()
@@ -57,8 +57,8 @@ async fn items_are_granted_in_the_order_of_their_first_enqueue(store: TestStore)
     }
     let mut all = Vec::new();
     for taken in consumers.join_all().await {
-        // Each sees the order, and so do all together: nobody is granted what is behind something
-        // that waits.
+        // Each consumer sees the items in order, and so do all together: no item is granted before an earlier one
+        // that is queued.
         assert!(taken.is_sorted(), "{taken:?}");
         all.extend(taken);
     }
@@ -95,7 +95,7 @@ async fn what_comes_back_comes_first(store: TestStore) {
     assert!(world.runner.run(redrive).await.unwrap());
     let stats = world.stats().await;
     assert_eq!((stats.dead, stats.held), (0, 0));
-    // The delayed one is due by now, or becomes so before a poll.
+    // The delayed item is due, or becomes due before the next poll.
     let mut again = Vec::new();
     while again.len() < 4 {
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
@@ -144,7 +144,7 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
             consumers.spawn(async move {
                 let env = Environment::system();
                 let mut taken = 0;
-                // Some lose interest between two items, and come back.
+                // Some consumers stop waiting between two items, and come back.
                 while let Some(delivery) = consumer.dequeue_within(LONG).await.unwrap() {
                     delivery.complete().await.unwrap();
                     taken += 1;
@@ -160,7 +160,7 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
             });
         }
     }
-    // As long as anybody wants one, there is one, now and then several.
+    // As long as a consumer wants an item, there is one, and sometimes several.
     let enqueue = async {
         for round in 0.. {
             world.enqueue([round]).await;
@@ -197,7 +197,7 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
     world.until_requested(2).await;
     leader.die();
     world.enqueue(0..11).await;
-    // One more goes to the dead, or comes back from it.
+    // One more item is granted to the dead session, or comes back from it.
     timeout(LONG, waiting).await.unwrap();
     let expiries = world.recorded_sum("hc_dequeue_patience_expiries");
     assert!(expiries <= 1.0, "{expiries}");
@@ -208,7 +208,7 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
     const REQUESTS_PER_STEP: usize = 128;
     let settings = Settings::new().lease(Duration::from_millis(300));
     let world = World::recorded(&store, settings).await;
-    // Format, session, wanted: as sessions that are gone may have left them.
+    // Format, session and wanted number, as sessions that are gone may have left them.
     let record = |number: usize| {
         let session = (number as u128).to_be_bytes();
         Bytes::from([&[1][..], &session, &1_u32.to_be_bytes()].concat())
@@ -249,7 +249,7 @@ async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) 
     chaos.stop();
     env.sleep(lease * 3).await;
     chaos.go_on();
-    // Time enough for each to look for the dead.
+    // Enough time for each session to search for dead ones.
     env.sleep(lease * 3).await;
     for (_, delivery) in &sessions {
         assert!(!delivery.is_lost());
@@ -272,7 +272,7 @@ async fn who_waits_longest_is_not_served_at_all_if_wake_ups_are_lost_and_nobody_
         let waiting = consumer.dequeue_within(Duration::from_millis(300));
         let enqueue = async {
             world.until_requested(1).await;
-            // Once it has gone to sleep.
+            // The session has gone to sleep by this time.
             Environment::system().sleep(Duration::from_millis(50)).await;
             world.enqueue([7]).await;
         };

@@ -1,4 +1,4 @@
-//! Items by their references: where they are, and what changes them there.
+//! Items by their references: where they are, and operations that change them there.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -159,7 +159,7 @@ async fn a_cancelled_item_is_never_delivered_again(store: TestStore) {
 }
 
 async fn a_cancellation_notifies_the_delivery_and_refuses_its_acknowledgement(store: TestStore) {
-    // No heartbeat comes: only the watch can tell.
+    // With this lease no heartbeat comes: only the watch can report the cancellation.
     let world = World::new(&store, Settings::new().lease(LONG * 10)).await;
     let consumer = world.consumer().await;
     for way in 0..4 {
@@ -187,7 +187,7 @@ async fn a_cancellation_notifies_the_delivery_and_refuses_its_acknowledgement(st
             2 => delivery.release().await.unwrap(),
             _ => drop(delivery),
         }
-        // It is served after what was given back before.
+        // This call is served after the item was given back.
         assert!(consumer.dequeue().await.unwrap().is_none());
         assert_eq!(world.place(&item).await, None);
     }
@@ -240,8 +240,8 @@ async fn a_handler_of_a_cancelled_item_is_dropped(store: TestStore) {
     world.check().await;
 }
 
-/// Enqueues an item, which a consumer of the world grants to the session whose request is the first, and which
-/// that session does not collect. Cancels it then.
+/// Enqueues an item and lets a consumer grant it to the session with the first request, which does not collect it.
+/// Then cancels the item.
 async fn cancel_granted(world: &World) -> ItemRef {
     let options = ConsumerOptions::new().poll_interval(SOON);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
@@ -251,7 +251,7 @@ async fn cancel_granted(world: &World) -> ItemRef {
             tokio::task::yield_now().await;
         }
     };
-    // It loses its patience with the first request, and answers that.
+    // The consumer loses patience with the first request, and answers it.
     tokio::select! {
         other = consumer.dequeue_within(LONG) => panic!("{other:?}"),
         () = granted => {}
@@ -275,7 +275,7 @@ async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(st
         let sleep = async {
             is_to_sleep.await.unwrap();
             asleep.send(()).unwrap();
-            // Nothing of this process runs meanwhile, and it does not die.
+            // Meanwhile nothing of this process runs, although it does not die.
             is_awake.recv().unwrap();
             pending::<()>().await;
         };
@@ -436,7 +436,7 @@ async fn an_item_that_replaces_a_held_one_takes_over_its_dedupe_id(store: TestSt
         let second = world.enqueue_ref(2, &once).await;
         assert_ne!(first, second);
         assert_eq!(world.find_deduped(b"one").await, Some(second));
-        // The first one is done, and the id is the second one's.
+        // The first item is done, and the id belongs to the second one.
         world.ack(&held).await.unwrap();
         assert_eq!(world.find_deduped(b"one").await, Some(second));
         let keep = Enqueue::new().dedupe("one");

@@ -1,4 +1,4 @@
-//! Listings tell of each record whether it decodes, and never fail because one does not.
+//! Listings show for each record whether it decodes, and never fail because one does not.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,12 +9,22 @@ use std::time::Duration;
 use common::World;
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, Listed};
-use hc_dequeue::{DeadLetter, Error, HighContentionQueue, Result, Settings};
-use keyspace::{Isolation, KeyValue, RangeQuery, Transaction, Tx, Undecodable, read_all};
+use hc_dequeue::{
+    Cursor, DeadLetter, Enqueue, Error, HighContentionQueue, ItemPage, ListedItem, Place,
+    PlaceKind, Result, Settings,
+};
+use keyspace::codec::{Json, Raw};
+use keyspace::{
+    Bytes, Isolation, KeyValue, OpenOptions, RangeQuery, Subspace, Transaction, Tx, Undecodable,
+    read_all,
+};
 
 conformance::on_every_store!(
     a_payload_that_does_not_decode_is_listed_with_its_bytes,
     a_record_of_another_format_is_listed_as_it_is,
+    a_place_is_listed_page_by_page_and_damaged_records_with_the_rest,
+    a_cursor_of_another_place_or_of_no_listing_is_refused,
+    a_tool_opens_a_queue_of_any_codec_and_creates_none,
 );
 
 type Names = HighContentionQueue<String>;
@@ -47,7 +57,7 @@ async fn world(store: &TestStore) -> World {
     world
 }
 
-/// Lists what waits, the first of it by itself, and the dead letters.
+/// Lists the waiting items, the first one with `peek`, and the dead letters.
 async fn list<T, C>(
     world: &World,
     queue: &HighContentionQueue<T, C>,
@@ -77,7 +87,7 @@ fn undecodable<T: std::fmt::Debug>(listed: &Listed<T>) -> (ItemId, &Undecodable)
 async fn a_payload_that_does_not_decode_is_listed_with_its_bytes(store: TestStore) {
     let world = world(&store).await;
     let (whole, whole_letters) = list(&world, &world.queue).await.unwrap();
-    // The same items as values of another type.
+    // Opens the same items as values of another type.
     let (runner, subspace) = (&world.runner, world.queue.subspace().clone());
     let names = Names::open(runner, subspace, Settings::default()).await;
     let (items, letters) = list(&world, &names.unwrap()).await.unwrap();
@@ -102,7 +112,7 @@ async fn a_record_of_another_format_is_listed_as_it_is(store: TestStore) {
     let world = world(&store).await;
     let (whole, whole_letters) = list(&world, &world.queue).await.unwrap();
     let (item, letter) = (&rows(&world, "i").await[0], &rows(&world, "d").await[0]);
-    // After microqueue's own format byte, and that byte itself.
+    // Change the format byte that follows the one of microqueue, and then that one.
     let mut newer = item.value().to_vec();
     newer[1] = 2;
     set(&world, item, &newer).await;
@@ -124,10 +134,111 @@ async fn a_record_of_another_format_is_listed_as_it_is(store: TestStore) {
     assert_eq!((id, &found.key[..]), (whole_letters[0].id, letter.key()));
     assert_eq!(found.bytes, b"\x07?"[..]);
 
-    // What takes it refuses it, and it stays.
+    // Operations that take the item fail, and the item stays.
     let consumer = world.consumer().await;
     let refused = consumer.dequeue().await.unwrap_err();
     let text = format!("{refused:?}");
     assert!(text.contains("format 2 is newer"), "{text}");
     assert_eq!(list(&world, &world.queue).await.unwrap(), (items, letters));
+}
+
+async fn page(world: &World, place: PlaceKind, after: Option<&Cursor>) -> Result<ItemPage<u64>> {
+    let queue = &world.queue;
+    let page = |tr| async move { queue.list(&tr, place, after, 2).await };
+    world.runner.run(page).await
+}
+
+async fn a_place_is_listed_page_by_page_and_damaged_records_with_the_rest(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    // Items that are enqueued later have an earlier due time.
+    let mut items = Vec::new();
+    for value in 0..5 {
+        let delay = Duration::from_secs(3600 - value);
+        let item = world.enqueue_ref(value, &Enqueue::new().after(delay)).await;
+        items.push(item);
+    }
+    items.reverse();
+    let damaged = &rows(&world, "t").await[2];
+    set(&world, damaged, b"\x01\x02").await;
+
+    let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let page = page(&world, PlaceKind::Delayed, after.as_ref())
+            .await
+            .unwrap();
+        listed.extend(page.items);
+        pages += 1;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert!(pages >= 3);
+    let listed_items: Vec<_> = listed.iter().map(|listed| listed.item).collect();
+    assert_eq!(listed_items, items);
+    let undecodable = |listed: &ListedItem<_>| listed.status.is_err();
+    let damage: Vec<_> = listed.iter().map(undecodable).collect();
+    assert_eq!(damage, [false, false, true, false, false]);
+    let first = listed[0].status.as_ref().unwrap();
+    assert!(matches!(first.place, Place::Delayed { .. }));
+    assert_eq!((&first.value, first.granted), (&Ok(4), None));
+}
+
+async fn a_cursor_of_another_place_or_of_no_listing_is_refused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue(0..3).await;
+    let first = page(&world, PlaceKind::Queued, None).await.unwrap();
+    let cursor = first.next.unwrap();
+    let rest = page(&world, PlaceKind::Queued, Some(&cursor))
+        .await
+        .unwrap();
+    assert_eq!((rest.items.len(), rest.next), (1, None));
+    let refused = page(&world, PlaceKind::Dead, Some(&cursor)).await;
+    assert!(matches!(refused, Err(Error::MalformedCursor)));
+    for text in ["", "0", "xy"] {
+        assert!(matches!(
+            text.parse::<Cursor>(),
+            Err(Error::MalformedCursor)
+        ));
+    }
+    let other: Cursor = "7a7a".parse().unwrap();
+    let refused = page(&world, PlaceKind::Queued, Some(&other)).await;
+    assert!(matches!(refused, Err(Error::MalformedCursor)));
+}
+
+async fn a_tool_opens_a_queue_of_any_codec_and_creates_none(store: TestStore) {
+    type Any = HighContentionQueue<Bytes, Raw>;
+    let world = World::with_defaults(&store).await;
+    let (root, runner) = (world.queue.subspace(), &world.runner);
+    let (words, nothing) = (root.subspace(&"words"), root.subspace(&"nothing"));
+    let subspace = Subspace::from_bytes([words.bytes(), b"!"].concat());
+    let options = OpenOptions::new().codec(Json);
+    let ids = keyspace::ids::Ids::new(nothing.subspace(&"ids"));
+    let queue = HighContentionQueue::<String, Json>::open_with(
+        runner,
+        subspace.clone(),
+        Settings::default(),
+        options.ids(ids),
+    );
+    let queue = &queue.await.unwrap();
+    let enqueue = |tr| async move { queue.enqueue(&tr, &"one".to_owned()).await };
+    runner.run(enqueue).await.unwrap();
+
+    let (any, stored) = &Any::inspect(runner, subspace).await.unwrap().unwrap();
+    assert_eq!(stored.codec, "Json");
+    let list = |tr| async move { any.list(&tr, PlaceKind::Queued, None, 10).await };
+    let page = runner.run(list).await.unwrap();
+    let status = page.items[0].status.as_ref().unwrap();
+    assert_eq!(status.value.as_deref(), Ok(&b"\"one\""[..]));
+
+    assert!(
+        Any::inspect(runner, nothing.clone())
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let (begin, end) = nothing.subspace(&"m").range();
+    let query = &RangeQuery::keys(begin, end);
+    let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    assert!(runner.run(rows).await.unwrap().is_empty());
 }

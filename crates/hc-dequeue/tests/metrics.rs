@@ -1,4 +1,4 @@
-//! What a dispatcher tells the `metrics` facade, by the names in the documentation.
+//! The metrics that a dispatcher records, by the names in the documentation.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ conformance::on_every_store!(
 );
 
 impl World {
-    /// Returns once what was recorded under these names sums up to these values.
+    /// Returns when the sums of the values recorded under these names equal the expected ones.
     async fn until_recorded<const N: usize>(&self, expected: [(&str, f64); N]) {
         let sums = || expected.map(|(metric, _)| self.recorded_sum(metric));
         let reached = async {
@@ -36,7 +36,7 @@ impl World {
     }
 }
 
-/// No session is found dead, and no patience ends.
+/// With these settings, no session is declared dead and no patience ends.
 fn patient() -> Settings {
     Settings::new().lease(LONG * 60)
 }
@@ -91,7 +91,7 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
     let consumer = world.queue.consumer(&runner, ConsumerOptions::default());
     let consumer = consumer.await.unwrap();
     world.enqueue(0..3).await;
-    // The take of the fast path.
+    // The next commit is the take of the fast path.
     chaos.script([CommitFault::NotCommitted]);
     let deliveries = consumer.dequeue_batch_within(2, LONG).await.unwrap();
     assert_eq!(deliveries.len(), 2);
@@ -104,7 +104,7 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
 }
 
 async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
-    // The leader is not found dead before a patience, a fifth of that, is over.
+    // The leading session is not declared dead before the patience, a fifth of this lease, ends.
     let settings = Settings::new().lease(Duration::from_secs(3));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
@@ -117,7 +117,7 @@ async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
         world.enqueue([1, 2]).await;
     };
     let (delivery, ()) = tokio::join!(wait, enqueue);
-    // The first one went to the leader.
+    // The first item went to the leading session.
     assert_eq!(*delivery.unwrap().unwrap().value(), 2);
     assert_eq!(world.recorded_sum("hc_dequeue_patience_expiries"), 1.0);
 }

@@ -1,4 +1,4 @@
-//! What each operation does, one caller at a time, on every store.
+//! The effect of each operation, with one caller at a time, on every store.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -130,7 +130,7 @@ async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStor
     late.lost().await;
     let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     drop(late);
-    // Some heartbeats, each of which looks for what nobody knows of.
+    // Wait for some heartbeats. Each of them searches for items without a delivery.
     Environment::system()
         .sleep(Duration::from_millis(120))
         .await;
@@ -202,7 +202,7 @@ async fn popped_items_are_gone(store: TestStore) {
 
 async fn an_enqueue_wakes_who_waits(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    // Without the poll: only a watch can wake it.
+    // Without polls, only a watch can wake it.
     let options = ConsumerOptions::default().poll_interval(LONG * 10);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let wait = consumer.dequeue_within(LONG);
@@ -312,7 +312,7 @@ async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestS
         .dedupe_retention(Duration::from_millis(1));
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
-    // More than one look takes.
+    // More than one transaction checks.
     for number in 0..150_u64 {
         let once = Enqueue::new().dedupe(number.to_be_bytes().to_vec());
         let _ = world.enqueue_with(number, &once).await.unwrap();
@@ -320,7 +320,7 @@ async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestS
     for _ in 0..149 {
         assert!(consumer.pop().await.unwrap().is_some());
     }
-    // Only the id of the item that is still there stays.
+    // Only the id of the item that is still queued stays.
     while world.count("k").await != 1 {
         tokio::task::yield_now().await;
     }
@@ -419,7 +419,7 @@ async fn several_items_are_acknowledged_together(store: TestStore) {
     let ack = |tr| async move { ack_all(&tr, deliveries).await };
     world.runner.run(ack).await.unwrap();
     assert_eq!(world.stats().await.completed, 10);
-    // None of them a second time: the others would be acknowledged with it.
+    // None of them can be acknowledged again: the whole transaction fails.
     let again = world.runner.run(ack).await.unwrap_err();
     assert!(matches!(again, Error::DeliveryLost { .. }));
     world.check().await;
@@ -433,7 +433,7 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
     consumer.shut_down(Duration::ZERO).await.unwrap();
     assert!(held.is_lost());
     assert_eq!(world.values().await, [1, 2]);
-    // Another session holds the same item now, and it alone can acknowledge it.
+    // Another session holds the same item, and only that session can acknowledge it.
     let another = world.consumer().await;
     let other = another.dequeue().await.unwrap().unwrap();
     assert_eq!(other.id(), held.id());
@@ -448,7 +448,7 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
 }
 
 async fn a_shut_down_waits_for_deliveries_and_takes_nothing_more(store: TestStore) {
-    // No heartbeat helps.
+    // With this lease, no heartbeat covers for a lost notification.
     let settings = Settings::new().lease(LONG * 60);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
@@ -457,7 +457,7 @@ async fn a_shut_down_waits_for_deliveries_and_takes_nothing_more(store: TestStor
     let returned = consumer.dequeue().await.unwrap().unwrap();
     let shut_down = consumer.clone().shut_down(LONG);
     let finish = async {
-        // After the shut-down reached the dispatcher.
+        // Returns after the shutdown has reached the dispatcher.
         while consumer.dequeue_within(LONG).await.is_ok() {}
         assert!(!acked.is_lost() && !returned.is_lost());
         world.ack(&acked).await.unwrap();
@@ -484,7 +484,7 @@ async fn a_shut_down_waits_no_longer_than_its_grace(store: TestStore) {
 }
 
 async fn a_shut_down_right_after_a_delivery_is_heard_at_once(store: TestStore) {
-    // No heartbeat comes to its help.
+    // With this lease, no heartbeat covers for a lost notification.
     let settings = Settings::new().lease(LONG * 60);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
@@ -502,7 +502,7 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     world.enqueue(0..1_000).await;
     let later = Enqueue::new().after(LONG).dedupe("later");
     let _ = world.enqueue_with(7, &later).await.unwrap();
-    // More than one page.
+    // More items than one page has.
     let (queue, all_later) = (&world.queue, &Enqueue::new().after(LONG * 2));
     let enqueue = |tr| async move {
         for value in 0..600 {
@@ -524,7 +524,7 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     world.check().await;
 }
 
-/// Returns whether a wait for the queue to be idle ends while the queue is read many times.
+/// Returns whether waiting for an idle queue ends within many reads of the queue.
 async fn is_idle(world: &World) -> bool {
     let read = async {
         for _ in 0..20 {

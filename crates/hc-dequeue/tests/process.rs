@@ -1,4 +1,4 @@
-//! Items that are handled in the transactions that complete them.
+//! Handlers that run in the transactions that complete their items.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -110,7 +110,7 @@ async fn a_conflict_of_the_handler_is_retried_and_costs_no_attempt(store: TestSt
             let value = typed::get(&tr, &MessagePack, &key, Isolation::Serializable).await?;
             let value: u64 = value.unwrap_or_default();
             if calls.fetch_add(1, Ordering::Relaxed) == 0 {
-                // Another transaction writes what this one has read.
+                // Another transaction writes a key that this one has read.
                 let mut other = db.begin()?;
                 typed::set(&other, &MessagePack, &key, &40_u64)?;
                 other.commit().await?;

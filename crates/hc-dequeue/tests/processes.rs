@@ -1,7 +1,7 @@
-//! Eight processes of thirty-two consumers each on one cluster, killed at random and started again, while items
-//! fail, are snoozed and are cancelled, a schedule fires, and the settings change. Every item whose enqueue was
-//! acknowledged takes effect exactly once: it is completed or cancelled. No other does more than once, and the
-//! schedule's items are one for each second.
+//! Eight processes of thirty-two consumers each run on one cluster. They are killed at random and started again,
+//! while items fail, are snoozed and are cancelled, a schedule fires, and the settings change. Every item whose
+//! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
+//! than once, and the schedule enqueues one item for each second.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ const NAME: &str = "on_fdb_every_acknowledged_item_takes_effect_exactly_once";
 const PROCESSES: usize = 8;
 const CONSUMERS: usize = 32;
 
-/// How many items wait, at most, before more are enqueued.
+/// The number of waiting items from which on no more are enqueued.
 const BACKLOG: u64 = 300;
 
 type Queue = HighContentionQueue<String>;
@@ -43,10 +43,10 @@ fn settings(lease_millis: u64) -> Settings {
         .max_deaths(1_000)
 }
 
-/// What the items of the schedule carry.
+/// The payload of the schedule's items.
 const SCHEDULED: &str = "scheduled";
 
-/// Where each item's effects are counted, in the transactions that acknowledge.
+/// Counts the effects of each item, in the transactions that acknowledge it.
 fn effects() -> Subspace {
     Subspace::from("effects")
 }
@@ -57,7 +57,8 @@ fn take_effect(tr: &impl Transaction, item: &str) {
     tr.atomic(MutationOp::Add, &effect, &1_u64.to_le_bytes());
 }
 
-/// Returns under which name an item takes effect: one of the schedule by the second for which it was enqueued.
+/// Returns the name under which an item takes effect. For an item of the schedule, it is the second for which the
+/// item was enqueued.
 fn name_of(delivery: &Delivery<String>) -> String {
     match &**delivery.value() {
         SCHEDULED => {
@@ -68,8 +69,8 @@ fn name_of(delivery: &Delivery<String>) -> String {
     }
 }
 
-/// Handles items: each has its effect in the transaction that acknowledges it. Some fail once before, and some
-/// are snoozed.
+/// Runs a worker in whose handler each item takes effect in the transaction that acknowledges it. Some items fail
+/// once before that, and some are snoozed.
 async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>> {
     let store = runner.clone();
     let handler = move |delivery: Arc<Delivery<String>>| {
@@ -99,8 +100,8 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
     queue.work(runner, options, handler).await
 }
 
-/// Does a child's work until it is killed: handles what there is, and enqueues a little. Its role is
-/// its name and the store's URL.
+/// Does the work of a child process until it is killed: handles items, and enqueues some. The role contains its name
+/// and the URL of the store.
 async fn work(role: &str) -> Result<()> {
     let (name, url) = role.split_once(' ').unwrap();
     let runner = Runner::new(keyspace::open(url).unwrap());
@@ -125,7 +126,7 @@ async fn work(role: &str) -> Result<()> {
         let cancel = |tr| async move {
             match queue.cancel(&tr, last).await? {
                 Cancelled::Removed | Cancelled::Requested => take_effect(&tr, name),
-                // It was faster.
+                // The item was completed before it could be cancelled.
                 _ => {}
             }
             Ok::<_, Error>(())
@@ -178,7 +179,7 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
     let end = env.now() + Duration::from_secs(scale(8, 600) as u64);
     while env.now() < end {
         herd.hear(1);
-        // Of eight processes most live for longer than a lease, and return what the dead have left.
+        // Most of the eight processes live longer than a lease, and return the items of the dead ones.
         let pause = Duration::from_millis(rng.random_range(0..500));
         env.sleep(pause).await;
         herd.replace(rng.random_range(0..PROCESSES));
@@ -208,7 +209,7 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
     assert_each_second(&effects);
 }
 
-/// Panics if the schedule has left out a second.
+/// Panics if the schedule has skipped a second.
 fn assert_each_second(effects: &BTreeMap<String, u64>) {
     let times = effects.keys().filter_map(|name| {
         let millis = name.strip_prefix(SCHEDULED)?.trim();

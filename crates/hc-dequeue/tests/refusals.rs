@@ -1,4 +1,4 @@
-//! Bad input: each gets a typed error, and nothing is lost.
+//! Invalid input: each kind returns a typed error, and nothing is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -118,7 +118,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
         &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]),
         &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]),
     );
-    // With the longest envelope, so that not one byte more would fit.
+    // With the largest envelope, not one more byte would fit.
     let id = vec![7; MAX_DEDUPE_BYTES];
     let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);
     let refused = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
@@ -144,7 +144,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     assert_eq!(delivery.value(), largest);
     delivery.complete().await.unwrap();
 
-    // Two sessions wait, and the first answers both requests.
+    // Two sessions wait, and the first one answers both requests.
     let options = ConsumerOptions::default();
     let another = queue.consumer(&runner, options).await.unwrap();
     let (begin, end) = queue.subspace().subspace(&"r").range();
@@ -175,7 +175,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
 
 async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
     type Blobs = HighContentionQueue<Bytes, Raw>;
-    // More than ten million bytes.
+    // The items have more than ten million bytes in total.
     const ITEMS: u64 = 110;
     let runner = store.runner();
     let subspace = store.root.subspace(&"queue");
@@ -221,7 +221,7 @@ async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
     world.enqueue([1, 2]).await;
-    // After microqueue's own format byte.
+    // The byte after the format byte of microqueue.
     damage(&world, 1, 2).await;
     let refused = consumer.dequeue().await.unwrap_err();
     let mut message = refused.to_string();
@@ -232,7 +232,7 @@ async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
     }
     assert!(message.contains("format 2 is newer"), "{message}");
     assert_eq!(world.stats().await.queued, 2);
-    // As a newer version of the library would find it.
+    // The record becomes valid again, as it is for a newer version of the library.
     damage(&world, 1, 1).await;
     for value in [1, 2] {
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
@@ -245,7 +245,7 @@ async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
 async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(store: TestStore) {
     let subspace = store.root.subspace(&"queue");
     let runner = store.runner();
-    // A codec that does not tell of what type its bytes are.
+    // This codec does not store the type of its bytes.
     type Names = HighContentionQueue<String, Bincode>;
     type Numbers = HighContentionQueue<u64, Bincode>;
     let settings = Settings::new().max_attempts(2);
@@ -259,7 +259,7 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
         Ok::<_, Error>(())
     };
     runner.run(enqueue).await.unwrap();
-    // The same codec and another type: of the names, a number is what is in an empty one alone.
+    // Opens the queue with the same codec and another type. Of the names, only an empty one decodes as a number.
     let numbers = Numbers::open(&runner, subspace, settings).await.unwrap();
     let soon = Duration::from_millis(1);
     let options = ConsumerOptions::new().backoff(Backoff::new(soon, soon));
@@ -269,7 +269,7 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
     let delivered = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!(*delivered.value(), 0);
     delivered.complete().await.unwrap();
-    // While it waits, the others are tried again, and fail again.
+    // While it waits, the other items are retried and fail again.
     tokio::select! {
         idle = numbers.wait_idle(&runner) => idle.unwrap(),
         popped = consumer.pop_within(LONG) => panic!("{popped:?}"),

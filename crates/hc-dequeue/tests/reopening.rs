@@ -1,4 +1,4 @@
-//! A process that owns its store begins again: what it held before is there at once.
+//! A process that owns its store starts again: the items that it held are available at once.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use keyspace::{Runner, Store, Subspace};
 async fn open(path: &Path) -> (Runner<Store>, Queue) {
     let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();
     let runner = Runner::new(store);
-    // So long that only the new opening can tell that the old session is gone.
+    // With such a long lease, only the new opening of the store shows that the old session is gone.
     let settings = Settings::new().lease(LONG * 60);
     let queue = Queue::open(&runner, Subspace::from("queue"), settings);
     let queue = queue.await.unwrap();
@@ -32,7 +32,7 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
         let options = ConsumerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
         let held = consumer.dequeue().await.unwrap().unwrap();
-        // It dies before it can give anything back.
+        // The process dies before it can give anything back.
         std::mem::forget((consumer, held));
     });
     first.join().unwrap();

@@ -1,5 +1,5 @@
-//! Sessions fire schedules at their times, and one whose wall clock is far off leaves that, and delayed
-//! items, to the others.
+//! Sessions fire schedules at their times. A session whose wall clock is far off leaves schedules and delayed items
+//! to the others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ conformance::on_every_store!(
     a_clock_that_was_set_right_is_trusted_at_the_next_heartbeat,
 );
 
-/// A lease so long that only the first census of a session counts.
+/// With such a long lease, only the first census of a session counts.
 fn settings() -> Settings {
     Settings::new().lease(LONG)
 }
@@ -99,7 +99,7 @@ async fn a_session_that_wants_nothing_fires_in_time(store: TestStore) {
         }
     };
     timeout(LONG, fired).await;
-    // Less than from one tick of the session to the next.
+    // Less than the time between two ticks of the session.
     assert!(Environment::system().now() - before < Duration::from_secs(8));
     world.check().await;
 }
@@ -118,13 +118,13 @@ async fn a_session_that_sleeps_learns_of_a_new_schedule(store: TestStore) {
     process.schedule(&Schedule::new("* * * * * *")).await;
     let delivery = timeout(LONG, next).await.unwrap().unwrap().unwrap();
     assert_eq!(*delivery.value(), 7);
-    // Less than from one look to the next that comes without a reason.
+    // Less than the time between two regular checks.
     assert!(Environment::system().now() - before < Duration::from_secs(8));
     assert!(world.recorded_sum("hc_dequeue_fired") >= 1.0);
 }
 
 async fn a_session_whose_clock_is_an_hour_ahead_neither_fires_nor_promotes(store: TestStore) {
-    // With one other session, none of the two clocks is known to be right.
+    // With one other session, it is unknown which of the two clocks is right.
     for others in 0..3 {
         let world = World::recorded(&store, settings()).await;
         let store = &world.store;
@@ -156,7 +156,7 @@ async fn a_session_whose_clock_is_an_hour_ahead_neither_fires_nor_promotes(store
         } else {
             assert_eq!((values, stats.delayed, stats.queued), (vec![], 1, 0));
             assert!((3_590.0..3_610.0).contains(&error), "{error}");
-            // By the registry, too: what was enqueued later comes.
+            // The registry is used, too: this gets the item that is enqueued later.
             let next = tokio::spawn(async move { ahead.dequeue_within(LONG).await });
             world.until_requested(1).await;
             world.enqueue([2]).await;
@@ -171,7 +171,7 @@ async fn a_clock_that_was_set_right_is_trusted_at_the_next_heartbeat(store: Test
     let store = store.fresh();
     let sessions = &Sessions::new(store.root.clone());
     let open = |tr: Tx<_>| async move {
-        // So many that a session takes a census rarely.
+        // With this many sessions, each of them takes a census rarely.
         for number in 0..100 {
             let wall = Environment::system().wall();
             sessions.open(&tr, SessionId([number; 16]), LONG, wall);

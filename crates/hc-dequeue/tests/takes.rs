@@ -1,4 +1,4 @@
-//! Takes that follow one another closely: each looks what there is while the one before it commits.
+//! Takes that follow closely on one another: each reads the queue while the previous one commits.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ async fn they_leave_out_what_was_taken_before_them(store: TestStore) {
     for value in 0..ITEMS {
         assert_eq!(consumer.pop().await.unwrap().unwrap().value, value);
     }
-    // One that took again what is gone would have failed, and registered a request.
+    // A take of items that are gone would have failed and registered a request.
     assert_eq!(world.recorded_sum("hc_dequeue_conflicts"), 0.0);
     assert!(consumer.pop().await.unwrap().is_none());
     world.check().await;

@@ -41,7 +41,7 @@ type Item = Arc<Delivery<u64>>;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const NONE: [u64; 0] = [];
 
-/// A world with a wall clock that is set by hand.
+/// Returns a world with a wall clock that the test sets.
 async fn with_wall(store: &TestStore, settings: Settings) -> (World, ManualWall) {
     let (store, wall) = (store.fresh(), ManualWall::new());
     let options = RunOptions::default()
@@ -90,7 +90,7 @@ async fn a_drain_handles_also_what_handlers_enqueue_in_the_order_of_the_queue(st
     assert_eq!(*values.lock().unwrap(), expected);
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.held, stats.completed), (0, 0, 60));
-    // Its session has ended.
+    // The session of the drain has ended.
     assert_eq!(world.count("s").await, 0);
     world.check().await;
 }
@@ -119,7 +119,7 @@ async fn count_what_became_of_each_item(store: &TestStore, settings: Settings) {
             4 | 11 => Err(io::Error::other("no disk")),
             5 => panic!("no luck"),
             6 => {
-                // Nothing else comes of it, whatever the handler returns then.
+                // The outcome that the handler returns afterwards has no effect.
                 world.ack(&item).await.unwrap();
                 Err(io::Error::other("too late"))
             }
@@ -129,7 +129,7 @@ async fn count_what_became_of_each_item(store: &TestStore, settings: Settings) {
                 world.runner.run(cancel).await.unwrap();
                 match item.value() {
                     7 => Ok(Outcome::Done),
-                    // Its future is dropped.
+                    // The future of this handler is dropped.
                     _ => pending().await,
                 }
             }
@@ -234,7 +234,7 @@ async fn what_is_delayed_is_handled_when_the_wall_has_come_there(store: TestStor
     assert_eq!(drain_to_values(&world).await, [2]);
     wall.set(wall.time() + DAY);
     assert_eq!(drain_to_values(&world).await, [1]);
-    // The backoff of what has failed is over after five minutes.
+    // The backoff after a failure ends within five minutes.
     world.enqueue([3]).await;
     let fail = async |_| Err::<(), _>("no disk");
     let failed = drain(&world.runner, &world.queue, fail).await.unwrap();
@@ -301,7 +301,7 @@ async fn what_a_drain_cannot_handle_stays(store: TestStore) {
     world.check().await;
 }
 
-/// Returns the queue as one of texts.
+/// Opens the queue as one of texts.
 async fn of_texts(world: &World) -> HighContentionQueue<String> {
     let subspace = world.queue.subspace().clone();
     let queue = HighContentionQueue::open(&world.runner, subspace, Settings::new());

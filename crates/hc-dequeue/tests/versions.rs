@@ -1,4 +1,4 @@
-//! Two versions of the record format on one queue at once: this one, and one that has added fields.
+//! Two versions of the record format on one queue at the same time: this one, and one that has added fields.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,8 +18,8 @@ use keyspace::{
 
 conformance::on_every_store!(what_a_newer_version_has_added_goes_wherever_the_item_goes);
 
-/// The payloads of the items with what their version has added: this one nothing, the
-/// newer one as little and as much as there may be.
+/// The payloads of the items, with the fields that their version has added: nothing in this version, and the smallest
+/// and the largest possible field in the newer one.
 const ITEMS: [(u8, &[u8]); 4] = [(0, &[]), (1, &[7]), (2, &[]), (3, &[9; 1000])];
 
 /// The tag of the field that the newer version has added.
@@ -34,7 +34,7 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     let length = &(extension.len() as u16).to_be_bytes()[..];
     let (dedupe_id, token) = (&[7, 0, 1, payload][..], &[payload; 16][..]);
     let new = &[&[NEW], length, extension].concat()[..];
-    // Format, dedupe id, token, what is new, end, payload.
+    // Format, dedupe id, token, new field, end, payload.
     let record = &[&[1], dedupe_id, &[8, 0, 16], token, new, &[0, payload]].concat();
     let enqueue = world.runner.run(|tr| async move {
         let record = Bytes::copy_from_slice(record);
@@ -42,7 +42,7 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
         let ItemId::Commit { versionstamp, call } = staged.at(Versionstamp::INCOMPLETE) else {
             panic!("items are in commit order");
         };
-        // Then where in the value the versionstamp goes.
+        // The offset of the versionstamp in the value.
         let place = 0_u32.to_le_bytes();
         let id = [&versionstamp.as_bytes()[..], &call.to_be_bytes(), &place].concat();
         tr.set(token_row, token);
@@ -53,9 +53,9 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     enqueue.await.unwrap();
 }
 
-/// Returns what a record has of the new field, and its payload.
+/// Returns the new field of a record, and its payload.
 fn read(record: &[u8]) -> (&[u8], u8) {
-    // Microqueue's format, and its own.
+    // The format of microqueue, and the record's own.
     let (mut rest, mut extension) = (&record[2..], &[][..]);
     while rest[0] != 0 {
         let length = u16::from_be_bytes([rest[1], rest[2]]).into();
@@ -69,8 +69,7 @@ fn read(record: &[u8]) -> (&[u8], u8) {
     (extension, rest[1])
 }
 
-/// The items lie in these parts of the queue, in the order of the payloads, with what was added to
-/// them.
+/// Panics unless the items are in these parts of the queue, in the order of the payloads, with their added fields.
 async fn are_in(world: &World, parts: [&'static str; 4]) {
     let mut found = BTreeMap::new();
     for part in ["i", "t", "h", "d"] {
@@ -139,7 +138,7 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     while Environment::system().wall() <= due {
         tokio::task::yield_now().await;
     }
-    // Whoever takes one promotes all that are due.
+    // A session that takes an item promotes all delayed ones that are due.
     let mut held = vec![consumer.dequeue().await.unwrap().unwrap()];
     are_in(&world, ["h", "i", "i", "i"]).await;
 

@@ -1,4 +1,4 @@
-//! The worker: what becomes of items whose handlers succeed, fail, panic, hang or are shut down.
+//! Workers: what happens to items whose handlers succeed, fail, panic, hang or are shut down.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

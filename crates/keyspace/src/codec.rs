@@ -1,9 +1,10 @@
 //! Codecs: how a value becomes bytes and back.
 //!
-//! A codec is a value that a handle holds, of a type that the handle names: `MicroQueue<Job, Json>`. The
-//! codecs here have no fields; one of your own may hold a key or a dictionary. What a codec writes is
-//! stored for good, so every codec here has golden bytes in its tests, and decoding is strict: bytes
-//! that are left over are an error, not ignored.
+//! The type of a handle names its codec: `MicroQueue<Job, Json>`. The handle holds a value of that type.
+//! The codecs in this module have no fields; a codec of your own may hold a key or a dictionary.
+//!
+//! Encoded values stay in the store, so the tests of every codec in this module pin its bytes. Decoding is
+//! strict: bytes that are left over are an error.
 //!
 //! | codec | values | bytes |
 //! |---|---|---|
@@ -37,28 +38,28 @@ pub trait Codec<T>: Clone + Send + Sync + 'static {
     /// Appends the bytes of `value` to `buffer`.
     ///
     /// # Errors
-    /// [`Error::Encode`]; what `buffer` has gained by then means nothing.
+    /// [`Error::Encode`]. The content that was appended to `buffer` is then unspecified.
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()>;
 
-    /// Returns the value whose bytes these are, all of them.
+    /// Decodes a value. The value must use up all of `bytes`.
     ///
     /// # Errors
-    /// [`DecodeError`], which its [`at`](DecodeError::at) turns into [`Error::Corrupt`].
+    /// [`DecodeError`]. [`DecodeError::at`] turns it into [`Error::Corrupt`].
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError>;
 }
 
-/// Bytes are not what a codec writes.
+/// A codec could not decode bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {codec}: {reason}")]
 pub struct DecodeError {
-    /// The codec that refused them.
+    /// The codec that refused the bytes.
     pub codec: &'static str,
     /// What the codec reported.
     pub reason: String,
 }
 
 impl DecodeError {
-    /// Returns the error of the record under `key` that holds the bytes.
+    /// Returns the [`Error::Corrupt`] of the record under `key`, which holds the bytes.
     #[must_use]
     pub fn at(&self, key: impl Into<Bytes>) -> Error {
         Error::Corrupt {
@@ -82,19 +83,24 @@ fn undecodable(codec: &'static str, reason: impl ToString) -> DecodeError {
     }
 }
 
-/// Any serde type as MessagePack, with the names of fields and variants: the default.
+/// Encodes any serde type as MessagePack, with the names of fields and variants. The default codec.
 ///
-/// The bytes describe themselves: other languages read them and tools show them. A field may be added,
-/// if `#[serde(default)]` fills it in for older bytes, or removed, and fields may change places, while
-/// values of both versions are stored. A removed field is skipped, unless the type says
-/// `#[serde(deny_unknown_fields)]`. A variant that the reader does not know is an error.
+/// The bytes are self-describing: other languages can read them, and tools can show them. While values of
+/// several versions of a type are stored, these changes are safe:
 ///
-/// Bytes in a `Vec<u8>` take one or two bytes each, as any sequence of numbers: the crate `serde_bytes`
-/// makes them one string of bytes.
+/// - adding a field, if `#[serde(default)]` fills it in for older bytes
+/// - removing a field, unless the type has `#[serde(deny_unknown_fields)]`
+/// - reordering fields
+///
+/// A variant that the reader does not know is an error.
+///
+/// A `Vec<u8>` is encoded as a sequence of numbers, with one or two bytes for each. The crate `serde_bytes`
+/// encodes it as a single byte string.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MessagePack;
 
-/// How deep a value may nest. Deeper bytes are damaged or hostile, and must not overflow the stack.
+/// The deepest nesting of a value. Bytes that nest deeper are damaged or hostile, and must not overflow the
+/// stack.
 const MESSAGE_PACK_DEPTH: usize = 128;
 
 impl<T: Serialize + DeserializeOwned> Codec<T> for MessagePack {
@@ -121,7 +127,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for MessagePack {
     }
 }
 
-/// Bytes as they are.
+/// Stores bytes as they are.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Raw;
 
@@ -151,14 +157,13 @@ impl Codec<Vec<u8>> for Raw {
     }
 }
 
-/// Tuples, as FoundationDB's tuple layer packs them.
+/// Encodes tuples as FoundationDB's tuple layer does.
 ///
-/// Use it with typed tuples for bytes that may be damaged. An untyped
-/// [`Element`](foundationdb_tuple::Element) nests as deep as the bytes say, and 100,000 bytes can
-/// nest deeper than the stack is.
-///
-/// A value that is not a tuple is a tuple of one element: `String` and `(String,)` have the same
+/// A value that is not a tuple is encoded as a tuple of one element: `String` and `(String,)` have the same
 /// bytes.
+///
+/// Use typed tuples for bytes that may be damaged. An untyped [`Element`](foundationdb_tuple::Element)
+/// nests as deep as the bytes say, and 100,000 bytes can nest deep enough to overflow the stack.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuple;
 
@@ -168,7 +173,7 @@ impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
         match value.pack_into_vec(buffer) {
             VersionstampOffset::None { .. } => Ok(()),
-            // Nothing would ever complete it: the codec's bytes are stored as they are.
+            // The codec's bytes are stored as they are, so the versionstamp would never be filled in.
             VersionstampOffset::OneIncomplete { .. } | VersionstampOffset::MultipleIncomplete => {
                 Err(unencodable("Tuple", "a versionstamp is incomplete"))
             }
@@ -180,8 +185,8 @@ impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
     }
 }
 
-/// Any serde type as JSON: self-describing, and readable without any tool, at about
-/// twice the size of [`MessagePack`].
+/// Encodes any serde type as JSON: self-describing and human-readable, at about twice the size of
+/// [`MessagePack`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Json;
 
@@ -197,18 +202,19 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     }
 }
 
-/// Any serde type as bincode 2 in its standard configuration: compact, and not self-describing.
+/// Encodes any serde type as bincode 2 in its standard configuration: compact, but not self-describing.
 ///
-/// A field that is added, removed or reordered changes the meaning of stored bytes. Types with
-/// `#[serde(flatten)]`, `untagged`, `tag` or `skip_serializing_if` do not decode. The crate behind it is
-/// no longer maintained (RUSTSEC-2025-0141): use [`MessagePack`], unless stored bytes are bincode's.
+/// Adding, removing or reordering a field changes the meaning of stored bytes. Types with
+/// `#[serde(flatten)]`, `untagged`, `tag` or `skip_serializing_if` do not decode. The `bincode` crate is no
+/// longer maintained (RUSTSEC-2025-0141). Use [`MessagePack`], unless your stored bytes are already
+/// bincode's.
 #[cfg(feature = "bincode")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bincode;
 
-/// A damaged length must not make the decoder allocate what no record can hold. Bincode counts
-/// each number by its size in memory, and the smallest encoding of the largest, a `u128` of 16
-/// bytes, takes one byte.
+/// Keeps a damaged length from making the decoder allocate more than any record can hold. Bincode counts
+/// each number by its size in memory. The largest number, a `u128` of 16 bytes, may take only one byte
+/// encoded.
 #[cfg(feature = "bincode")]
 const BINCODE_LIMIT: usize = crate::limits::VALUE_BYTES * size_of::<u128>();
 
@@ -311,7 +317,7 @@ mod tests {
         Resize { to: u8 },
     }
 
-    /// What a later version of the application made of [`Job`]: without `size`, with `owner`.
+    /// A later version of [`Job`]: without `size`, with `owner`.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct NewerJob {
         tags: Vec<Option<i32>>,
@@ -337,7 +343,7 @@ mod tests {
                 ..newer
             }
         );
-        // The other way a field without a default is missing, and named.
+        // In the other direction, the error names the field that is missing and has no default.
         let newer = NewerJob {
             owner: None,
             ..read
@@ -350,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_codec_may_hold_a_value() {
-        /// Bytes that cannot be read without the key.
+        /// Encrypts bytes with a key.
         #[derive(Clone)]
         struct Sealed {
             key: u8,
@@ -464,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_codec_cannot_hold_is_refused_by_name() {
+    fn a_value_that_a_codec_cannot_hold_is_refused_by_name() {
         let mut buffer = Vec::new();
         let error = Json
             .encode(&BTreeMap::from([((1, 2), 3)]), &mut buffer)

@@ -1,7 +1,7 @@
-//! Time, randomness and call numbers: everything a run depends on beside its input.
+//! Time, randomness and call numbers: everything that a run depends on besides its input.
 //!
-//! Nothing in these crates asks the machine for the time or for a random number by itself. It asks
-//! an [`Environment`], so that a whole run is reproducible from a seed.
+//! All code in these crates gets time and random numbers from an [`Environment`], never from the machine
+//! directly. A whole run can therefore be reproduced from a seed.
 
 use std::fmt;
 use std::future::Future;
@@ -15,18 +15,18 @@ use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use tokio::sync::watch;
 
-/// A future that can be put behind `dyn`.
+/// A boxed future, for use in trait objects.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// Where time comes from.
+/// A source of time.
 pub trait Clock: Send + Sync + 'static {
     /// Returns the time since a fixed, arbitrary origin. Never goes back.
     fn now(&self) -> Duration;
 
-    /// Returns the wall time, for display and for what the user means by it (deliver at 09:00).
+    /// Returns the wall time, for display and for times that users give (deliver at 09:00).
     fn wall(&self) -> SystemTime;
 
-    /// Waits.
+    /// Waits for `duration`.
     fn sleep(&self, duration: Duration) -> BoxFuture<()>;
 }
 
@@ -39,8 +39,9 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Returns the machine's own, of which a process has one: its clocks, a random generator seeded
-    /// by the operating system, and a call counter. Sleeping needs a tokio runtime with time enabled.
+    /// Returns the machine's environment: its clocks, a random generator seeded by the operating system,
+    /// and a call counter. All calls in a process share these. Sleeping needs a tokio runtime with time
+    /// enabled.
     #[must_use]
     pub fn system() -> Self {
         static SYSTEM: OnceLock<Environment> = OnceLock::new();
@@ -54,9 +55,9 @@ impl Environment {
         system.clone()
     }
 
-    /// Returns an environment whose randomness and call numbers follow from `seed`.
+    /// Returns an environment whose randomness and call numbers are determined by `seed`.
     ///
-    /// Its call numbers begin at zero: two such environments must not write into one queue.
+    /// Its call numbers begin at zero, so two such environments must not write to the same queue.
     #[must_use]
     pub fn seeded(seed: u64, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -66,7 +67,7 @@ impl Environment {
         }
     }
 
-    /// Returns this environment with another clock: it shares randomness and call numbers with this one.
+    /// Returns an environment with another clock and the same randomness and call numbers.
     #[must_use]
     pub fn with_clock(&self, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -87,7 +88,7 @@ impl Environment {
         self.clock.wall()
     }
 
-    /// Waits.
+    /// Waits for `duration`.
     pub fn sleep(&self, duration: Duration) -> BoxFuture<()> {
         self.clock.sleep(duration)
     }
@@ -95,7 +96,7 @@ impl Environment {
     /// Waits for a future, for up to `limit`. Returns `None` if the future is not ready by then.
     ///
     /// # Cancel safety
-    /// The future is dropped when its time is over, and when this one is dropped.
+    /// The future is dropped when its time is up, or when the future of this call is dropped.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -104,14 +105,14 @@ impl Environment {
         }
     }
 
-    /// Returns a number that no other call in this environment gets: what tells stamped keys of
-    /// one transaction apart.
+    /// Returns a number that no other call in this environment gets. It distinguishes the stamped keys of
+    /// one transaction.
     #[must_use]
     pub fn next_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns `count` consecutive call numbers by their first.
+    /// Reserves `count` consecutive call numbers and returns the first.
     #[must_use]
     pub fn next_calls(&self, count: u64) -> u64 {
         self.calls.fetch_add(count, Ordering::Relaxed)
@@ -181,9 +182,9 @@ fn system_now() -> Instant {
     Instant::now()
 }
 
-/// A clock that moves only when told to. Clones are the same clock.
+/// A clock that moves only when a test or its sleepers advance it. Clones are the same clock.
 ///
-/// It begins at zero, with the wall at the Unix epoch.
+/// It begins at zero, and its wall time begins at the Unix epoch.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -204,7 +205,8 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Returns a clock that only [`advance`](Self::advance) moves: a sleep lasts until it does.
+    /// Returns a clock that moves only by [`advance`](Self::advance). A sleep lasts until the clock has
+    /// reached its end.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -213,11 +215,11 @@ impl ManualClock {
         }
     }
 
-    /// Returns a clock that every sleep moves to its own end, giving way once to other tasks.
+    /// Returns a clock that each sleep moves forward to its own end, after yielding once to other tasks.
     ///
-    /// A seeded simulation never waits on it. Sleeps that overlap do not take turns by their
-    /// length: each one moves the clock when it is first polled. That includes the sleeps of
-    /// timeouts, so what has a time limit runs into it here.
+    /// A seeded simulation on this clock never waits. Overlapping sleeps do not end in the order of their
+    /// lengths: each one moves the clock when it is first polled. The same holds for the sleeps of
+    /// timeouts, so an operation with a time limit reaches that limit.
     #[must_use]
     pub fn moved_by_sleepers() -> Self {
         Self {
@@ -226,7 +228,7 @@ impl ManualClock {
         }
     }
 
-    /// Moves the clock and wakes the sleepers whose time has come.
+    /// Moves the clock forward and wakes the sleepers whose time is up.
     pub fn advance(&self, duration: Duration) {
         self.time.send_modify(|now| *now += duration);
     }

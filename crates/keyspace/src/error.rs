@@ -1,8 +1,8 @@
-//! What can go wrong, under FoundationDB's own codes and names.
+//! Errors, with FoundationDB's own codes and names.
 //!
-//! A [`Code`] is what a store answered; it is the same number and name on every store. [`Error`]
-//! adds the states that only this library knows. Retry classification looks at codes alone:
-//! [`code_of`] finds the code at the bottom of any error by walking its sources.
+//! A [`Code`] is the error code that a store returned: the same number and name on every store. [`Error`]
+//! adds the states that only this library has. The retry loop looks at codes alone. [`code_of`] finds the
+//! code of any error by walking its sources.
 
 mod open;
 
@@ -88,7 +88,7 @@ codes! {
 }
 
 impl Code {
-    /// Wraps a number that FoundationDB answered, known to this crate or not.
+    /// Returns the code with a number that FoundationDB returned, known to this crate or not.
     #[must_use]
     pub const fn from_number(number: i32) -> Self {
         Self(number)
@@ -100,14 +100,14 @@ impl Code {
         self.0
     }
 
-    /// Returns FoundationDB's name for the error, `unknown_error` for a number this crate has no
-    /// entry for.
+    /// Returns FoundationDB's name for the error, or `unknown_error` if this crate does not know the
+    /// number.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.entry().map_or("unknown_error", |(name, _)| name)
     }
 
-    /// Returns what the error means, in one clause.
+    /// Returns the meaning of the error, in one clause.
     #[must_use]
     pub fn description(self) -> &'static str {
         self.entry()
@@ -150,8 +150,8 @@ impl Code {
         self.is_maybe_committed() || self.is_retryable_not_committed()
     }
 
-    /// Returns true if, raised by a commit, the error leaves open whether the commit happened or
-    /// still will: the maybe-committed codes and `transaction_timed_out`.
+    /// Returns true if a commit that fails with this code may have happened, or may still happen: the
+    /// maybe-committed codes and `transaction_timed_out`.
     #[must_use]
     pub const fn leaves_commit_unknown(self) -> bool {
         self.is_maybe_committed() || matches!(self, Self::TRANSACTION_TIMED_OUT)
@@ -175,8 +175,8 @@ impl std::error::Error for Code {}
 
 /// A failure of a store, a transaction or a stored record.
 ///
-/// Every variant is a state that a caller can act on. [`Error::code`] gives FoundationDB's code
-/// where there is one; the retry loop looks at nothing else.
+/// Every variant is a state that a caller can act on. [`Error::code`] returns FoundationDB's code, if the
+/// error has one. The retry loop looks at nothing else.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -184,24 +184,26 @@ pub enum Error {
     #[error("{} ({})", .0.description(), .0)]
     Store(#[source] Code),
 
-    /// The commit may or may not have happened, and the retry loop could not find out within its
-    /// limits, or the ledger's slot was swept. Nothing was run again. Read the state the
-    /// transaction would have written before deciding to repeat it.
+    /// The commit may or may not have happened. The retry loop could not find out within its limits, or a
+    /// sweep removed the ledger's slot. The loop did not run the closure again. Before repeating the
+    /// transaction, read the state that it would have written.
     #[error(
-        "outcome of the transaction is unknown after {attempts} attempts{}",
+        "outcome of the transaction is unknown after {attempts} attempts: read the state before repeating it{}",
         cause.iter().map(|cause| format!(": {}", chain(cause))).collect::<String>()
     )]
     OutcomeUnknown {
-        /// How many attempts were made.
+        /// The number of attempts.
         attempts: u32,
-        /// Why the loop stopped: the last error seen. It is not the `source()`, below which whoever
-        /// classifies errors would find a code that asks for a retry.
+        /// The last error before the loop stopped. It is not the `source()`, because code that classifies
+        /// errors by their sources would find a code there that asks for a retry.
         cause: Option<Arc<Error>>,
     },
 
-    /// A clone of the transaction handle outlived the closure it was given to. Nothing was
-    /// committed: move every clone into futures that end before the closure's own.
-    #[error("a transaction handle was kept past the closure it was given to")]
+    /// A clone of the transaction handle outlived the closure that it was given to. Nothing was committed.
+    /// Make sure that every clone is dropped before the closure's future ends.
+    #[error(
+        "a clone of the transaction outlived its closure: drop every clone before the closure ends"
+    )]
     HandleKept,
 
     /// Stored bytes do not decode.
@@ -209,19 +211,21 @@ pub enum Error {
     Corrupt {
         /// The key of the record.
         key: Bytes,
-        /// What was expected and what was found.
+        /// The expected and the actual content.
         reason: String,
     },
 
-    /// A subspace overlaps one that a registry of [ids](crate::ids) knows. Nothing was changed: give
-    /// the recipe another one.
-    #[error("subspace `{given}` overlaps `{registered}`, which `{recipe}` has: choose another one")]
+    /// A subspace overlaps one in the registry of [ids](crate::ids). Nothing was changed. Choose another
+    /// subspace for the recipe.
+    #[error(
+        "subspace `{given}` overlaps `{registered}`, which belongs to `{recipe}`: choose another subspace"
+    )]
     Overlap {
-        /// The one that was asked for.
+        /// The requested subspace.
         given: Box<Subspace>,
-        /// The one that is registered.
+        /// The registered subspace.
         registered: Box<Subspace>,
-        /// The recipe that has it.
+        /// The recipe that owns the registered subspace.
         recipe: String,
     },
 
@@ -234,9 +238,11 @@ pub enum Error {
         reason: String,
     },
 
-    /// The cluster gave no answer within the transaction's time limit. Reported as
-    /// `transaction_timed_out` (1031). Check that the cluster runs (`fdbcli --exec status`), that
-    /// it is the one the file names, and that its addresses are reachable from here.
+    /// The cluster gave no answer within the transaction's time limit. The code is `transaction_timed_out`
+    /// (1031).
+    ///
+    /// Check that the cluster runs (`fdbcli --exec status`), that it is the cluster that the file names,
+    /// and that its addresses are reachable from this machine.
     #[error(
         "the cluster of {} gave no answer within the time limit: check that it runs and is \
          reachable from here ({})",
@@ -248,11 +254,13 @@ pub enum Error {
         cluster_file: PathBuf,
     },
 
-    /// The store met an I/O failure and refuses all further work, so that nothing is built on a
-    /// state that may not be on disk. Commits that were acknowledged and flushed are safe; with
-    /// [`Durability::Relaxed`](crate::embedded::Durability::Relaxed), those acknowledged since the last
-    /// flush may be missing. Remove the cause (free the disk, check the device) and open the store again.
-    /// Reported as `io_error` (1510).
+    /// The store had an I/O failure and refuses all further work, so that nothing builds on a state that
+    /// may not be on disk. The code is `io_error` (1510).
+    ///
+    /// Commits that were acknowledged and flushed are safe. With
+    /// [`Durability::Relaxed`](crate::embedded::Durability::Relaxed), commits that were acknowledged since
+    /// the last flush may be missing. Remove the cause (free the disk, check the device) and open the store
+    /// again.
     #[error("store stopped after an i/o failure: remove the cause and open the store again")]
     Poisoned {
         /// The failure that stopped the store.
@@ -262,7 +270,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error of a record that does not decode, or of a key that no record can have.
+    /// Returns the error of a record that does not decode, or of a key that belongs to no record.
     #[must_use]
     pub fn corrupt(key: &[u8], reason: impl Into<String>) -> Self {
         Self::Corrupt {
@@ -291,12 +299,16 @@ impl From<Code> for Error {
 
 /// An error that a closure of [`Runner::run`](crate::Runner::run) may return.
 ///
-/// Implemented for every [`std::error::Error`] that is made of an [`Error`] by [`From`], for
-/// `Box<dyn std::error::Error + Send + Sync>` and, with the feature `anyhow`, for `anyhow::Error`, so
-/// that a closure may use `?` on anything.
+/// Implemented for
 ///
-/// `Kind` tells the three apart and is always inferred: a function that passes a generic error on
-/// names it as a further type parameter.
+/// - every [`std::error::Error`] that implements `From<Error>`
+/// - `Box<dyn std::error::Error + Send + Sync>`
+/// - `anyhow::Error`, with the feature `anyhow`
+///
+/// A closure may use `?` on any error that converts to its own error type.
+///
+/// `Kind` distinguishes these three implementations and is always inferred. A function that is generic over
+/// the error takes `Kind` as one more type parameter.
 ///
 /// ```
 /// use keyspace::{Isolation, Runner, Transaction};
@@ -315,8 +327,8 @@ impl From<Code> for Error {
 /// # }
 /// ```
 pub trait RunError<Kind>: From<Error> + Send + 'static {
-    /// Returns FoundationDB's code for the error, if there is one at its bottom. The retry loop
-    /// retries by it.
+    /// Returns FoundationDB's code of the error or of its sources, if there is one. The retry loop uses
+    /// this code to decide whether to retry.
     fn code(&self) -> Option<Code>;
 }
 
@@ -358,9 +370,10 @@ impl RunError<error_kind::Anyhow> for anyhow::Error {
     }
 }
 
-/// Finds FoundationDB's code in an error or in the errors below it.
+/// Finds FoundationDB's code in an error or in its sources.
 ///
-/// The retry loop classifies by this, so an application's error type needs nothing but `source()`.
+/// The retry loop classifies errors with this function, so an application's error type needs only
+/// `source()`.
 #[must_use]
 pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
     let mut current = Some(error);
@@ -368,7 +381,8 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
         if let Some(known) = error.downcast_ref::<Error>() {
             return known.code();
         }
-        // A transparent wrapper has the source of what it wraps, and so passes over the `Error`.
+        // The source of a transparent wrapper is the source of the wrapped error, so walking the sources
+        // may skip the `Error` itself.
         if let Some(code) = error.downcast_ref::<Code>() {
             return Some(*code);
         }
@@ -377,8 +391,8 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
     None
 }
 
-/// Renders an error and the errors below it, from the outermost to the first cause: `the store failed:
-/// disk i/o operation failed (io_error 1510)`.
+/// Renders an error and its sources, from the outermost to the first cause:
+/// `the store failed: disk i/o operation failed (io_error 1510)`.
 ///
 /// ```
 /// use keyspace::error::chain;
@@ -398,7 +412,7 @@ impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         let causes = std::iter::successors(self.0.source(), |error| error.source());
-        // The code of a store's error is in the text of the error above it.
+        // The text of a store error already contains its code.
         for cause in causes.filter(|cause| !cause.is::<Code>()) {
             write!(f, ": {cause}")?;
         }
@@ -406,7 +420,7 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// Returns what a panic said.
+/// Returns the message of a panic.
 #[must_use]
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();

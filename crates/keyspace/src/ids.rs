@@ -1,5 +1,5 @@
-//! A registry of ids: which recipe has which subspace. Every recipe that is opened is in it, so that tools find
-//! all queues of a store.
+//! A registry that records which recipe owns which subspace. Opening a recipe registers it, so that tools
+//! can find all queues of a store.
 //!
 //! # Key schema
 //!
@@ -15,9 +15,9 @@
 //!     rest    the names of its codecs, each with its length in a byte before it
 //! ```
 //!
-//! A recipe writes anywhere in the subspace that it was given. Two recipes in one, or one in a
-//! subspace of the other, would read each other's records as damaged ones, or clear them. The registry
-//! refuses the second of them.
+//! A recipe writes anywhere in the subspace that it was given. If two recipes shared a subspace, or one had
+//! a subspace inside the other's, each could read the other's records as damaged ones, or clear them. The
+//! registry therefore refuses a subspace that overlaps a registered one.
 
 use foundationdb_tuple::Subspace;
 
@@ -29,7 +29,7 @@ use crate::transaction::{Isolation, Transaction, key_after, read_all};
 /// The format of a record.
 const FORMAT: u8 = 1;
 
-/// Knows which recipe has which subspace. See the [module documentation](self).
+/// Records which recipe owns which subspace. See the [module documentation](self).
 ///
 /// ```
 /// use keyspace::ids::Ids;
@@ -46,6 +46,8 @@ const FORMAT: u8 = 1;
 ///
 /// let recipes = runner.run(|tr| async move { ids.recipes(&tr, None, 10).await }).await?;
 /// assert_eq!((&recipes[0].subspace, &*recipes[0].name), (orders, "jobs"));
+/// let recipe = runner.run(|tr| async move { ids.recipe(&tr, orders).await }).await?;
+/// assert_eq!(recipe.as_ref(), recipes.first());
 /// # Ok(())
 /// # }
 /// ```
@@ -54,7 +56,7 @@ pub struct Ids {
     subspace: Subspace,
 }
 
-/// A recipe that is registered.
+/// A registered recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegisteredRecipe {
@@ -62,35 +64,34 @@ pub struct RegisteredRecipe {
     pub subspace: Subspace,
     /// Its name: `hc-dequeue`, for example.
     pub name: String,
-    /// The names of the codecs with which it was opened last.
+    /// The names of the codecs that it was last opened with.
     pub codecs: Vec<String>,
 }
 
 impl Default for Ids {
-    /// Returns the registry that recipes are in unless they are opened with another one.
+    /// Returns the registry that recipes use unless they are opened with another one.
     fn default() -> Self {
         Self::new(Subspace::from(("keyspace.ids",)))
     }
 }
 
 impl Ids {
-    /// Returns the registry in a subspace, which must hold nothing else.
+    /// Returns the registry in a subspace. No other keys may be written there.
     #[must_use]
     pub fn new(subspace: Subspace) -> Self {
         Self { subspace }
     }
 
-    /// Stages that a recipe has a subspace, and which codecs. Registering it again for the same recipe changes
-    /// nothing but the codecs.
+    /// Stages the registration of a recipe's subspace and codecs. Registering the same recipe again changes
+    /// only its codecs.
     ///
     /// # Conflicts
-    /// Reads the subspaces next to it, and writes its own if that changes: of two that overlap and are
-    /// registered at the same time, one fails.
+    /// Reads the adjacent registrations, and writes the recipe's own if it changes. If two transactions
+    /// register overlapping subspaces at the same time, one of them fails.
     ///
     /// # Errors
-    /// [`Error::Overlap`] if another recipe has this subspace, one inside of it, or one that it is
-    /// inside of; or if it overlaps the registry itself. [`Error::Corrupt`] if a record there is none
-    /// of a registry.
+    /// - [`Error::Overlap`] if the subspace overlaps the registry itself or a subspace of another recipe
+    /// - [`Error::Corrupt`] if a record there does not decode
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
@@ -110,8 +111,8 @@ impl Ids {
         }
         let key = self.key(subspace);
         let (begin, end) = self.subspace.range();
-        // What is there overlaps nothing else that is there. So of all that lie before, only the last
-        // can be a prefix of this one: what is between the two would begin with that prefix, too.
+        // Registered subspaces never overlap each other. So of all registrations before this prefix, only
+        // the last can be a prefix of it: any registration in between would begin with that prefix, too.
         let before = RangeQuery::keys(begin, key_after(&key)).limit(1).reversed();
         let behind = RangeQuery::keys(key_after(&key), end).limit(1);
         let before = tr.get_range(&before, Isolation::Serializable);
@@ -132,17 +133,14 @@ impl Ids {
         Ok(())
     }
 
-    /// Returns a page of the recipes in the order of their prefixes: up to `limit` after the subspace `after`, or
-    /// from the first one on.
+    /// Returns up to `limit` recipes in the order of their prefixes: those after the subspace `after`, or
+    /// the first ones if `after` is `None`.
     ///
     /// # Conflicts
-    /// Reads the page.
+    /// Reads the registrations of the page.
     ///
     /// # Errors
-    /// Those of the reads, and [`Error::Corrupt`] if a record there is none of a registry.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// Those of the reads, and [`Error::Corrupt`] if a record there does not decode.
     pub async fn recipes(
         &self,
         tr: &impl Transaction,
@@ -156,14 +154,33 @@ impl Ids {
         rows.iter().map(|row| self.decode(row)).collect()
     }
 
-    /// Stages that a subspace is free, with all that is inside of it. An application that clears a subspace calls
-    /// this in the same transaction.
+    /// Returns the recipe that owns exactly this subspace, or `None` if there is none.
     ///
     /// # Conflicts
-    /// Writes the subspace and all those inside of it.
+    /// Reads the subspace's registration.
+    ///
+    /// # Errors
+    /// As for [`recipes`](Self::recipes).
+    pub async fn recipe(
+        &self,
+        tr: &impl Transaction,
+        subspace: &Subspace,
+    ) -> Result<Option<RegisteredRecipe>> {
+        let key = self.key(subspace);
+        let value = tr.get(&key, Isolation::Serializable).await?;
+        let row = value.map(|value| KeyValue::new(&key, &value));
+        row.map(|row| self.decode(&row)).transpose()
+    }
+
+    /// Stages the removal of the registrations of a subspace and of all subspaces inside it. An application
+    /// that clears a subspace calls this in the same transaction.
+    ///
+    /// # Conflicts
+    /// Writes the registrations of the subspace and of all subspaces inside it.
     pub fn unregister(&self, tr: &impl Transaction, subspace: &Subspace) {
         let key = self.key(subspace);
-        // Without what ends the byte string, the packed prefix is what the longer ones begin with, too.
+        // Without its terminator, the packed byte string is also a prefix of the keys of all longer
+        // subspaces.
         let begin = &key[..key.len() - 1];
         tr.clear_range(begin, &after_all_with(begin));
     }
@@ -205,7 +222,7 @@ fn encode(recipe: &str, codecs: &[&str]) -> Vec<u8> {
     value
 }
 
-/// Returns the key that comes after all keys with a prefix that is not all `ff`.
+/// Returns the first key after all keys with a prefix. The prefix must not consist of `ff` bytes alone.
 fn after_all_with(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while end.pop_if(|last| *last == u8::MAX).is_some() {}

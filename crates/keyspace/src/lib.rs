@@ -1,25 +1,25 @@
-//! Subspaces, tuples and codecs; one transaction contract with an embedded store and FoundationDB
-//! behind it; commits that happen exactly once.
+//! FoundationDB's transactions for Rust, on a FoundationDB cluster or an embedded store: subspaces, tuples,
+//! codecs, and a retry loop whose commits happen exactly once.
 //!
 //! # Guarantees
 //!
-//! - Transactions are strictly serializable: each one sees every commit acknowledged before it
-//!   began, and commits only if what it read serializably has not changed since.
-//! - A commit happens whole or not at all. On the embedded store an acknowledged one survives a
-//!   power loss, unless its [durability](embedded::Durability) was relaxed.
-//! - What the closure of a [`Runner`] does to the store happens exactly once, also when the outcome
-//!   of a commit was unknown. If that cannot be made certain, the error says so
-//!   ([`Error::OutcomeUnknown`]), and nothing is run again.
-//! - [Versionstamps](Versionstamp) sort like the commits, across restarts too.
-//! - A store answers as FoundationDB does: results, conflicts, limits, codes. The embedded store is
-//!   held to recorded answers of a cluster, program by program, and to a live one where there is
+//! - Transactions are strictly serializable. A transaction sees every commit that was acknowledged before
+//!   it began. It commits only if nothing that it read serializably has changed since.
+//! - A commit happens whole or not at all. On the embedded store, an acknowledged commit survives a power
+//!   loss, unless its [durability](embedded::Durability) was relaxed.
+//! - The writes of a closure run by a [`Runner`] happen exactly once, even if the outcome of a commit was
+//!   unknown. If the runner cannot establish the outcome, it does not run the closure again and returns
+//!   [`Error::OutcomeUnknown`].
+//! - [Versionstamps](Versionstamp) sort in commit order, across restarts too.
+//! - Both stores give the same results, conflicts, limits and error codes. The tests replay recorded
+//!   answers of a cluster on the embedded store, and compare the store with a live cluster where there is
 //!   one.
 //!
 //! # Key schema
 //!
-//! This crate writes the slots of a [ledger], under a subspace that [`RunOptions::ledger_subspace`]
-//! chooses, and for who asks it a registry of [ids]. `docs/schema.md` in the repository has the bytes.
-//!
+//! This crate writes the slots of a [ledger], under the subspace that [`RunOptions::ledger_subspace`] sets.
+//! Recipes that are opened through [`OpenOptions`] also register their subspaces in a registry of [ids].
+//! `docs/schema.md` in the repository describes the bytes of both.
 //! # Example
 //!
 //! ```
@@ -47,33 +47,34 @@
 //!
 //! # What the caller must do
 //!
-//! - Write closures that may run several times, and make ids outside of them.
-//! - Keep the ledger's subspace free of other keys, and now and then
-//!   [sweep](Runner::sweep) what runners that ended without [`close`](Runner::close) left there.
-//! - Give one process at a time an embedded store, on a local file system.
-//! - Run inside a tokio runtime with time enabled: backoff and timeouts wait there.
-//! - For FoundationDB, turn on the feature of one API version (`fdb-7_1`, `fdb-7_3`, `fdb-7_4`) and
-//!   install the client library. `docs/foundationdb.md` in the repository says how.
+//! - Write closures that can run several times, and make ids outside of them.
+//! - Write no other keys into the ledger's subspace. Call [sweep](Runner::sweep) regularly: it clears the
+//!   ledgers of runners that ended without [`close`](Runner::close).
+//! - Open an embedded store from one process at a time, on a local file system.
+//! - Run inside a tokio runtime with time enabled. Backoff and timeouts use its timer.
+//! - For FoundationDB, enable the feature of one API version (`fdb-7_1`, `fdb-7_3` or `fdb-7_4`) and
+//!   install the client library. `docs/foundationdb.md` in the repository explains how.
 //!
 //! # What it never does
 //!
-//! - It never knows of queues: recipes are built above it, on the [`Transaction`] trait.
-//! - It never commits in a function that takes `&impl Transaction`.
-//! - It never looks at wall time to decide anything, nor takes time or randomness from anywhere but
-//!   an [`Environment`].
-//! - It never uses keys from `\xff` on, FoundationDB's own.
+//! - It knows nothing about queues. Recipes are built on top of it, on the [`Transaction`] trait.
+//! - A function that takes `&impl Transaction` never commits.
+//! - It never decides anything by wall time. Time and randomness come from an [`Environment`] and from
+//!   nowhere else.
+//! - It never touches keys that begin with `\xff`, which FoundationDB reserves.
 //!
 //! # Limits
 //!
-//! FoundationDB's, as constants in [`limits`]: keys up to 10,000 bytes, values up to 100,000 bytes,
+//! FoundationDB's limits, as constants in [`limits`]: keys up to 10,000 bytes, values up to 100,000 bytes,
 //! transactions up to 10,000,000 bytes and five seconds.
 //!
 //! # Further reading
 //!
-//! - [`transaction`] states the contract; [`embedded`] and `fdb` the stores behind it, and [`store`]
-//!   either of them by its URL; [`run`] the retry loop; [`ledger`]
-//!   why a commit happens once; [`version_clock`] how liveness is judged without clocks that agree.
-//! - [FoundationDB's developer guide](https://apple.github.io/foundationdb/developer-guide.html).
+//! - [`transaction`]: the contract that every store keeps
+//! - [`embedded`] and `fdb`: the two stores; [`store`]: opening either of them by its URL
+//! - [`run`]: the retry loop; [`ledger`]: why a closure commits once
+//! - [`version_clock`]: how to detect dead processes without synchronized clocks
+//! - [FoundationDB's developer guide](https://apple.github.io/foundationdb/developer-guide.html)
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

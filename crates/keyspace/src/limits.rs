@@ -1,4 +1,4 @@
-//! FoundationDB's limits. Every store of this crate enforces them.
+//! FoundationDB's limits, which every store of this crate enforces.
 
 use std::time::Duration;
 
@@ -14,16 +14,18 @@ pub const TRANSACTION_BYTES: usize = 10_000_000;
 /// The smallest value that the `size_limit` option takes, in bytes.
 pub const MIN_SIZE_LIMIT: usize = 32;
 
-/// How many versions go by in a second.
+/// The number of versions in one second.
 pub const VERSIONS_PER_SECOND: i64 = 1_000_000;
 
-/// How many versions a transaction may live: five seconds.
+/// The life of a transaction, in versions: five seconds.
 pub const TRANSACTION_LIFE_VERSIONS: i64 = 5 * VERSIONS_PER_SECOND;
 
-/// How far versions jump when a store is opened again, as at a recovery of FoundationDB.
+/// The jump of the version when a store is opened again. FoundationDB's version jumps by as much at a
+/// recovery.
 pub const RECOVERY_VERSIONS: i64 = 100_000_000;
 
-/// How many watches a database handle may have outstanding, unless told otherwise.
+/// The number of watches that a database handle may have outstanding, unless the `max_watches` option is
+/// set.
 pub const DEFAULT_MAX_WATCHES: usize = 10_000;
 
 /// The largest value that the `max_watches` option takes.
@@ -32,7 +34,7 @@ pub const MAX_WATCHES: usize = 1_000_000;
 /// The first backoff of a retry.
 pub const INITIAL_BACKOFF: Duration = Duration::from_millis(10);
 
-/// The longest backoff, unless the `max_retry_delay` option says otherwise.
+/// The longest backoff, unless the `max_retry_delay` option is set.
 pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The longest backoff when the store is out of memory for requests.

@@ -1,5 +1,5 @@
-//! What listings return. A record that does not decode is listed like any other, so that a listing never
-//! fails because of one of them.
+//! The records that listings return. A record that does not decode is listed like any other, so one damaged
+//! record never makes a listing fail.
 
 use bytes::Bytes;
 
@@ -23,9 +23,9 @@ use crate::error::{Error, printable};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed<I, T> {
-    /// Which record it is.
+    /// The id of the record.
     pub id: I,
-    /// What the record holds.
+    /// The decoded value, or why it does not decode.
     pub value: Result<T, Undecodable>,
 }
 
@@ -43,12 +43,13 @@ pub struct Undecodable {
     pub codec: &'static str,
     /// What the codec reported.
     pub reason: String,
-    /// The bytes that it refused: the whole value, or the part of it that the application's codec wrote.
+    /// The bytes that the codec refused: the whole value, or the part of it that the application's codec
+    /// wrote.
     pub bytes: Bytes,
 }
 
 impl Undecodable {
-    /// Returns what is known of the record under `key`, whose codec has refused `bytes`.
+    /// Returns an undecodable record from its key, the bytes that the codec refused, and the codec's error.
     pub fn new(key: impl Into<Bytes>, bytes: Bytes, error: DecodeError) -> Self {
         let DecodeError { codec, reason } = error;
         Self {
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_that_does_not_decode_is_a_corrupt_one_where_that_is_an_error() {
+    fn an_undecodable_record_converts_to_a_corrupt_error() {
         let error = DecodeError {
             codec: "Json",
             reason: "no".to_owned(),

@@ -5,23 +5,23 @@ use std::fmt;
 
 /// An atomic operation, with FoundationDB's name and number.
 ///
-/// None of them reads at the client, so none conflicts by itself: the operation is applied to the
-/// latest value at commit. "Old" is the stored value, "param" the operand.
+/// The store applies the operation to the latest value at the commit. The client reads nothing, so an
+/// atomic operation adds no read conflict. Below, "param" is the operand and "value" is the stored value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MutationOp {
-    /// Little-endian addition over the length of the param; the carry out of it is dropped.
+    /// Adds two little-endian integers, with the length of the param. The final carry is dropped.
     Add,
-    /// Bitwise and; a missing value becomes the param.
+    /// Bitwise and. A missing value becomes the param.
     BitAnd,
     /// Bitwise or.
     BitOr,
     /// Bitwise exclusive or.
     BitXor,
-    /// Appends the param unless the result were over 100,000 bytes.
+    /// Appends the param, unless the result would exceed 100,000 bytes.
     AppendIfFits,
     /// Keeps the larger of two little-endian unsigned integers.
     Max,
-    /// Keeps the smaller of two little-endian unsigned integers; a missing value becomes the param.
+    /// Keeps the smaller of two little-endian unsigned integers. A missing value becomes the param.
     Min,
     /// Keeps the lexicographically smaller of two byte strings.
     ByteMin,
@@ -29,11 +29,11 @@ pub enum MutationOp {
     ByteMax,
     /// Clears the key if its value equals the param.
     CompareAndClear,
-    /// Sets a key in which ten bytes are replaced by the commit's versionstamp. The last four
-    /// bytes of the key given are the little-endian offset of the ten, and are removed.
+    /// Sets a key in which ten bytes are replaced by the commit's versionstamp. The last four bytes of the
+    /// given key are the little-endian offset of those ten bytes, and are removed.
     SetVersionstampedKey,
-    /// Sets a value in which ten bytes are replaced by the commit's versionstamp. The last four
-    /// bytes of the value given are the little-endian offset of the ten, and are removed.
+    /// Sets a value in which ten bytes are replaced by the commit's versionstamp. The last four bytes of
+    /// the given value are the little-endian offset of those ten bytes, and are removed.
     SetVersionstampedValue,
 }
 
@@ -74,18 +74,18 @@ impl MutationOp {
     }
 }
 
-/// The position of a commit in the order of all commits of a database: ten bytes, the commit
-/// version (eight, big-endian) and the transaction's index in its commit batch (two, big-endian).
+/// The position of a commit in the order of all commits of a database.
 ///
-/// Versionstamps sort like the commits, as bytes and as values of this type.
+/// Ten bytes: the commit version (eight bytes, big-endian) and the transaction's index in its commit batch
+/// (two bytes, big-endian). Versionstamps sort in commit order, both as bytes and as values of this type.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Versionstamp([u8; 10]);
 
 impl Versionstamp {
-    /// What stands in a template where the commit will put its versionstamp: ten bytes `ff`.
+    /// The placeholder for the commit's versionstamp: ten bytes `ff`.
     pub const INCOMPLETE: Self = Self([0xff; 10]);
 
-    /// Puts a versionstamp together.
+    /// Returns the versionstamp with a commit version and a batch index.
     #[must_use]
     pub fn new(commit_version: i64, batch_index: u16) -> Self {
         let mut bytes = [0; 10];
@@ -94,13 +94,13 @@ impl Versionstamp {
         Self(bytes)
     }
 
-    /// Takes the ten bytes as stored.
+    /// Returns the versionstamp with these ten stored bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 10]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the ten bytes as stored.
+    /// Returns the ten bytes that are stored.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 10] {
         &self.0
@@ -126,7 +126,7 @@ impl Versionstamp {
 impl TryFrom<&[u8]> for Versionstamp {
     type Error = TryFromSliceError;
 
-    /// Takes the ten bytes as stored, and no other number of them.
+    /// Parses ten stored bytes, and fails for any other number of bytes.
     fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
         Ok(Self(bytes.try_into()?))
     }

@@ -1,7 +1,7 @@
-//! What recipes have in common: how they are opened, and how callers wait for what workers do.
+//! Functions that recipes share: opening a recipe, and waiting for workers.
 //!
-//! A recipe that has settings stores them under a key of its subspace when it is first opened, and
-//! every later opening compares its own with them. All of that happens in one transaction.
+//! A recipe that has settings stores them under a key of its subspace when it is first opened. Every later
+//! opening compares its settings with the stored ones. Each opening is one transaction.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::record::{self, Fields};
 use crate::run::{Runner, Tx};
 use crate::transaction::{Database, Isolation, Transaction};
 
-/// How a recipe is opened, beside its settings: with which codec, and in which registry of ids.
+/// The codec and the registry of ids that a recipe is opened with.
 ///
 /// ```
 /// use keyspace::Subspace;
@@ -33,7 +33,7 @@ pub struct OpenOptions<C = MessagePack> {
 }
 
 impl OpenOptions {
-    /// Begins with [`MessagePack`] and the [default registry](Ids::default).
+    /// Returns options with [`MessagePack`] and the [default registry](Ids::default).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -41,7 +41,7 @@ impl OpenOptions {
 }
 
 impl<C> OpenOptions<C> {
-    /// Stores values as `codec` writes them. All handles on a recipe must name the same codec.
+    /// Sets the codec of values. All handles on a recipe must use the same codec.
     #[must_use]
     pub fn codec<Other>(self, codec: Other) -> OpenOptions<Other> {
         OpenOptions {
@@ -50,21 +50,20 @@ impl<C> OpenOptions<C> {
         }
     }
 
-    /// Registers the subspace in another registry of ids than the [default](Ids::default), in which tools look for
-    /// recipes.
+    /// Sets the registry of ids. Tools look for recipes in the [default one](Ids::default).
     #[must_use]
     pub fn ids(mut self, ids: Ids) -> Self {
         self.ids = ids;
         self
     }
 
-    /// Registers the subspace for a recipe of this name, with these codecs.
+    /// Registers a subspace for the recipe with this name and these codecs.
     ///
     /// # Conflicts
-    /// As [`Ids::register`].
+    /// As for [`Ids::register`].
     ///
     /// # Errors
-    /// As [`Ids::register`].
+    /// As for [`Ids::register`].
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
@@ -78,19 +77,22 @@ impl<C> OpenOptions<C> {
         self.ids.register(tr, subspace, recipe, codecs).await
     }
 
-    /// Opens a recipe in one transaction: [registers](Self::register) its subspace, and stores the
-    /// settings under their key, or compares them with those that are there. Returns those that are there.
+    /// Opens a recipe in one transaction, and returns its stored settings.
+    ///
+    /// The transaction [registers](Self::register) the subspace. It then stores the settings if there are
+    /// none yet, or else compares them with the stored ones.
     ///
     /// # Conflicts
-    /// As [`register`](Self::register). Reads the key of the settings, and writes it if there are none.
+    /// As for [`register`](Self::register). Reads the key of the settings, and writes it if it was missing.
     ///
     /// # Errors
     /// [`SettingsDiffer`], [`Error::Overlap`](crate::Error::Overlap),
-    /// [`Error::Corrupt`](crate::Error::Corrupt) if the stored settings do not decode, and those of
-    /// [`Runner::run`]. Nothing was changed.
+    /// [`Error::Corrupt`](crate::Error::Corrupt) if the stored settings do not decode, and the errors of
+    /// [`Runner::run`]. Nothing was changed, unless the error is
+    /// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves a recipe or none.
+    /// Dropping the future leaves the recipe either created or not, never in between.
     pub async fn open<D, S, E, Kind>(
         &self,
         runner: &Runner<D>,
@@ -122,7 +124,8 @@ impl<C> OpenOptions<C> {
 /// The format of stored settings.
 const FORMAT: u8 = 1;
 
-/// What a recipe stores of itself when it is first opened: its settings and the names of its codecs.
+/// The record of a recipe that is written when it is first opened: its settings and the names of its
+/// codecs.
 ///
 /// The record begins with its format number, 1.
 pub trait StoredSettings: Sized + Send + Sync {
@@ -132,29 +135,30 @@ pub trait StoredSettings: Sized + Send + Sync {
     /// Returns the names of the recipe's codecs, as a registry of ids records them.
     fn codecs(&self) -> Vec<&str>;
 
-    /// Appends the fields that come after the format number.
+    /// Appends the fields of the record, without the format number.
     fn write(&self, record: &mut Vec<u8>);
 
-    /// Takes the fields that [`write`](Self::write) appends, and makes sure that nothing is left.
+    /// Reads the fields that [`write`](Self::write) appended, and checks that nothing is left over.
     ///
     /// # Errors
-    /// A reason, if they do not decode.
+    /// The reason why the fields do not decode.
     fn read(fields: &mut Fields<'_>) -> Result<Self, String>;
 
-    /// Returns whether a handle with these settings may use a recipe whose stored record has other
-    /// bytes. Not, unless the record holds more than what handles must agree on.
+    /// Returns whether a handle with these settings may use a recipe whose stored record has different
+    /// bytes. The default is false. Override it if the record contains fields that may differ between
+    /// handles.
     fn agrees_with(&self, _stored: &Self) -> bool {
         false
     }
 
-    /// Returns the record.
+    /// Returns the bytes of the record.
     fn encode(&self) -> Vec<u8> {
         let mut record = vec![FORMAT];
         self.write(&mut record);
         record
     }
 
-    /// Reads the record under a key.
+    /// Decodes the record under a key.
     ///
     /// # Errors
     /// [`Error::Corrupt`](crate::Error::Corrupt) if it does not decode.
@@ -163,21 +167,42 @@ pub trait StoredSettings: Sized + Send + Sync {
     }
 }
 
-/// A recipe was created with settings that do not agree with those it was opened with. Nothing was
-/// changed.
+/// A recipe was opened with settings that do not agree with its stored ones. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{subspace}` was created with {stored}, not with {given}: open it with those")]
+#[error(
+    "`{subspace}` was created with {stored}, not with {given}: open it with the settings that it was created with"
+)]
 #[non_exhaustive]
 pub struct SettingsDiffer<S> {
     /// The recipe's subspace.
     pub subspace: Subspace,
-    /// What it was created with.
+    /// The settings that the recipe was created with.
     pub stored: S,
-    /// What it was opened with.
+    /// The settings that the recipe was opened with.
     pub given: S,
 }
 
-/// Stages settings under a key that has none. Returns what is there now, if it agrees.
+/// Reads the stored settings of a recipe, or returns `None` if the recipe does not exist.
+///
+/// A tool that knows a recipe only from its [registration](crate::ids::RegisteredRecipe) opens it this way,
+/// with the settings and codecs that are stored.
+///
+/// # Conflicts
+/// None: the read is a snapshot read. Settings never change, except those that a recipe lets an application
+/// change; the recipe reads these again where they matter.
+///
+/// # Errors
+/// [`Error::Corrupt`](crate::Error::Corrupt) if the record does not decode, and the errors of the store.
+pub async fn stored_settings<S: StoredSettings>(
+    tr: &impl Transaction,
+    key: &[u8],
+) -> Result<Option<S>> {
+    // A snapshot read is safe: no write depends on it.
+    let record = tr.get(key, Isolation::Snapshot).await?;
+    record.map(|record| S::decode(key, &record)).transpose()
+}
+
+/// Stages settings under a key that has none, and returns the stored settings if they agree.
 async fn agree<S: StoredSettings>(
     tr: &impl Transaction,
     subspace: &Subspace,
@@ -185,7 +210,7 @@ async fn agree<S: StoredSettings>(
     given: &S,
 ) -> Result<Result<S, SettingsDiffer<S>>> {
     let bytes = given.encode();
-    // As it is stored: a time loses what is below a millisecond.
+    // Compares the settings as they would be stored: a stored time is cut off to whole milliseconds.
     let given = S::decode(key, &bytes)?;
     let Some(stored) = tr.get(key, Isolation::Serializable).await? else {
         tr.set(key, &bytes);
@@ -203,20 +228,22 @@ async fn agree<S: StoredSettings>(
     })
 }
 
-/// How long to wait for a watch before reading anyway: watches get lost.
+/// The longest wait for a watch before the next read, because a watch may never fire.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs `find` until it returns `None`. In between it waits for a change of the key that `find`
-/// returned, which is one that every step of a worker changes.
+/// Runs `find` until it returns `None`.
+///
+/// `find` returns a key that changes with every step of the workers. Between two runs, the function waits
+/// until that key changes, and for at most one second.
 ///
 /// # Conflicts
-/// Those of `find`, which may read by snapshot.
+/// Those of `find`, which may use snapshot reads.
 ///
 /// # Errors
 /// Those of [`Runner::run`].
 ///
 /// # Cancel safety
-/// Reads only, if `find` does.
+/// Dropping the future stops the waiting and changes nothing, provided that `find` only reads.
 pub async fn wait_until_none<D, E, Kind, Fut>(
     runner: &Runner<D>,
     find: impl Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
@@ -235,8 +262,8 @@ where
         let Some(changed) = runner.run(read).await? else {
             return Ok(());
         };
-        // A watch that fails is as good as one that fires: the next read decides. It may fail at once,
-        // again and again.
+        // A failed watch is treated like one that fired, since the next read decides. A watch may fail
+        // immediately each time, so wait a little before the next read.
         let env = runner.environment();
         if let Some(Err(_)) = env.timeout(POLL_INTERVAL, changed).await {
             env.sleep(POLL_INTERVAL / 100).await;

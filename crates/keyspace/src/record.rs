@@ -1,17 +1,17 @@
-//! Records: what recipes store beside the bytes of a codec, field by field.
+//! Records: the fields that recipes store besides the bytes of a codec.
 //!
-//! A record begins with its format number. Decoding is strict: what is cut off, left over or of a
-//! format that this version does not know is a reason, which the reader turns into
-//! [`Error::Corrupt`] with the key at hand, as [`decode`] does.
+//! A record begins with its format number. Decoding is strict. It fails if bytes are missing or left over,
+//! or if the format is unknown to this version. [`decode`] reports the reason as [`Error::Corrupt`] with
+//! the key.
 
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// The longest field that a byte can tell the length of, in bytes.
+/// The longest field whose length fits into one byte, in bytes.
 pub const SHORT_BYTES: usize = u8::MAX as usize;
 
-/// The bytes of a record that have not been read yet. Its errors are reasons, in words.
+/// The bytes of a record that have not been read yet. Errors are reasons, as text.
 ///
 /// ```
 /// use keyspace::record::Fields;
@@ -26,28 +26,28 @@ pub const SHORT_BYTES: usize = u8::MAX as usize;
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// Begins to read a record.
+    /// Returns a reader of a record.
     #[must_use]
     pub fn new(record: &'a [u8]) -> Self {
         Self(record)
     }
 
-    /// Takes the format number, a byte, which must be the `newest` that the reader knows.
+    /// Reads the format number, a byte, which must be `newest`: the format that the reader knows.
     ///
     /// # Errors
-    /// If it is another one, or missing.
+    /// If the format is another one, or missing.
     pub fn format(&mut self, newest: u8) -> Result<(), String> {
         match self.array()? {
             [format] if format == newest => Ok(()),
             [format] if format > newest => Err(format!(
                 "format {format} is newer than this version of the library, which reads up to \
-                 {newest}: use a newer one"
+                 {newest}: upgrade the library"
             )),
             [format] => Err(format!("there is no format {format}")),
         }
     }
 
-    /// Takes so many bytes.
+    /// Reads this number of bytes.
     ///
     /// # Errors
     /// If there are fewer.
@@ -58,7 +58,7 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    /// Takes `N` bytes.
+    /// Reads `N` bytes.
     ///
     /// # Errors
     /// If there are fewer.
@@ -67,7 +67,7 @@ impl<'a> Fields<'a> {
         Ok(taken.try_into().expect("as many bytes as were taken"))
     }
 
-    /// Takes a number of four bytes, big-endian.
+    /// Reads a big-endian number of four bytes.
     ///
     /// # Errors
     /// If there are fewer bytes.
@@ -75,7 +75,7 @@ impl<'a> Fields<'a> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    /// Takes a number of eight bytes, big-endian.
+    /// Reads a big-endian number of eight bytes.
     ///
     /// # Errors
     /// If there are fewer bytes.
@@ -83,7 +83,7 @@ impl<'a> Fields<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Takes a time in milliseconds, as [`push_millis`] writes it.
+    /// Reads a time in milliseconds, as [`push_millis`] writes it.
     ///
     /// # Errors
     /// If there are fewer than eight bytes.
@@ -91,7 +91,7 @@ impl<'a> Fields<'a> {
         Ok(Duration::from_millis(self.u64()?))
     }
 
-    /// Takes a field behind its length in a byte, as [`push_short`] writes it.
+    /// Reads a field with its length in a byte before it, as [`push_short`] writes it.
     ///
     /// # Errors
     /// If there are fewer bytes.
@@ -100,24 +100,24 @@ impl<'a> Fields<'a> {
         self.take(usize::from(length))
     }
 
-    /// Takes a text behind its length in a byte, as [`push_text`] writes it.
+    /// Reads a text with its length in a byte before it, as [`push_text`] writes it.
     ///
     /// # Errors
-    /// If there are fewer bytes, or they are no UTF-8.
+    /// If there are fewer bytes, or they are not UTF-8.
     pub fn text(&mut self) -> Result<&'a str, String> {
         std::str::from_utf8(self.short()?).map_err(|error| error.to_string())
     }
 
-    /// Returns what is left.
+    /// Returns the bytes that are left.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.0
     }
 
-    /// Makes sure that nothing is left.
+    /// Checks that no bytes are left.
     ///
     /// # Errors
-    /// If something is.
+    /// If bytes are left.
     pub fn end(&self) -> Result<(), String> {
         match self.0.len() {
             0 => Ok(()),
@@ -126,7 +126,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads a record of a format: the format number, then what `read` takes.
+/// Decodes a record of a format: the format number, then the fields that `read` reads.
 ///
 /// ```
 /// use keyspace::record::decode;
@@ -141,7 +141,7 @@ impl<'a> Fields<'a> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Corrupt`] with the key, if the record is of another format or `read` has a reason.
+/// [`Error::Corrupt`] with the key, if the record has another format or `read` fails.
 pub fn decode<'a, T>(
     key: &[u8],
     record: &'a [u8],
@@ -153,7 +153,7 @@ pub fn decode<'a, T>(
     value.map_err(|reason| Error::corrupt(key, reason))
 }
 
-/// Returns a time in milliseconds, the most that eight bytes can tell if it is longer.
+/// Returns a time in whole milliseconds, capped at `u64::MAX`.
 #[must_use]
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
@@ -164,10 +164,10 @@ pub fn push_millis(record: &mut Vec<u8>, time: Duration) {
     record.extend_from_slice(&millis(time).to_be_bytes());
 }
 
-/// Appends a field behind its length in a byte.
+/// Appends the length of a field in a byte, and then the field.
 ///
 /// # Errors
-/// If it has more than [`SHORT_BYTES`]; nothing is appended then.
+/// If the field is longer than [`SHORT_BYTES`]. Nothing is appended then.
 pub fn push_short(record: &mut Vec<u8>, field: &[u8]) -> Result<(), String> {
     let length = u8::try_from(field.len())
         .map_err(|_| format!("{} bytes in a field of up to {SHORT_BYTES}", field.len()))?;
@@ -176,13 +176,15 @@ pub fn push_short(record: &mut Vec<u8>, field: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Appends a text behind its length in a byte; of a longer text as much as [fits](SHORT_BYTES).
+/// Appends the length of a text in a byte, and then the text, cut off at a character boundary if it is
+/// longer than [`SHORT_BYTES`].
 pub fn push_text(record: &mut Vec<u8>, text: &str) {
     let mut length = text.len().min(SHORT_BYTES);
     while !text.is_char_boundary(length) {
         length -= 1;
     }
-    push_short(record, &text.as_bytes()[..length]).expect("cut off at what a byte can tell");
+    push_short(record, &text.as_bytes()[..length])
+        .expect("the text was cut off at the longest field");
 }
 
 #[cfg(test)]
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_off_left_over_or_of_another_format_is_a_reason() {
+    fn missing_bytes_extra_bytes_and_other_formats_are_refused() {
         let reason = |result: Result<(), String>| result.unwrap_err();
         assert_eq!(reason(Fields::new(b"").format(1)), "it ends 1 bytes early");
         assert!(reason(Fields::new(b"\x02").format(1)).contains("newer"));

@@ -12,9 +12,9 @@ use bytes::Bytes;
 pub struct KeySelector {
     /// The reference key.
     pub key: Bytes,
-    /// Whether the reference key itself counts as "last key before".
+    /// Whether the search for the last key includes `key` itself.
     pub or_equal: bool,
-    /// How many keys to move from there.
+    /// The number of keys to move from there.
     pub offset: i32,
 }
 
@@ -60,15 +60,15 @@ impl KeySelector {
     }
 }
 
-/// How many bytes of rows one batch of a range read may hold, in FoundationDB's names.
+/// The target size of one batch of a range read, with FoundationDB's names.
 ///
-/// The byte counts are targets: a batch always holds at least one row, and a row counts as its key,
-/// its value and 8 bytes.
+/// A batch always holds at least one row, even if it exceeds the target. A row counts as its key, its value
+/// and 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StreamingMode {
-    /// 80,000 bytes: the caller will read everything.
+    /// 80,000 bytes, for callers that read the whole range.
     WantAll,
-    /// Grows from 4,096 to 120,000 bytes with the query's iteration. The default.
+    /// Grows from 4,096 to 120,000 bytes as the batches of a query go on. The default.
     #[default]
     Iterator,
     /// All rows up to the limit in one batch; a limit is required.
@@ -88,7 +88,7 @@ impl StreamingMode {
         4_096, 6_144, 9_216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000,
     ];
 
-    /// Returns the byte target of the batch with this number (counted from 1), `None` for no limit.
+    /// Returns the target size in bytes of a batch, by its number from 1, or `None` if there is no target.
     #[must_use]
     pub fn batch_bytes(self, iteration: usize) -> Option<usize> {
         match self {
@@ -105,7 +105,7 @@ impl StreamingMode {
     }
 }
 
-/// One batch of a range read: from `begin` up to and not including `end`.
+/// A query for one batch of a range: the keys from `begin` up to, but not including, `end`.
 ///
 /// ```
 /// use keyspace::RangeQuery;
@@ -116,22 +116,22 @@ impl StreamingMode {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeQuery {
-    /// Where the range begins, inclusive.
+    /// The begin of the range, inclusive.
     pub begin: KeySelector,
-    /// Where the range ends, exclusive.
+    /// The end of the range, exclusive.
     pub end: KeySelector,
-    /// The largest number of rows wanted, 0 for no limit.
+    /// The largest number of rows to read, 0 for no limit.
     pub limit: usize,
-    /// Whether rows come from the end of the range backwards.
+    /// Whether to read from the end of the range backward.
     pub reverse: bool,
-    /// The byte target of the batch.
+    /// The target size of the batch.
     pub mode: StreamingMode,
-    /// The number of the batch, from 1; only [`StreamingMode::Iterator`] looks at it.
+    /// The number of the batch, from 1. Only [`StreamingMode::Iterator`] uses it.
     pub iteration: usize,
 }
 
 impl RangeQuery {
-    /// Reads the keys `begin <= key < end`.
+    /// Queries the keys `begin <= key < end`.
     #[must_use]
     pub fn keys(begin: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
         Self::selectors(
@@ -140,7 +140,7 @@ impl RangeQuery {
         )
     }
 
-    /// Reads the keys between two resolved selectors.
+    /// Queries the keys between two selectors, once they are resolved.
     #[must_use]
     pub fn selectors(begin: KeySelector, end: KeySelector) -> Self {
         Self {
@@ -160,24 +160,24 @@ impl RangeQuery {
         self
     }
 
-    /// Reads from the end of the range backwards.
+    /// Reads from the end of the range backward.
     #[must_use]
     pub fn reversed(mut self) -> Self {
         self.reverse = true;
         self
     }
 
-    /// Chooses the byte target of a batch.
+    /// Sets the target size of a batch.
     #[must_use]
     pub fn mode(mut self, mode: StreamingMode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Returns the query for what follows `batch`, or `None` when nothing does.
+    /// Returns the query for the next batch, or `None` if `batch` was the last.
     ///
-    /// A store may end a batch anywhere: [`RangeBatch::more`] says "maybe", and the rows of all
-    /// batches together are what the range holds.
+    /// A store may end a batch at any row, and [`RangeBatch::more`] only says that more rows may follow.
+    /// The range holds the rows of all batches together.
     #[must_use]
     pub fn after(&self, batch: &RangeBatch) -> Option<Self> {
         if !batch.more {
@@ -201,7 +201,7 @@ impl RangeQuery {
     }
 }
 
-/// A row of a range read, its key and its value in one piece of memory.
+/// A row of a range read. The key and the value share one allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
     row: Bytes,
@@ -209,14 +209,14 @@ pub struct KeyValue {
 }
 
 impl KeyValue {
-    /// Makes a row of copies.
+    /// Returns a row with copies of a key and a value.
     #[must_use]
     pub fn new(key: &[u8], value: &[u8]) -> Self {
         let row = [key, value].concat().into();
         Self::from_row(row, key.len())
     }
 
-    /// Makes a row of a key of `key_bytes` bytes and the value that follows it.
+    /// Returns a row from its bytes: a key of `key_bytes` bytes, and the value after it.
     pub(crate) fn from_row(row: Bytes, key_bytes: usize) -> Self {
         debug_assert!(key_bytes <= row.len(), "a key is a part of its row");
         Self { row, key_bytes }
@@ -234,13 +234,13 @@ impl KeyValue {
         &self.row[self.key_bytes..]
     }
 
-    /// Returns the key, which shares the row's memory.
+    /// Returns the key without copying it: it shares the row's memory.
     #[must_use]
     pub fn to_key(&self) -> Bytes {
         self.row.slice(..self.key_bytes)
     }
 
-    /// Returns the value, which shares the row's memory.
+    /// Returns the value without copying it: it shares the row's memory.
     #[must_use]
     pub fn to_value(&self) -> Bytes {
         self.row.slice(self.key_bytes..)
@@ -261,6 +261,6 @@ impl fmt::Debug for KeyValue {
 pub struct RangeBatch {
     /// The rows.
     pub rows: Vec<KeyValue>,
-    /// Whether rows may follow. True when a limit was reached, even if nothing follows.
+    /// Whether rows may follow. True if a limit was reached, even if there are no more rows.
     pub more: bool,
 }

@@ -1,4 +1,4 @@
-//! A store of either kind, chosen by a URL when the program runs.
+//! Stores that are chosen by a URL at run time.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -17,8 +17,14 @@ use crate::transaction::{
 };
 use crate::url::StoreUrl;
 
-/// Opens the store that a URL names: `memory:`, a new one; `embedded:<path>`; `fdb:` or
-/// `fdb:<cluster file>`, in a build with one of the `fdb-` features.
+/// Opens the store that a URL names.
+///
+/// | URL | store |
+/// |---|---|
+/// | `memory:` | a new embedded store in memory |
+/// | `embedded:<path>` | the embedded store in a file, which is created if it does not exist |
+/// | `fdb:` | the default FoundationDB cluster, in a build with one of the `fdb-` features |
+/// | `fdb:<cluster file>` | the cluster of that file, in a build with one of the `fdb-` features |
 ///
 /// ```
 /// # fn main() -> Result<(), keyspace::OpenError> {
@@ -29,16 +35,16 @@ use crate::url::StoreUrl;
 /// ```
 ///
 /// # Errors
-/// [`OpenError::Url`] if the URL names no store that this build can open, else those of
+/// [`OpenError::Url`] if the URL names no store that this build can open. Otherwise the errors of
 /// [`embedded::Options::open`] and of `Fdb::open`.
 pub fn open(url: &str) -> Result<Store, OpenError> {
     open_with(url, |path| embedded::Options::new().open(path))
 }
 
-/// Opens the store that a URL names, as [`open`] does, but creates no file: for a program that only looks
-/// at a store, so that a mistyped path is an error and not a new store.
+/// Opens the store that a URL names, as [`open`] does, but never creates a file.
 ///
-/// `memory:` is a new store here too, and `fdb:` makes no difference.
+/// Use it in programs that only inspect a store, so that a mistyped path is an error and does not create a
+/// new store. `memory:` and `fdb:` behave as in [`open`].
 ///
 /// ```
 /// use keyspace::OpenError;
@@ -48,7 +54,7 @@ pub fn open(url: &str) -> Result<Store, OpenError> {
 /// ```
 ///
 /// # Errors
-/// [`OpenError::NoStore`] if there is no file at the path, else those of [`open`].
+/// [`OpenError::NoStore`] if there is no file at the path. Otherwise the errors of [`open`].
 pub fn open_existing(url: &str) -> Result<Store, OpenError> {
     open_with(url, |path| embedded::Options::new().open_existing(path))
 }
@@ -65,15 +71,15 @@ fn open_with(
         #[cfg(not(feature = "fdb"))]
         StoreUrl::Fdb { .. } => Err(OpenError::Url {
             url: url.to_owned(),
-            reason: "this build has no support for FoundationDB: turn on the feature fdb-7_1, \
+            reason: "this build has no support for FoundationDB: enable the feature fdb-7_1, \
                      fdb-7_3 or fdb-7_4"
                 .to_owned(),
         }),
     }
 }
 
-/// The API version of FoundationDB that this build asks the client library for: 710 with the feature
-/// `fdb-7_1`, 730 with `fdb-7_3`, 740 with `fdb-7_4`. `None` if it opens no cluster.
+/// The API version of FoundationDB that this build requests from the client library: 710 with the feature
+/// `fdb-7_1`, 730 with `fdb-7_3`, 740 with `fdb-7_4`. `None` in a build without FoundationDB.
 pub const FDB_API_VERSION: Option<u32> = if cfg!(feature = "fdb-7_1") {
     Some(710)
 } else if cfg!(feature = "fdb-7_3") {
@@ -84,7 +90,7 @@ pub const FDB_API_VERSION: Option<u32> = if cfg!(feature = "fdb-7_1") {
     None
 };
 
-/// A store of either kind. Clones share it.
+/// An embedded store or a cluster. Clones share it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Store {
@@ -127,11 +133,13 @@ impl From<Fdb> for Store {
 }
 
 impl Store {
-    /// Closes an embedded store for all its handles, as [`Embedded::close`] does: it is one file then. Does
-    /// nothing to a cluster. Blocks until that is done.
+    /// Closes an embedded store for all its handles, as [`Embedded::close`] does. The store is a single
+    /// file after that. Does nothing to a cluster.
+    ///
+    /// Blocks until the store is closed.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the store had failed or fails now.
+    /// [`Error::Poisoned`] if the store has failed, or fails while it closes.
     pub fn close(&self) -> Result<()> {
         match self {
             Self::Embedded(store) => store.close(),
@@ -169,7 +177,7 @@ impl Database for Store {
     }
 }
 
-/// Calls a method of the transaction inside.
+/// Calls a method of the wrapped transaction.
 macro_rules! call {
     ($self:expr, $tr:ident => $call:expr) => {
         match $self {
@@ -180,7 +188,7 @@ macro_rules! call {
     };
 }
 
-/// Calls a method of the transaction inside that returns a future, of a type for each store.
+/// Calls a method of the wrapped transaction that returns a future. Each store has its own type of future.
 #[cfg(feature = "fdb")]
 macro_rules! issue {
     ($self:expr, $tr:ident => $call:expr) => {

@@ -1,20 +1,21 @@
-//! The transaction contract: what a recipe receives, what a retry loop owns, what opens both.
+//! The transaction contract: [`Transaction`] for recipes, [`OwnedTransaction`] for retry loops,
+//! [`Database`] to begin transactions.
 //!
 //! # Contract
 //!
-//! - Every read is *issued at the call*: `let f = tr.get(k); tr.set(k, v); f.await` gives the value
-//!   from before the set. Futures borrow nothing and may be awaited in any order, or dropped. What
-//!   is asked of a transaction that is dropped, committed or reset before the answer is there may
-//!   fail with `transaction_cancelled` or `used_during_commit`: await reads first.
-//! - Reads see the store at the transaction's read version, overlaid with the transaction's own
-//!   writes in program order. Snapshot reads do too, until the transaction turns that off.
-//! - Writes return nothing. A bad write is reported by the next read and by the commit.
-//! - Nothing is committed until the owner of the transaction commits it. A recipe that holds
-//!   `&impl Transaction` cannot.
+//! - Every read is *issued at the call*: `let f = tr.get(k); tr.set(k, v); f.await` returns the value from
+//!   before the set. Futures borrow nothing. They can be awaited in any order, or dropped.
+//! - Await reads before the transaction is dropped, committed or reset. A read that has no answer by then
+//!   may fail with `transaction_cancelled` or `used_during_commit`.
+//! - Reads see the store at the transaction's read version, overlaid with the transaction's own writes in
+//!   program order. Snapshot reads see those writes too, unless [`TransactionOption::SnapshotRywDisable`]
+//!   is set.
+//! - Writes return nothing. An invalid write is reported by the next read and by the commit.
+//! - Only the owner of a transaction can commit it. A recipe holds `&impl Transaction` and cannot.
 //!
-//! The order in which a serializable read adds its conflict range and a write removes the need for
-//! one is FoundationDB's: a read of a key that the transaction has already written adds none, and
-//! [`Transaction::add_conflict_range`] skips such keys too. Add a conflict *before* the write.
+//! Conflict ranges depend on the order of calls, as in FoundationDB. A read of a key that the transaction
+//! has already written adds no read conflict, and [`Transaction::add_conflict_range`] skips such keys too.
+//! So add a read conflict *before* the write.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -29,53 +30,53 @@ use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery};
 /// Whether a read adds a read conflict range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Isolation {
-    /// The commit fails if what was read has changed since the read version.
+    /// The commit fails if the result of the read has changed since the read version.
     Serializable,
-    /// The read adds no conflict range: what was read may have changed by the commit.
+    /// The read adds no conflict range. The result may have changed by the time of the commit.
     Snapshot,
 }
 
 /// Which conflict range to add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConflictKind {
-    /// As if the range had been read.
+    /// As if the transaction had read the range.
     Read,
-    /// As if the range had been written.
+    /// As if the transaction had written the range.
     Write,
 }
 
 /// A transaction option, with FoundationDB's name and meaning.
 ///
-/// FoundationDB has more. `read_your_writes_disable` would break what recipes rely on, and a
-/// [`Runner`](crate::Runner) does what `automatic_idempotency` is for, also for the outcomes that it does
-/// not cover.
+/// `Timeout`, `RetryLimit` and `MaxRetryDelay` survive [`OwnedTransaction::on_error`]. All other options
+/// are reset at each retry, and each attempt that needs them must set them again.
 ///
-/// `Timeout`, `RetryLimit` and `MaxRetryDelay` survive [`OwnedTransaction::on_error`]; everything
-/// else is forgotten at each retry and must be set again by the attempt that needs it.
+/// Two of FoundationDB's options are left out on purpose. `read_your_writes_disable` would break
+/// assumptions that recipes make. `automatic_idempotency` is not needed under a [`Runner`](crate::Runner),
+/// which also covers the outcomes that this option does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransactionOption {
-    /// Fails everything with `transaction_timed_out` this long after the transaction began or was
-    /// reset, retries included. Zero turns it off.
+    /// Fails all operations with `transaction_timed_out` once this much time has passed since the
+    /// transaction began or was reset, retries included. Zero disables the timeout.
     Timeout(Duration),
-    /// How often `on_error` may retry; `None` means without limit.
+    /// The number of retries that `on_error` allows. `None` sets no limit.
     RetryLimit(Option<u32>),
-    /// The longest backoff of a retry.
+    /// The longest backoff before a retry.
     MaxRetryDelay(Duration),
     /// The largest size of the transaction in bytes, from 32 to 10,000,000.
     SizeLimit(usize),
-    /// Lets snapshot reads see the transaction's own writes, which they do unless turned off.
-    /// Counted: as many enables as disables are needed to turn it on again.
+    /// Lets snapshot reads see the transaction's own writes, which is the default. Disables are counted:
+    /// each needs an enable to cancel it.
     SnapshotRywEnable,
     /// Hides the transaction's own writes from snapshot reads.
     SnapshotRywDisable,
-    /// The next set, clear or atomic operation adds no write conflict range.
+    /// Makes the next set, clear or atomic operation add no write conflict range.
     NextWriteNoWriteConflictRange,
-    /// A [`get`](Transaction::get) sees a versionstamped operation as a set whose stamp is not filled
-    /// in, instead of failing with `accessed_unreadable`. Selectors and ranges still fail.
+    /// Makes [`get`](Transaction::get) return the value of a versionstamped operation with its stamp not
+    /// filled in, instead of failing with `accessed_unreadable`. Selectors and ranges still fail.
     BypassUnreadable,
-    /// Lets a cluster commit without the check that makes sure of the order of commits during a
-    /// recovery. The embedded store takes it and always makes sure.
+    /// Lets a cluster skip a check at commit that keeps commits in order during a recovery. The embedded
+    /// store accepts the option and ignores it.
     CausalWriteRisky,
 }
 
@@ -91,11 +92,11 @@ pub enum DatabaseOption {
     TransactionMaxRetryDelay(Duration),
     /// The default of [`TransactionOption::SizeLimit`].
     TransactionSizeLimit(usize),
-    /// How many watches may be outstanding, up to 1,000,000.
+    /// The number of watches that may be outstanding, up to 1,000,000.
     MaxWatches(usize),
 }
 
-/// What a commit left behind.
+/// The version and the versionstamp of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// The commit version, -1 if the transaction was read-only.
@@ -105,38 +106,39 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// What the commit of a read-only transaction gives.
+    /// The result of committing a read-only transaction.
     pub const READ_ONLY: Self = Self {
         version: -1,
         versionstamp: None,
     };
 }
 
-/// A transaction in the hands of a recipe: it reads and stages, and cannot commit.
+/// Reads and stages writes, and cannot commit: the view of a transaction that recipes get.
 ///
 /// The [module documentation](self) states the contract that every store keeps.
 pub trait Transaction: Send + Sync + 'static {
     /// Reads a key.
     ///
     /// # Conflicts
-    /// Serializable: the key, unless the transaction has written it independently of its old value.
+    /// A serializable read conflicts on the key, unless the transaction has already set or cleared it.
     ///
     /// # Errors
-    /// `accessed_unreadable` if the key's value depends on the versionstamp of this transaction;
-    /// `key_outside_legal_range` from `\xff` on; `transaction_too_old` after five seconds.
+    /// - `accessed_unreadable` if the value depends on the versionstamp of this transaction
+    /// - `key_outside_legal_range` if the key is `\xff` or after it
+    /// - `transaction_too_old` if the read version is older than five seconds
     fn get(
         &self,
         key: &[u8],
         isolation: Isolation,
     ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<Self>;
 
-    /// Resolves a key selector. The result is clamped to the empty key and `\xff`.
+    /// Resolves a key selector. The result lies between the empty key and `\xff`.
     ///
     /// # Conflicts
-    /// Serializable: from the selector's key to the key found, whichever comes first.
+    /// A serializable read conflicts on the range between the selector's key and the key found.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// As for [`get`](Self::get).
     fn get_key(
         &self,
         selector: &KeySelector,
@@ -146,23 +148,23 @@ pub trait Transaction: Send + Sync + 'static {
     /// Reads one batch of a range. [`RangeQuery::after`] and [`read_all`] read the rest.
     ///
     /// # Conflicts
-    /// Serializable: the part of the range that was read. A read that stopped at its limit
-    /// conflicts from the begin to its last row; an exhausted or empty one with the whole range.
+    /// A serializable read conflicts on the part of the range that it read. That is the whole range, unless
+    /// the read stopped at its limit: then it is the part up to and including the last row returned.
     ///
     /// # Errors
-    /// As [`get`](Self::get); an inverted range is empty, not an error.
+    /// As for [`get`](Self::get). An inverted range is empty, not an error.
     fn get_range(
         &self,
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<Self>;
 
-    /// Returns the read version, obtaining it if the transaction has none.
+    /// Returns the read version, and obtains it if the transaction has none yet.
     ///
-    /// Every commit acknowledged before the call that obtains it is visible.
+    /// Every commit that was acknowledged before the call that obtains it is visible.
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<Self>;
 
-    /// Reads at a version obtained elsewhere. An error is reported by the next read.
+    /// Sets the read version to one obtained elsewhere. The next read reports an error, if there is one.
     fn set_read_version(&self, version: i64);
 
     /// Sets a key.
@@ -186,46 +188,50 @@ pub trait Transaction: Send + Sync + 'static {
     /// Stages an atomic operation.
     ///
     /// # Conflicts
-    /// Writes the key; `SetVersionstampedKey` writes the key as it will be.
+    /// Writes the key. `SetVersionstampedKey` writes the key with the versionstamp filled in.
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]);
 
-    /// Adds a conflict range without reading or writing it. Of a read range, keys that the
-    /// transaction has already written are skipped.
+    /// Adds a conflict range without reading or writing it.
+    ///
+    /// A read conflict range skips the keys that the transaction has already written.
     ///
     /// # Errors
-    /// `inverted_range`, at once.
+    /// `inverted_range`, immediately.
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()>;
 
-    /// Sets an option. An invalid value is reported by the next read or the commit.
+    /// Sets an option. The next read or the commit reports an invalid value.
     ///
     /// # Errors
-    /// Those of FoundationDB's client, for a value that it cannot take.
+    /// The errors of FoundationDB's client for a value that it cannot accept.
     fn set_option(&self, option: TransactionOption) -> Result<()>;
 
-    /// Watches a key: the future resolves when its value changes from what this transaction sees.
+    /// Watches a key: the future resolves when its value differs from the value that this transaction sees.
     ///
-    /// The watch is armed by a successful commit, outlives the transaction, and may fire without
-    /// a change or miss a change that was undone: read again when it fires.
+    /// A successful commit arms the watch, which outlives the transaction. It may fire although the value
+    /// has not changed, and it may miss a change that was undone. Read the key again when it fires.
     ///
     /// # Conflicts
-    /// Reads the key.
+    /// A serializable read of the key.
     ///
     /// # Errors
-    /// The commit's error; `transaction_cancelled` if the transaction is reset or dropped without
-    /// a commit; `too_many_watches`.
+    /// - the error of the commit
+    /// - `transaction_cancelled` if the transaction is reset or dropped without a commit
+    /// - `too_many_watches`
     fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<Self>;
 
-    /// Returns the versionstamp of the commit. Must be called before the commit; resolves after it.
+    /// Returns the versionstamp of the commit. Call it before the commit; the future resolves after the
+    /// commit.
     ///
     /// # Errors
-    /// `no_commit_version` if the transaction was read-only, `transaction_invalid_version` if it
-    /// failed.
+    /// `no_commit_version` if the transaction was read-only, and `transaction_invalid_version` if the
+    /// commit failed.
     fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<Self>;
 
-    /// Returns the approximate size of the commit in bytes: writes and conflict ranges so far.
+    /// Returns the approximate size of the commit in bytes: all writes and conflict ranges added until the
+    /// call.
     fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<Self>;
 
-    /// Sets a key to the versionstamp of the commit, ten bytes. [`Versionstamp::try_from`] reads it.
+    /// Sets a key to the ten bytes of the commit's versionstamp. [`Versionstamp::try_from`] parses them.
     ///
     /// # Conflicts
     /// Writes the key.
@@ -236,40 +242,40 @@ pub trait Transaction: Send + Sync + 'static {
         self.atomic(MutationOp::SetVersionstampedValue, key, &value);
     }
 
-    /// Adds a conflict on one key. See [`add_conflict_range`](Self::add_conflict_range).
+    /// Adds a conflict range of one key, as [`add_conflict_range`](Self::add_conflict_range) does.
     fn add_conflict_key(&self, kind: ConflictKind, key: &[u8]) -> Result<()> {
         self.add_conflict_range(kind, key, &key_after(key))
     }
 }
 
-/// A transaction in the hands of its owner, who commits it.
+/// A transaction that its owner can commit, retry, reset and cancel.
 ///
-/// The life cycle is FoundationDB's: after a successful commit everything answers
-/// `used_during_commit` until [`reset`](Self::reset); after [`cancel`](Self::cancel), and after an
-/// `on_error` that did not retry, everything answers `transaction_cancelled` until then.
+/// The life cycle is FoundationDB's. After a successful commit, every call fails with `used_during_commit`
+/// until [`reset`](Self::reset). After [`cancel`](Self::cancel), and after an `on_error` that did not
+/// retry, every call fails with `transaction_cancelled` until a reset.
 pub trait OwnedTransaction: Transaction + Sized {
-    /// Commits.
+    /// Commits the transaction.
     ///
     /// # Errors
-    /// The first error of a write or of a read that failed, else the store's verdict. After a
-    /// code that [leaves the commit unknown](crate::Code::leaves_commit_unknown) the commit may
-    /// have happened or may still happen.
+    /// The first error of an invalid write or a failed read, otherwise the error of the commit. If its code
+    /// [leaves the commit unknown](crate::Code::leaves_commit_unknown), the commit may have happened or may
+    /// still happen.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop a commit that was sent: its outcome is unknown.
+    /// Dropping the future does not stop a commit that was already sent. Its outcome is unknown.
     fn commit(&mut self) -> impl Future<Output = Result<Commit>> + Send;
 
-    /// Waits as long as FoundationDB would before a retry and makes the transaction new.
+    /// Waits for FoundationDB's backoff and resets the transaction for a retry.
     ///
     /// # Errors
-    /// Gives `error` back if it is not retryable or the retry limit is reached; the transaction
-    /// is cancelled then.
+    /// Returns `error` if it is not retryable or the retry limit is reached. The transaction is then
+    /// cancelled.
     fn on_error(&mut self, error: Error) -> impl Future<Output = Result<()>> + Send;
 
-    /// Makes the transaction new, options, backoff and retry count included.
+    /// Resets the transaction to a new one, with the default options, backoff and retry count.
     fn reset(&mut self);
 
-    /// Makes everything, now and later, answer `transaction_cancelled` until a reset.
+    /// Makes every call, including those under way, fail with `transaction_cancelled` until a reset.
     fn cancel(&mut self);
 }
 
@@ -278,20 +284,22 @@ pub trait Database: Clone + Send + Sync + 'static {
     /// The store's transactions.
     type Transaction: OwnedTransaction;
 
-    /// Begins a transaction. Reads nothing yet.
+    /// Begins a transaction, without any I/O.
     ///
     /// # Errors
-    /// What keeps the store from serving at all.
+    /// Any error that prevents the store from beginning transactions at all.
     fn begin(&self) -> Result<Self::Transaction>;
 
-    /// Sets a default for the transactions that this handle and its clones begin from now on.
+    /// Sets a default for the transactions that this handle and its clones begin after the call.
     ///
     /// # Errors
     /// `invalid_option_value`.
     fn set_option(&self, option: DatabaseOption) -> Result<()>;
 
-    /// Returns a version since which nobody has written to the store but this process, if it is a
-    /// store that one process owns: whoever has written last before then is gone.
+    /// Returns the version at which this process became the only writer of the store, or `None` if other
+    /// processes may write too.
+    ///
+    /// Any other writer whose last write is older than that version has ended.
     fn owned_since(&self) -> Option<i64> {
         None
     }
@@ -300,13 +308,34 @@ pub trait Database: Clone + Send + Sync + 'static {
 /// Reads a range to its end, batch after batch.
 ///
 /// # Conflicts
-/// Those of [`Transaction::get_range`] for each batch: together, the part of the range read.
+/// Those of [`Transaction::get_range`], for each batch.
 ///
 /// # Errors
-/// As [`Transaction::get`].
+/// As for [`Transaction::get`].
 ///
 /// # Cancel safety
-/// Reads only: dropping it leaves the conflict ranges of the batches read.
+/// Dropping the future leaves the conflict ranges of the batches that were read.
+///
+/// # Examples
+/// ```
+/// use keyspace::{Database, Isolation, OwnedTransaction, RangeQuery, Transaction, read_all};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let db = keyspace::open("memory:")?;
+/// let mut tr = db.begin()?;
+/// tr.set(b"jobs/1", b"one");
+/// tr.set(b"jobs/2", b"two");
+/// tr.commit().await?;
+///
+/// let tr = db.begin()?;
+/// let jobs = RangeQuery::keys(&b"jobs/"[..], &b"jobs0"[..]);
+/// let rows = read_all(&tr, jobs, Isolation::Serializable).await?;
+/// assert_eq!(rows.len(), 2);
+/// assert_eq!((rows[0].key(), rows[0].value()), (&b"jobs/1"[..], &b"one"[..]));
+/// # Ok(())
+/// # }
+/// ```
 pub async fn read_all(
     tr: &impl Transaction,
     query: RangeQuery,
@@ -324,14 +353,14 @@ pub async fn read_all(
 /// Reads a range row by row, batch after batch, to its end or until `visit` breaks.
 ///
 /// # Conflicts
-/// Those of [`Transaction::get_range`] for each batch read: the last one may go beyond the row at which
+/// Those of [`Transaction::get_range`], for each batch. The last batch may extend beyond the row at which
 /// `visit` breaks.
 ///
 /// # Errors
-/// As [`Transaction::get`], and the first that `visit` returns.
+/// As for [`Transaction::get`], and the first error that `visit` returns.
 ///
 /// # Cancel safety
-/// Reads only: dropping it leaves the conflict ranges of the batches read.
+/// Dropping the future leaves the conflict ranges of the batches that were read.
 pub async fn visit_rows<E: From<Error>>(
     tr: &impl Transaction,
     query: RangeQuery,
@@ -360,17 +389,17 @@ pub fn key_after(key: &[u8]) -> Vec<u8> {
     after
 }
 
-/// Implements methods of [`Transaction`] or [`OwnedTransaction`] by those of a transaction inside, for a
-/// type that changes what some of the others do.
+/// Implements methods of [`Transaction`] or [`OwnedTransaction`] by calling those of a wrapped transaction.
 ///
-/// Takes the generic parameters of the type, which the futures of reads capture, the transaction
-/// inside, and the names of the methods.
+/// Use it for a type that wraps a transaction and changes some of its methods. The macro takes the generic
+/// parameters of the type, which the futures of reads capture, the wrapped transaction, and the names of
+/// the methods to forward.
 ///
 /// ```
 /// use keyspace::{ConflictKind, Isolation, KeySelector, MutationOp, RangeBatch, RangeQuery};
 /// use keyspace::{Bytes, Result, Transaction, TransactionOption, Versionstamp};
 ///
-/// /// A transaction that clears nothing.
+/// /// A transaction that never clears a key.
 /// struct Keeping<T>(T);
 ///
 /// impl<T: Transaction> Transaction for Keeping<T> {

@@ -1,7 +1,7 @@
-//! Values of an application's own, read and written through a codec.
+//! Reads and writes an application's own values through a codec.
 //!
-//! A recipe decodes its records by itself. What else a transaction reads and writes, an application
-//! encodes: with the codec that its queues use, or with another one.
+//! A recipe encodes and decodes its records itself. For its other keys, an application can use these
+//! functions, with the codec of its queues or another one.
 
 use crate::codec::Codec;
 use crate::error::Result;
@@ -13,11 +13,11 @@ use crate::transaction::{Isolation, Transaction};
 /// As [`Transaction::get`].
 ///
 /// # Errors
-/// Those of the read; [`Error::Corrupt`](crate::Error::Corrupt), which names the key, if the bytes are
-/// not what the codec writes.
+/// Those of the read, and [`Error::Corrupt`](crate::Error::Corrupt) with the key if the codec cannot decode
+/// the value.
 ///
 /// # Cancel safety
-/// Dropping the future leaves a conflict range at most.
+/// Dropping the future leaves at most a conflict range.
 ///
 /// # Examples
 /// ```
@@ -53,14 +53,14 @@ pub async fn get<T>(
     Ok(Some(value.map_err(|error| error.at(key.to_vec()))?))
 }
 
-/// Stages the value of a key.
+/// Encodes a value and stages it under a key.
 ///
 /// # Conflicts
-/// As [`Transaction::set`].
+/// As for [`Transaction::set`].
 ///
 /// # Errors
 /// [`Error::Encode`](crate::Error::Encode), before anything is staged. A value that is too large is
-/// reported as that of [`Transaction::set`] is.
+/// reported as for [`Transaction::set`].
 pub fn set<T>(tr: &impl Transaction, codec: &impl Codec<T>, key: &[u8], value: &T) -> Result<()> {
     let mut bytes = Vec::new();
     codec.encode(value, &mut bytes)?;

@@ -1,7 +1,7 @@
 //! Store URLs: `memory:`, `embedded:<path>`, `fdb:` and `fdb:<cluster file>`.
 //!
-//! What follows the first colon is a path as the operating system knows it, not percent-encoded:
-//! `embedded:queue.redb`, `embedded:/var/lib/app/queue.redb`, `fdb:/etc/foundationdb/fdb.cluster`.
+//! The text after the first colon is an operating system path, not percent-encoded: `embedded:queue.redb`,
+//! `embedded:/var/lib/app/queue.redb`, `fdb:/etc/foundationdb/fdb.cluster`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::error::OpenError;
 
-/// Names a store.
+/// A parsed store URL.
 ///
 /// ```
 /// use keyspace::url::StoreUrl;
@@ -21,16 +21,16 @@ use crate::error::OpenError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StoreUrl {
-    /// `memory:`, a new store that is gone with its last handle.
+    /// `memory:`, a new store that ends with its last handle.
     Memory,
-    /// `embedded:<path>`, the embedded store in one file.
+    /// `embedded:<path>`, the embedded store in a file.
     Embedded {
         /// The store's file.
         path: PathBuf,
     },
     /// `fdb:` or `fdb:<cluster file>`, a FoundationDB cluster.
     Fdb {
-        /// The cluster file, `None` for the client's default.
+        /// The cluster file, or `None` for the client's default.
         cluster_file: Option<PathBuf>,
     },
 }
@@ -41,7 +41,7 @@ impl FromStr for StoreUrl {
     /// Parses a URL.
     ///
     /// # Errors
-    /// [`OpenError::Url`], naming what was expected.
+    /// [`OpenError::Url`], with a reason that says what was expected.
     fn from_str(url: &str) -> Result<Self, OpenError> {
         let refused = |reason: &str| OpenError::Url {
             url: url.to_owned(),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_store_is_refused_with_what_was_expected() {
+    fn a_malformed_url_is_refused_with_the_expected_forms() {
         for (url, expected) in [
             ("", "expected `memory:`"),
             ("memory", "expected `memory:`"),

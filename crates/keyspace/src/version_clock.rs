@@ -1,25 +1,25 @@
-//! Which versions are older than a given age, by one's own watch.
+//! Decides which versions are older than a given age, by the observer's own clock.
 //!
-//! An observer that has to decide whether something in the store was renewed lately (a heartbeat, a
-//! ledger) cannot use wall clocks, which differ between machines, nor count versions, which jump by
-//! a hundred million when a store recovers. A [`VersionClock`] remembers *when it learned of which
-//! read version*, on its own monotonic clock. A commit whose version is not above one learned an
-//! age ago is at least that old: it was committed before that read version was given, and that was
-//! before the reply arrived.
+//! An observer has to decide whether something in the store was renewed recently: a heartbeat, or a ledger.
+//! It cannot use wall clocks, because they differ between machines. It cannot count versions either,
+//! because they jump by a hundred million when a store recovers. A [`VersionClock`] therefore remembers
+//! *when it learned of each read version*, on its own monotonic clock. Take a read version that the clock
+//! learned an age ago, and a commit at that version or a lower one. The commit happened before the store
+//! returned the read version, and that was before the reply arrived. So the commit is at least an age old.
 //!
-//! The converse needs care, because silence is no proof: while the store is away, or slow, nothing
-//! can be renewed in time. So the clock counts *credited* time. Each gap between two observations
-//! credits what has passed, but a sixth of the age at most. It follows that
+//! The converse needs care, because silence proves nothing: while the store is unavailable or slow, nothing
+//! can be renewed in time. So the clock counts *credited* time. Each gap between two observations credits
+//! the time that has passed, but at most a sixth of the age. It follows that
 //!
-//! - nothing is called old before its age has passed by the observer's own watch, nor before the
-//!   observer has observed seven times since;
-//! - an outage of any length counts as a sixth of the age, so that whatever was renewed before it
-//!   keeps the rest of its time to be renewed after it;
-//! - on a slow store, whatever is renewed once in six of the observer's observations is never called
+//! - nothing is called old before the age has passed on the observer's clock, nor before the observer has
+//!   observed seven times since;
+//! - an outage of any length counts as at most a sixth of the age, so anything renewed before the outage
+//!   still has the rest of its time to be renewed after it;
+//! - on a slow store, anything that is renewed once in six of the observer's observations is never called
 //!   old, however long each of them takes;
-//! - slowness delays a judgment and does not prevent it: six gaps are an age, however long they are.
+//! - slowness delays a judgment but does not prevent it: six gaps add up to an age, however long they are.
 //!
-//! An observer that observes six times per age or more often judges as soon as the age has passed.
+//! An observer that observes at least six times per age judges as soon as the age has passed.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -27,17 +27,17 @@ use std::time::Duration;
 
 use crate::env::Environment;
 
-/// A gap between observations credits this part of the age at most.
+/// A gap between two observations credits at most this fraction of the age.
 ///
-/// More parts tolerate more: what is renewed once in as many observations is not called old. But an
-/// observer that observes less often than as many times per age judges late.
+/// With a larger number, slower renewals are tolerated: anything renewed once in this many observations is
+/// not called old. But an observer that observes less often than this many times per age judges late.
 const CREDITS_PER_AGE: u32 = 6;
 
-/// Samples closer to each other than this part of the age are not kept: it bounds memory by as many
-/// samples. A judgment may come late by as much and by the time to the next observation.
+/// Samples that are closer to each other than this fraction of the age are not kept, which bounds the
+/// number of samples. A judgment may be late by this fraction plus the time to the next observation.
 const SAMPLES_PER_AGE: u32 = 64;
 
-/// Tells which versions are older than one fixed age. See the [module documentation](self).
+/// Decides which versions are older than a fixed age. See the [module documentation](self).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -68,24 +68,23 @@ pub struct VersionClock {
 
 #[derive(Debug, Default)]
 struct Observations {
-    /// Ascending in both fields. The first is the newest of those that are an age old, as soon as
-    /// there is one.
+    /// Ascending in both fields. Once a sample is an age old, the first one is the newest such sample.
     samples: VecDeque<Sample>,
     /// When the last reply arrived, whether or not it became a sample.
     last_arrival: Option<Duration>,
-    /// How much time was credited until then.
+    /// The time that was credited up to then.
     credited: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// How much time was credited when the reply arrived.
+    /// The time that was credited when the reply arrived.
     credited: Duration,
     read_version: i64,
 }
 
 impl VersionClock {
-    /// Returns a clock that judges by `age` and has observed nothing.
+    /// Returns a clock that judges by `age` and has no observations.
     #[must_use]
     pub fn new(environment: Environment, age: Duration) -> Self {
         Self {
@@ -95,17 +94,17 @@ impl VersionClock {
         }
     }
 
-    /// Returns the age it judges by.
+    /// Returns the age that the clock judges by.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age
     }
 
-    /// Takes note of a read version whose reply has just arrived.
+    /// Records a read version whose reply has just arrived.
     ///
-    /// Call it at least six times per [`age`](Self::age): less often, judgments come late. Call it at
-    /// a pace of its own and not with every read version at hand: on a slow store it is the number of
-    /// observations that passes for time.
+    /// Call it at least six times per [`age`](Self::age); with fewer calls, judgments are late. Call it at
+    /// regular intervals, not for every read version at hand: on a slow store, the number of observations
+    /// stands in for time.
     pub fn observe(&self, read_version: i64) {
         let now = self.environment.now();
         let mut observations = self.lock();
@@ -116,7 +115,7 @@ impl VersionClock {
         let credited = observations.credited;
         let spacing = self.age / SAMPLES_PER_AGE;
         let tells_more = observations.samples.back().is_none_or(|newest| {
-            // A reply that another one overtook says nothing that is not known already.
+            // A reply that was overtaken by a newer one adds no information.
             read_version > newest.read_version
                 && credited.saturating_sub(newest.credited) >= spacing
         });
@@ -131,10 +130,10 @@ impl VersionClock {
         }
     }
 
-    /// Returns the newest read version that was current an [`age`](Self::age) ago by the time
-    /// credited up to the last observation, `None` if that is less than an age.
+    /// Returns the newest read version that is known to be an [`age`](Self::age) old, by the time credited
+    /// up to the last observation. `None` if less than an age was credited.
     ///
-    /// Whatever was committed at this version or before is at least that old.
+    /// Anything that was committed at this version or before is at least that old.
     #[must_use]
     pub fn version_ago(&self) -> Option<i64> {
         let observations = self.lock();
@@ -144,8 +143,8 @@ impl VersionClock {
             .map(|sample| sample.read_version)
     }
 
-    /// Returns what one gap credits at most, rounded up, so that as many credits as there are make an
-    /// age.
+    /// Returns the most time that one gap credits, rounded up, so that [`CREDITS_PER_AGE`] credits add up
+    /// to an age.
     fn most_credit(&self) -> Duration {
         self.age / CREDITS_PER_AGE + Duration::from_nanos(1)
     }
@@ -236,7 +235,7 @@ mod tests {
         observer.clock.observe(first);
         observer.observe_for(AGE - SECOND, SECOND);
         assert_eq!(observer.clock.version_ago(), None);
-        // What has passed since the last observation does not count before the next one.
+        // Time since the last observation does not count before the next one.
         observer.watch.advance(SECOND);
         assert_eq!(observer.clock.version_ago(), None);
         observer.clock.observe(observer.current());
@@ -270,7 +269,7 @@ mod tests {
         observer.observe_for(2 * AGE, SECOND);
         let before = observer.current();
         observer.recoveries = 3;
-        // Counting versions would take what was written a moment ago for old.
+        // An observer that counts versions would call a recent write old.
         let by_counting = observer.current() - AGE.as_secs() as i64 * VERSIONS_PER_SECOND;
         assert!(by_counting > before);
         assert!(observer.clock.version_ago().unwrap() < before);
@@ -298,7 +297,7 @@ mod tests {
                 observer.observe_for(SECOND, SECOND);
                 after_the_outage += SECOND;
             }
-            // Of the age two seconds had passed, and the outage took a sixth.
+            // Two seconds of the age had passed, and the outage counted as a sixth.
             assert_eq!(after_the_outage, 5 * SECOND, "after {outage:?}");
             assert_eq!((AGE - 2 * SECOND - AGE / 6).as_secs(), 4);
         }
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_renewed_once_in_six_observations_is_never_called_old() {
+    fn a_version_renewed_once_in_six_observations_is_never_called_old() {
         for seed in 0..200 {
             let observer = Observer::seeded(seed);
             let mut renewed = observer.current();
@@ -338,7 +337,7 @@ mod tests {
                     renewed = observer.current();
                 }
             }
-            // It does judge.
+            // The clock has called some versions old.
             assert!(called_old > 0, "seed {seed}");
         }
     }

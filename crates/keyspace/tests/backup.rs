@@ -11,7 +11,7 @@ use keyspace::{
 };
 
 fn options() -> Options {
-    // So that parts are moved to the tree while rows are copied.
+    // A small window makes the checkpointer move parts to the tree while rows are copied.
     Options::new().window_bytes(64 << 10)
 }
 
@@ -26,7 +26,7 @@ async fn commit(db: &Embedded, number: u64) {
     tr.commit().await.unwrap();
 }
 
-/// Returns the number of the newest commit, having checked that the store holds the state after it.
+/// Returns the number of the newest commit, after checking that the store holds the state of that commit.
 async fn check(db: &Embedded) -> u64 {
     let tr = db.begin().unwrap();
     let newest = tr.get(b"newest", Isolation::Snapshot).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_copy_is_the_store_at_one_version_while_commits_go_on() {
             copied.await.unwrap().unwrap();
             let copy = options().open_existing(&path).unwrap();
             found.push(check(&copy).await);
-            // It is a store like any other.
+            // The copy is a store like any other.
             commit(&copy, found.last().unwrap() + 1).await;
             check(&copy).await;
         }

@@ -1,5 +1,5 @@
-//! Bad input to the embedded store: each is a typed error that names what was expected, and nothing
-//! is lost.
+//! Bad input to the embedded store: each case is a typed error that names what was expected, and no data is
+//! lost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ use redb::{ReadableDatabase, TableDefinition};
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.meta");
 const OTHER: TableDefinition<'_, u64, u64> = TableDefinition::new("other");
 
-/// Set for a child process: the path of its store.
+/// The environment variable that gives a child process the path of its store.
 const CHILD: &str = "KEYSPACE_BAD_INPUT_CHILD";
 
 /// Runs the test called `name` again in a child process, with `path` as its store.
@@ -56,14 +56,14 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// Makes a file with these bytes.
+    /// Creates a file with these bytes.
     fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap();
         path
     }
 
-    /// Makes a store that holds `a` = `1`, and closes it.
+    /// Creates a store that holds `a` = `1`, and closes it.
     fn store(&self) -> PathBuf {
         let path = self.path("store.redb");
         let db = open(&path).unwrap();
@@ -100,7 +100,8 @@ fn commit(db: &Embedded, stage: impl FnOnce(&EmbeddedTransaction)) -> keyspace::
     block_on(tr.commit()).map(drop)
 }
 
-/// Asserts that a file is refused as no store, for a reason that contains `found`, and unchanged.
+/// Asserts that a file is refused as not a store, for a reason that contains `found`, and that it is
+/// unchanged.
 fn assert_no_store(path: &Path, found: &str) {
     let before = fs::read(path).unwrap_or_default();
     let error = open(path).unwrap_err();
@@ -148,7 +149,7 @@ fn a_database_of_another_application_is_left_as_it_is() {
     let transaction = database.begin_write().unwrap();
     transaction.open_table(OTHER).unwrap().insert(1, 2).unwrap();
     transaction.commit().unwrap();
-    // As a crash of the other application would leave it: redb wants to repair it.
+    // The file is as a crash of the other application would leave it: redb wants to repair it.
     let crashed = folder.file("crashed.redb", &fs::read(&path).unwrap());
     drop(database);
     for path in [path, crashed] {
@@ -159,7 +160,7 @@ fn a_database_of_another_application_is_left_as_it_is() {
     }
 }
 
-/// Changes the record that a store keeps of itself.
+/// Changes the store's own record.
 fn rewrite_meta(path: &Path, rewrite: impl FnOnce(&mut Vec<u8>)) {
     let database = redb::Database::open(path).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -297,7 +298,7 @@ fn a_second_opener_in_the_process_waits_for_the_first_to_close() {
     assert_in_use(&path);
     set(&first, b"b", b"2");
 
-    // A transaction keeps the store open, a drop of the last holder and a close release it.
+    // A transaction keeps the store open. Dropping the last holder, or a close, releases it.
     let transaction = first.begin().unwrap();
     drop(first);
     assert_in_use(&path);
@@ -411,7 +412,7 @@ fn a_store_that_is_to_be_there_and_is_not_is_named_and_nothing_is_made() {
 }
 
 #[test]
-fn a_store_that_is_there_opens_and_what_is_no_store_is_refused() {
+fn an_existing_store_opens_and_other_files_are_refused() {
     let folder = Folder::new();
     let store = folder.store();
     let open_existing = |path: &Path| Options::new().open_existing(path);
@@ -437,7 +438,7 @@ fn a_link_that_leads_nowhere_is_reported_with_its_cause() {
     assert_cannot_open(&link, io::ErrorKind::NotFound);
 }
 
-/// Nobody may make a file in `/sys`, however privileged.
+/// No process can create a file in `/sys`, whatever its privileges.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_read_only_folder_is_reported_with_its_cause() {
@@ -448,7 +449,7 @@ fn a_read_only_folder_is_reported_with_its_cause() {
 }
 
 #[test]
-fn what_is_over_a_limit_is_refused_with_its_code_and_leaves_nothing() {
+fn a_write_over_a_limit_is_refused_with_its_code_and_has_no_effect() {
     let db = Options::new().memory().unwrap();
     set(&db, b"a", b"1");
     let long_key = vec![b'k'; limits::KEY_BYTES + 1];
@@ -561,7 +562,7 @@ fn a_handle_kept_past_its_transaction_commits_nothing() {
 }
 
 #[test]
-fn a_url_that_names_no_store_says_what_was_expected() {
+fn a_malformed_url_is_refused_with_the_expected_form() {
     for (url, expected) in [
         ("postgres:x", "expected `memory:`, `embedded:<path>`"),
         ("embedded:", "needs the path of its file"),

@@ -1,4 +1,4 @@
-//! What each fault does, one by one, and that a seed decides which happen.
+//! The effect of each fault, one by one, and a test that the seed decides which faults happen.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ conformance::on_every_store!(
     without_faults_nothing_goes_wrong,
     a_refused_commit_changes_nothing_and_can_be_retried,
     an_unknown_commit_has_happened_or_not,
-    what_the_store_refuses_is_not_reported_as_unknown,
+    a_refused_commit_is_not_reported_as_unknown,
     a_reading_commit_meets_no_fault,
     a_late_commit_lands_when_enough_attempts_have_begun,
     the_retry_of_the_same_transaction_is_an_attempt,
@@ -30,7 +30,7 @@ conformance::on_every_store!(
     a_read_that_was_made_to_fail_fails_the_commit_too,
     an_early_watch_fires_without_a_change_but_not_before_the_commit,
     a_late_watch_fires_after_its_delay,
-    what_survives_a_retry_survives_a_commit_that_was_taken_away,
+    options_that_survive_a_retry_survive_a_commit_that_was_taken_away,
     a_reset_makes_a_transaction_new_whose_commit_was_taken_away,
     one_seed_gives_one_course_of_faults,
     a_slow_store_takes_its_time_for_each_answer,
@@ -149,7 +149,7 @@ async fn an_unknown_commit_has_happened_or_not(store: TestStore) {
     }
 }
 
-async fn what_the_store_refuses_is_not_reported_as_unknown(store: TestStore) {
+async fn a_refused_commit_is_not_reported_as_unknown(store: TestStore) {
     let World { db, chaos, .. } = calm(&store);
     chaos.script([CommitFault::Unknown(Fate::Applied)]);
     let mut tr = chaos.begin().unwrap();
@@ -224,7 +224,7 @@ async fn a_late_commit_keeps_the_read_version_it_had(store: TestStore) {
         tr.commit().await.unwrap_err();
         set(&db, b"key", b"changed").await.unwrap();
         chaos.flush().await;
-        // Without one it gets it at the landing, and does not see the change as one.
+        // Without a read version it gets one at the landing, and does not see the change as a conflict.
         assert_eq!(stored(&db, b"other").await.is_none(), read_first);
         assert_eq!(chaos.tally().refused, usize::from(read_first));
         assert_eq!(chaos.tally().landed, usize::from(!read_first));
@@ -339,7 +339,7 @@ async fn a_late_watch_fires_after_its_delay(store: TestStore) {
     assert!(Duration::ZERO < delay && delay <= max_watch_delay);
 }
 
-async fn what_survives_a_retry_survives_a_commit_that_was_taken_away(store: TestStore) {
+async fn options_that_survive_a_retry_survive_a_commit_that_was_taken_away(store: TestStore) {
     let World { chaos, .. } = calm(&store);
     chaos.script([
         late(100, LandingPoint::ReadVersion),
@@ -382,7 +382,7 @@ async fn a_reset_makes_a_transaction_new_whose_commit_was_taken_away(store: Test
     tr.set(b"other", b"value");
     let error = tr.commit().await.unwrap_err();
     assert_eq!(stored(&db, b"other").await.unwrap(), b"value");
-    // The limit is forgotten.
+    // The limit was reset.
     tr.on_error(error).await.unwrap();
     tr.cancel();
     assert_eq!(code(tr.commit().await), Some(Code::TRANSACTION_CANCELLED));
@@ -425,7 +425,7 @@ async fn a_slow_store_takes_its_time_for_each_answer(store: TestStore) {
     assert_eq!(env.now(), LATENCY);
     tr.get(b"key", Isolation::Snapshot).await.unwrap();
     assert_eq!(env.now(), 2 * LATENCY);
-    // Without a write there is nothing to ask the store.
+    // Without a write, the store does not have to be asked.
     tr.commit().await.unwrap();
     assert_eq!(env.now(), 2 * LATENCY);
     set(&chaos, b"key", b"value").await.unwrap();

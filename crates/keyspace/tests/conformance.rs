@@ -1,4 +1,4 @@
-//! Every store, and the model, against what FoundationDB answered.
+//! Compares every store, and the model, with recorded answers of FoundationDB.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,8 +23,8 @@ const FILES: [(&str, usize); 6] = [
     ("lifecycle.jsonl", 48),
 ];
 
-/// What FoundationDB's client answers after a commit or a cancel. The `foundationdb` crate ends the
-/// transaction there, so that the adapter cannot ask.
+/// The answers of FoundationDB's client after a commit or a cancel. The `foundationdb` crate ends the
+/// transaction at that point, so the adapter cannot give them.
 const ENDED: (&str, usize) = ("ended.jsonl", 43);
 
 fn traces(file: &str) -> Vec<Trace> {
@@ -77,7 +77,7 @@ async fn a_store_in_a_file_answers_as_foundationdb_did() {
     assert_none(&differences(db.unwrap()).await);
 }
 
-/// Needs a cluster that holds nothing else: selectors run off a program's rows.
+/// Needs a cluster without other data: selectors run off a program's rows.
 #[tokio::test]
 async fn on_fdb_a_cluster_answers_as_foundationdb_did() {
     const NAME: &str = "on_fdb_a_cluster_answers_as_foundationdb_did";
@@ -86,7 +86,7 @@ async fn on_fdb_a_cluster_answers_as_foundationdb_did() {
             return stores::skip(NAME, "the cluster holds keys already");
         }
         let mut tr = store.db.begin().unwrap();
-        // Some traces read at a version that is too old, which a new cluster has not.
+        // Some traces read at a version that is too old, and a new cluster does not have such versions.
         while tr.read_version().await.unwrap() <= 2 * limits::TRANSACTION_LIFE_VERSIONS {
             Environment::system()
                 .sleep(Duration::from_millis(100))

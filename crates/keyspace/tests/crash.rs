@@ -1,6 +1,7 @@
-//! `kill -9`, again and again: a child streams the commits it was acknowledged over a pipe and is
-//! killed at any moment, also while it recovers. Every acknowledged commit is there, each commit is
-//! whole, those that survive are the first ones, and new versionstamps are newer than all before.
+//! Kills a child with `kill -9` again and again, at any moment, also while it recovers. The child streams
+//! the commits that were acknowledged over a pipe. Every acknowledged commit must be there, each commit
+//! must be whole, the surviving commits must be the first ones, and new versionstamps must be newer than
+//! all earlier ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,17 +19,17 @@ use keyspace::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Set for the child: the path of its store.
+/// The environment variable that gives the child the path of its store.
 const CHILD: &str = "KEYSPACE_CRASH_CHILD";
 
-/// What the child prints before it opens the store, and before each stamp it was acknowledged.
+/// The line that the child prints before it opens the store, and the prefix of each acknowledged stamp.
 const OPENING: &str = "opening";
 const ACKNOWLEDGED: &str = "acknowledged ";
 
-/// How many commits are on their way at once.
+/// The number of commits that are under way at once.
 const IN_FLIGHT: u64 = 8;
 
-/// How many commits back a commit clears the row of another.
+/// A commit clears the row of the commit this many places before it.
 const KEPT_ROWS: u64 = 100;
 
 #[test]
@@ -60,8 +61,8 @@ fn the_check_finds_a_commit_that_is_lost() {
     assert!(found.contains("was acknowledged"), "{found}");
 }
 
-/// Kills children that run the test called `name`, this one, until the check fails or has passed
-/// often enough. In the child, commits until killed.
+/// Kills children that run the test with this name until the check fails or has passed often enough. In a
+/// child, commits until killed.
 fn kill_again_and_again(name: &str, durability: Durability) -> Result<(), String> {
     if let Some(path) = std::env::var_os(CHILD) {
         commit_until_killed(Path::new(&path), durability);
@@ -83,8 +84,7 @@ fn kill_again_and_again(name: &str, durability: Durability) -> Result<(), String
     Ok(())
 }
 
-/// Starts a child, kills it once it has printed some lines, and returns the stamps among all that
-/// it printed.
+/// Starts a child, kills it after it has printed some lines, and returns the stamps that it printed.
 fn run_and_kill(name: &str, path: &Path, lines: usize) -> Vec<Versionstamp> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
@@ -142,7 +142,7 @@ fn commit_until_killed(path: &Path, durability: Durability) -> ! {
     block_on(async {
         let mut committed = all_rows(&db, "stamp/").await.len() as u64;
         loop {
-            // The commits are sent in the order in which they are numbered.
+            // The commits are sent in the order of their numbers.
             let commits = (committed + 1..=committed + IN_FLIGHT).map(|number| {
                 let mut tr = db.begin().unwrap();
                 write(&tr, number);
@@ -160,7 +160,7 @@ fn row(number: u64) -> Bytes {
     format!("row/{number:010}").into()
 }
 
-/// What a commit consists of: its stamp, its row in the place of an older one, and a count.
+/// Stages the content of a commit: its stamp, its row in place of an older one, and a count.
 fn write(tr: &EmbeddedTransaction, number: u64) {
     let stamp_key = [&b"stamp/"[..], &[0; 10], &[6, 0, 0, 0]].concat();
     tr.atomic(

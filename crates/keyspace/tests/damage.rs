@@ -1,4 +1,4 @@
-//! Damaged bytes: the bodies of the fuzz targets, driven by seeded damage to whole inputs.
+//! Runs the bodies of the fuzz targets on valid inputs that are damaged at random, from a seed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,7 +46,7 @@ fn damaged_values_are_values_or_an_error() {
     fuzz::drive(body, &whole);
 }
 
-/// Returns rows of a ledger, as inputs.
+/// Returns rows of a ledger as inputs.
 #[tokio::main(flavor = "current_thread")]
 async fn slots() -> Vec<Vec<u8>> {
     let db = keyspace::open("memory:").unwrap();
@@ -70,7 +70,7 @@ async fn slots() -> Vec<Vec<u8>> {
     inputs.collect()
 }
 
-// Outside of a runtime, because the body waits for itself.
+// Runs outside of a runtime, because the body blocks.
 #[test]
 fn damaged_slots_are_slots_or_corrupt() {
     let whole = slots();

@@ -1,5 +1,5 @@
 //! Runners on every store, under chaos: what many tasks add to the same keys is there once for each
-//! operation that succeeded.
+//! successful operation.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,14 +15,14 @@ use keyspace::{
 };
 
 conformance::on_every_store!(
-    what_a_runner_did_is_there_once,
+    a_runner_takes_effect_exactly_once,
     without_the_ledger_it_is_there_more_than_once,
 );
 
 const TASKS: u64 = 4;
 
-/// The sums that tasks added, by an atomic operation and by reading and writing, and how many
-/// operations succeeded.
+/// The sums that the tasks added, by an atomic operation and by a read and a write, and the number of
+/// successful operations.
 struct Sums {
     added: u64,
     counted: u64,
@@ -45,7 +45,7 @@ async fn add(runner: &Runner<Chaos<Store>>, root: &Subspace) -> Result<(), Error
     operation.await
 }
 
-/// Runs a task's operations on a store that loses the news of commits and lets them land late.
+/// Runs a task's operations on a store that hides outcomes of commits and lets commits land late.
 async fn sums(store: &TestStore, exactly_once: bool) -> Sums {
     let operations = scale(40, 2_000) as u64;
     let tasks = (0..TASKS).map(|task| {
@@ -79,7 +79,7 @@ async fn sums(store: &TestStore, exactly_once: bool) -> Sums {
     }
 }
 
-async fn what_a_runner_did_is_there_once(store: TestStore) {
+async fn a_runner_takes_effect_exactly_once(store: TestStore) {
     let sums = sums(&store, true).await;
     assert_eq!(sums.added, sums.succeeded);
     assert_eq!(sums.counted, sums.succeeded);

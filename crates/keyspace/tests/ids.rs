@@ -1,4 +1,4 @@
-//! The registry of ids: what overlaps is refused, whatever else is there.
+//! The registry of ids refuses overlapping subspaces, whatever else is registered.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,9 +7,9 @@ use keyspace::ids::Ids;
 use keyspace::{Code, Database, Environment, Error, OwnedTransaction, Result, Subspace};
 
 conformance::on_every_store!(
-    what_overlaps_is_refused_and_nothing_else,
-    what_is_unregistered_can_be_registered_for_another_recipe,
-    what_is_registered_is_listed_page_by_page,
+    only_overlapping_subspaces_are_refused,
+    an_unregistered_subspace_can_be_registered_for_another_recipe,
+    registered_recipes_are_listed_page_by_page,
     with_a_subspace_all_inside_of_it_is_unregistered,
     of_two_that_overlap_and_are_registered_at_the_same_time_one_fails,
 );
@@ -25,8 +25,8 @@ async fn register(store: &TestStore, ids: &Ids, subspace: &Subspace, recipe: &st
         .await
 }
 
-/// Registers random short prefixes, over an alphabet of what tuples treat differently.
-async fn what_overlaps_is_refused_and_nothing_else(store: TestStore) {
+/// Registers random short prefixes, over an alphabet of elements that tuples encode differently.
+async fn only_overlapping_subspaces_are_refused(store: TestStore) {
     let env = Environment::system();
     for _ in 0..10 {
         let store = store.fresh();
@@ -60,7 +60,7 @@ async fn what_overlaps_is_refused_and_nothing_else(store: TestStore) {
     }
 }
 
-async fn what_is_unregistered_can_be_registered_for_another_recipe(store: TestStore) {
+async fn an_unregistered_subspace_can_be_registered_for_another_recipe(store: TestStore) {
     let ids = ids(&store);
     let subspace = Subspace::from("orders");
     register(&store, &ids, &subspace, "one").await.unwrap();
@@ -68,7 +68,10 @@ async fn what_is_unregistered_can_be_registered_for_another_recipe(store: TestSt
     let refused = register(&store, &ids, &subspace, "other")
         .await
         .unwrap_err();
-    assert!(refused.to_string().contains("which `one` has"), "{refused}");
+    assert!(
+        refused.to_string().contains("which belongs to `one`"),
+        "{refused}"
+    );
     let own = store.root.subspace(&"ids");
     let refused = register(&store, &ids, &own, "other").await.unwrap_err();
     assert!(matches!(refused, Error::Overlap { .. }), "{refused}");
@@ -82,10 +85,10 @@ async fn what_is_unregistered_can_be_registered_for_another_recipe(store: TestSt
     register(&store, ids, subspace, "other").await.unwrap();
 }
 
-async fn what_is_registered_is_listed_page_by_page(store: TestStore) {
+async fn registered_recipes_are_listed_page_by_page(store: TestStore) {
     let ids = &ids(&store);
     let recipes = ["a", "b", "c"].map(|name| (Subspace::from_bytes(name), name));
-    // The last one with other codecs.
+    // Registers the last one with other codecs.
     for codecs in [&["Raw"][..], &["JSON", "Raw"]] {
         for (subspace, name) in &recipes {
             let register = |tr| async move { ids.register(&tr, subspace, name, codecs).await };

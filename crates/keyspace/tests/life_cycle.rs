@@ -31,7 +31,7 @@ async fn an_error_that_ends_the_transaction_ends_its_watches_and_versionstamps(s
     }
 }
 
-/// Drops what it holds as soon as it is woken, then says whether that went well.
+/// Drops its content as soon as it is woken, and then reports whether that succeeded.
 struct DropWhenWoken {
     held: Mutex<Vec<Box<dyn Any + Send>>>,
     dropped: mpsc::Sender<thread::Result<()>>,
@@ -46,7 +46,7 @@ impl Wake for DropWhenWoken {
 }
 
 #[test]
-fn the_last_handle_may_be_dropped_by_who_is_woken_by_a_commit() {
+fn a_task_that_a_commit_wakes_may_drop_the_last_handle() {
     let db = keyspace::open("memory:").unwrap();
     let (dropped, when_dropped) = mpsc::channel();
     let sleeper = Arc::new(DropWhenWoken {
@@ -56,7 +56,7 @@ fn the_last_handle_may_be_dropped_by_who_is_woken_by_a_commit() {
     let waker = Waker::from(sleeper.clone());
 
     let mut held = sleeper.held.lock().unwrap();
-    // A commit may end before its first poll does: then it wakes nothing, and the next one is tried.
+    // A commit may end before its first poll does. It then wakes no task, so the next commit is tried.
     let commit = loop {
         let mut tr = db.begin().unwrap();
         tr.set(b"key", b"value");

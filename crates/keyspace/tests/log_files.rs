@@ -1,5 +1,5 @@
-//! The files of a store that was not closed: lost, swapped, foreign, newer or damaged ones are refused
-//! with an error that says what to do, and all files stay as they were.
+//! The files of a store that was not closed. Lost, swapped, foreign, newer or damaged files are refused
+//! with an error that says what to do, and all files stay unchanged.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use keyspace::embedded::{Embedded, Options};
 use keyspace::{Database, Isolation, OpenError, OwnedTransaction, Transaction};
 
-/// Where the first frame of a segment begins, in bytes.
+/// The offset of the first frame of a segment, in bytes.
 const FRAMES: usize = 4096;
 
 fn open(path: &Path) -> Result<Embedded, OpenError> {
@@ -37,12 +37,12 @@ fn has(db: &Embedded, key: &[u8]) -> bool {
 /// A folder with a store, as `kill -9` leaves it.
 struct Killed {
     folder: tempfile::TempDir,
-    /// The store's file before its last opening, when it was closed.
+    /// The store's file before its last opening, when the store was closed.
     closed: Vec<u8>,
 }
 
 impl Killed {
-    /// Makes a store with the row `closed`, and then `a`, `b` and `c` in its log.
+    /// Creates a store with the row `closed`, and then `a`, `b` and `c` in its log.
     fn new() -> Self {
         let work = tempfile::tempdir().unwrap();
         let path = work.path().join("store");
@@ -54,7 +54,7 @@ impl Killed {
         for key in [b"a", b"b", b"c"] {
             set(&db, key);
         }
-        // What is written is what a killed process leaves.
+        // The copied files are what a killed process leaves.
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in files(work.path()) {
             fs::write(folder.path().join(name), bytes).unwrap();
@@ -82,7 +82,7 @@ impl Killed {
         fs::write(self.log(), bytes).unwrap();
     }
 
-    /// Opens the store, which fails and changes no file.
+    /// Opens the store, which must fail and change no file.
     fn refused(&self) -> OpenError {
         let before = files(self.folder.path());
         let error = open(&self.path()).unwrap_err();
@@ -90,7 +90,7 @@ impl Killed {
         error
     }
 
-    /// Opens the store, with every commit that it has.
+    /// Opens the store, which must have all commits.
     fn opened(&self) -> Vec<&'static str> {
         let db = open(&self.path()).unwrap();
         let keys = ["closed", "a", "b", "c"].into_iter();
@@ -204,7 +204,7 @@ fn a_log_of_a_newer_format_is_refused() {
 #[test]
 fn a_log_that_is_damaged_where_it_was_flushed_is_refused() {
     let killed = Killed::new();
-    // A clock, then a, b and c, a block each, after the segment's begin.
+    // A clock, then `a`, `b` and `c`, one block each, after the segment's begin.
     killed.change_log(|bytes| bytes[FRAMES + 2 * 4096 + 50] ^= 1);
     let error = killed.refused();
     assert!(matches!(error, OpenError::LogDamaged { .. }), "{error:?}");

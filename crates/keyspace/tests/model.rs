@@ -11,7 +11,8 @@ use conformance::scale;
 use conformance::stores::TestStore;
 use keyspace::{Database, Environment, embedded};
 
-/// Compares a store with the model on many programs, or on that of the environment variable `SEED`.
+/// Compares a store with the model on many programs, or on the program of the seed in the environment
+/// variable `SEED`.
 async fn assert_agrees(db: impl Database, programs: usize) {
     let store = Replay::new(db, Environment::system());
     let seeds = match env::var("SEED") {
@@ -40,7 +41,7 @@ async fn a_store_in_a_file_agrees_with_the_model() {
 
 conformance::on_every_store!(a_store_agrees_with_one_in_memory);
 
-/// Seeds on which the embedded store and a cluster have differed.
+/// Seeds on which the embedded store and a cluster used to differ.
 const ONCE_WRONG: [u64; 5] = [23_086, 47_264, 61_192, 84_954, 165_946];
 
 async fn a_store_agrees_with_one_in_memory(store: TestStore) {

@@ -1,4 +1,4 @@
-//! Each verdict of a store against what the judged transaction would read now.
+//! Checks each decision of a store against what the transaction would read afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use keyspace::{Database, Environment};
 
 conformance::on_every_store!(every_verdict_of_a_store_follows_from_what_was_read);
 
-/// The seeds of a run: as many as given, or the one in the environment variable `SEED`.
+/// The seeds of a run: the given number of seeds, or the one in the environment variable `SEED`.
 fn seeds(short: usize, long: usize) -> Vec<u64> {
     match env::var("SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
@@ -22,7 +22,7 @@ fn seeds(short: usize, long: usize) -> Vec<u64> {
     }
 }
 
-/// Judges the verdicts of seeds up to the first that is wrong.
+/// Checks the decisions of seeds up to the first wrong one.
 async fn misjudged<D: Database>(store: Replay<D>, seeds: Vec<u64>) -> Option<Misjudged> {
     let mut tally = Tally::default();
     for &seed in &seeds {

@@ -14,7 +14,7 @@ conformance::on_every_store!(
 
 const OFFSETS: [i32; 9] = [i32::MIN, i32::MIN + 1, -2, -1, 0, 1, 2, 3, i32::MAX];
 
-/// Returns how many of the keys lie before the one that a selector names.
+/// Returns the number of keys before the key that a selector names.
 fn place(keys: &[Vec<u8>], selector: &KeySelector) -> usize {
     let before = keys.partition_point(|key| match selector.or_equal {
         true => key[..] <= selector.key[..],
@@ -24,7 +24,7 @@ fn place(keys: &[Vec<u8>], selector: &KeySelector) -> usize {
     place.clamp(0, keys.len() as i64) as usize
 }
 
-/// Needs all of a store: the selectors reach its ends.
+/// Needs the whole store: the selectors reach its ends.
 async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on_its_way_are(
     store: TestStore,
 ) {
@@ -61,7 +61,7 @@ async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on
             let query = RangeQuery::selectors(begin.clone(), end.clone());
             for query in [query.clone(), query.reversed()] {
                 let tr = db.begin().unwrap();
-                // An own write, so that the read is no plain answer of the store.
+                // The transaction's own write keeps the read from being answered by the store alone.
                 tr.set(&keys[3], b"own");
                 let rows = read_all(&tr, query, Isolation::Serializable).await.unwrap();
                 let index = |row: &KeyValue| keys.iter().position(|key| row.key() == *key).unwrap();

@@ -1,4 +1,4 @@
-//! The version clock on a store whose versions jump because it is opened again.
+//! The version clock on a store whose versions jump because the store is opened again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -41,7 +41,7 @@ async fn a_heartbeat_is_old_after_its_age_however_far_versions_jump() {
             heartbeats.push(beat(&db).await);
             observe(&db, &clock).await;
             watch.advance(STEP);
-            // At the last observation each heartbeat was a second older than the next.
+            // At the last observation, each heartbeat was a second older than the next one.
             for (seconds, heartbeat) in (0..).zip(heartbeats.iter().rev()) {
                 let age = STEP * seconds;
                 assert_eq!(

@@ -1,4 +1,4 @@
-//! Versions from one opening of a store to the next.
+//! The order of versions across openings of a store.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use keyspace::embedded::{Durability, Embedded, Options};
 use keyspace::env::ManualClock;
 use keyspace::{Commit, Database, Environment, Isolation, OwnedTransaction, Transaction};
 
-/// Longer than the versions of a recovery's jump take to go by.
+/// Longer than the versions of a recovery's jump take to pass.
 const LONG: Duration = Duration::from_secs(600);
 
 fn options() -> (Options, ManualClock) {
@@ -57,7 +57,7 @@ async fn an_opening_begins_after_commits_that_were_acknowledged_and_never_flushe
     fs::copy(path.with_extension(log), crashed.with_extension(log)).unwrap();
     let mut lost = commit(&db).await;
     for _ in 0..10 {
-        // Less than the time after which a version is flushed for the clock.
+        // Less than the time after which the clock makes the store flush a version.
         clock.advance(Duration::from_secs(2));
         lost = commit(&db).await;
     }

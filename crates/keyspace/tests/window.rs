@@ -14,14 +14,14 @@ use rand::{Rng, SeedableRng};
 
 type Rows = BTreeMap<Vec<u8>, Bytes>;
 
-/// How many old versions are read again.
+/// The number of old versions that are read again.
 const OLD: usize = 20;
 
 fn key(rng: &mut StdRng) -> Vec<u8> {
     format!("key/{:03}", rng.random_range(0..200)).into_bytes()
 }
 
-/// Stages one write, and does it to the model.
+/// Stages one write, and applies it to the model.
 fn write(tr: &EmbeddedTransaction, model: &mut Rows, rng: &mut StdRng) {
     let key = key(rng);
     match rng.random_range(0..6) {
@@ -41,7 +41,7 @@ fn write(tr: &EmbeddedTransaction, model: &mut Rows, rng: &mut StdRng) {
             model.insert(key, [&old[..], b"+"].concat().into());
         }
         _ => {
-            // So large that several parts wait to be moved.
+            // Values are so large that several parts wait to be moved.
             let value = vec![rng.random(); rng.random_range(0..20_000)];
             tr.set(&key, &value);
             model.insert(key, value.into());

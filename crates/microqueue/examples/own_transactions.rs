@@ -1,8 +1,8 @@
-//! An application that uses the `foundationdb` crate by itself calls the recipe inside of its own
-//! transactions: nothing is wrapped, and everything in one closure commits together.
+//! An application that uses the `foundationdb` crate directly calls the recipe inside its own
+//! transactions. Nothing is wrapped, and everything in one closure commits together.
 //!
 //! `cargo run -p fdbq-microqueue --features fdb-7_3 --example own_transactions` runs it on the cluster of
-//! the client's default cluster file. It leaves nothing behind.
+//! the default cluster file. It removes all its keys at the end.
 
 use microqueue::keyspace::Subspace;
 use microqueue::keyspace::error::code_of;
@@ -11,7 +11,7 @@ use microqueue::{Error, MicroQueue};
 
 use foundationdb::{Database, FdbBindingError, FdbError};
 
-/// States an error in the terms of `Database::run`, which retries by FoundationDB's code.
+/// An error in the form that `Database::run` expects: it retries according to FoundationDB's error code.
 fn binding_error(error: Error) -> FdbBindingError {
     match code_of(&error) {
         Some(code) => FdbError::from_code(code.number()).into(),
@@ -26,8 +26,8 @@ async fn run() -> Result<(), FdbBindingError> {
     let accepted = &root.pack(&"accepted");
     let done = &root.pack(&"done");
 
-    // `run` repeats the closure after a commit of unknown outcome. The application's own row tells
-    // whether that commit happened, so the job is enqueued once.
+    // `run` repeats the closure after a commit of unknown outcome. The application's own row shows
+    // whether that commit happened, so the job is enqueued only once.
     db.run(|tr, _maybe_committed| async move {
         if tr.get(accepted, false).await?.is_none() {
             tr.set(accepted, b"");
@@ -38,7 +38,7 @@ async fn run() -> Result<(), FdbBindingError> {
     })
     .await?;
 
-    // Takes a job and records its result with the crate's own calls, both or neither.
+    // Takes a job and records its result with the crate's own calls, both in one commit.
     let job = db
         .run(|tr, _maybe_committed| async move {
             let job = queue.dequeue(&*tr).await.map_err(binding_error)?;

@@ -1,8 +1,8 @@
-//! Items by their ids, for layers that move items and keep their places.
+//! Reads, removes and inserts items by id, for layers that move items and keep their places.
 //!
-//! [`dequeue`](MicroQueue::dequeue) conflicts with every other dequeue, because all of them read the
+//! Every [`dequeue`](MicroQueue::dequeue) conflicts with every other one, because all of them read the
 //! head. A transaction that reads by [`snapshot`](MicroQueue::snapshot) and then
-//! [removes](MicroQueue::remove) what it found conflicts with those alone that remove the same items.
+//! [removes](MicroQueue::remove) items conflicts only with transactions that remove the same items.
 
 use std::ops::ControlFlow;
 
@@ -10,25 +10,25 @@ use keyspace::codec::Codec;
 use keyspace::{ConflictKind, Isolation, KeyValue, Transaction, visit_rows};
 
 use crate::error::{Error, Result};
-use crate::item::{Item, ItemId};
+use crate::item::{Item, ItemId, Listed};
 use crate::order::Order;
 use crate::queue::MicroQueue;
 use crate::read::page;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
-    /// Returns the first items as they were at the read version: up to `limit` of them, and no more
-    /// after the one that brings them to `row_bytes` of keys and values.
+    /// Returns the first items at the read version, without taking them.
+    ///
+    /// It stops after `limit` items, or after the item with which the keys and values read reach
+    /// `row_bytes` bytes.
     ///
     /// # Conflicts
-    /// Reads by snapshot, so that no other transaction makes this one fail; [`remove`](Self::remove)
-    /// makes sure that an item is still there at the commit. In commit order it also reads,
-    /// serializably, a key that only [`clear`](Self::clear) writes.
+    /// Reads by snapshot, so no other consumer or producer conflicts with it. [`remove`](Self::remove)
+    /// ensures that an item still exists at the commit. In commit order it also reads, serializably, a
+    /// key that only [`clear`](Self::clear) writes.
     ///
     /// # Errors
-    /// As [`dequeue`](Self::dequeue): what is to be taken has to decode.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// As [`dequeue`](Self::dequeue), including [`Corrupt`](keyspace::Error::Corrupt) if an item does not
+    /// decode.
     pub async fn snapshot(
         &self,
         tr: &impl Transaction,
@@ -57,17 +57,14 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(items)
     }
 
-    /// Returns the item with an id, or `None` if the queue has none.
+    /// Returns the value of the item with this id, or `None` if the queue does not contain it.
     ///
     /// # Conflicts
     /// Reads the item's key.
     ///
     /// # Errors
-    /// [`WrongOrder`](Error::WrongOrder); [`Corrupt`](keyspace::Error::Corrupt) if the record does
-    /// not decode.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`WrongOrder`](Error::WrongOrder), or [`Corrupt`](keyspace::Error::Corrupt) if the record does not
+    /// decode.
     pub async fn get(&self, tr: &impl Transaction, id: &ItemId) -> Result<Option<T>> {
         self.check_order(*id)?;
         let key = self.layout.key(id);
@@ -80,8 +77,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(item.map(|item| item.value))
     }
 
-    /// Removes an item that this transaction has seen by snapshot, and makes the commit fail if another
-    /// transaction has removed it since.
+    /// Stages the removal of an item that this transaction has read by snapshot.
+    ///
+    /// The commit fails with a conflict if another transaction has removed the item since.
     ///
     /// # Conflicts
     /// Reads the item's key, unless this transaction has [inserted](Self::insert) it, and writes it.
@@ -91,13 +89,15 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     pub fn remove(&self, tr: &impl Transaction, id: &ItemId) -> Result<()> {
         self.check_order(*id)?;
         let key = self.layout.key(id);
-        // Before the clear: of a read conflict, what the transaction has written is left out.
+        // The conflict is added before the clear, since a read conflict leaves out keys that the
+        // transaction has written.
         tr.add_conflict_key(ConflictKind::Read, &key)?;
         tr.clear(&key);
         Ok(())
     }
 
-    /// Stages an item at the place of an id: one that was removed goes back to where it was.
+    /// Stages an item at the place of the given id, so that an item that was removed returns to its old
+    /// place.
     ///
     /// # Conflicts
     /// Writes the item's key.
@@ -112,12 +112,21 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(())
     }
 
-    /// Returns the item in a row of the queue, for who has read the row by other means.
+    /// Decodes a row of the queue that the caller has read by other means.
     ///
     /// # Errors
-    /// [`Corrupt`](keyspace::Error::Corrupt) if it is no row of this queue.
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the row is not an item of this queue.
     pub fn decode(&self, row: &KeyValue) -> Result<Item<T>> {
         self.layout.decode(row)
+    }
+
+    /// Decodes a row of the queue as listings do: an item that does not decode is returned with the
+    /// reason.
+    ///
+    /// # Errors
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the key is not the key of an item of this queue.
+    pub fn parse_listed(&self, row: &KeyValue) -> Result<Listed<T>> {
+        self.layout.parse_listed(row)
     }
 
     pub(crate) fn check_order(&self, id: ItemId) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Operations that commit by themselves.
+//! Queue operations that commit.
 
 use std::fmt;
 use std::slice;
@@ -11,30 +11,48 @@ use crate::error::Result;
 use crate::item::{Item, ItemId, Listed};
 use crate::queue::MicroQueue;
 
-/// A queue whose operations commit: each runs in a transaction of its own, exactly once.
+/// A queue whose operations each run in a transaction of their own and commit it exactly once.
 ///
-/// Each is one call of [`Runner::run`], with its retries and limits. To make one happen together
-/// with other work, call the method of the same name on [`MicroQueue`] inside a
-/// [`run`](Runner::run) of your own.
+/// Each operation is one call of [`Runner::run`], with its retries and limits. To run an operation
+/// together with other work, call the method of the same name on [`MicroQueue`] inside your own
+/// [`run`](Runner::run).
+///
+/// ```
+/// use keyspace::{Runner, Subspace};
+/// use microqueue::MicroQueue;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runner = Runner::new(keyspace::open("memory:")?);
+/// let jobs = MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
+/// let jobs = jobs.committing(&runner);
+///
+/// jobs.enqueue_all(&["first".to_owned(), "second".to_owned()]).await?;
+/// let first = jobs.dequeue().await?;
+/// assert_eq!(first.map(|item| item.value).as_deref(), Some("first"));
+/// assert!(!jobs.is_empty().await?);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Conflicts
-/// Those of the [`MicroQueue`] method. A conflict is retried until the runner's limits.
+/// Those of the [`MicroQueue`] method. A conflict is retried up to the runner's limits.
 ///
 /// # Errors
-/// Those of the [`MicroQueue`] method, and those of [`Runner::run`]: above all
-/// [`OutcomeUnknown`](keyspace::Error::OutcomeUnknown), if the limits ran out while a commit was in
-/// doubt.
+/// Those of the [`MicroQueue`] method and of [`Runner::run`], most notably
+/// [`OutcomeUnknown`](keyspace::Error::OutcomeUnknown) if the limits are reached while the outcome of a
+/// commit is unknown.
 ///
 /// # Cancel safety
-/// Dropping a future leaves open whether its operation happens. A dequeue that does is lost to the
-/// caller: its item has left the queue.
+/// If a future is dropped, its operation may or may not happen. If a dequeue happens, its item has left
+/// the queue and is lost to the caller.
 pub struct CommittingQueue<T, D: Database, C = MessagePack> {
     pub(crate) queue: MicroQueue<T, C>,
     pub(crate) runner: Runner<D>,
 }
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
-    /// Returns the queue with operations that commit by themselves, through `runner`. Reads nothing.
+    /// Returns the queue in a form whose operations commit through `runner`, without reading the store.
     #[must_use]
     pub fn committing<D: Database>(&self, runner: &Runner<D>) -> CommittingQueue<T, D, C> {
         CommittingQueue {
@@ -50,13 +68,13 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Returns the queue whose operations leave the commit to their caller.
+    /// Returns the queue whose operations leave the commit to the caller.
     #[must_use]
     pub fn queue(&self) -> &MicroQueue<T, C> {
         &self.queue
     }
 
-    /// Commits an item at the end of the queue and returns its id.
+    /// Enqueues an item, commits, and returns the item's id.
     ///
     /// See [`MicroQueue::enqueue`].
     pub async fn enqueue(&self, value: &T) -> Result<ItemId> {
@@ -64,12 +82,12 @@ where
         Ok(ids[0])
     }
 
-    /// Commits items at the end of the queue, all or none, and returns their ids.
+    /// Enqueues items in one commit, and returns their ids.
     ///
     /// See [`MicroQueue::enqueue_all`].
     pub async fn enqueue_all(&self, values: &[T]) -> Result<Vec<ItemId>> {
-        // Prepared once: however often the transaction runs, the items are encoded once and keep
-        // their call numbers.
+        // The values are prepared once. Every attempt of the transaction uses the same encoded items
+        // and call numbers.
         let prepared = &self.queue.prepare(values)?;
         let queue = &self.queue;
         let (staged, commit) = self
@@ -82,11 +100,10 @@ where
         Ok(staged.into_iter().map(|id| id.at(versionstamp)).collect())
     }
 
-    /// Takes the first item and commits that it is taken, or returns `None` if the queue is empty.
+    /// Takes the first item and commits the removal, or returns `None` if the queue is empty.
     ///
-    /// The item counts as taken when this returns: if the process dies before it has acted on the
-    /// item, nobody will. To take an item and act on it in one commit, use
-    /// [`MicroQueue::dequeue`].
+    /// The item has left the queue when this returns. If the process then dies before it has acted on the
+    /// item, the item is lost. To take an item and act on it in one commit, use [`MicroQueue::dequeue`].
     pub async fn dequeue(&self) -> Result<Option<Item<T>>> {
         let queue = &self.queue;
         self.runner
@@ -94,10 +111,10 @@ where
             .await
     }
 
-    /// Takes the first items, up to `limit` of them, and commits that they are taken.
+    /// Takes up to `limit` of the first items and commits their removal.
     ///
-    /// See [`MicroQueue::dequeue_batch`], and [`dequeue`](Self::dequeue) for when they count as
-    /// taken.
+    /// See [`MicroQueue::dequeue_batch`]. The items have left the queue when this returns, as with
+    /// [`dequeue`](Self::dequeue).
     pub async fn dequeue_batch(&self, limit: usize) -> Result<Vec<Item<T>>> {
         let queue = &self.queue;
         self.runner
@@ -105,7 +122,7 @@ where
             .await
     }
 
-    /// Returns the first item and leaves it in the queue, or `None` if the queue is empty.
+    /// Returns the first item without taking it, or `None` if the queue is empty.
     ///
     /// See [`MicroQueue::peek`].
     pub async fn peek(&self) -> Result<Option<Listed<T>>> {
@@ -115,7 +132,7 @@ where
             .await
     }
 
-    /// Returns true if the queue has no items.
+    /// Returns whether the queue is empty.
     ///
     /// See [`MicroQueue::is_empty`].
     pub async fn is_empty(&self) -> Result<bool> {
@@ -125,7 +142,7 @@ where
             .await
     }
 
-    /// Returns a page of the queue, read in one transaction.
+    /// Returns a page of the queue, read in a transaction of its own.
     ///
     /// See [`MicroQueue::items`].
     pub async fn items(&self, after: Option<ItemId>, limit: usize) -> Result<Vec<Listed<T>>> {
@@ -135,7 +152,7 @@ where
             .await
     }
 
-    /// Removes every item that was committed before.
+    /// Removes every item that was committed before this transaction.
     ///
     /// See [`MicroQueue::clear`].
     pub async fn clear(&self) -> Result<()> {

@@ -1,9 +1,9 @@
-//! Dequeuing: read the head serializably, clear what was read.
+//! Dequeues items: reads the head serializably and clears what it read.
 //!
-//! A serializable read that stops at its limit conflicts up to the last row; one that runs into the
-//! end conflicts with everything that is enqueued behind it. A batch that asks for more items than
-//! there are would meet that conflict whenever consumers keep up with producers. So a batch is read
-//! in two steps: by snapshot, to see where it ends, and serializably up to there.
+//! A serializable read that stops at its limit conflicts only up to the last row read. A read that
+//! reaches the end of the queue conflicts with every item that is enqueued later. A batch that asks for
+//! more items than there are would meet that conflict whenever consumers keep up with producers. A batch
+//! is therefore read in two steps: by snapshot to find where it ends, then serializably up to that point.
 
 use keyspace::codec::Codec;
 use keyspace::{Isolation, KeyValue, Transaction, key_after, read_all};
@@ -17,30 +17,61 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Takes the first item, or returns `None` if the queue is empty.
     ///
     /// # Conflicts
-    /// Reads as [`peek`](Self::peek), writes the item's key. So of transactions that dequeue at
-    /// the same time one commits, and enqueues make a transaction fail only if it found the queue
-    /// empty and writes something else. (In index order also if an item ties with the head.)
+    /// Reads as [`peek`](Self::peek), and writes the item's key. Of several transactions that dequeue at
+    /// the same time, one commits. An enqueue conflicts with this transaction only if this transaction
+    /// found the queue empty and writes something else. In index order an enqueue also conflicts if its
+    /// item sorts before the item taken.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek). An item that does not decode stays at the head, and its key is
-    /// in the error.
+    /// As [`peek`](Self::peek), and [`Corrupt`](keyspace::Error::Corrupt) with the item's key if the item
+    /// does not decode. Such an item stays at the head.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready takes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use keyspace::{Runner, Subspace, Transaction};
+    /// use microqueue::{Error, MicroQueue};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
+    /// jobs.committing(&runner).enqueue(&"resize 17.png".to_owned()).await?;
+    ///
+    /// // The job leaves the queue if and only if its result is stored.
+    /// let done = &Subspace::from("done");
+    /// let is_done = runner
+    ///     .run(|tr| async move {
+    ///         let Some(job) = jobs.dequeue(&tr).await? else {
+    ///             return Ok(false);
+    ///         };
+    ///         tr.set(&done.pack(&job.value), b"ok");
+    ///         Ok::<_, Error>(true)
+    ///     })
+    ///     .await?;
+    /// assert!(is_done);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn dequeue(&self, tr: &impl Transaction) -> Result<Option<Item<T>>> {
         Ok(self.dequeue_batch(tr, 1).await?.pop())
     }
 
-    /// Takes the first items, up to `limit` of them, in order. None means that the queue is empty;
-    /// fewer than `limit` do not, since others may enqueue meanwhile. A limit of zero reads nothing.
+    /// Takes up to `limit` of the first items, in order.
+    ///
+    /// An empty result means that the queue was empty. A result with fewer than `limit` items does not mean
+    /// that no more follow, since other transactions may enqueue at the same time. A limit of zero reads
+    /// nothing.
     ///
     /// # Conflicts
-    /// Reads from the queue's begin to the last item taken; if the queue is empty, all of it. In
-    /// commit order also a key that only [`clear`](Self::clear) writes. Writes from the first item
-    /// taken to the last.
+    /// Reads from the start of the queue to the last item taken, or the whole queue if it is empty. In
+    /// commit order it also reads a key that only [`clear`](Self::clear) writes. Writes from the first
+    /// item taken to the last.
     ///
     /// # Errors
-    /// As [`dequeue`](Self::dequeue); if one item does not decode, none is taken.
+    /// As [`dequeue`](Self::dequeue). If one item does not decode, none is taken.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready takes nothing.
@@ -49,8 +80,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
             return Ok(Vec::new());
         };
-        // One clear for all: the read conflict covers the same range, so that nothing which this
-        // transaction has not seen can be in it at the commit.
+        // A single clear covers all items. The read conflict covers the same range, so the range
+        // cannot contain an item at the commit that this transaction has not seen.
         let (begin, end) = (first.key(), key_after(last.key()));
         let items = rows
             .iter()
@@ -64,7 +95,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     async fn head(&self, tr: &impl Transaction, limit: usize) -> Result<Vec<KeyValue>> {
         let (begin, end) = self.layout.subspace.range();
         if limit > 1 {
-            // Safe as a snapshot read: it only says how far to read.
+            // Safe as a snapshot read: it only finds where the batch ends.
             let query = page(begin.clone(), end.clone(), limit);
             let batch = read_all(tr, query, Isolation::Snapshot)
                 .await
@@ -73,7 +104,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
                 let rows = self
                     .rows(tr, begin.clone(), key_after(last.key()), limit)
                     .await?;
-                // A snapshot read can be set to see what its own transaction has taken.
+                // A snapshot read can be configured to ignore this transaction's own writes, and then
+                // returns items that the transaction has already taken.
                 if !rows.is_empty() {
                     return Ok(rows);
                 }
@@ -82,11 +114,11 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         self.rows(tr, begin, end, limit).await
     }
 
-    /// Removes every item, those that this transaction has enqueued included.
+    /// Removes every item, including those that this transaction has enqueued.
     ///
     /// # Conflicts
-    /// Reads nothing. Writes the whole queue, so that every transaction fails which has read the
-    /// queue and not yet committed.
+    /// Reads nothing. Writes the whole queue, so it conflicts with every open transaction that has read
+    /// the queue.
     pub fn clear(&self, tr: &impl Transaction) {
         let (begin, end) = self.layout.subspace.range();
         tr.clear_range(&begin, &end);

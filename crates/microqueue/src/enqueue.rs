@@ -1,12 +1,12 @@
-//! Enqueuing: make the keys unique, then stage.
+//! Enqueues items: makes their keys unique, then stages them.
 //!
-//! A key must be unique whoever else enqueues, in this transaction or another.
+//! A key must be unique among all items, from this transaction or any other.
 //!
-//! - Commit order: the commit supplies the versionstamp, which no other transaction has. Within a
-//!   transaction the call number tells items apart. It comes from one counter of the process, so
-//!   that it does so for any number of handles and enqueues.
-//! - Index order: two transactions may see the same last index, and no read conflict makes one of
-//!   them fail. The random suffix tells their items apart.
+//! - Commit order: the commit supplies the versionstamp, which no other transaction has. The call number
+//!   distinguishes items within a transaction. One counter per process supplies it, so it is unique
+//!   across handles and enqueues.
+//! - Index order: two transactions may see the same last index, and no read conflict makes one of them
+//!   fail. The random suffix distinguishes their items.
 
 use std::slice;
 
@@ -19,7 +19,7 @@ use crate::order::Order;
 use crate::queue::MicroQueue;
 use crate::read::last_row;
 
-/// Encoded values, and what will make their keys unique.
+/// Encoded values, and the numbers or bytes that will make their keys unique.
 pub(crate) struct Prepared {
     values: Vec<Vec<u8>>,
     unique: Unique,
@@ -35,35 +35,56 @@ enum Unique {
 impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Stages an item at the end of the queue.
     ///
-    /// In commit order nothing is read, and the item's place is fixed by the commit: behind
-    /// everything committed before, in the order of calls within the transaction. In index order
-    /// the item goes behind the last one that this transaction sees; enqueues of one transaction
-    /// keep their order if each is awaited before the next begins and the transaction's snapshot
-    /// reads see its own writes, as they do by default.
+    /// In commit order this reads nothing. The commit determines the item's place: after every item that
+    /// was committed before, and within the transaction in the order of calls. In index order the item
+    /// goes after the last one that this transaction sees. Items of one transaction then keep their order
+    /// if each enqueue is awaited before the next one starts, and if the transaction's snapshot reads see
+    /// its own writes, which is the default.
     ///
     /// # Conflicts
-    /// Reads nothing in commit order; in index order the last item, by snapshot. Writes the
-    /// item's key. So enqueues never conflict, and only make a transaction fail that has read the
-    /// queue's end: one that found the queue empty, or all of its items. In index order an item
-    /// may also tie with the head, and make a transaction fail that has read it.
+    /// Reads nothing in commit order; in index order it reads the last item, by snapshot. Writes the
+    /// item's key. Enqueues therefore never conflict with each other. They conflict with a transaction
+    /// that has read the end of the queue, because it found the queue empty or read all of its items. In
+    /// index order a new item may also sort before the first item, and then conflicts with a transaction
+    /// that has read that one.
     ///
     /// # Errors
-    /// [`ItemTooLarge`](crate::Error::ItemTooLarge), [`PrefixTooLong`](crate::Error::PrefixTooLong)
-    /// and the codec's [`Encode`](keyspace::Error::Encode), before anything is staged. In index
-    /// order [`Corrupt`](keyspace::Error::Corrupt) if the last key is none of such a queue.
+    /// [`ItemTooLarge`](crate::Error::ItemTooLarge), [`PrefixTooLong`](crate::Error::PrefixTooLong) and
+    /// the codec's [`Encode`](keyspace::Error::Encode), before anything is staged. In index order
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the last key in the subspace does not belong to a queue
+    /// in index order.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use keyspace::{Runner, Subspace};
+    /// use microqueue::MicroQueue;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
+    /// let (staged, commit) = runner
+    ///     .run_committed(|tr| async move { jobs.enqueue(&tr, &"resize 17.png".to_owned()).await })
+    ///     .await?;
+    /// // The id is complete once the transaction has committed.
+    /// let id = staged.at(commit.versionstamp.expect("the transaction has written"));
+    /// # assert_eq!(jobs.committing(&runner).dequeue().await?.map(|item| item.id), Some(id));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn enqueue(&self, tr: &impl Transaction, value: &T) -> Result<StagedId> {
         let prepared = self.prepare(slice::from_ref(value))?;
         let staged = self.stage(tr, &prepared).await?;
         Ok(staged[0])
     }
 
-    /// Stages items at the end of the queue, in their order.
+    /// Stages items at the end of the queue, in the order given.
     ///
-    /// All or nothing: if one does not fit, none is staged. How many fit one transaction is the
-    /// store's limit on its bytes, which the commit reports.
+    /// If one item does not fit, none is staged. The number of items is limited only by the size of a
+    /// transaction, which the store checks at the commit.
     ///
     /// # Conflicts
     /// As [`enqueue`](Self::enqueue).
@@ -78,8 +99,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         self.stage(tr, &prepared).await
     }
 
-    /// Encodes values and draws what makes their keys unique. Staged in several attempts of one
-    /// transaction, they keep both.
+    /// Encodes values and draws the numbers or bytes that make their keys unique. Every attempt of a
+    /// transaction that stages the result uses the same ones.
     pub(crate) fn prepare(&self, values: &[T]) -> Result<Prepared> {
         self.layout.check_prefix()?;
         let values: Vec<_> = values
@@ -97,7 +118,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(Prepared { values, unique })
     }
 
-    /// Stages what was prepared, one id for each value.
+    /// Stages prepared values and returns one id for each.
     pub(crate) async fn stage(
         &self,
         tr: &impl Transaction,
@@ -131,12 +152,13 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         }
     }
 
-    /// Returns the index of the last item, which `count` more can follow, or 0.
+    /// Returns the index of the last item, or 0 in an empty queue. Fails if `count` more indexes do not
+    /// fit.
     async fn last_index(&self, tr: &impl Transaction, count: u64) -> Result<u64> {
         let query = last_row(self.layout.subspace.range());
-        // Safe as a snapshot read: if another item comes to be the last one before the commit,
-        // this one ties with it or sorts before it, and the suffix keeps their keys apart. Only
-        // the order of items that were enqueued at the same time is open, as the recipe has it.
+        // Safe as a snapshot read: if another transaction appends an item before this one commits,
+        // this item ties with it or sorts before it, and the suffix keeps their keys apart. Only the
+        // order of items that were enqueued at the same time stays open, as in the recipe.
         let batch = tr.get_range(&query, Isolation::Snapshot).await?;
         let Some(row) = batch.rows.first() else {
             return Ok(0);
@@ -145,7 +167,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         if last.checked_add(count).is_none() {
             return Err(keyspace::Error::corrupt(
                 row.key(),
-                format!("no {count} indexes follow {last}"),
+                format!("{count} indexes do not fit after {last}"),
             )
             .into());
         }

@@ -1,4 +1,4 @@
-//! What can go wrong with a queue.
+//! The errors of queue operations.
 
 use keyspace::{Subspace, Versionstamp};
 
@@ -7,10 +7,10 @@ use crate::order::Order;
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of a queue operation.
+/// An error of a queue operation.
 ///
-/// The store's own failures, a damaged record and a value that has no encoding are
-/// [`keyspace::Error`]s, kept as the source.
+/// A failure of the store, a damaged record and a value that cannot be encoded are [`keyspace::Error`]s,
+/// available as the source of this error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,28 +18,29 @@ pub enum Error {
     #[error("queue operation failed")]
     Keyspace(#[from] keyspace::Error),
 
-    /// The queue was read in a transaction that had enqueued into it. The items would only get
-    /// their places by the commit, so the read has no answer. Read first and enqueue then, or use
-    /// two transactions. This transaction can no longer commit.
-    #[error("queue `{queue}` was read after an enqueue in the same transaction")]
+    /// The transaction read the queue after it had enqueued into it.
+    ///
+    /// The new items get their places only at the commit, so the read has no answer. Read before the
+    /// first enqueue, or use two transactions. This transaction can no longer commit.
+    #[error("queue `{queue}` was read after an enqueue in the same transaction: read first")]
     ReadAfterWrite {
         /// The queue's subspace.
         queue: Subspace,
     },
 
-    /// The item is larger than a value can be. Nothing was staged.
-    #[error("item of {bytes} bytes does not fit queue `{queue}`, whose items have up to {limit}")]
+    /// The encoded item is larger than a value can be. Nothing was staged.
+    #[error("item of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes")]
     ItemTooLarge {
         /// The queue's subspace.
         queue: Subspace,
-        /// The size of the encoded item, its format byte included.
+        /// The size of the encoded item, including its format byte.
         bytes: usize,
         /// The largest size.
         limit: usize,
     },
 
-    /// The prefix of the queue's subspace leaves no room for an item's key. Nothing was staged.
-    #[error("prefix of {bytes} bytes is too long for a queue: up to {limit}")]
+    /// The prefix of the queue's subspace is too long for the key of an item. Nothing was staged.
+    #[error("prefix of {bytes} bytes is too long for a queue: the limit is {limit} bytes")]
     PrefixTooLong {
         /// The length of the prefix.
         bytes: usize,
@@ -47,8 +48,8 @@ pub enum Error {
         limit: usize,
     },
 
-    /// The id is of an item of a queue with another order.
-    #[error("queue `{queue}` is in {order:?} order and has no such id")]
+    /// The id belongs to an item of a queue in another order.
+    #[error("queue `{queue}` is in {order:?} order, but the id is of the other order")]
     WrongOrder {
         /// The queue's subspace.
         queue: Subspace,
@@ -56,22 +57,23 @@ pub enum Error {
         order: Order,
     },
 
-    /// The queue holds an item whose stamp is above the store's version: its rows come from a store
-    /// that was further on, by a backup or a copy. New items would go before those. Nothing may be
-    /// enqueued until the store's version has passed the stamp: on a cluster,
-    /// `fdbcli --exec "advanceversion <version>"` with the stamp's
-    /// [commit version](Versionstamp::commit_version) or a larger one.
+    /// The queue contains an item whose versionstamp is larger than the version of the store.
+    ///
+    /// The rows come from a store with a larger version, through a backup or a copy. New items would be
+    /// placed before them. Do not enqueue until the version of the store has passed the versionstamp: on
+    /// a cluster, run `fdbcli --exec "advanceversion <version>"` with the [commit
+    /// version](Versionstamp::commit_version) of the stamp, or a larger one.
     #[error(
-        "queue `{queue}` holds an item of version {}, and the store is at {read_version}: advance \
-         the store's version before anything is enqueued (`advanceversion` in fdbcli)",
+        "queue `{queue}` contains an item of version {}, but the store is at version {read_version}: \
+         advance the store's version before you enqueue (`advanceversion` in fdbcli)",
         stamp.commit_version()
     )]
     StampAhead {
         /// The queue's subspace.
         queue: Subspace,
-        /// The stamp of the queue's last item.
+        /// The versionstamp of the queue's last item.
         stamp: Versionstamp,
-        /// The store's version, as the transaction sees it.
+        /// The version of the store, as the transaction reads it.
         read_version: i64,
     },
 }

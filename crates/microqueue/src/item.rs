@@ -3,7 +3,7 @@
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
 use keyspace::{Subspace, Undecodable, Versionstamp};
 
-/// How many random bytes end a key in [`Order::Index`](crate::Order::Index).
+/// The number of random bytes at the end of a key in [`Order::Index`](crate::Order::Index).
 pub const SUFFIX_BYTES: usize = 20;
 
 /// An item of a queue.
@@ -11,45 +11,44 @@ pub const SUFFIX_BYTES: usize = 20;
 pub struct Item<T> {
     /// The item's place in the queue.
     pub id: ItemId,
-    /// What was enqueued.
+    /// The value that was enqueued.
     pub value: T,
 }
 
-/// An item of a listing, which may not decode.
+/// An item returned by a listing, whether or not its value decodes.
 pub type Listed<T> = keyspace::Listed<ItemId, T>;
 
 impl<T> TryFrom<Listed<T>> for Item<T> {
     type Error = Undecodable;
 
-    /// Returns the item, or why it does not decode.
+    /// Returns the item, or the reason why its value does not decode.
     fn try_from(listed: Listed<T>) -> Result<Self, Undecodable> {
         let Listed { id, value } = listed;
         Ok(Self { id, value: value? })
     }
 }
 
-/// The place of an item: unique in its queue, and ids of one queue sort as the queue does.
+/// The place of an item in its queue. It is unique in the queue, and ids sort in the order of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ItemId {
     /// The id of an item in [`Order::Commit`](crate::Order::Commit).
     Commit {
-        /// The commit that enqueued the item.
+        /// The versionstamp of the commit that enqueued the item.
         versionstamp: Versionstamp,
-        /// The number of the call that enqueued it, which tells the items of one commit apart.
+        /// The call number, which distinguishes items of the same commit.
         call: u64,
     },
     /// The id of an item in [`Order::Index`](crate::Order::Index).
     Index {
         /// One more than the last index that the enqueuing transaction saw.
         index: u64,
-        /// Random bytes, which tell the items of one index apart.
+        /// Random bytes that distinguish items with the same index.
         suffix: [u8; SUFFIX_BYTES],
     },
 }
 
 impl ItemId {
-    /// Returns the key that the id has in a subspace, for layers that keep something else under the
-    /// ids of items.
+    /// Returns the key that this id has in `subspace`, for layers that store their own rows by item id.
     #[must_use]
     pub fn key_in(&self, subspace: &Subspace) -> Vec<u8> {
         match self {
@@ -61,17 +60,21 @@ impl ItemId {
         }
     }
 
-    /// Returns the id of the [`Order::Commit`](crate::Order::Commit) whose key in a subspace this is.
+    /// Returns the id that `key` encodes in `subspace`, for an item in
+    /// [`Order::Commit`](crate::Order::Commit).
+    ///
+    /// Returns `None` if the key is not the key of such an item.
     #[must_use]
     pub fn of_commit(subspace: &Subspace, key: &[u8]) -> Option<Self> {
         let (versionstamp, call): (TupleVersionstamp, u64) = subspace.unpack(key).ok()?;
         let versionstamp = Versionstamp::try_from(versionstamp.transaction_version()).ok()?;
-        // A number has one packed form only, and the user version is zero: another key with the
-        // same id is not ours.
+        // A number has only one packed form, and the user version is zero. Any other key that unpacks
+        // to the same id is not one of ours.
         Some(Self::Commit { versionstamp, call }).filter(|id| id.key_in(subspace) == key)
     }
 
-    /// Returns the id of the [`Order::Index`](crate::Order::Index) whose key in a subspace this is.
+    /// Returns the id that `key` encodes in `subspace`, for an item in
+    /// [`Order::Index`](crate::Order::Index).
     pub(crate) fn of_index(subspace: &Subspace, key: &[u8]) -> Option<Self> {
         let (index, suffix): (u64, Vec<u8>) = subspace.unpack(key).ok()?;
         let suffix = suffix.try_into().ok()?;
@@ -79,7 +82,7 @@ impl ItemId {
     }
 }
 
-/// The id of an item that is staged: the commit completes it.
+/// The id of an item that is staged. The commit completes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StagedId(pub(crate) ItemId);
 
@@ -93,10 +96,11 @@ impl StagedId {
         }
     }
 
-    /// Returns the key that the id will have in a subspace, as
-    /// [`SetVersionstampedKey`](keyspace::MutationOp::SetVersionstampedKey) takes it: for layers that keep
-    /// something else under the ids of items. `None` in [`Order::Index`](crate::Order::Index), where the id
-    /// is complete.
+    /// Returns the key that this id will have in `subspace`, as
+    /// [`SetVersionstampedKey`](keyspace::MutationOp::SetVersionstampedKey) takes it, for layers that
+    /// store their own rows by item id.
+    ///
+    /// Returns `None` in [`Order::Index`](crate::Order::Index), where the id is already complete.
     #[must_use]
     pub fn key_template_in(self, subspace: &Subspace) -> Option<Vec<u8>> {
         match self.0 {

@@ -1,4 +1,4 @@
-//! The bytes of a queue.
+//! The keys and values of a queue, byte by byte.
 //!
 //! ```text
 //! Order::Commit
@@ -33,11 +33,11 @@ use crate::order::Order;
 /// The format number of a value in commit order.
 pub(crate) const FORMAT: u8 = 1;
 
-/// The longest rest of a key: an index of nine bytes, and a suffix of zeros, each of which takes
-/// two bytes, between a type code and an end.
+/// The most bytes of a key after its prefix: an index of nine bytes, then a suffix of zeros, each of
+/// which packs into two bytes, between a type code and an end.
 const MAX_KEY_REST_BYTES: usize = 9 + 1 + 2 * SUFFIX_BYTES + 1;
 
-/// The longest prefix that the subspace of a queue can have, in bytes.
+/// The longest prefix that a queue's subspace can have, in bytes.
 pub const MAX_PREFIX_BYTES: usize = limits::KEY_BYTES - MAX_KEY_REST_BYTES;
 
 /// The keys and values of one queue.
@@ -51,7 +51,7 @@ pub(crate) struct Layout<T, C> {
 impl<T, C> Layout<T, C> {
     pub(crate) fn new(subspace: Subspace, order: Order, codec: C) -> Self {
         Self {
-            // An incomplete versionstamp in the prefix is taken as the bytes it consists of.
+            // A prefix that contains an incomplete versionstamp is treated as plain bytes.
             subspace: Subspace::from_bytes(subspace.into_bytes()),
             order,
             codec,
@@ -69,7 +69,7 @@ impl<T, C> Layout<T, C> {
         }
     }
 
-    /// Refuses a prefix with which some key could not be written.
+    /// Fails if the prefix is too long for the key of an item.
     pub(crate) fn check_prefix(&self) -> Result<()> {
         let bytes = self.subspace.bytes().len();
         if bytes > MAX_PREFIX_BYTES {
@@ -86,13 +86,13 @@ impl<T, C> Layout<T, C> {
         id.key_in(&self.subspace)
     }
 
-    /// Returns the key of an item in commit order as `SetVersionstampedKey` takes it.
+    /// Returns the key of an item in commit order, as `SetVersionstampedKey` takes it.
     pub(crate) fn key_template(&self, call: u64) -> Vec<u8> {
         self.subspace
             .pack_with_versionstamp(&(TupleVersionstamp::incomplete(0), call))
     }
 
-    /// Returns the id of the item under a key.
+    /// Returns the id of the item with this key.
     pub(crate) fn id(&self, key: &[u8]) -> Result<ItemId> {
         let id = match self.order {
             Order::Commit => ItemId::of_commit(&self.subspace, key),
@@ -101,7 +101,7 @@ impl<T, C> Layout<T, C> {
         id.ok_or_else(|| self.foreign(key))
     }
 
-    /// Returns the index in a key, as the next enqueue needs it.
+    /// Returns the index in a key, from which the next enqueue counts.
     pub(crate) fn index(&self, key: &[u8]) -> Result<u64> {
         let (index, _suffix): (u64, Vec<u8>) =
             self.subspace.unpack(key).map_err(|_| self.foreign(key))?;
@@ -116,8 +116,8 @@ impl<T, C> Layout<T, C> {
         keyspace::Error::corrupt(key, expected).into()
     }
 
-    /// Returns a key that no item has and that lies where every stamped write to the queue may
-    /// land: the versionstamp is the last but one, and cut off after its ten bytes.
+    /// Returns a key that no item has, inside the range where any stamped write to the queue may land. It
+    /// contains the last versionstamp but one, cut off after its ten bytes.
     pub(crate) fn probe(&self) -> Vec<u8> {
         let mut probe = self.subspace.pack(&TupleVersionstamp::complete(
             *Versionstamp::INCOMPLETE.as_bytes(),
@@ -150,13 +150,14 @@ impl<T, C: Codec<T>> Layout<T, C> {
         Ok(bytes)
     }
 
-    /// Returns the item that a row holds.
+    /// Decodes the item in a row.
     pub(crate) fn decode(&self, row: &KeyValue) -> Result<Item<T>> {
         let item = Item::try_from(self.parse_listed(row)?);
         Ok(item.map_err(keyspace::Error::from)?)
     }
 
-    /// Returns the item that a row holds, as a listing shows it.
+    /// Decodes the item in a row as listings do: an item that does not decode is returned with the
+    /// reason.
     pub(crate) fn parse_listed(&self, row: &KeyValue) -> Result<Listed<T>> {
         let id = self.id(row.key())?;
         let (bytes, decoded) = match (self.order, row.value().first()) {

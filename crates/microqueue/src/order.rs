@@ -1,13 +1,15 @@
 //! The two orders of a queue.
 
-/// What decides the place of an item. Fixed for the life of a queue: every handle on a subspace
-/// must name the same.
+/// Determines the place of an item in the queue.
+///
+/// The order never changes during the life of a queue: every handle on a subspace must use the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Order {
-    /// The order of commits, and of calls within a commit. Enqueuing reads nothing.
+    /// The order of commits, then of calls within a commit. Enqueuing reads nothing.
     #[default]
     Commit,
-    /// FoundationDB's *Queues* recipe, byte for byte: items go behind the last one that the
-    /// enqueuing transaction saw, and those that saw the same one are in random order.
+    /// The order of FoundationDB's *Queues* recipe, byte for byte: an item goes after the last item that
+    /// the enqueuing transaction saw. Items of transactions that saw the same last item are in random
+    /// order.
     Index,
 }

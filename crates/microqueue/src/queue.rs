@@ -1,4 +1,4 @@
-//! The handle.
+//! The handle of a queue.
 
 use std::fmt;
 
@@ -8,27 +8,53 @@ use keyspace::{Environment, Subspace};
 use crate::keys::Layout;
 use crate::order::Order;
 
-/// An ordered queue of `T` in a subspace, stored as the codec `C` writes them.
+/// An ordered queue of `T` in a subspace; the codec `C` writes the values.
 ///
-/// Every operation takes a transaction, stages its work there and leaves the commit to the
-/// transaction's owner, so that it happens together with whatever else the transaction does.
-/// [`committing`](Self::committing) gives the operations that commit by themselves.
+/// Each operation takes a transaction and stages its reads and writes there. The owner of the transaction
+/// commits it, so the operation happens together with everything else in that transaction.
+/// [`committing`](Self::committing) returns the same operations in a form that commits.
 ///
-/// A handle holds nothing of the store: clone it freely.
+/// A handle keeps no state from the store, so cloning it is cheap.
 pub struct MicroQueue<T, C = MessagePack> {
     pub(crate) layout: Layout<T, C>,
     pub(crate) env: Environment,
 }
 
 impl<T, C: Codec<T> + Default> MicroQueue<T, C> {
-    /// Returns the queue in `subspace`, in commit order. A queue without items is an empty
-    /// subspace: there is nothing to create. Reads nothing: [`open`](Self::open) verifies the order.
+    /// Returns the queue in `subspace`, in commit order, without reading the store.
+    ///
+    /// An empty queue is an empty subspace, so there is nothing to create. This does not verify the
+    /// order; [`open`](Self::open) does.
+    ///
+    /// # Examples
+    /// A tool that does not know the type or the codec of a queue can use [`Bytes`](keyspace::Bytes) and
+    /// [`Raw`](keyspace::codec::Raw): it then sees values as the bytes that the queue's codec wrote. It
+    /// must use `new`, since `open` would register the subspace with the codec `Raw`. Before it enqueues,
+    /// it must call [`verify_order`](Self::verify_order), and it must enqueue bytes of the queue's codec.
+    ///
+    /// ```
+    /// use keyspace::codec::{Json, Raw};
+    /// use keyspace::{Bytes, Database, Runner, Subspace};
+    /// use microqueue::MicroQueue;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let names = MicroQueue::<String, Json>::new(Subspace::from("names"));
+    /// names.committing(&runner).enqueue(&"Alice".to_owned()).await?;
+    ///
+    /// let stored = MicroQueue::<Bytes, Raw>::new(Subspace::from("names"));
+    /// let items = stored.items(&runner.database().begin()?, None, 10).await?;
+    /// assert_eq!(items[0].value.as_ref().unwrap(), &b"\"Alice\""[..]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn new(subspace: Subspace) -> Self {
         Self::with_order(subspace, Order::Commit)
     }
 
-    /// Returns the queue in `subspace`, in an order of choice.
+    /// Returns the queue in `subspace`, in the given order, without reading the store.
     #[must_use]
     pub fn with_order(subspace: Subspace, order: Order) -> Self {
         Self {
@@ -39,8 +65,8 @@ impl<T, C: Codec<T> + Default> MicroQueue<T, C> {
 }
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
-    /// Returns the same queue with its values as `codec` writes them. All handles on a queue must name
-    /// the same codec.
+    /// Returns the same queue with `codec` for its values. All handles of a queue must use the same
+    /// codec.
     ///
     /// ```
     /// use keyspace::Subspace;
@@ -58,10 +84,10 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         }
     }
 
-    /// Takes call numbers and random suffixes from `env`.
+    /// Sets the environment that supplies call numbers and random suffixes.
     ///
-    /// All handles that write into one queue in one process must share the source of their call
-    /// numbers. The default, [`Environment::system`], does.
+    /// All handles in one process that write to the same queue must share one source of call numbers.
+    /// With the default, [`Environment::system`], they do.
     #[must_use]
     pub fn environment(mut self, env: Environment) -> Self {
         self.env = env;

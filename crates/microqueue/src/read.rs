@@ -1,24 +1,27 @@
-//! Looking at a queue, and why that is refused after an enqueue.
+//! Reads a queue, and refuses to do so after an enqueue in the same transaction.
 //!
-//! In commit order an enqueued item has no place before the commit. FoundationDB makes the range
-//! where it may land unreadable for its own transaction, and a read that touches the range fails
-//! with `accessed_unreadable` (1036). What a read touches depends on the data:
+//! In commit order an enqueued item has no place before the commit. FoundationDB makes the range in which
+//! the item may land unreadable for its own transaction: a read that touches this range fails with
+//! `accessed_unreadable` (1036). Whether a read touches it depends on the contents of the queue:
 //!
-//! 1. The transaction reads anything, which fixes its read version, and enqueues.
-//! 2. Keys of items committed by that version lie below the unreadable range. A read of the head
-//!    that finds one of them succeeds, one that finds the queue empty fails.
+//! 1. A transaction reads a key, which fixes its read version, and then enqueues.
+//! 2. Items that were committed up to that version sort below the unreadable range. A read of the head
+//!    that finds one of them succeeds. A read that finds the queue empty fails.
 //!
-//! A program would be tested with one and meet the other in production. So every read of a queue
-//! in commit order also reads a probe, a key that no item has, inside the range of every possible
-//! versionstamp: it is unreadable if anything was enqueued in this transaction, through whichever
-//! handle. The read is refused then with `ReadAfterWrite`.
+//! A program would be tested with one case and meet the other in production. Every read of a queue in
+//! commit order therefore also reads a probe: a key that no item has, inside the range of all possible
+//! versionstamps. The probe is unreadable if this transaction has enqueued anything, through any handle.
+//! The read then fails with `ReadAfterWrite`.
 //!
-//! The probe is read serializably, since a snapshot read can be set to ignore what its own
-//! transaction wrote.
+//! The probe is read serializably, since a snapshot read can be configured to ignore the writes of its
+//! own transaction.
+
+use std::ops::ControlFlow;
 
 use keyspace::codec::Codec;
 use keyspace::{
     Code, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, key_after, read_all,
+    visit_rows,
 };
 
 use crate::error::{Error, Result};
@@ -27,22 +30,41 @@ use crate::order::Order;
 use crate::queue::MicroQueue;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
-    /// Returns the first item and leaves it in the queue, or `None` if the queue is empty. An item that
-    /// does not decode is a [`Listed`] that says so; [`Item::try_from`](crate::Item) makes an error of it.
+    /// Returns the first item without taking it, or `None` if the queue is empty.
+    ///
+    /// If the item's value does not decode, the returned [`Listed`] contains the reason;
+    /// [`Item::try_from`](crate::Item) turns it into an error.
     ///
     /// # Conflicts
-    /// Reads from the queue's begin to the first item; if the queue is empty, all of it, so that
-    /// any enqueue makes this transaction fail. In commit order also a key that only
-    /// [`clear`](Self::clear) writes.
+    /// Reads from the start of the queue to the first item. If the queue is empty, it reads the whole
+    /// queue, so any enqueue conflicts with this transaction. In commit order it also reads a key that
+    /// only [`clear`](Self::clear) writes.
     ///
     /// # Errors
-    /// [`ReadAfterWrite`](Error::ReadAfterWrite) in commit order if this transaction has enqueued
-    /// into the queue, through this handle or another, and not cleared it since.
-    /// [`Corrupt`](keyspace::Error::Corrupt) if a key in the queue's subspace is none of its items';
-    /// also in place of `ReadAfterWrite` in a transaction that has set `BypassUnreadable`.
+    /// [`ReadAfterWrite`](Error::ReadAfterWrite) in commit order, if this transaction has enqueued into
+    /// the queue through any handle and has not cleared it since. [`Corrupt`](keyspace::Error::Corrupt)
+    /// if a key in the queue's subspace is not the key of an item. A transaction that has set
+    /// `BypassUnreadable` gets `Corrupt` instead of `ReadAfterWrite`.
     ///
     /// # Cancel safety
-    /// Reads only: dropping the future leaves conflict ranges at most.
+    /// Dropping the future leaves at most conflict ranges in the transaction.
+    ///
+    /// # Examples
+    /// ```
+    /// use keyspace::{Database, Runner, Subspace};
+    /// use microqueue::MicroQueue;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
+    /// jobs.committing(&runner).enqueue(&"resize 17.png".to_owned()).await?;
+    ///
+    /// let first = jobs.peek(&runner.database().begin()?).await?.expect("a job was enqueued");
+    /// assert_eq!(first.value?, "resize 17.png");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
         let (begin, end) = self.layout.subspace.range();
         let row = self.rows(tr, begin, end, 1).await?.pop();
@@ -51,7 +73,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             .transpose()
     }
 
-    /// Returns true if the queue has no items.
+    /// Returns whether the queue is empty.
     ///
     /// # Conflicts
     /// As [`peek`](Self::peek).
@@ -60,26 +82,27 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
     ///
     /// # Cancel safety
-    /// Reads only: dropping the future leaves conflict ranges at most.
+    /// As [`peek`](Self::peek).
     pub async fn is_empty(&self, tr: &impl Transaction) -> Result<bool> {
         let (begin, end) = self.layout.subspace.range();
         Ok(self.rows(tr, begin, end, 1).await?.is_empty())
     }
 
-    /// Returns a page of the queue: up to `limit` items behind the item `after`, or from the
-    /// queue's begin. Fewer than `limit` are the last page; a page of none reads nothing. Each has its
-    /// id, and its value or why that does not decode.
+    /// Returns a page of up to `limit` items after the item `after`, or from the start of the queue.
+    ///
+    /// A page with fewer than `limit` items is the last one. A limit of zero reads nothing. Each entry
+    /// has the item's id, and either its value or the reason why the value does not decode.
     ///
     /// # Conflicts
-    /// Reads from `after` to the last item returned; to the queue's end if the page is the last.
-    /// In commit order also a key that only [`clear`](Self::clear) writes.
+    /// Reads from `after` to the last item returned, or to the end of the queue if the page is the last.
+    /// In commit order it also reads a key that only [`clear`](Self::clear) writes.
     ///
     /// # Errors
-    /// [`WrongOrder`](Error::WrongOrder) if `after` is not of a queue of this order, else as
+    /// [`WrongOrder`](Error::WrongOrder) if `after` is an id of another order; otherwise as
     /// [`peek`](Self::peek).
     ///
     /// # Cancel safety
-    /// Reads only: dropping the future leaves conflict ranges at most.
+    /// As [`peek`](Self::peek).
     ///
     /// # Examples
     /// ```
@@ -115,7 +138,34 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             .collect()
     }
 
-    /// Reads up to `limit` rows serializably, and refuses to if the transaction has enqueued.
+    /// Counts the items at the read version, up to `limit`, including items that do not decode.
+    ///
+    /// This reads every item that it counts. The queues of the crate `hc-dequeue` maintain counters
+    /// instead.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot, so no other consumer or producer conflicts with it. In commit order it also
+    /// reads, serializably, a key that only [`clear`](Self::clear) writes.
+    ///
+    /// # Errors
+    /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
+    pub async fn count_up_to(&self, tr: &impl Transaction, limit: usize) -> Result<usize> {
+        let mut count = 0;
+        let probe = self.probe(tr);
+        if limit > 0 {
+            let (begin, end) = self.layout.subspace.range();
+            // Safe as a snapshot read: the count is that of the read version, and nothing is taken.
+            let visited = visit_rows(tr, page(begin, end, limit), Isolation::Snapshot, |_| {
+                count += 1;
+                Ok::<_, keyspace::Error>(ControlFlow::Continue(()))
+            });
+            visited.await.map_err(|error| self.read_error(error))?;
+        }
+        probe.await?;
+        Ok(count)
+    }
+
+    /// Reads up to `limit` rows serializably. Fails if the transaction has enqueued.
     pub(crate) async fn rows(
         &self,
         tr: &impl Transaction,
@@ -130,7 +180,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             .await
     }
 
-    /// Reads rows of the queue, and refuses to if the transaction has enqueued.
+    /// Reads rows of the queue. Fails if the transaction has enqueued.
     pub(crate) async fn read(
         &self,
         tr: &impl Transaction,
@@ -145,8 +195,10 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(rows)
     }
 
-    /// Refuses if the transaction has enqueued. Reads are issued at the call: what is read before the
-    /// answer is awaited is under way at the same time.
+    /// Fails if the transaction has enqueued.
+    ///
+    /// The read is issued by this call, before the returned future is polled, so that it runs at the same
+    /// time as the reads that the caller issues next.
     pub(crate) fn probe<Tr: Transaction>(
         &self,
         tr: &Tr,
@@ -181,7 +233,7 @@ pub(crate) fn last_row((begin, end): (Vec<u8>, Vec<u8>)) -> RangeQuery {
         .mode(StreamingMode::Exact)
 }
 
-/// Returns the query for up to `limit` rows from `begin` on.
+/// Returns the query for up to `limit` rows, starting at `begin`.
 pub(crate) fn page(begin: Vec<u8>, end: Vec<u8>, limit: usize) -> RangeQuery {
     RangeQuery::keys(begin, end)
         .limit(limit)

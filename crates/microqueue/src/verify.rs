@@ -1,14 +1,14 @@
-//! Making sure that new items go behind the old ones.
+//! Verifies that new items will go after the existing ones.
 //!
-//! The order of commits is the order of their versionstamps because a store's version only grows. A
-//! restored backup or a copy can bring items into a store whose version is behind theirs:
+//! Commit order is the order of versionstamps, because the version of a store only grows. A restored
+//! backup or a copy can bring items into a store whose version is smaller than theirs:
 //!
-//! 1. A cluster at version 9,000,000,000 is backed up, items and all.
-//! 2. The backup is restored into a new cluster, at version 1,000,000.
-//! 3. An enqueue commits there. Its stamp is smaller than those of the restored items, so that its
-//!    item goes before them.
+//! 1. A cluster at version 9,000,000,000 is backed up, including the items of a queue.
+//! 2. The backup is restored into a new cluster, which is at version 1,000,000.
+//! 3. An enqueue commits there. Its versionstamp is smaller than those of the restored items, so the new
+//!    item sorts before them.
 //!
-//! Nothing fails at step 3, since an enqueue reads nothing. So the check is a call of its own, to be
+//! Nothing fails at step 3, since an enqueue reads nothing. The check is therefore a separate call, to be
 //! made when a queue is opened.
 
 use keyspace::codec::Codec;
@@ -23,27 +23,28 @@ use crate::queue::MicroQueue;
 use crate::read::last_row;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
-    /// Makes sure that items enqueued from now on go behind all that are in the queue.
+    /// Verifies that items enqueued after this transaction will go after all items in the queue.
     ///
-    /// In index order they do whatever the store's version is, and nothing is read.
+    /// In index order they always do, and nothing is read.
     ///
     /// # Conflicts
     /// Reads the last item by snapshot, and a key that only [`clear`](Self::clear) writes.
     ///
     /// # Errors
-    /// [`StampAhead`](Error::StampAhead) if they would not, and else as [`peek`](Self::peek), of
-    /// the last item's key.
+    /// [`StampAhead`](Error::StampAhead) if new items would go before existing ones.
+    /// [`ReadAfterWrite`](Error::ReadAfterWrite) and [`Corrupt`](keyspace::Error::Corrupt) as
+    /// [`peek`](Self::peek), for the last item's key.
     ///
     /// # Cancel safety
-    /// Reads only: dropping the future leaves conflict ranges at most.
+    /// Dropping the future leaves at most conflict ranges in the transaction.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         let Order::Commit = self.layout.order else {
             return Ok(());
         };
         let read_version = tr.read_version();
         let last = last_row(self.layout.subspace.range());
-        // Safe as a snapshot read: what commits behind the read version gets a stamp above it, and
-        // is in its right place.
+        // Safe as a snapshot read: an item that commits after the read version gets a larger
+        // versionstamp, so it is in its right place.
         let rows = self.read(tr, last, Isolation::Snapshot).await?;
         let read_version = read_version.await?;
         let Some(row) = rows.first() else {
@@ -56,7 +57,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         else {
             unreachable!("a key of a queue in commit order gives an id in commit order");
         };
-        // Bytes are compared, as the store compares keys.
+        // Compares the bytes, as the store compares keys.
         if stamp > Versionstamp::new(read_version, u16::MAX) {
             return Err(Error::StampAhead {
                 queue: self.layout.subspace.clone(),
@@ -67,18 +68,22 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(())
     }
 
-    /// Opens the queue in `subspace`, in commit order, and makes sure of the
-    /// [order](Self::verify_order) in a transaction of its own. Takes call numbers from the runner's
-    /// environment.
+    /// Opens the queue in `subspace`, in commit order.
+    ///
+    /// It registers the subspace in the default [registry of ids](keyspace::ids) and
+    /// [verifies the order](Self::verify_order), in one transaction of its own. The queue takes its call
+    /// numbers from the environment of `runner`.
     ///
     /// # Conflicts
-    /// As [`verify_order`](Self::verify_order).
+    /// As [`verify_order`](Self::verify_order) and [`Ids::register`](keyspace::ids::Ids::register).
     ///
     /// # Errors
-    /// Those of [`verify_order`](Self::verify_order) and of [`Runner::run`].
+    /// Those of [`verify_order`](Self::verify_order) and of [`Runner::run`], and
+    /// [`Overlap`](keyspace::Error::Overlap) if the subspace overlaps that of another recipe. After an
+    /// error nothing was changed.
     ///
     /// # Cancel safety
-    /// Reads only: dropping the future leaves nothing behind.
+    /// If the future is dropped, the subspace may or may not be registered.
     ///
     /// # Examples
     /// ```
@@ -102,17 +107,17 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Self::open_with(runner, subspace, options).await
     }
 
-    /// Opens the queue as [`open`](Self::open) does, with a codec and a registry of ids, where it is a
-    /// `microqueue`.
+    /// Opens the queue as [`open`](Self::open) does, with the codec and the registry of ids of `options`. The
+    /// registry lists the queue as a `microqueue`.
     ///
     /// # Conflicts
-    /// As [`verify_order`](Self::verify_order), and as [`Ids::register`](keyspace::ids::Ids::register).
+    /// As [`open`](Self::open).
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Overlap`](keyspace::Error::Overlap). Nothing was changed.
+    /// As [`open`](Self::open).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the subspace taken or not.
+    /// As [`open`](Self::open).
     pub async fn open_with<D: Database>(
         runner: &Runner<D>,
         subspace: Subspace,

@@ -19,7 +19,7 @@ conformance::on_every_store!(
     additions_to_one_log_never_conflict,
     a_log_is_not_read_after_an_addition,
     a_log_with_a_stamp_above_the_stores_version_is_refused,
-    what_fits_no_block_is_refused_before_anything_is_staged,
+    an_update_too_large_for_a_block_is_refused_before_staging,
     a_foreign_key_is_named,
 );
 
@@ -41,7 +41,7 @@ async fn add(db: &Store, logs: &BlockLogs, entries: &[(u32, &str)]) {
     tr.commit().await.unwrap();
 }
 
-/// Returns the ids and keys of the entries from a position on, and the ids of their blocks.
+/// Returns the ids and keys of the entries after a position, and the ids of their blocks.
 async fn read(
     db: &Store,
     logs: &BlockLogs,
@@ -144,6 +144,11 @@ async fn logs_with_blocks_are_found_among_few_and_many(store: TestStore) {
         .await;
         let tr = store.db.begin().unwrap();
         assert_eq!(logs.non_empty(&tr).await.unwrap(), [0, 3, last]);
+        let firsts = logs.firsts(&tr).await.unwrap();
+        assert_eq!(firsts.len(), 3);
+        for (log, first) in firsts {
+            assert_eq!(logs.first(&tr, log, None).await.unwrap(), Some(first));
+        }
         logs.verify_order(&tr).await.unwrap();
     }
 }
@@ -200,7 +205,7 @@ async fn a_log_with_a_stamp_above_the_stores_version_is_refused(store: TestStore
     );
 }
 
-async fn what_fits_no_block_is_refused_before_anything_is_staged(store: TestStore) {
+async fn an_update_too_large_for_a_block_is_refused_before_staging(store: TestStore) {
     let (db, logs) = (&store.db, logs(&store, 1));
     let mut batch = logs.batch();
     let refused = batch

@@ -1,5 +1,5 @@
-//! Items by their ids: seen by snapshot, taken with a conflict on themselves alone, put back where
-//! they were.
+//! Items by id: read by snapshot, removed with a conflict only on the same items, and inserted where they
+//! were.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -43,7 +43,7 @@ async fn an_enqueue_makes_no_take_fail(store: TestStore) {
         let queue = jobs_of(&store.fresh(), order);
         enqueue_committed(&store.db, &queue, &[1]).await;
         let mut tr = store.db.begin().unwrap();
-        // Asked for more than there is: it has seen the end.
+        // The limit is larger than the number of items, so the read reaches the end of the queue.
         let items = queue.snapshot(&tr, 10, usize::MAX).await.unwrap();
         queue.remove(&tr, &items[0].id).unwrap();
         enqueue_committed(&store.db, &queue, &[2]).await;

@@ -1,5 +1,5 @@
-//! Many tasks on one queue: what each transaction saw is what it would have seen if all had run
-//! one after the other, in the order of their versionstamps.
+//! Many tasks on one queue: each transaction sees what it would see if all transactions had run one after
+//! the other in the order of their versionstamps.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,16 +27,16 @@ conformance::on_every_store!(threads:
     they_do_so_when_commits_fail_and_land_late,
 );
 
-/// What a transaction did, in its order.
+/// The operations of a transaction, in order.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Took the first items, none only if there were none.
+    /// Took the first items. An empty list means that the queue was empty.
     Take { taken: Vec<(ItemId, u64)> },
     /// Enqueued items.
     Put { staged: Vec<(StagedId, u64)> },
 }
 
-/// Runs the transactions one after the other on a map. Returns what is left.
+/// Runs the transactions one after the other on a map. Returns the items that remain.
 fn replay(
     order: Order,
     mut transactions: Vec<(Versionstamp, Vec<Step>)>,
@@ -90,7 +90,7 @@ async fn put(queue: &MicroQueue<u64>, tr: &impl Transaction, values: &[u64]) -> 
     Ok(Step::Put { staged })
 }
 
-/// Runs random transactions of one task, and returns what they did.
+/// Runs random transactions of one task, and returns their operations.
 async fn work<D: Database>(
     runner: Runner<D>,
     queue: MicroQueue<u64>,
@@ -108,7 +108,7 @@ async fn work<D: Database>(
         let (queue, values) = (&queue, &values);
         let (steps, commit) = runner
             .run_committed(|tr| async move {
-                // A write, so that a transaction which found nothing has its place too.
+                // This write gives a place in the order also to a transaction that found nothing.
                 tr.set(b"elsewhere", b"");
                 let taken = take(queue, &tr, limit).await?;
                 let enqueued = put(queue, &tr, values).await?;
@@ -123,7 +123,7 @@ async fn work<D: Database>(
     Ok(done)
 }
 
-/// Runs many tasks at once and replays what they did.
+/// Runs many tasks at once and replays their transactions.
 async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, rounds: u64) {
     const TASKS: u64 = 12;
     let seed = 0x5eed;
@@ -149,9 +149,9 @@ async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, 
     assert_eq!(items, left);
 }
 
-/// How many rounds a task plays.
+/// The number of rounds that a task runs.
 fn rounds(store: &TestStore, short: usize, long: usize) -> u64 {
-    // A cluster takes milliseconds for what the others do in microseconds.
+    // A cluster takes milliseconds for operations that take the other stores microseconds.
     let share = if store.kind == Kind::Fdb { 4 } else { 1 };
     (scale(short, long) / share) as u64
 }

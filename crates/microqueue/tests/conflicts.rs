@@ -1,4 +1,4 @@
-//! Which operations make which others fail: the conflict ranges that the documentation promises.
+//! Which operations conflict with which others: the conflict ranges that the documentation promises.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -61,7 +61,7 @@ async fn conflicts(store: &TestStore, order: Order, items: u64, first: Op, secon
     }
     stage(first, &queue, &one).await;
     stage(second, &queue, &other).await;
-    // A transaction that only reads never fails.
+    // A transaction that only reads never conflicts.
     other.set(b"elsewhere", b"");
     one.commit().await.unwrap();
     match other.commit().await {
@@ -193,7 +193,7 @@ async fn a_later_page_does_not_conflict_with_a_dequeue_before_it(store: TestStor
 async fn in_index_order_an_item_that_ties_with_the_head_makes_a_dequeue_fail(store: TestStore) {
     let store = store.fresh();
     let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
-    // The head, with the highest suffix there is: what ties with it sorts before it.
+    // The head has the highest possible suffix, so an item with the same index sorts before it.
     let head = queue.subspace().pack(&(1, &[0xff_u8; SUFFIX_BYTES][..]));
     let stale = db.begin().unwrap();
     stale.read_version().await.unwrap();
@@ -225,7 +225,7 @@ async fn items_enqueued_at_the_same_time_are_all_there(store: TestStore) {
         let mut values = contents(db, &queue).await;
         match order {
             Order::Commit => {}
-            // All of them saw an empty queue and have the index 1: their order is random.
+            // All of them saw an empty queue and have index 1, so their order is random.
             Order::Index => values.sort_unstable(),
         }
         assert_eq!(values, (0..20).collect::<Vec<_>>());

@@ -1,6 +1,6 @@
-//! Each call that commits by itself, and closures that compose, under each way in which the news of
-//! a commit can be lost. The queue is checked item by item: an answer means that its effect is
-//! there once, an error that there is none.
+//! Each committing call, and closures that compose calls, under each way in which the result of a commit
+//! can be lost. The queue is checked item by item: an answer means that the effect is there once, an
+//! error that it is not there.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,10 +21,10 @@ conformance::on_every_store!(
     a_ledger_swept_in_between_makes_the_outcome_unknown_and_repeats_nothing,
 );
 
-/// Where the ledgers lie, below a test's root.
+/// The subspace of the ledgers, below the root of a test.
 const LEDGERS: &str = "ledgers";
 
-/// What the queue holds before each call.
+/// The items in the queue before each call.
 const BEFORE: [u64; 3] = [1, 2, 3];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ enum Call {
     Dequeue,
     DequeueBatch,
     Clear,
-    /// In one transaction takes an item and enqueues another.
+    /// Takes an item and enqueues another one in one transaction.
     Move,
     /// The same, but every attempt after the first fails.
     MoveThenFail,
@@ -53,15 +53,15 @@ const CALLS: [Call; 8] = [
     Call::MoveThenNothing,
 ];
 
-/// What a call answered.
+/// The answer of a call.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Values(Vec<u64>),
-    /// The closure left the queue alone, and said so.
+    /// The closure left the queue unchanged and reported it.
     LeftAlone,
     /// The closure's own error.
     Failed,
-    /// The runner's: the outcome is unknown.
+    /// The runner's error: the outcome is unknown.
     Unknown,
 }
 
@@ -121,7 +121,7 @@ async fn move_one(
         .await
 }
 
-/// Returns the answer of a call that happens once, and what it leaves.
+/// Returns the answer of a call that happens once, and the items that it leaves.
 fn once(call: Call) -> (Answer, Vec<u64>) {
     let (values, left) = match call {
         Call::Enqueue => (vec![], vec![1, 2, 3, 8]),
@@ -134,7 +134,7 @@ fn once(call: Call) -> (Answer, Vec<u64>) {
     (Answer::Values(values), left)
 }
 
-/// Every fate of a commit without news, and what befalls the attempt that follows.
+/// Every fate of a commit without a result, and what happens to the attempt after it.
 fn scripts() -> Vec<[CommitFault; 2]> {
     let late = |attempts, before| Fate::Late(Landing { attempts, before });
     let fates = [
@@ -160,7 +160,7 @@ fn scripts() -> Vec<[CommitFault; 2]> {
     scripts
 }
 
-/// A queue that holds [`BEFORE`], on a store whose commits can be scripted.
+/// A queue with the items of [`BEFORE`], on a store whose commits can be scripted.
 async fn setup(
     store: &TestStore,
     order: Order,
@@ -212,7 +212,7 @@ async fn a_ledger_swept_in_between_makes_the_outcome_unknown_and_repeats_nothing
         for (fate, happened) in [
             (Fate::Applied, true),
             (Fate::Lost, false),
-            // The sweep refuses it.
+            // The sweep makes it fail.
             (late(LandingPoint::Commit), false),
         ] {
             let store = store.fresh();

@@ -1,5 +1,5 @@
-//! Ids: unique and in call order, however many enqueues one transaction makes and through
-//! whichever handles.
+//! Ids are unique and in call order, for any number of enqueues in one transaction and through any
+//! handles.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -129,6 +129,7 @@ fn futures_and_handles_can_be_sent_to_another_thread() {
         assert_send(queue.peek(tr));
         assert_send(queue.is_empty(tr));
         assert_send(queue.items(tr, Some(after), 1));
+        assert_send(queue.count_up_to(tr, 1));
     }
     let _ = composable::<Store>;
 

@@ -1,5 +1,5 @@
-//! Random operations against a `VecDeque`, on a store that refuses commits, loses the news of them
-//! and lets them land late. Every answer, and in the end every item, must be the model's.
+//! Random operations against a `VecDeque`, on a store that refuses commits, loses their results and lets
+//! them land late. Every answer, and at the end every item, must match the model's.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ enum Op {
     /// All items, in pages.
     Items(usize),
     Clear,
-    /// In one transaction takes items and enqueues their successors.
+    /// Takes items and enqueues their successors in one transaction.
     Move(usize),
     /// Stages a take and an enqueue, and then fails.
     Fail,
@@ -52,7 +52,7 @@ fn random_op(rng: &mut StdRng, number: u64) -> Op {
     }
 }
 
-/// What a caller sees of an operation.
+/// The result of an operation as its caller sees it.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Nothing,
@@ -154,7 +154,7 @@ struct Run {
 }
 
 impl Run {
-    /// Runs on a store in memory that the seed alone decides about.
+    /// Runs on a store in memory that depends on the seed alone.
     async fn in_memory(self) -> Result<Tally, String> {
         let env = self.environment();
         let db = Options::new().environment(env).memory().unwrap();
@@ -165,8 +165,8 @@ impl Run {
         Environment::seeded(self.seed, Arc::new(ManualClock::moved_by_sleepers()))
     }
 
-    /// Runs operations on a queue and on the model, until they differ. Returns what went wrong on
-    /// the way.
+    /// Runs operations on a queue and on the model until they differ. Returns the failures that occurred
+    /// on the way.
     async fn on(self, db: Store, root: &Subspace) -> Result<Tally, String> {
         let env = self.environment();
         let Self {
@@ -181,7 +181,7 @@ impl Run {
             .environment(env.clone())
             .ledger_subspace(root.subspace(&"ledgers"))
             .exactly_once(exactly_once)
-            // So that the clock moves little, and few transactions grow too old.
+            // The clock moves little, so few transactions become too old.
             .max_retry_delay(Duration::from_millis(20));
         let runner = Runner::with_options(chaos.clone(), options);
         let queue = MicroQueue::with_order(root.subspace(&"jobs"), order);

@@ -1,6 +1,6 @@
-//! Four processes enqueue and four dequeue on one cluster. They are killed at random and started
-//! again, and so is, once, the cluster's server. Every item whose enqueue was acknowledged is taken
-//! exactly once, and no other more than once.
+//! Four processes enqueue and four dequeue on one cluster. They are killed and restarted at random, and
+//! the cluster's server is restarted once. Every item whose enqueue was acknowledged is taken exactly
+//! once, and no other item more than once.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,19 +19,20 @@ use rand::{Rng, SeedableRng};
 
 const NAME: &str = "on_fdb_every_acknowledged_item_is_taken_exactly_once";
 
-/// How many processes there are of each role.
+/// The number of processes in each role.
 const PROCESSES: usize = 4;
 
 fn queue() -> MicroQueue<String> {
     MicroQueue::new(Subspace::from("jobs"))
 }
 
-/// Where each item's takes are counted, in the transactions that take.
+/// The subspace that counts how often each item was taken, in the transactions that take.
 fn takes() -> Subspace {
     Subspace::from("takes")
 }
 
-/// Does a child's work until it is killed. Its role is a verb, its name, and the store's URL.
+/// Does a child's work until it is killed. The role is a verb, the name of the child, and the URL of the
+/// store.
 async fn work(role: &str) -> Result<()> {
     let (verb, rest) = role.split_once(' ').unwrap();
     let (name, url) = rest.split_once(' ').unwrap();
@@ -48,7 +49,7 @@ async fn work(role: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes an item and counts that, in one transaction. Returns whether there was one.
+/// Takes an item and counts it in one transaction. Returns whether there was one.
 async fn take<D: Database>(runner: &Runner<D>) -> Result<bool> {
     let (queue, takes) = (&queue(), &takes());
     let taken = runner.run(|tr| async move {

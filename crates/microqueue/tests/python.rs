@@ -1,5 +1,5 @@
-//! One queue, two languages: FoundationDB's own Python client, with the recipe of its documentation,
-//! at one end, and this crate at the other, at the same time.
+//! One queue, two languages: FoundationDB's own Python client, with the recipe from its documentation,
+//! works on one end while this crate works on the other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,13 +17,13 @@ const ITEMS: usize = 1_000;
 
 type Queue = CommittingQueue<Bytes, microqueue::keyspace::Store, Raw>;
 
-/// Returns a Python that has the client. The tests share it.
+/// Returns a Python interpreter that has the client. The tests share it.
 fn python() -> Result<OsString, String> {
     static PYTHON: OnceLock<Result<OsString, String>> = OnceLock::new();
     PYTHON.get_or_init(find_python).clone()
 }
 
-/// Finds the system's Python, or else makes one in a folder below `target`.
+/// Finds the system's Python, or creates an environment in a directory below `target`.
 fn find_python() -> Result<OsString, String> {
     let has_client = |python: &OsString| {
         let import = Command::new(python).args(["-c", "import fdb"]).output();
@@ -70,7 +70,7 @@ fn expected() -> Vec<String> {
     (0..ITEMS).map(|number| number.to_string()).collect()
 }
 
-/// Runs a test with a queue on a cluster and with a Python, or says why it cannot.
+/// Runs a test with a queue on a cluster and with a Python interpreter, or reports why it cannot.
 async fn with_python<F: Future<Output = ()>>(name: &str, test: impl FnOnce(OsString, Queue) -> F) {
     stores::run(Kind::Fdb, name, |store| async move {
         let python = match python() {
@@ -84,13 +84,13 @@ async fn with_python<F: Future<Output = ()>>(name: &str, test: impl FnOnce(OsStr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_fdb_what_python_enqueues_is_dequeued_once_and_in_order() {
-    let name = "on_fdb_what_python_enqueues_is_dequeued_once_and_in_order";
+async fn on_fdb_items_from_python_are_dequeued_once_and_in_order() {
+    let name = "on_fdb_items_from_python_are_dequeued_once_and_in_order";
     with_python(name, |python, queue| async move {
         let mut producer = recipe(&python, "enqueue", &queue);
         let mut items = Vec::new();
         while items.len() < ITEMS {
-            // What it did before it ended is there to be taken.
+            // The items that it enqueued before it ended can be taken.
             let has_ended = producer.try_wait().unwrap().is_some();
             let item = queue.dequeue().await.unwrap();
             assert!(item.is_some() || !has_ended, "{} items came", items.len());
@@ -104,8 +104,8 @@ async fn on_fdb_what_python_enqueues_is_dequeued_once_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_fdb_what_is_enqueued_python_dequeues_once_and_in_order() {
-    let name = "on_fdb_what_is_enqueued_python_dequeues_once_and_in_order";
+async fn on_fdb_python_dequeues_items_once_and_in_order() {
+    let name = "on_fdb_python_dequeues_items_once_and_in_order";
     with_python(name, |python, queue| async move {
         let consumer = recipe(&python, "dequeue", &queue);
         for item in expected() {

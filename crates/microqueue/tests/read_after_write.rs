@@ -1,5 +1,5 @@
-//! Reading a queue after writing to it in the same transaction: every pair of operations, on one
-//! handle and on two, whatever the transaction did before and whatever the queue holds.
+//! Reading a queue after writing to it in the same transaction: every pair of operations, on one handle
+//! and on two, after different reads and with different contents of the queue.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,9 +19,9 @@ conformance::on_every_store!(
     without_the_probe_the_same_read_would_fail_or_pass_with_the_data,
     a_clear_makes_the_queue_readable_again_and_takes_what_was_enqueued,
     batches_of_one_transaction_follow_each_other_whatever_snapshot_reads_see,
-    an_enqueue_after_a_read_goes_behind_what_is_left,
+    an_enqueue_after_a_read_goes_after_the_remaining_items,
     an_enqueue_into_one_queue_does_not_refuse_reads_of_another,
-    who_bypasses_unreadable_keys_is_refused_what_has_no_place_yet,
+    bypassing_unreadable_keys_does_not_return_items_without_a_place,
     in_index_order_enqueues_tie_if_snapshot_reads_do_not_see_them,
 );
 
@@ -35,11 +35,12 @@ enum Op {
     IsEmpty,
     Items,
     ItemsAfter,
+    CountUpTo,
     VerifyOrder,
     Clear,
 }
 
-const OPS: [Op; 10] = [
+const OPS: [Op; 11] = [
     Op::Enqueue,
     Op::EnqueueAll,
     Op::Dequeue,
@@ -48,6 +49,7 @@ const OPS: [Op; 10] = [
     Op::IsEmpty,
     Op::Items,
     Op::ItemsAfter,
+    Op::CountUpTo,
     Op::VerifyOrder,
     Op::Clear,
 ];
@@ -62,13 +64,13 @@ impl Op {
     }
 }
 
-/// What happens in a transaction before the pair.
+/// The state of a transaction before the pair of operations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Before {
     Nothing,
-    /// The read version is there, so that the stamped range begins above what is committed.
+    /// The read version is known, so the unreadable range begins above the committed items.
     ReadElsewhere,
-    /// The head is in the client's cache too.
+    /// The head is also in the client's cache.
     ReadQueue,
     /// Snapshot reads do not see the transaction's own writes.
     SnapshotRywDisabled,
@@ -102,6 +104,7 @@ async fn stage(op: Op, queue: &MicroQueue<u64>, tr: &impl Transaction) -> Result
         Op::EnqueueAll => return queue.enqueue_all(tr, &[20, 21]).await.map(|_| Vec::new()),
         Op::VerifyOrder => return queue.verify_order(tr).await.map(|()| Vec::new()),
         Op::IsEmpty => return queue.is_empty(tr).await.map(|_| Vec::new()),
+        Op::CountUpTo => return Ok(vec![queue.count_up_to(tr, 10).await? as u64]),
         Op::Clear => {
             queue.clear(tr);
             return Ok(Vec::new());
@@ -115,7 +118,7 @@ async fn stage(op: Op, queue: &MicroQueue<u64>, tr: &impl Transaction) -> Result
     Ok(items.into_iter().map(|item| item.value).collect())
 }
 
-/// Returns an id before every item.
+/// Returns an id that sorts before every item.
 fn first_id(order: Order) -> microqueue::ItemId {
     match order {
         Order::Commit => microqueue::ItemId::Commit {
@@ -129,7 +132,7 @@ fn first_id(order: Order) -> microqueue::ItemId {
     }
 }
 
-/// A queue of its own store with this many items, and two handles on it.
+/// A queue with this many items in a store of its own, and two handles on it.
 async fn queue_with(
     store: &TestStore,
     order: Order,
@@ -181,7 +184,7 @@ async fn in_index_order_every_read_sees_what_its_transaction_wrote(store: TestSt
     for first in OPS {
         for second in OPS {
             for items in [0, 3] {
-                // Snapshot reads decide the next index, so that option has a test of its own.
+                // Snapshot reads determine the next index, so that option has a test of its own.
                 for before in [Before::Nothing, Before::ReadElsewhere, Before::ReadQueue] {
                     let case = format!("{second:?} after {first:?}, {items} items, {before:?}");
                     let (db, one, other) = queue_with(&store, Order::Index, items).await;
@@ -202,7 +205,7 @@ async fn in_index_order_every_read_sees_what_its_transaction_wrote(store: TestSt
     }
 }
 
-/// What an operation sees of a queue with these values, and what it makes of them.
+/// The values that an operation sees in a queue with these values, and the values that it leaves.
 fn apply(op: Op, model: &mut Vec<u64>) -> Vec<u64> {
     match op {
         Op::Enqueue => model.push(10),
@@ -211,6 +214,7 @@ fn apply(op: Op, model: &mut Vec<u64>) -> Vec<u64> {
         Op::Clear => model.clear(),
         Op::Peek => return model.first().copied().into_iter().collect(),
         Op::Items | Op::ItemsAfter => return model.clone(),
+        Op::CountUpTo => return vec![model.len() as u64],
         Op::Dequeue => return model.drain(..model.len().min(1)).collect(),
         Op::DequeueBatch => return std::mem::take(model),
     }
@@ -220,7 +224,7 @@ fn apply(op: Op, model: &mut Vec<u64>) -> Vec<u64> {
 async fn without_the_probe_the_same_read_would_fail_or_pass_with_the_data(store: TestStore) {
     for (items, fails) in [(0, true), (3, false)] {
         let (db, queue, _) = queue_with(&store, Order::Commit, items).await;
-        // The read version is then above the items' versions, and not one of them.
+        // The read version is then above the versions of the items, instead of equal to one of them.
         set_committed(&db, &store.root.pack(&"elsewhere"), b"").await;
         let tr = db.begin().unwrap();
         prepare(Before::ReadElsewhere, &queue, &tr).await;
@@ -267,7 +271,7 @@ async fn batches_of_one_transaction_follow_each_other_whatever_snapshot_reads_se
     }
 }
 
-async fn an_enqueue_after_a_read_goes_behind_what_is_left(store: TestStore) {
+async fn an_enqueue_after_a_read_goes_after_the_remaining_items(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         for op in [Op::Dequeue, Op::DequeueBatch, Op::Peek, Op::Items] {
             let (db, one, other) = queue_with(&store, order, 3).await;
@@ -298,7 +302,7 @@ async fn an_enqueue_into_one_queue_does_not_refuse_reads_of_another(store: TestS
     tr.commit().await.unwrap();
 }
 
-async fn who_bypasses_unreadable_keys_is_refused_what_has_no_place_yet(store: TestStore) {
+async fn bypassing_unreadable_keys_does_not_return_items_without_a_place(store: TestStore) {
     for before in BEFORE {
         let (db, queue, _) = queue_with(&store, Order::Commit, 2).await;
         let tr = db.begin().unwrap();
@@ -313,7 +317,7 @@ async fn who_bypasses_unreadable_keys_is_refused_what_has_no_place_yet(store: Te
             }
         };
         assert!([0, 1].starts_with(&taken), "{before:?}: {taken:?}");
-        // The option is for reads of single keys.
+        // The option applies to reads of single keys.
         assert!(matches!(end, Err(Error::ReadAfterWrite { .. })), "{end:?}");
     }
 }

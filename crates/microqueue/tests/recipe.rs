@@ -1,8 +1,8 @@
-//! The layout of FoundationDB's *Queues* recipe, shared with its Python and Java forms.
+//! The layout of FoundationDB's *Queues* recipe, shared with its Python and Java versions.
 //!
-//! The expected bytes are derived by hand from the tuple layer's specification: `02 .. 00` a
-//! string, `01 .. 00` a byte string in which a zero is followed by `ff`, `14 + n` a positive
-//! integer of `n` bytes, big-endian.
+//! The expected bytes are derived by hand from the specification of the tuple layer: `02 .. 00` is a
+//! string, `01 .. 00` a byte string in which a zero is followed by `ff`, and `14 + n` a positive integer
+//! of `n` bytes, big-endian.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,8 +19,8 @@ conformance::on_every_store!(
     an_empty_queue_begins_at_index_one_as_python_and_java_begin,
     a_java_value_is_a_tuple_of_one_element,
     indexes_go_on_over_the_edges_of_their_lengths,
-    what_python_enqueued_is_dequeued_in_its_order,
-    what_java_enqueued_is_dequeued,
+    items_from_python_are_dequeued_in_order,
+    items_from_java_are_dequeued,
 );
 
 type PythonQueue = MicroQueue<Bytes, Raw>;
@@ -44,7 +44,7 @@ fn recipe_key(index: &[u8], suffix: [u8; SUFFIX_BYTES]) -> Vec<u8> {
     key
 }
 
-/// Enqueues with suffixes that are known beforehand, and returns them.
+/// Enqueues with known suffixes, and returns them.
 async fn enqueue_seeded<T, C: keyspace::codec::Codec<T> + Default>(
     db: &impl Database,
     values: &[T],
@@ -97,9 +97,9 @@ async fn indexes_go_on_over_the_edges_of_their_lengths(store: TestStore) {
     }
 }
 
-async fn what_python_enqueued_is_dequeued_in_its_order(store: TestStore) {
+async fn items_from_python_are_dequeued_in_order(store: TestStore) {
     let db = store.fresh().part();
-    // The order of indexes, and within an index the order of the random bytes.
+    // The order of indexes, and for the same index the order of the random bytes.
     for (index, first, value) in [
         (&b"\x15\xff"[..], 9, &b"second"[..]),
         (b"\x15\xff", 0, b"first"),
@@ -121,7 +121,7 @@ async fn what_python_enqueued_is_dequeued_in_its_order(store: TestStore) {
     assert!(rows(&db).await.is_empty());
 }
 
-async fn what_java_enqueued_is_dequeued(store: TestStore) {
+async fn items_from_java_are_dequeued(store: TestStore) {
     let db = store.fresh().part();
     let key = recipe_key(b"\x15\x01", [3; SUFFIX_BYTES]);
     set_committed(&db, &key, b"\x02Alice\x00").await;

@@ -1,4 +1,4 @@
-//! What a queue refuses, and that nothing is lost by it.
+//! Operations that a queue refuses, and that nothing is lost by them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,10 +51,10 @@ async fn an_item_over_the_limit_is_refused_and_the_transaction_goes_on(store: Te
         ));
         let text = error.to_string();
         assert!(
-            text.starts_with("item of 100001 bytes does not fit queue `"),
+            text.starts_with("item of 100001 bytes is too large for queue `"),
             "{text}"
         );
-        assert!(text.ends_with("`, whose items have up to 100000"), "{text}");
+        assert!(text.ends_with("`: the limit is 100000 bytes"), "{text}");
         queue.enqueue(&tr, &largest).await.unwrap();
         tr.commit().await.unwrap();
 
@@ -82,7 +82,7 @@ async fn one_item_over_the_limit_keeps_all_of_its_batch_out(store: TestStore) {
 async fn a_value_without_an_encoding_keeps_all_of_its_batch_out(store: TestStore) {
     let store = store.fresh();
     let db = &store.db;
-    // Keys of a JSON object are strings.
+    // The keys of a JSON object must be strings.
     let queue: MicroQueue<BTreeMap<Vec<u8>, u8>, Json> = MicroQueue::new(store.root.clone());
     let batch = [Default::default(), [(vec![1], 1)].into()];
     let mut tr = db.begin().unwrap();
@@ -147,7 +147,7 @@ async fn a_record_that_does_not_decode_is_named_and_stays(store: TestStore) {
         assert!(!queue.is_empty(&tr).await.unwrap());
         tr.commit().await.unwrap();
 
-        // Nothing was taken but the first item; without the damaged one the queue goes on.
+        // Only the first item was taken. Without the damaged item the queue continues.
         assert_eq!(rows_of(&store).await.len(), 2);
         let mut tr = db.begin().unwrap();
         tr.clear(&damaged);
@@ -180,7 +180,7 @@ async fn a_listing_tells_of_each_item_whether_it_decodes(store: TestStore) {
         assert_eq!((&undecodable.key, undecodable.codec), (&damaged, codec));
         assert_eq!(undecodable.bytes, refused);
         assert!(!undecodable.reason.is_empty());
-        // Page by page, too, and at the head.
+        // The same holds page by page, and at the head.
         let page = queue.items(&tr, Some(ids[0]), 1).await.unwrap();
         assert_eq!(page, listed[1..2]);
         let page = queue.items(&tr, Some(ids[1]), 1).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_handle_of_another_order_reads_nothing_and_changes_nothing(store: Test
         assert_eq!(corrupt_key(error), before[0].key());
         assert_eq!(rows_of(&store).await, before);
     }
-    // In index order an enqueue reads the last key too.
+    // In index order an enqueue also reads the last key.
     let store = store.fresh();
     let db = &store.db;
     enqueue_committed(db, &jobs_of(&store, Order::Commit), &[1]).await;

@@ -1,4 +1,4 @@
-//! The relay example as its users run it: as a program, killed and started again.
+//! The relay example as users run it: as a program that is killed and restarted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,13 +16,13 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
-/// Returns the program, built if the tests were built without it.
+/// Returns the program, building it if necessary.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| example("fdbq-microqueue", "relay"))
 }
 
-/// A directory to relay, and a store to do it with.
+/// A directory to relay, and a store to use.
 struct Relay {
     directory: TempDir,
     db: String,
@@ -168,7 +168,7 @@ fn kill_again_and_again(relay: &Relay, kills: usize) {
     let mut rng = StdRng::seed_from_u64(seed);
     let (mut files, mut lines, mut killed) = (0, 0, 0);
     while killed < kills {
-        // There is always something left to do.
+        // There is always work left to do.
         let count = rng.random_range(3_000..5_000);
         relay.write(&format!("{files}.txt"), numbered(count));
         (files, lines) = (files + 1, lines + count);
@@ -178,8 +178,8 @@ fn kill_again_and_again(relay: &Relay, kills: usize) {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // The program reports each batch that it has committed. Between the last report that is
-        // read here and the kill it goes on, so the kill may come at any point of a transaction.
+        // The program reports each batch that it has committed. It continues between the last report that
+        // is read here and the kill, so the kill may hit any point of a transaction.
         let mut reports = BufReader::new(child.stdout.take().unwrap()).lines();
         let survived = rng.random_range(0..8);
         reports.by_ref().take(survived).for_each(drop);
@@ -193,7 +193,7 @@ fn kill_again_and_again(relay: &Relay, kills: usize) {
 }
 
 #[test]
-fn a_file_that_has_grown_continues_behind_what_was_relayed() {
+fn a_file_that_has_grown_continues_after_the_relayed_lines() {
     let relay = Relay::new();
     relay.write("log", numbered(700));
     relay.run().assert_checked(700, 1);

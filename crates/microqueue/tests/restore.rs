@@ -1,4 +1,4 @@
-//! Opening a queue whose items come from a store that was further on.
+//! Opening a queue whose items come from a store with a larger version.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ conformance::on_every_store!(
     a_last_key_that_does_not_decode_is_named,
 );
 
-/// The version of a store that has been in use for some thousand years.
+/// The version of a store after some thousand years of use.
 const FAR: i64 = 1 << 56;
 
 /// Returns the key of an item in commit order.
@@ -51,14 +51,14 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
     assert!((1..FAR).contains(read_version), "{read_version}");
     let text = error.to_string();
     let expected = format!(
-        "` holds an item of version {FAR}, and the store is at {read_version}: advance the store's \
-         version before anything is enqueued (`advanceversion` in fdbcli)"
+        "` contains an item of version {FAR}, but the store is at version {read_version}: advance the \
+         store's version before you enqueue (`advanceversion` in fdbcli)"
     );
     assert!(
         text.starts_with("queue `") && text.ends_with(&expected),
         "{text}"
     );
-    // This is what the error saves from: the item enqueued last is not the last one.
+    // This is what the error prevents: the item enqueued last is not the last one.
     enqueue_committed(db, &queue, &[3]).await;
     assert_eq!(contents(db, &queue).await, [1, 3, 2]);
 }
@@ -80,7 +80,7 @@ async fn the_stores_own_stamps_are_in_order_up_to_the_read_version(store: TestSt
     tr.set(&key(&queue, Versionstamp::new(version + 1, 0)), b"\x01\x04");
     let error = queue.verify_order(&tr).await.unwrap_err();
     assert!(matches!(error, Error::StampAhead { read_version, .. } if read_version == version));
-    // Bytes that no store has reached, and that would be negative as a version.
+    // Bytes that no store has reached. As a version they would be negative.
     tr.set(
         &key(&queue, Versionstamp::from_bytes([0xfe; 10])),
         b"\x01\x05",

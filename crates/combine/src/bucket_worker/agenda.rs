@@ -1,4 +1,4 @@
-//! What a worker has to do, and in which order: decided without a store, a clock or a task.
+//! Decides what a worker does next, without a store, a clock or a task.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use super::job::Next;
 use crate::bucket::Bucket;
 
-/// The buckets that a session works on. `S` is what a job remembers of a bucket.
+/// The buckets that a session works on. `S` is the state that a job keeps for a bucket.
 #[derive(Debug)]
 pub(super) struct Agenda<S> {
     work: BTreeMap<Bucket, Work<S>>,
-    /// The buckets whose next step is due, first come, first served.
+    /// The buckets whose next step is due, in the order in which they became due.
     ready: VecDeque<Bucket>,
     reading: Reading,
 }
 
-/// Whether a worker is to read what there is to do.
+/// Whether the worker must read which buckets have work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
-    /// It has read that lately, and nothing has changed since.
+    /// It has read recently, and nothing has changed since.
     Fresh,
-    /// Something has changed: once it could do more than it knows of.
+    /// Something has changed: it reads as soon as it could do more than it knows of.
     Stale,
-    /// At once.
+    /// It reads immediately.
     Due,
 }
 
@@ -31,9 +31,9 @@ enum Reading {
 struct Work<S> {
     /// `None` while a step is under way.
     state: Option<S>,
-    /// Whether it was seen with something to do while a step was under way.
+    /// Whether a read found work in the bucket while a step was under way.
     again: bool,
-    /// Whether this session has taken the bucket over from one that stands still.
+    /// Whether this session has taken the bucket over because it made no progress.
     is_takeover: bool,
     since: Duration,
 }
@@ -43,9 +43,9 @@ struct Work<S> {
 pub(super) enum Task<S> {
     /// Nothing, until a step ends or an alarm fires.
     Rest,
-    /// Read what there is to do.
+    /// Read which buckets have work.
     Read,
-    /// Begin a step in a bucket.
+    /// Start a step in a bucket.
     Step(Bucket, S),
 }
 
@@ -59,12 +59,13 @@ impl<S: Default> Agenda<S> {
         }
     }
 
-    /// Returns the next thing to do. Another step may begin if there `is_room`.
+    /// Returns the next task. Another step may start if there `is_room`.
     pub(super) fn next(&mut self, is_room: bool) -> Task<S> {
         let reads = match self.reading {
             Reading::Fresh => false,
             Reading::Stale => is_room && self.ready.is_empty(),
-            // From time to time also while it has work: there may be other buckets, and sessions.
+            // From time to time it also reads while it has work, since there may be other buckets and
+            // sessions.
             Reading::Due => true,
         };
         if reads {
@@ -80,19 +81,19 @@ impl<S: Default> Agenda<S> {
         Task::Rest
     }
 
-    /// Notes that there is something new to read.
+    /// Records that there may be new work.
     pub(super) fn changed(&mut self) {
         if self.reading == Reading::Fresh {
             self.reading = Reading::Stale;
         }
     }
 
-    /// Notes that it is time to read, whatever has changed.
+    /// Records that it is time to read, whether or not something has changed.
     pub(super) fn read(&mut self) {
         self.reading = Reading::Due;
     }
 
-    /// Notes that there is something to do in a bucket.
+    /// Records that a bucket has work.
     pub(super) fn add(&mut self, bucket: Bucket, is_takeover: bool, now: Duration) {
         if let Some(work) = self.work.get_mut(&bucket) {
             work.again |= work.state.is_none();
@@ -108,8 +109,8 @@ impl<S: Default> Agenda<S> {
         self.ready.push_back(bucket);
     }
 
-    /// Notes that a step has ended. Returns after how long the bucket is [due](Self::due), if that is to be
-    /// waited for.
+    /// Records that a step has ended. Returns the time after which the bucket is [due](Self::due), if it
+    /// must wait.
     pub(super) fn end(
         &mut self,
         bucket: Bucket,
@@ -129,7 +130,7 @@ impl<S: Default> Agenda<S> {
         None
     }
 
-    /// Notes that the next step in a bucket is due.
+    /// Records that the next step in a bucket is due.
     pub(super) fn due(&mut self, bucket: Bucket) {
         self.ready.push_back(bucket);
     }
@@ -144,7 +145,7 @@ impl<S: Default> Agenda<S> {
         self.work.keys().copied().collect()
     }
 
-    /// Returns since when the bucket has waited that has waited for longest.
+    /// Returns since when the bucket that has waited longest has waited.
     pub(super) fn oldest(&self) -> Option<Duration> {
         self.work.values().map(|work| work.since).min()
     }

@@ -10,7 +10,7 @@ use tracing::Instrument;
 use super::job::Job;
 use super::worker::BucketWorker;
 
-/// A bucket worker in a task of its own. Dropping the handle stops the worker wherever it is.
+/// A bucket worker in a task of its own. Dropping the handle stops the worker at once.
 #[must_use = "a worker whose handle is dropped stops"]
 pub struct WorkerHandle<E> {
     task: JoinSet<Result<(), E>>,
@@ -18,10 +18,10 @@ pub struct WorkerHandle<E> {
 }
 
 impl<E: Send + 'static> WorkerHandle<E> {
-    /// Spawns the task of a worker, in a span.
+    /// Spawns the task of a worker in the given span.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     pub fn spawn<J: Job<Error = E>, D: Database>(
         worker: BucketWorker<J, D>,
         span: tracing::Span,
@@ -32,17 +32,16 @@ impl<E: Send + 'static> WorkerHandle<E> {
         Self { task, stop }
     }
 
-    /// Begins no more passes or batches, waits up to `grace` for those under way, and ends the session, so
-    /// that other workers take over its buckets at once.
+    /// Stops the worker: it starts no more passes or batches, waits up to `grace` for those under way,
+    /// and ends the session, so that other workers take over its buckets immediately.
     ///
     /// # Errors
-    /// Those of [`Runner::run`](hc_dequeue::keyspace::Runner::run): the session ends after a lease
-    /// then.
+    /// Those of [`Runner::run`](hc_dequeue::keyspace::Runner::run). The session then ends after a lease.
     ///
     /// # Cancel safety
-    /// Dropping the future is dropping the handle.
+    /// Dropping the future drops the handle, which stops the worker at once.
     pub async fn shut_down(mut self, grace: Duration) -> Result<(), E> {
-        // A worker ends by itself only if it panicked, which the join reports.
+        // A worker ends without being stopped only if it panicked, which the join reports.
         let _ = self.stop.send(grace);
         match self.task.join_next().await {
             Some(Ok(ended)) => ended,

@@ -1,4 +1,4 @@
-//! What there is to do: the side of a recipe.
+//! Jobs: the work that a recipe does in its buckets.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use hc_dequeue::session::SessionId;
 
 use crate::bucket::Bucket;
 
-/// Something to be done bucket by bucket, by sessions that divide the buckets between them.
+/// Work that is done bucket by bucket, by sessions that divide the buckets among themselves.
 pub trait Job: Send + Sync + 'static {
-    /// What can go wrong.
+    /// The error of the job.
     type Error: std::error::Error + From<keyspace::Error> + Send + Sync + 'static;
 
-    /// What is to be remembered of a bucket from one step to the next, while there is something to do.
+    /// The state of a bucket, kept from one step to the next while the bucket has work.
     type State: Default + Send + 'static;
 
-    /// Returns the buckets in which there is something to do.
+    /// Returns the buckets that have work.
     ///
     /// # Errors
     /// Those of the store.
@@ -25,8 +25,8 @@ pub trait Job: Send + Sync + 'static {
         tr: &impl Transaction,
     ) -> impl Future<Output = Result<Vec<Bucket>, Self::Error>> + Send;
 
-    /// Returns for each of some buckets what every step changes, so that others see which buckets
-    /// stand still.
+    /// Returns for each of the given buckets a mark that every step changes, so that other sessions can
+    /// detect buckets without progress.
     ///
     /// # Errors
     /// Those of the store.
@@ -36,18 +36,18 @@ pub trait Job: Send + Sync + 'static {
         buckets: &[Bucket],
     ) -> impl Future<Output = Result<Vec<Bytes>, Self::Error>> + Send;
 
-    /// Does a step in a bucket, and says when the next one is due.
+    /// Does one step in a bucket, and returns when the next one is due.
     ///
     /// # Cancel safety
-    /// The future is dropped when the worker is, or when the grace of a shut-down is over.
+    /// The future is dropped when the worker is dropped, or when the grace period of a shutdown is over.
     fn step(
         &self,
         assignment: Assignment,
         state: Self::State,
     ) -> impl Future<Output = (Self::State, Next)> + Send;
 
-    /// Is called at each heartbeat, with the buckets that this session works on and for how long the
-    /// oldest of them has waited.
+    /// Called at each heartbeat, with the buckets that this session works on and how long the oldest of
+    /// them has waited.
     ///
     /// # Errors
     /// Those of the store.
@@ -58,7 +58,7 @@ pub trait Job: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// A bucket to do a step in, and the session that does it.
+/// A bucket in which a step is due, and the session that does the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Assignment {
@@ -66,8 +66,8 @@ pub struct Assignment {
     pub session: SessionId,
     /// The bucket.
     pub bucket: Bucket,
-    /// Whether the session owns the bucket, as far as it knows. If not, it has taken the bucket over
-    /// from a session that stands still, or the bucket has got another owner since the step was due.
+    /// Whether the session owns the bucket, as far as it knows. Otherwise it has taken the bucket over
+    /// because there was no progress, or the owner of the bucket has changed since the step became due.
     pub is_owner: bool,
 }
 
@@ -84,10 +84,10 @@ impl Assignment {
 /// When the next step in a bucket is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// When there is something to do again.
+    /// When there is work again.
     Done,
-    /// At once, as soon as others had their turn.
+    /// Immediately, after other buckets have had their turn.
     Again,
-    /// After a while.
+    /// After the given time.
     After(Duration),
 }

@@ -1,13 +1,12 @@
-//! The task of a worker: which buckets it works on, and when. For this layer and those above it.
+//! The task of a worker: which buckets it works on, and when. This layer and the layers above it use it.
 //!
-//! What it does next is decided by its agenda, a state machine without a store, a clock or a task.
+//! A [`BucketWorker`] reads which buckets have work and which sessions are alive, and works on the
+//! buckets that its session owns. Then it sleeps on a watch of a wake stamp. Work that arrives in the
+//! meantime changes the stamp, so the worker reads again when it is done. Its agenda, a state machine
+//! without a store, a clock or a task, decides what it does next.
 //!
-//! A [`BucketWorker`] reads which buckets have something to do and which sessions live, works on those
-//! that it owns, and sleeps on a watch of a wake stamp. What comes while it works changes the stamp, so
-//! that it reads again when it is done.
-//!
-//! What there is to do is a [`Job`], which must be right whichever session works on a bucket: sessions
-//! may disagree about which of them live, so that two work on the same bucket.
+//! The work is a [`Job`]. A job must be correct whichever session works on a bucket: sessions may
+//! disagree about which of them are alive, so two of them may work on the same bucket.
 
 mod agenda;
 mod handle;
@@ -20,5 +19,5 @@ mod worker;
 pub use self::handle::WorkerHandle;
 pub use self::job::{Assignment, Job, Next};
 pub use self::options::BucketWorkerOptions;
-pub use self::pending::{Pending, PendingGauges};
+pub use self::pending::{Pending, PendingGauges, lag_of};
 pub use self::worker::BucketWorker;

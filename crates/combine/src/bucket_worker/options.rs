@@ -1,10 +1,10 @@
-//! How a bucket worker works.
+//! The options of a bucket worker.
 
 use std::time::Duration;
 
 use hc_dequeue::session::Sessions;
 
-/// How a [`BucketWorker`](super::BucketWorker) works.
+/// The options of a [`BucketWorker`](super::BucketWorker).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BucketWorkerOptions {
@@ -17,11 +17,11 @@ pub struct BucketWorkerOptions {
 }
 
 impl BucketWorkerOptions {
-    /// Begins with what the sessions of a job have in common: where they are kept, how long one of
-    /// them lives without a sign of life, and the key that changes whenever there is something to do.
+    /// Returns options with the defaults, for the sessions of a job: where they are stored, their lease,
+    /// and the key that changes whenever there is new work.
     ///
-    /// Four steps run at once, a bucket that stands still is taken over after five seconds, and the
-    /// worker reads every second what a watch should have told.
+    /// By default the worker runs four steps at the same time, takes over a bucket without progress after
+    /// five seconds, and polls for work every second, in case a watch was lost.
     #[must_use]
     pub fn new(sessions: Sessions, lease: Duration, wake: Vec<u8>) -> Self {
         Self {
@@ -34,21 +34,22 @@ impl BucketWorkerOptions {
         }
     }
 
-    /// Sets how many buckets it works on at the same time.
+    /// Sets the number of buckets that the worker works on at the same time.
     #[must_use]
     pub fn concurrency(mut self, buckets: usize) -> Self {
         self.concurrency = buckets;
         self
     }
 
-    /// Sets how long a bucket of another session may stand still before the next one takes it over.
+    /// Sets how long a bucket of another session may make no progress before the next session takes it
+    /// over.
     #[must_use]
     pub fn takeover_after(mut self, time: Duration) -> Self {
         self.takeover_after = time;
         self
     }
 
-    /// Sets how often it reads what there is to do although nothing woke it.
+    /// Sets how often the worker polls for work if no watch fires.
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval;

@@ -1,9 +1,13 @@
-//! What waits in a bucket, and the gauges that tell it.
+//! The backlog of a bucket, and the gauges that report it.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
-use hc_dequeue::keyspace::Transaction;
+use futures::TryStreamExt;
+use futures::stream::{self, StreamExt};
+use hc_dequeue::keyspace::limits::VERSIONS_PER_SECOND;
+use hc_dequeue::keyspace::{self, Transaction};
 use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::{BlockLogs, EntryId};
 use metrics::{Label, gauge};
@@ -11,35 +15,38 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::bucket::Bucket;
 
-/// How many bytes of blocks are read at most to count what is in them.
+/// The most bytes of blocks that are read to count the entries in them.
 const MOST_COUNTED_BYTES: usize = 1 << 20;
 
-/// How much waits in a bucket. Blocks are counted by their headers, from the first one that waits up to
-/// the one that brings them to a mebibyte.
+/// The number of buckets that are counted at the same time.
+const BUCKETS_AT_ONCE: usize = 64;
+
+/// The backlog of a bucket, or of several together.
+///
+/// The blocks of a bucket are counted by their headers, from the first one that waits up to the one with
+/// which they reach 1 MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Pending {
-    /// How many updates or entries wait in these blocks: of a block that is done in part, the others. A
-    /// block without a header counts as one.
+    /// The number of updates or entries that wait in the counted blocks. If part of a block is done, only
+    /// the rest counts. A block without a valid header counts as one.
     pub count: usize,
-    /// The bytes of these blocks with their keys. A block that is done in part counts as a whole.
+    /// The bytes of the counted blocks with their keys. A block of which a part is done counts as a
+    /// whole.
     pub bytes: usize,
     /// Whether there are more blocks, which were not counted.
     pub has_more: bool,
 }
 
 impl Pending {
-    /// Counts the entries of a log from a position on, by the headers of its blocks. Of the block of
-    /// `next`, the entries before that are done.
+    /// Counts the entries of a log after a position, by the headers of its blocks. In the block of
+    /// `next`, the entries before `next` are done.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// Those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn of_log<E>(
         tr: &impl Transaction,
         logs: &BlockLogs,
@@ -60,7 +67,7 @@ impl Pending {
             let done = done.map_or(0, |next| next.index);
             pending.count += match block.entry_count() {
                 Ok(count) => usize::from(count.saturating_sub(done)),
-                // It is going to be set aside as a whole.
+                // A pass will set it aside as a whole.
                 Err(_) => 1,
             };
             pending.bytes += block.row.len() + block.bytes.len();
@@ -69,20 +76,62 @@ impl Pending {
         visited.await?;
         Ok(pending)
     }
+
+    /// Adds up the backlogs of several buckets, which `count` returns one by one. Several are counted at
+    /// the same time.
+    ///
+    /// # Errors
+    /// The first error of `count`.
+    pub async fn total<E, Fut>(
+        buckets: impl IntoIterator<Item = Bucket>,
+        count: impl Fn(Bucket) -> Fut,
+    ) -> Result<Self, E>
+    where
+        Fut: Future<Output = Result<Self, E>>,
+    {
+        let counts = stream::iter(buckets.into_iter().map(count)).buffered(BUCKETS_AT_ONCE);
+        let add = |total: Self, pending: Self| async move {
+            Ok(Self {
+                count: total.count + pending.count,
+                bytes: total.bytes + pending.bytes,
+                has_more: total.has_more || pending.has_more,
+            })
+        };
+        counts.try_fold(Self::default(), add).await
+    }
 }
 
-/// Tells what waits in the buckets of a worker, until nothing does.
+/// Returns how long the oldest of the given blocks has waited, or `None` if there are none. The time is
+/// derived from the versions of the store, so it is too large after a recovery of the store.
+///
+/// # Errors
+/// Those of the store.
+pub async fn lag_of(
+    tr: &impl Transaction,
+    blocks: impl IntoIterator<Item = EntryId>,
+) -> keyspace::Result<Option<Duration>> {
+    let stamps = blocks.into_iter().map(|block| block.versionstamp);
+    let Some(oldest) = stamps.min() else {
+        return Ok(None);
+    };
+    let now = tr.read_version().await?;
+    let versions = now.saturating_sub(oldest.commit_version()).max(0);
+    let seconds = versions as f64 / VERSIONS_PER_SECOND as f64;
+    Ok(Some(Duration::from_secs_f64(seconds)))
+}
+
+/// Reports the backlogs of a worker's buckets until they are zero.
 #[derive(Debug)]
 pub struct PendingGauges {
     count: &'static str,
     bytes: &'static str,
     labels: Vec<Label>,
-    /// The buckets whose gauges are not at zero.
+    /// The buckets whose gauges are not zero.
     told: Mutex<BTreeSet<Bucket>>,
 }
 
 impl PendingGauges {
-    /// Names the gauges. They have the label `bucket` beside those that are given.
+    /// Creates the gauges, with the given labels and the label `bucket`.
     #[must_use]
     pub fn new(count: &'static str, bytes: &'static str, labels: Vec<Label>) -> Self {
         Self {
@@ -93,7 +142,8 @@ impl PendingGauges {
         }
     }
 
-    /// Returns the buckets whose gauges are to be set: those that have work, and those that had.
+    /// Returns the buckets whose gauges must be set: those that have work, and those that had work
+    /// before.
     pub fn to_tell(&self, work: Vec<Bucket>) -> BTreeSet<Bucket> {
         self.told().iter().copied().chain(work).collect()
     }

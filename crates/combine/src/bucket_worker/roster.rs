@@ -8,14 +8,14 @@ use hc_dequeue::session::SessionId;
 use crate::bucket::Bucket;
 use crate::keys::bond;
 
-/// For how many rounds a bucket of another session has stood still.
+/// The number of rounds for which a bucket of another session has made no progress.
 #[derive(Debug)]
 struct Still {
     mark: Bytes,
     rounds: usize,
 }
 
-/// The sessions that live, and the buckets of others that do not move.
+/// The sessions that are alive, and the buckets of others that make no progress.
 #[derive(Debug, Default)]
 pub(super) struct Roster {
     living: Vec<SessionId>,
@@ -23,12 +23,13 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    /// Takes note of the sessions that live.
+    /// Records the sessions that are alive.
     pub(super) fn update(&mut self, living: Vec<SessionId>) {
         self.living = living;
     }
 
-    /// Returns the place of a session in the order of a bucket: 0 owns it, the next one takes it over.
+    /// Returns the rank of a session for a bucket. The session with rank 0 owns the bucket, and the next
+    /// one takes it over.
     pub(super) fn rank(&self, own: SessionId, bucket: Bucket) -> usize {
         let own = (bond(own, bucket), own);
         let before = self
@@ -38,9 +39,8 @@ impl Roster {
         before.count()
     }
 
-    /// Takes note, round by round, of the buckets in which there is something to do, and returns those
-    /// that a session is to take over: their mark has not changed for as many rounds as its place in
-    /// their order says.
+    /// Records, round by round, the buckets that have work, and returns those that the session must take
+    /// over: their mark has not changed for as many rounds as the session's rank.
     pub(super) fn stalled(
         &mut self,
         own: SessionId,
@@ -120,7 +120,7 @@ mod tests {
             let rank = roster.rank(session, bucket);
             let mut fresh = Roster::default();
             fresh.update(sessions(4));
-            // What moves is not taken over.
+            // A bucket that makes progress is not taken over.
             for mark in [&b"1"[..], b"2", b"3"] {
                 assert_eq!(fresh.stalled(session, [standing(mark)].into_iter()), []);
             }
@@ -133,7 +133,7 @@ mod tests {
                     "round {round}, rank {rank}"
                 );
             }
-            // What is gone in between begins anew.
+            // A bucket that had no work in between starts over.
             assert_eq!(fresh.stalled(session, [].into_iter()), []);
             assert_eq!(fresh.stalled(session, [standing(b"3")].into_iter()), []);
         }

@@ -1,4 +1,4 @@
-//! What a session does: it keeps time, reads what there is to do, and runs the steps that are due.
+//! The task of a session: it keeps time, reads which buckets have work, and runs the steps that are due.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use super::options::BucketWorkerOptions;
 use super::roster::Roster;
 use crate::bucket::Bucket;
 
-/// How long to wait after a read that failed, or a step that panicked.
+/// How long to wait after a read that failed or a step that panicked.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// What a worker waits for, beside steps that end.
+/// The alarms that a worker waits for, besides the ends of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// To read what there is to do, whatever the watch says.
+    /// Read which buckets have work, even if the watch has not fired.
     Read,
-    /// To read which buckets of others stand still.
+    /// Read which buckets of other sessions make no progress.
     Round,
-    /// The next step in a bucket.
+    /// Start the next step in a bucket.
     Step(Bucket),
 }
 
@@ -40,7 +40,7 @@ pub struct BucketWorker<J: Job, D: Database> {
     roster: Roster,
     agenda: Agenda<J::State>,
     steps: JoinSet<(Bucket, J::State, Next)>,
-    /// The watch fires when there is something to do, or a session came or went, after the last read.
+    /// The watch fires when there is new work, or when a session came or went, after the last read.
     alarms: Alarms<Timer, ()>,
 }
 
@@ -81,7 +81,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         self.member.id()
     }
 
-    /// Works until `stop` receives how long the steps under way may take.
+    /// Works until `stop` receives how long the steps under way may still take.
     ///
     /// # Errors
     /// Those of [`Runner::run`] if the session cannot be ended.
@@ -103,10 +103,11 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
                     tokio::select! {
                         biased;
                         stopped = &mut stop => {
-                            // Without a sender the task is about to be aborted.
+                            // Without a sender, the task is about to be aborted.
                             return self.close(stopped.unwrap_or_default()).await;
                         }
-                        // Before the steps that have ended: there may always be another one.
+                        // Checked before the steps that have ended, since there may always be another
+                        // one.
                         alarm = self.alarms.next(next_tick) => self.on(alarm).await,
                         Some(ended) = self.steps.join_next() => self.end_step(ended.ok()),
                     }
@@ -125,15 +126,12 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Some(Alarm::Elapsed(Timer::Round)) => {
                 self.alarms.start(Timer::Round, self.options.takeover_after);
                 let taken_over = self.take_over().await;
-                self.warn(
-                    taken_over,
-                    "reading which buckets of others stand still failed",
-                );
+                self.warn(taken_over, "reading which buckets make no progress failed");
             }
         }
     }
 
-    /// Reads what there is to do.
+    /// Reads which buckets have work.
     async fn refresh(&mut self) {
         let read = self.read().await;
         let pause = match read {
@@ -141,10 +139,10 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Err(_) => PAUSE_AFTER_FAILURE,
         };
         self.alarms.start(Timer::Read, pause);
-        self.warn(read, "reading what there is to do failed");
+        self.warn(read, "reading which buckets have work failed");
     }
 
-    /// Reads which buckets have something to do and which sessions live, and watches for more.
+    /// Reads which buckets have work and which sessions are alive, and watches for changes.
     async fn read(&mut self) -> Result<(), J::Error> {
         let (job, options) = (&*self.job, &self.options);
         let read = |tr: Tx<_>| async move {
@@ -173,7 +171,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         self.roster.rank(self.session(), bucket) == 0
     }
 
-    /// Reads which buckets of others stand still, and takes over those where it is this session's turn.
+    /// Reads which buckets of other sessions make no progress, and takes over those for which it is this
+    /// session's turn.
     async fn take_over(&mut self) -> Result<(), J::Error> {
         let (job, roster, own) = (&*self.job, &self.roster, self.member.id());
         let read = |tr| async move {
@@ -187,7 +186,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         for bucket in self.roster.stalled(own, standing) {
             if !self.agenda.contains(bucket) {
                 let recipe = self.options.sessions.subspace();
-                tracing::info!(%recipe, %bucket, "takes over a bucket that stands still");
+                tracing::info!(%recipe, %bucket, "takes over a bucket that makes no progress");
                 self.agenda.add(bucket, true, now);
             }
         }
@@ -210,7 +209,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         self.steps.spawn(Box::pin(step.instrument(span)));
     }
 
-    /// Notes when the next step in a bucket is due. `None`: the step was aborted.
+    /// Records when the next step in a bucket is due. `None` means that the step was aborted.
     fn end_step(&mut self, ended: Option<(Bucket, J::State, Next)>) {
         let Some((bucket, state, next)) = ended else {
             return;
@@ -221,23 +220,24 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         }
     }
 
-    /// Shows that the session lives, and removes those that do not.
+    /// Writes the heartbeat of the session, and removes dead sessions.
     async fn tick(&mut self) -> Result<(), J::Error> {
         match self.member.tick().await? {
             Tick::Observed => return Ok(()),
-            // The session that has declared it dead works on its buckets.
+            // The session that declared it dead works on its buckets.
             Tick::Dead => return self.begin_session().await,
             Tick::Beaten => {}
         }
         let now = self.now();
         let oldest = self.agenda.oldest().map(|since| now.saturating_sub(since));
         let (buckets, oldest) = (self.agenda.buckets(), oldest.unwrap_or_default());
-        // First, so that a report that fails keeps no session from the buckets of the dead.
+        // This comes first, so that a report that fails does not keep the session from taking over
+        // buckets of the dead.
         self.remove_dead().await?;
         self.job.report(buckets, oldest).await
     }
 
-    /// Opens a session, and tells the others that it takes over its buckets.
+    /// Opens a session, and wakes the other sessions so that they leave its buckets to it.
     async fn begin_session(&mut self) -> Result<(), J::Error> {
         self.member.open().await?;
         let options = &self.options;
@@ -270,13 +270,13 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         Ok(())
     }
 
-    /// Lets the steps end that have begun, and ends the session.
+    /// Waits for the steps under way, and ends the session.
     async fn close(mut self, grace: Duration) -> Result<(), J::Error> {
         let env = self.runner.environment().clone();
         let finish = async { while self.steps.join_next().await.is_some() {} };
         if env.timeout(grace, finish).await.is_none() {
             let recipe = self.options.sessions.subspace();
-            tracing::warn!(%recipe, "steps that do not end are dropped");
+            tracing::warn!(%recipe, "dropped steps that did not end in time");
             self.steps.shutdown().await;
         }
         let (options, session) = (&self.options, self.member.id());

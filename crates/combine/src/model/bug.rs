@@ -20,32 +20,32 @@ pub(crate) enum Bug {
     CurrentsNotInConflict,
     /// `initialize` reads the current value by snapshot.
     CurrentNotInConflict,
-    /// A pass takes the end of what it has read for the end of the log.
+    /// A pass treats the end of its read as the end of the log.
     EndIgnored,
-    /// A pass does not know which updates of the first block are folded already.
+    /// A pass does not know which updates of the first block have already been folded.
     PositionIgnored,
     /// A pass clears the blocks after the observer has added to the log.
     ClearedLate,
-    /// A current value cannot say that the key has none.
+    /// A current value cannot express that the key has no value.
     NoneUnsaid,
-    /// A key that comes back to the value last reported keeps its current value.
+    /// A key that returns to the value last reported keeps its current value.
     CurrentKept,
-    /// A pass takes whole blocks only, and more than one update does not fit it.
+    /// A pass takes only whole blocks, and no more than one update fits it.
     WholeBlocks,
     /// A pass forgets that there are current values.
     StateForgets,
-    /// What is aside stays there.
+    /// A record that is set aside stays there after it has been redriven.
     NoteKept,
 }
 
-/// Where the parts of a bucket lie.
+/// The ranges in which the parts of a bucket are stored.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) state: Vec<u8>,
     pub(crate) log: (Vec<u8>, Vec<u8>),
     pub(crate) values: (Vec<u8>, Vec<u8>),
     pub(crate) currents: (Vec<u8>, Vec<u8>),
-    /// What is aside.
+    /// The records that are set aside.
     pub(crate) notes: (Vec<u8>, Vec<u8>),
     /// The row of a value by the row of its current value.
     pub(crate) value_of: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -71,7 +71,7 @@ impl Bug {
         }
     }
 
-    /// Returns what is read under a key.
+    /// Returns the value that a read of a key returns.
     pub(crate) fn read(self, key: &[u8], value: Option<Bytes>, parts: &Parts) -> Option<Bytes> {
         if self != Self::PositionIgnored || *key != *parts.state {
             return value;
@@ -81,12 +81,12 @@ impl Bug {
         Some(PassState { position, ..state }.encode().into())
     }
 
-    /// Returns whether the rows after the first one are not read.
+    /// Returns whether a read returns only its first row.
     pub(crate) fn cuts(self, begin: &[u8], parts: &Parts) -> bool {
         self == Self::EndIgnored && is_in(&parts.log, begin)
     }
 
-    /// Changes what a transaction has written.
+    /// Changes the writes of a transaction.
     pub(crate) fn rewrite(self, writes: &mut Vec<Write>, parts: &Parts, rows: &Rows) {
         match self {
             Self::ClearedLate => writes.sort_by_key(|write| match write {
@@ -96,7 +96,7 @@ impl Bug {
             Self::NoneUnsaid => (writes.iter_mut()).for_each(|write| without_none(write, parts)),
             Self::CurrentKept => keep_current(writes, parts, rows),
             Self::StateForgets => writes.iter_mut().for_each(|write| match write {
-                // The second byte has the flags.
+                // The flags are in the second byte.
                 Write::Set(key, state) if *key == parts.state => state[1] = 0,
                 _ => {}
             }),
@@ -113,7 +113,7 @@ fn is_in((begin, end): &(Vec<u8>, Vec<u8>), key: &[u8]) -> bool {
     **begin <= *key && *key < **end
 }
 
-/// Turns a current value that says "none" into none.
+/// Turns a current value that expresses "no value" into none.
 fn without_none(write: &mut Write, parts: &Parts) {
     if let Write::Set(key, value) = write
         && is_in(&parts.currents, key)
@@ -123,7 +123,8 @@ fn without_none(write: &mut Write, parts: &Parts) {
     }
 }
 
-/// Turns what takes a current value away, of a key that is not reported, into the value last reported.
+/// If a write removes the current value of a key without a report, replaces it with the value last
+/// reported.
 fn keep_current(writes: &mut [Write], parts: &Parts, rows: &Rows) {
     let written = |key: &[u8]| {
         let is_written = |write: &Write| match write {

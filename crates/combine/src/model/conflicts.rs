@@ -1,5 +1,5 @@
-//! Which writes make a pass in flight fail, whoever makes them: those into the state of the passes, into the
-//! log up to the last block taken, and into the values and the current values of the bucket.
+//! Which writes make a pass in flight fail, whichever transaction makes them: writes to the state of the
+//! passes, to the log up to the last block taken, and to the values and the current values of the bucket.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::model::bug::Bug;
 use crate::model::protocol::{Action, BUCKET, Extent, Protocol};
 use crate::model::store::{Rows, rows_of};
 
-/// A part of the queue, and the bug that takes it out of the conflict ranges of a pass.
+/// A part of the queue, and the bug that removes it from the conflict ranges of a pass.
 const PARTS: [(&str, Option<Bug>); 7] = [
     ("state", Some(Bug::StateNotInConflict)),
     ("log", Some(Bug::LogNotInConflict)),
@@ -33,7 +33,7 @@ fn parts_that_conflict(bug: Option<Bug>) -> Vec<&'static str> {
     let keys = &protocol.queue.keys;
     let last_block = rows_of(&rows, &keys.logs.after(BUCKET.0, None)).last();
     let (last_block, _) = last_block.expect("two were added");
-    // Of a key that the pass has not met.
+    // A key that the pass has not seen.
     let other = &protocol.encoded[2];
     let written = [
         keys.pass(BUCKET),

@@ -1,10 +1,10 @@
-//! Positions inside blocks: two subscriptions export the entries of one log, and a trim clears what both
-//! have, in every order of their steps.
+//! Positions inside blocks: two subscriptions export the entries of one log, and a trim clears the
+//! entries that both have exported, in every order of their steps.
 //!
-//! The entries have numbers in the order of their commits, from 0. An export hands entries out before its
-//! commit, which moves the position of its subscription: to the last entry that was handed out, or, if
-//! that is the last of its block, to the whole block. Where a position begins in the log, and what a trim
-//! clears, is what [`BlockLogs::after`] says of it.
+//! The entries are numbered in commit order, from 0. An export passes entries to the exporter before its
+//! commit, which moves the position of its subscription to the last of these entries or, if that is the
+//! last one of its block, to the whole block. [`BlockLogs::after`] determines where the read after a
+//! position starts, and what a trim clears.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -22,10 +22,10 @@ use crate::model::bug::Parts;
 use crate::model::protocol::finish;
 use crate::model::store::{ModelTransaction, Rows, Staged, rows_of};
 
-/// How many subscriptions there are.
+/// The number of subscriptions.
 const SUBSCRIPTIONS: usize = 2;
 
-/// How many exports and trims are between their read version and their commit.
+/// The number of exports and trims that are between their read version and their commit.
 const FLIGHTS: usize = 2;
 
 const ALL_IN_ORDER: &str = "a subscription sees the entries in order, and skips none";
@@ -35,15 +35,15 @@ const FINISHES: &str = "when nothing more happens, everything is exported and cl
 /// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
-    /// A trim clears the block of the slowest position, whatever the index.
+    /// A trim clears the block of the slowest position, whatever its index is.
     PartCleared,
-    /// A position inside a block begins after the block.
+    /// The read after a position inside a block starts after the block.
     PartSkipped,
-    /// A position inside a block begins with the first entry of the block.
+    /// The read after a position inside a block starts with the first entry of the block.
     IndexIgnored,
 }
 
-/// The model: the sizes of the blocks that are added, in this order.
+/// The model, with the sizes of the blocks that are added, in this order.
 #[derive(Clone)]
 struct ExportModel {
     logs: BlockLogs,
@@ -58,13 +58,14 @@ struct State {
     rows: Arc<Rows>,
     version: i64,
     flights: Vec<Staged>,
-    /// How many blocks are added.
+    /// The number of blocks that have been added.
     blocks: usize,
-    /// How many entries are in them.
+    /// The number of entries in them.
     entries: u8,
-    /// How many entries each subscription has seen.
+    /// The number of entries that each subscription has seen.
     seen: [u8; SUBSCRIPTIONS],
-    /// A subscription has skipped an entry, or seen the same one again in one export or after a commit.
+    /// Whether a subscription has skipped an entry, or has seen an entry twice in one export or again
+    /// after a commit.
     has_skipped: bool,
 }
 
@@ -152,8 +153,8 @@ impl State {
         self.flights.retain(|other| !staged.dooms(version, other));
     }
 
-    /// Takes note of entries that are handed to a subscription, of which the first one is the next after
-    /// its position.
+    /// Records entries that are passed to a subscription. The first one is the next one after its
+    /// position.
     fn see(&mut self, subscription: usize, numbers: &[u8]) {
         let seen = &mut self.seen[subscription];
         self.has_skipped |= !numbers.is_sorted_by(|a, b| a + 1 == *b);
@@ -194,7 +195,8 @@ impl ExportModel {
         tr.staged()
     }
 
-    /// Begins an export, which hands out its entries, or a trim. `None`: it finds nothing to do.
+    /// Begins an export, which passes on its entries, or a trim. Returns `None` if there is nothing to
+    /// do.
     fn stage(&self, next: &mut State, step: Step) -> Option<Staged> {
         let tr = self.begin(next);
         match step {
@@ -209,7 +211,7 @@ impl ExportModel {
                 tr.set(&row, &last?.to_bytes());
             }
             _ => {
-                // By snapshot: positions go one way, and one that is older clears less.
+                // By snapshot, since positions only grow, and with an older one a trim clears less.
                 let position = |subscription| {
                     let row = position_row(subscription);
                     let position = finish(tr.get(&row, Isolation::Snapshot)).unwrap()?;
@@ -230,7 +232,7 @@ impl ExportModel {
         tr.staged()
     }
 
-    /// Reads up to `limit` entries after a position: the position after them, and their numbers.
+    /// Reads up to `limit` entries after a position. Returns the position after them, and their numbers.
     fn read(
         &self,
         tr: &ModelTransaction,
@@ -270,7 +272,7 @@ impl ExportModel {
         self.read(&self.begin(state), None, usize::MAX).1
     }
 
-    /// Returns whether exports of one entry each, and a trim, come to an end at which all is done.
+    /// Returns whether exports of one entry each, and a trim, end with everything exported and cleared.
     fn finishes(&self, state: &State) -> bool {
         let mut state = state.clone();
         for subscription in 0..SUBSCRIPTIONS {

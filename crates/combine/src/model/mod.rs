@@ -1,38 +1,40 @@
-//! The passes over a bucket, checked in every order of what may happen to it.
+//! Checks the passes over a bucket in every order of the events that may happen to it.
 //!
-//! The model has one bucket with three keys, and a checker that visits every state that it can reach. What
-//! runs in it are the recipe's own functions, on a [`store`] whose rows are the state of the model: it
-//! has no copy of their rules.
+//! The model has one bucket with three keys, and a checker that visits every reachable state. It runs the
+//! recipe's own functions, on a [`store`] whose rows are the state of the model, so it contains no copy
+//! of their rules.
 //!
 //! - [`store`]: rows, and optimistic transactions with their conflicts.
 //! - [`bug`]: the rules that a planted bug breaks.
 //! - [`protocol`]: the transactions.
-//! - [`steps`]: which can happen when.
-//! - [`state`]: what is committed, in flight, and what has really happened.
-//! - [`promises`]: what must hold.
-//! - [`conflicts`]: what makes a pass fail that is in flight.
+//! - [`steps`]: which steps can happen in which state.
+//! - [`state`]: the committed rows, the transactions in flight, and the events that have actually
+//!   happened.
+//! - [`promises`]: the properties that must hold.
+//! - [`conflicts`]: the writes that make a pass in flight fail.
 //! - [`overload`]: a bucket whose observer fails, in one order of steps.
 //! - [`export`]: positions inside the blocks of a log, and its trim, in a model of their own.
 //!
-//! # What happens
+//! # Events
 //!
-//! A transaction begins in one step and commits in another, unless all that it read is in its conflict
-//! ranges: such a transaction might as well happen at its commit, and it does. Everything happens at any
-//! time, and within a [`Budget`](state::Budget), which bounds how often,
+//! A transaction begins in one step and commits in another, unless all its reads are in its conflict
+//! ranges. Such a transaction might as well happen entirely at its commit, and in the model it does. The
+//! following events happen at any time, within a [`Budget`](state::Budget) that limits how often each one
+//! happens:
 //!
-//! - blocks are added, in any order;
-//! - passes begin that take everything, report one change, take one key's updates, or one key's from the
-//!   first block, so that a block is folded in part. Each lands at any later time or never: so it makes
-//!   no difference whether its worker waits, has died, or does not know the outcome and makes another
-//!   pass;
-//! - a pass withholds the reports of a key;
-//! - the observer adds an update to the bucket in the transaction that reports;
-//! - a key is loaded by `initialize`;
-//! - what is aside is tried again: a key that is withheld, or an update that does not decode;
-//! - a block gets a stamp that sorts before those that are there, as in a restored store.
+//! - Blocks are added, in any order.
+//! - A pass begins that takes everything, reports one change, takes the updates of one key, or takes
+//!   those of one key from the first block, so that a block is folded in part. It commits at any later
+//!   time or never. It therefore makes no difference whether its worker waits, has died, or does not know
+//!   the outcome and makes another pass.
+//! - A pass withholds the reports of a key.
+//! - The observer adds an update to the bucket in the transaction that reports.
+//! - `initialize` loads a key.
+//! - A record that is set aside is redriven: a key that is withheld, or an update that does not decode.
+//! - A block gets a versionstamp that sorts before the existing blocks, as in a restored store.
 //!
-//! What is left out: blocks that are broken as a whole, values that do not decode, and more than one
-//! bucket. The runner commits additions exactly once, and here they are committed once.
+//! The model leaves out blocks that are broken as a whole, values that do not decode, and additional
+//! buckets. The runner commits additions exactly once, and so does the model.
 
 mod bug;
 mod conflicts;
@@ -58,10 +60,10 @@ use crate::model::protocol::{Protocol, Update};
 use crate::model::state::Budget;
 use crate::model::steps::PassModel;
 
-/// How many threads check one model.
+/// The number of threads that check one model.
 const THREADS: usize = 2;
 
-/// Two passes at the same time, and nothing out of the ordinary.
+/// Two concurrent passes, and no rare events.
 const QUIET: Budget = Budget {
     flights: 2,
     loads: 0,
@@ -71,10 +73,10 @@ const QUIET: Budget = Budget {
     restored: 0,
 };
 
-/// Two keys in one block, and one of them back where it was.
+/// Two keys in one block, and one of them returns to its old value.
 const BLOCKS: &[&[Update]] = &[&[(0, Some(1)), (1, Some(2))], &[(0, Some(-1))]];
 
-/// The same, and more.
+/// The same, with more blocks.
 const MORE_BLOCKS: &[&[Update]] = &[
     BLOCKS[0],
     BLOCKS[1],
@@ -82,7 +84,7 @@ const MORE_BLOCKS: &[&[Update]] = &[
     &[(1, Some(-2))],
 ];
 
-/// Three keys, so that two may wait while a third one is reported.
+/// Three keys, so that two may wait while the third one is reported.
 const THREE_KEYS: &[&[Update]] = &[
     &[(0, Some(1)), (1, Some(2)), (2, Some(4))],
     &[(0, Some(-1))],
@@ -96,7 +98,7 @@ const WITH_BROKEN: &[&[Update]] = &[
     &[(1, None), (1, Some(-1))],
 ];
 
-/// Visits every state that the model can reach.
+/// Visits every reachable state of the model.
 fn check(blocks: &'static [&'static [Update]], block_count: usize, budget: Budget) {
     let blocks = &blocks[..block_count];
     let model = PassModel {
@@ -191,7 +193,7 @@ fn keeps_its_promises_while_stamps_run_backwards() {
 }
 
 #[test]
-fn keeps_its_promises_whatever_happens_together() {
+fn keeps_its_promises_under_all_interleavings() {
     let budget = Budget {
         flights: 2,
         loads: 1,

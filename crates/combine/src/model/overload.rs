@@ -1,4 +1,5 @@
-//! A bucket that gets less than a pass takes, and an observer that makes a pass of two changes too large.
+//! A bucket that receives fewer updates than a pass takes, and an observer that makes a pass of two
+//! changes too large.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,17 +9,17 @@ use crate::model::protocol::{BUCKET, Protocol, finish};
 use crate::model::store::Rows;
 use crate::pass::Plan;
 
-/// How many times updates come.
+/// The number of times that updates arrive.
 const ROUNDS: usize = 40;
 
-/// How many bytes a pass takes: much more than a block.
+/// The budget of a pass in bytes, much more than a block.
 const BYTES_PER_PASS: usize = 1 << 12;
 
 /// More attempts than a pass takes until it succeeds.
 const MOST_ATTEMPTS: usize = 20;
 
-/// Returns how many changes are reported of each key while an update of each of `keys` keys comes before every
-/// pass.
+/// Returns how many changes of each key are reported if an update of each of `keys` keys arrives before
+/// every pass.
 fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
     let protocol = Protocol::new(None);
     let (mut rows, mut version) = (Arc::<Rows>::default(), 1);
@@ -57,7 +58,7 @@ fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Returns a plan in which fewer changes mean that less is taken.
+/// Returns a plan in which fewer changes also mean fewer updates taken.
 fn of_one_budget(plan: &Plan) -> Plan {
     let all = usize::MAX;
     match plan.most_changes {

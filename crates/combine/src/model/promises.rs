@@ -1,4 +1,4 @@
-//! What must hold of every state.
+//! The properties that must hold in every state.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ pub(crate) const STATE_KNOWS: &str = "the state of the passes knows of all curre
 pub(crate) const END_IS_TRUE: &str = "a pass that says so has left nothing to report";
 pub(crate) const FINISHES: &str = "when nothing more happens, passes report everything";
 
-/// How many passes it takes until everything is reported, if each takes everything: two if there is a block
-/// that is folded in part, and a restored store has put others before it.
+/// The number of passes until everything is reported, if each takes everything. It is two if a block is
+/// folded in part, and a restored store has put others before it.
 const FULL_PASSES: usize = 2;
 
-/// More passes than it takes until everything is reported, if each takes as little as it may.
+/// More passes than it takes until everything is reported, if each takes as little as possible.
 const MOST_PASSES: usize = 40;
 
-/// Returns everything that must hold.
+/// Returns all properties.
 pub(crate) fn all() -> Vec<Property<PassModel>> {
     vec![
         Property::always(NEW_IS_SUM, |_, state: &State| !state.has_wrong_new),
@@ -49,13 +49,14 @@ pub(crate) fn all() -> Vec<Property<PassModel>> {
             knows(&model.protocol, &state.rows)
         }),
         Property::always(FINISHES, |model: &PassModel, state: &State| {
-            // What is in flight may never land, and a state without it is among those that are checked.
+            // A transaction in flight may never commit, and the state without it is among those that are
+            // checked.
             !state.flights.is_empty() || finishes(&model.protocol, state)
         }),
     ]
 }
 
-/// Returns whether the values and what is pending come to what was committed.
+/// Returns whether the values and the pending updates together give the committed sum.
 fn is_once(protocol: &Protocol, state: &State) -> bool {
     let rows = &*state.rows;
     let decode = |bytes| protocol.queue.decode_stored(&bytes).unwrap().unwrap_or(0);
@@ -102,8 +103,8 @@ fn knows(protocol: &Protocol, rows: &Rows) -> bool {
     currents.all(|current| state.has_current && (state.has_to_report || current.is_withheld))
 }
 
-/// Returns whether passes over everything report everything, and so do passes that take as little as they
-/// may.
+/// Returns whether passes over everything report everything, and whether passes that take as little as
+/// possible do so, too.
 fn finishes(protocol: &Protocol, state: &State) -> bool {
     is_finished_after(protocol, state, Extent::All, FULL_PASSES)
         && is_finished_after(protocol, state, Extent::Least, MOST_PASSES)

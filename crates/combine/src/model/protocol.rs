@@ -1,4 +1,4 @@
-//! The transactions of the model: each one is the recipe's own.
+//! The transactions of the model, which are the recipe's own.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::pass::Plan;
 use crate::queue::CombineQueue;
 use crate::settings::Settings;
 
-/// How many keys there are.
+/// The number of keys.
 pub(crate) const KEYS: usize = 3;
 
-/// How many of them, the first ones, are loaded and withheld.
+/// The number of keys that are loaded and withheld, which are the first ones.
 pub(crate) const EVENTFUL_KEYS: usize = 2;
 
 /// The key that the observer adds to.
@@ -29,13 +29,13 @@ pub(crate) const OBSERVERS_KEY: usize = 1;
 /// The only bucket.
 pub(crate) const BUCKET: Bucket = Bucket(0);
 
-/// What `initialize` gives a key.
+/// The value that `initialize` gives a key.
 pub(crate) const LOADED: i64 = 40;
 
-/// An update of a key, by number. `None`: it does not decode.
+/// An update of a key, by the key's number. `None` does not decode.
 pub(crate) type Update = (usize, Option<i64>);
 
-/// More polls than any operation takes.
+/// More polls than any operation needs.
 const MOST_POLLS: usize = 100;
 
 /// How much a pass takes.
@@ -43,13 +43,13 @@ const MOST_POLLS: usize = 100;
 pub(crate) enum Extent {
     /// Everything.
     All,
-    /// Everything, and reports one change.
+    /// Everything, but it reports only one change.
     OneChange,
     /// The updates of one key, from all blocks.
     OneKey,
-    /// The updates of one key in the first block, and reports one change.
+    /// The updates of one key in the first block, and it reports only one change.
     Least,
-    /// Everything, and withholds the reports of a key.
+    /// Everything, but it withholds the reports of a key.
     Withholding(usize),
 }
 
@@ -119,8 +119,8 @@ impl Protocol {
         ModelTransaction::begin(rows, version, &self.parts, self.bug)
     }
 
-    /// Stages a transaction that reads these rows, and returns the changes that it reports. `None`: it
-    /// finds nothing to do.
+    /// Stages a transaction that reads these rows, and returns the changes that it reports. Returns
+    /// `None` if there is nothing to do.
     pub(crate) fn stage(
         &self,
         rows: &Arc<Rows>,
@@ -149,7 +149,7 @@ impl Protocol {
         Some((tr.staged()?, reports))
     }
 
-    /// As `add_all`, but that an update need not decode.
+    /// Like `add_all`, but also adds updates that do not decode.
     pub(crate) fn add(&self, tr: &ModelTransaction, updates: &[Update]) {
         let mut batch = self.queue.keys.logs.batch();
         for (key, update) in updates {
@@ -208,7 +208,7 @@ impl Protocol {
     }
 }
 
-/// Runs an operation, whose reads are all answered at once.
+/// Runs an operation whose reads are all answered immediately.
 pub(crate) fn finish<T>(operation: impl Future<Output = T>) -> T {
     let mut operation = pin!(operation);
     let mut context = Context::from_waker(Waker::noop());

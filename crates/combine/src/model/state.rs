@@ -1,4 +1,5 @@
-//! A state of the model: what is committed, what is in flight, and what has really happened.
+//! A state of the model: the committed rows, the transactions in flight, and the events that have
+//! actually happened.
 
 use std::sync::Arc;
 
@@ -10,37 +11,37 @@ use crate::model::protocol::{BUCKET, KEYS, LOADED, Protocol, Report, Update};
 use crate::model::store::{Rows, Staged, rows_of};
 use crate::record::{Current, PassState, decode_value};
 
-/// How far apart the versions of commits are: between two of them there is room for a commit of a
-/// restored store.
+/// The distance between the versions of commits. It leaves room for a commit of a restored store between
+/// two of them.
 const VERSIONS_APART: i64 = 16;
 
-/// How often what need not happen may still happen.
+/// How often each optional event may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
-    /// How many transactions may be between their read version and their commit.
+    /// The number of transactions that may be between their read version and their commit.
     pub(crate) flights: usize,
     /// Values that may still be loaded.
     pub(crate) loads: usize,
     /// Passes that may still withhold the reports of a key.
     pub(crate) withholdings: usize,
-    /// What may still be tried again of what is aside.
+    /// Records that may still be redriven.
     pub(crate) redrives: usize,
     /// Passes in which the observer may still add to the bucket.
     pub(crate) additions: usize,
-    /// Blocks that may still get a stamp that sorts before blocks that are there.
+    /// Blocks that may still get a versionstamp that sorts before existing blocks.
     pub(crate) restored: usize,
 }
 
-/// What a commit does to what has really happened.
+/// The effect of a commit on the actual history.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Effect {
     /// The sum of the updates, by key.
     pub(crate) added: [i64; KEYS],
-    /// How many updates do not decode.
+    /// The number of updates that do not decode.
     pub(crate) broken: usize,
     /// The key that is loaded.
     pub(crate) loaded: Option<usize>,
-    /// The changes that are reported, if it is a pass.
+    /// The reported changes, if it is a pass.
     pub(crate) reports: Option<Vec<Report>>,
 }
 
@@ -60,7 +61,7 @@ impl Effect {
 pub(crate) struct Flight {
     pub(crate) staged: Staged,
     pub(crate) effect: Effect,
-    /// What had really happened at the read version.
+    /// The actual history at the read version.
     pub(crate) sums: [i64; KEYS],
 }
 
@@ -74,17 +75,17 @@ pub(crate) struct State {
     /// The blocks that are not yet added, by number.
     pub(crate) to_add: Vec<usize>,
     pub(crate) budget: Budget,
-    /// The sum of each key's updates that were committed and decode, and of what was loaded.
+    /// The sum of each key's committed updates that decode, and of its loaded value.
     pub(crate) sums: [i64; KEYS],
-    /// How many updates were committed that do not decode.
+    /// The number of committed updates that do not decode.
     pub(crate) broken: usize,
-    /// The new value of each key's last report, or what was loaded.
+    /// The new value of each key's last report, or its loaded value.
     pub(crate) reported: [Option<i64>; KEYS],
-    /// A report had a new value that was not the sum at its pass's read version.
+    /// Whether a report had a new value that was not the sum at its pass's read version.
     pub(crate) has_wrong_new: bool,
-    /// A report had an old value that was not the new one of the report before.
+    /// Whether a report had an old value that was not the new value of the previous report.
     pub(crate) has_wrong_old: bool,
-    /// A pass said that it left nothing to report, and left something.
+    /// Whether a pass recorded that it left nothing to report, although it left something.
     pub(crate) has_false_end: bool,
 }
 
@@ -105,7 +106,7 @@ impl State {
         }
     }
 
-    /// Commits at the latest version, and dooms what this makes fail.
+    /// Commits at the latest version, and removes the transactions that this makes fail.
     pub(crate) fn commit(&mut self, protocol: &Protocol, flight: Flight) {
         if flight.staged.appends() {
             self.version += VERSIONS_APART;
@@ -113,7 +114,7 @@ impl State {
         self.commit_at(protocol, self.version, flight);
     }
 
-    /// Commits with this version in its stamp.
+    /// Commits with this version in its versionstamp.
     pub(crate) fn commit_at(&mut self, protocol: &Protocol, stamp: i64, flight: Flight) {
         let Flight {
             staged,
@@ -148,17 +149,17 @@ impl State {
         }
     }
 
-    /// Returns a version for a stamp right before that of a block of the log, by its place.
+    /// Returns a version for a versionstamp right before that of a block in the log, given its index.
     pub(crate) fn version_before(&self, protocol: &Protocol, place: usize) -> i64 {
         let (block, _) = log(protocol, &self.rows)[place];
-        // Those that come later go further to the front, so that no stamp is there twice.
+        // Later ones go further to the front, so that no versionstamp occurs twice.
         let back = 1 + VERSIONS_APART / 4 * self.budget.restored as i64;
         block - back
     }
 }
 
-/// Takes the versions out of the state of the passes, since nothing depends on them, and returns whether
-/// the last pass says that it has left nothing to report.
+/// Removes the versions from the state of the passes, since nothing depends on them. Returns whether the
+/// last pass recorded that it left nothing to report.
 fn forget_versions(protocol: &Protocol, rows: &mut Rows) -> bool {
     let key = protocol.queue.keys.pass(BUCKET);
     let state = state_of_passes(protocol, rows);
@@ -201,7 +202,7 @@ pub(crate) fn current(protocol: &Protocol, rows: &Rows, key: usize) -> Option<Cu
     Some(Current::decode(&row, rows.get(&row[..])?).unwrap())
 }
 
-/// Returns what is aside.
+/// Returns the ids of the records that are set aside.
 pub(crate) fn aside(protocol: &Protocol, rows: &Rows) -> Vec<AsideId> {
     let keys = &protocol.queue.keys;
     let found = rows_of(rows, &keys.all_aside()).map(|(row, _)| row);

@@ -1,4 +1,4 @@
-//! The steps: which can happen when, and what they do.
+//! The steps: in which states they can happen, and their effects.
 
 use stateright::{Model, Property};
 
@@ -7,7 +7,7 @@ use crate::model::promises;
 use crate::model::protocol::{Action, EVENTFUL_KEYS, Extent, OBSERVERS_KEY, Protocol, Update};
 use crate::model::state::{Budget, Effect, Flight, State, aside, log};
 
-/// The model: the blocks that are added, and how much else happens.
+/// The model: the blocks that are added, and the budget of other events.
 #[derive(Clone)]
 pub(crate) struct PassModel {
     pub(crate) protocol: Protocol,
@@ -18,13 +18,13 @@ pub(crate) struct PassModel {
 /// A step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A block is added, by number.
+    /// Adds a block, by number.
     Add(usize),
-    /// It gets a stamp that sorts before the block at a place in the log.
+    /// Adds a block with a versionstamp that sorts before the block at an index of the log.
     AddBefore(usize, usize),
-    /// A transaction begins.
+    /// Begins a transaction.
     Begin(Action),
-    /// A transaction in flight commits, by its place.
+    /// Commits a transaction in flight, by its index.
     Land(usize),
 }
 
@@ -114,7 +114,8 @@ impl PassModel {
         })
     }
 
-    /// Begins a transaction, and commits it as well if it is serializable. `None`: it finds nothing to do.
+    /// Begins a transaction, and also commits it if it is serializable. Returns `None` if there is
+    /// nothing to do.
     fn begin(&self, next: &mut State, action: &Action) -> Option<()> {
         let (staged, reports) = self.protocol.stage(&next.rows, next.version, action)?;
         let budget = &mut next.budget;

@@ -1,11 +1,11 @@
 //! The store of the model: rows, and optimistic transactions on them.
 //!
-//! A transaction reads one state of the rows and records what it reads, which of that is in its conflict
-//! ranges, and what it writes. Instead of versions the model keeps the transactions that are in flight: a
-//! commit dooms those that it makes fail, and they are dropped at once.
+//! A transaction reads one state of the rows. It records its reads, which of them are in its conflict
+//! ranges, and its writes. Instead of versions the model keeps the transactions in flight: a commit dooms
+//! those that it makes fail, and they are removed immediately.
 //!
-//! The rules of the protocol that a [`Bug`] breaks are broken between the recipe and the rows, so that what
-//! runs in the model is the recipe itself.
+//! The rules that a [`Bug`] breaks are broken between the recipe and the rows, so the model runs the
+//! recipe itself.
 
 use std::collections::BTreeMap;
 use std::future::{Future, ready};
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::model::bug::{Bug, Parts};
 
-/// What is committed.
+/// The committed rows.
 pub(crate) type Rows = BTreeMap<Bytes, Bytes>;
 
 /// Returns the rows of a range.
@@ -67,12 +67,12 @@ impl Span {
 pub(crate) enum Write {
     Set(Vec<u8>, Vec<u8>),
     Clear(Span),
-    /// A block under this prefix, with the versionstamp after it.
+    /// A block with this prefix, followed by the versionstamp.
     Append(Vec<u8>, Vec<u8>),
 }
 
-/// Returns the key of a block. The number of the call is always 0: a transaction of the model adds one
-/// block at most.
+/// Returns the key of a block. The call number is always 0, since a transaction of the model adds at most
+/// one block.
 fn block_key(prefix: &[u8], version: i64) -> Vec<u8> {
     let stamp = Versionstamp::new(version, 0);
     [prefix, stamp.as_bytes(), b"\0\0\x14"].concat()
@@ -94,7 +94,7 @@ pub(crate) struct ModelTransaction {
     recorded: Mutex<Recorded>,
 }
 
-/// What a transaction hands to the commit.
+/// The parts of a transaction that its commit needs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Staged {
     conflicts: Vec<Span>,
@@ -134,7 +134,7 @@ impl ModelTransaction {
         self.recorded.lock().writes.push(write);
     }
 
-    /// Returns what is to be committed; `None` if nothing was written.
+    /// Returns the transaction as it is to be committed, or `None` if it has no writes.
     pub(crate) fn staged(self) -> Option<Staged> {
         let Recorded {
             reads,
@@ -161,8 +161,8 @@ impl ModelTransaction {
 }
 
 impl Staged {
-    /// Returns whether everything that the transaction read is in its conflict ranges. Such a transaction
-    /// might as well happen at its commit, and in the model it does.
+    /// Returns whether all reads of the transaction are in its conflict ranges. Such a transaction might
+    /// as well happen entirely at its commit, and in the model it does.
     pub(crate) fn is_serializable(&self) -> bool {
         self.is_serializable
     }
@@ -173,10 +173,10 @@ impl Staged {
         writes.any(|write| matches!(write, Write::Append(..)))
     }
 
-    /// Commits: returns the rows after it. `stamp` is the version of the versionstamp.
+    /// Commits, and returns the resulting rows. `stamp` is the version of the versionstamp.
     pub(crate) fn applied(&self, rows: &Rows, stamp: i64) -> Rows {
         let mut rows = rows.clone();
-        // Until the commit, a block stands where the read version would put it.
+        // Until the commit, a block has the place that the read version gives it.
         let mut appended: Vec<(&[u8], &[u8])> = Vec::new();
         for write in &self.writes {
             match write {
@@ -197,7 +197,7 @@ impl Staged {
         rows
     }
 
-    /// Returns whether the commit of this makes `other` fail.
+    /// Returns whether the commit of this transaction makes `other` fail.
     pub(crate) fn dooms(&self, stamp: i64, other: &Self) -> bool {
         self.writes.iter().any(|write| {
             let written = match write {
@@ -277,7 +277,7 @@ impl Transaction for ModelTransaction {
 
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
         match op {
-            // The wake stamp, which the model has no use for.
+            // This is the wake stamp, which the model does not use.
             MutationOp::SetVersionstampedValue => {}
             MutationOp::SetVersionstampedKey => {
                 let (_, offset) = key.split_last_chunk().expect("it ends with an offset");
@@ -293,7 +293,7 @@ impl Transaction for ModelTransaction {
         let span = Span::new(begin, end);
         let is_hidden = (self.bug).is_some_and(|bug| bug.hides_range(begin, &self.parts));
         let mut recorded = self.recorded.lock();
-        // FoundationDB would leave out what was written.
+        // FoundationDB would leave out keys that the transaction has written.
         let is_written = recorded.writes.iter().any(|write| match write {
             Write::Set(key, _) => span.has(key),
             Write::Clear(cleared) => span.meets(cleared),

@@ -1,4 +1,4 @@
-//! What several tests of this crate need.
+//! Helpers that several tests of this crate share.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -19,7 +19,7 @@ use keyspace::{
     Versionstamp, read_all,
 };
 
-/// More time than anything takes that is not stuck.
+/// More time than any operation takes that is not stuck.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Queue<U = i64, V = i64> = CombineQueue<String, U, V>;
@@ -32,7 +32,7 @@ pub(crate) struct World<U = i64, V = i64, D: Database = Store> {
 }
 
 impl World {
-    /// A queue of sums with so many buckets.
+    /// A queue of sums with this many buckets.
     pub(crate) async fn sums(store: &TestStore, bucket_count: u32) -> Self {
         Self::new(store, bucket_count, Sum).await
     }
@@ -53,7 +53,7 @@ where
     }
 }
 
-/// What can be an update or a value in these tests.
+/// Types that can be updates or values in these tests.
 pub(crate) trait Stored:
     serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static
 {
@@ -123,7 +123,7 @@ where
         decode.collect::<Result<_, _>>().unwrap()
     }
 
-    /// A worker that is patient and polls seldom: what it does, it does because it was told.
+    /// Starts a worker that rarely polls, so that it acts only when it is woken.
     pub(crate) async fn work(&self, observer: impl ChangeObserver<String, V>) -> Worker {
         self.work_with(CombineOptions::default(), observer).await
     }
@@ -165,7 +165,7 @@ where
         self.runner.run(rows).await.unwrap()
     }
 
-    /// Panics if there is anything but values, states of passes and settings.
+    /// Panics if there are other rows than values, states of passes and settings.
     pub(crate) async fn assert_nothing_left(&self) {
         for part in ["u", "c", "q", "s", "b"] {
             let rows = self.rows(part).await;
@@ -187,35 +187,35 @@ pub(crate) async fn write(world: &World, row: &[u8], value: &[u8]) {
     world.runner.run(write).await.unwrap();
 }
 
-/// What the codec makes of a key.
+/// The encoded key.
 pub(crate) fn encoded(key: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     <MessagePack as Codec<String>>::encode(&MessagePack, &key.to_owned(), &mut bytes).unwrap();
     bytes
 }
 
-/// Returns what is aside.
+/// Returns the records that were set aside.
 pub(crate) async fn set_aside(world: &World) -> Vec<Listed<AsideId, SetAside>> {
     let queue = &world.queue;
     let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
     world.runner.run(read).await.unwrap()
 }
 
-/// Tries again what is aside. False: it is not aside any more.
+/// Redrives a record that was set aside. Returns false if it is no longer set aside.
 pub(crate) async fn redrive(world: &World, aside: &AsideId) -> bool {
     let queue = &world.queue;
     let redrive = |tr| async move { queue.redrive(&tr, aside).await };
     world.runner.run(redrive).await.unwrap()
 }
 
-/// An observer that writes down what it is told in the transaction that it is told in, and makes sure
-/// that the reports of each key are a chain.
+/// An observer that records its changes in the transaction of the pass, and verifies that the reports of
+/// each key are a chain.
 ///
-/// Under `(log, key)` lies how many reports there were, and the new value of the last one.
+/// The row `(log, key)` contains the number of reports and the new value of the last one.
 #[derive(Debug, Clone)]
 pub(crate) struct Log<V> {
     log: Subspace,
-    /// What was found wrong, whether it committed or not.
+    /// The deviations found, whether or not the pass committed.
     pub(crate) broken: Arc<Mutex<Vec<String>>>,
     value: std::marker::PhantomData<fn() -> V>,
 }
@@ -269,7 +269,7 @@ where
         runner.run(read).await.unwrap()
     }
 
-    /// Returns the same as of a transaction's version.
+    /// Returns the same at the read version of a transaction.
     pub(crate) async fn reports_in(
         &self,
         tr: &impl Transaction,
@@ -283,7 +283,7 @@ where
         Ok(rows.iter().map(report).collect())
     }
 
-    /// Panics if the reports are no chains that end at the values.
+    /// Panics if the reports are not chains that end at the values.
     pub(crate) async fn check<U: Stored, D: Database>(&self, world: &World<U, V, D>) {
         assert_eq!(*self.broken.lock().unwrap(), [""; 0]);
         let reports = self.reports(&world.runner).await;
@@ -295,21 +295,21 @@ where
     }
 }
 
-/// An observer that writes a log, and stages rows of some size for each change.
+/// An observer that records a log, and stages rows of some size for each change.
 #[derive(Clone)]
 pub(crate) struct Stages {
     pub(crate) log: Log<i64>,
     rows: Subspace,
     row_bytes: usize,
     rows_of: fn(&str) -> u32,
-    /// Whether it only writes the log from now on.
+    /// Whether it only records the log from now on.
     pub(crate) is_fixed: Arc<AtomicBool>,
-    /// The changes of all calls, whether their passes committed or not.
+    /// The changes of all calls, whether or not their passes committed.
     pub(crate) reported: Arc<AtomicUsize>,
 }
 
 impl Stages {
-    /// Stages as many rows of `row_bytes` as `rows_of` says for the key of a change.
+    /// Stages as many rows of `row_bytes` as `rows_of` returns for the key of a change.
     pub(crate) fn new(world: &World, row_bytes: usize, rows_of: fn(&str) -> u32) -> Self {
         Self {
             log: Log::new(&world.root),

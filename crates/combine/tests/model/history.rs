@@ -1,8 +1,8 @@
-//! One random history, and what must be true at every moment of it and in the end.
+//! One random history, and the properties that must hold at every moment of it and at its end.
 //!
-//! Each write leaves a marker in its transaction: a versionstamp. So whoever reads the markers knows
-//! which updates there are at the version that it reads at, and in which order they were committed,
-//! whatever the writer was told.
+//! Each write leaves a marker in its transaction: a versionstamp. A reader of the markers therefore knows
+//! which updates exist at its read version and in which order they were committed, whatever result the
+//! writer received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -28,13 +28,13 @@ use crate::mortal::{Moody, Mortal, runner};
 const STEPS: usize = 150;
 const WORKERS: usize = 3;
 
-/// How many writes are under way at the same time, at most.
+/// The largest number of writes that are under way at the same time.
 const WRITERS: usize = 6;
 
-/// One of them is in every other write.
+/// The keys of a history. The first one is in every other write.
 const KEYS: [&str; 10] = ["hot", "a", "b", "c", "d", "e", "f", "g", "h", "i"];
 
-/// What happens in a history beside writes and passes.
+/// The events of a history other than writes and passes.
 #[derive(Debug, Clone)]
 pub(crate) struct Play<U, V> {
     pub(crate) seed: u64,
@@ -43,15 +43,15 @@ pub(crate) struct Play<U, V> {
     /// Whether workers die and hang.
     pub(crate) has_deaths: bool,
     pub(crate) combine: fn(&String, Option<V>, Vec<U>) -> Option<V>,
-    /// Makes an update.
+    /// Creates an update.
     pub(crate) draw: fn(&mut StdRng) -> U,
 }
 
-/// What a history came to.
+/// The result of a history.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
     pub(crate) writes: usize,
-    /// Writes that did not return, or not with success.
+    /// Writes that did not return, or did not return successfully.
     pub(crate) unknown: usize,
     pub(crate) killed: usize,
     pub(crate) hung: usize,
@@ -73,25 +73,25 @@ struct Player<U, V> {
     store: TestStore,
     play: Play<U, V>,
     rng: StdRng,
-    /// The queue, and a way to the store that is sound.
+    /// The queue, and a fault-free access to the store.
     world: World<U, V>,
     log: Log<V>,
-    /// The writers' way to the store.
+    /// The writers' access to the store.
     runner: Runner<Chaos<Store>>,
-    /// The same, and it tries once.
+    /// The same, but without retries.
     hasty: Runner<Chaos<Store>>,
     workers: Vec<Mortal>,
-    /// The ways of the dead to the store.
+    /// The accesses of dead workers to the store.
     graves: Vec<Chaos<Store>>,
     /// The updates of each write, by its number.
     writes: Vec<Vec<(String, U)>>,
-    /// Each returns its number if it has committed for certain.
+    /// Each returns its number if it has certainly committed.
     writers: JoinSet<Option<usize>>,
     committed: BTreeSet<usize>,
     course: Course,
 }
 
-/// Plays a history and checks it.
+/// Runs a history and checks it.
 pub(crate) async fn play<U, V>(store: TestStore, play: Play<U, V>) -> Course
 where
     U: Stored + Clone,
@@ -151,7 +151,7 @@ where
             0..65 => self.write().await,
             65..75 => self.look().await,
             75..90 => self.pause(Duration::from_millis(10)).await,
-            // Time enough to be found dead.
+            // Enough time to be declared dead.
             90..92 => {
                 let lease = self.world.queue.settings().get_lease();
                 self.pause(lease * 2).await;
@@ -166,7 +166,7 @@ where
         self.runner.environment().sleep(pause).await;
     }
 
-    /// Some updates in one transaction, whose writer may lose interest at any moment.
+    /// Several updates in one transaction, whose writer may be dropped at any moment.
     async fn write(&mut self) {
         while self.writers.len() >= WRITERS {
             self.take_in_one().await;
@@ -219,8 +219,9 @@ where
         }
     }
 
-    /// Compares the queue with the model, and what was reported with what is settled, all of them at
-    /// one version. On the sound way to the store: of so many reads one would always fail.
+    /// Compares the queue with the model, and the reports with the settled values, all at one read
+    /// version. It uses the fault-free access to the store, since one of this many reads would always
+    /// fail.
     async fn look(&mut self) {
         self.course.looks += 1;
         let (queue, log) = (&self.world.queue, &self.log);
@@ -246,7 +247,7 @@ where
         }
     }
 
-    /// Returns what the values are after the writes that have left a marker.
+    /// Returns the values after the writes that have left a marker.
     fn model(&self, marks: &[KeyValue]) -> BTreeMap<String, V> {
         let markers = markers(&self.world.root);
         let written = marks.iter().map(|row| {
@@ -268,7 +269,7 @@ where
         updates.into_iter().filter_map(value).collect()
     }
 
-    /// Kills, stops or ends a worker, or lets what is stopped go on.
+    /// Kills, stops or ends a worker, or resumes one that was stopped.
     async fn strike(&mut self) {
         let place = self.rng.random_range(0..self.workers.len());
         match self.rng.random_range(0..6) {
@@ -295,14 +296,14 @@ where
                     worker.chaos.go_on();
                 }
                 for grave in std::mem::take(&mut self.graves) {
-                    // What the dead had sent arrives now.
+                    // Requests that the dead worker had sent arrive after its death.
                     grave.flush().await;
                 }
             }
         }
     }
 
-    /// Lets one last worker finish what there is, and checks what is left.
+    /// Lets one last worker finish the work, and checks the result.
     async fn end(mut self) -> Course {
         for worker in std::mem::take(&mut self.workers) {
             self.graves.push(worker.chaos.clone());
@@ -314,11 +315,11 @@ where
         for grave in std::mem::take(&mut self.graves) {
             grave.flush().await;
         }
-        // Makes final what these runners have given up.
+        // Settles the operations that these runners have given up.
         for runner in [&self.runner, &self.hasty] {
             while runner.run(|_| async { Ok::<_, Error>(()) }).await.is_err() {}
         }
-        // It knows of nothing but what it is told.
+        // It knows only the changes that it has received.
         let deaf = CombineOptions::new()
             .worker(WorkerOptions::new().poll_interval(LONG * 60))
             .takeover_after(LONG * 60);
@@ -359,7 +360,7 @@ where
     }
 }
 
-/// What each write leaves.
+/// The marker of each write.
 fn markers(root: &Subspace) -> Subspace {
     root.subspace(&"markers")
 }

@@ -23,11 +23,11 @@ use common::Stored;
 use history::{Course, Play, play};
 
 conformance::on_every_store!(threads:
-    sums_are_conserved_whatever_dies,
-    values_are_their_updates_in_commit_order_whatever_dies,
+    sums_are_conserved_when_workers_die,
+    values_are_updates_in_commit_order_when_workers_die,
 );
 
-/// How many histories are played at the same time.
+/// The number of histories that run at the same time.
 const AT_ONCE: usize = 16;
 
 /// Returns the history of a seed.
@@ -47,7 +47,7 @@ fn history_of<U, V>(
     }
 }
 
-/// Returns the seeds to play: `SEED`, or as many as the length of the run says.
+/// Returns the seeds to run: `SEED`, or a number that depends on the length of the run.
 fn seeds() -> Vec<u64> {
     match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
@@ -55,14 +55,14 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-async fn sums_are_conserved_whatever_dies(store: TestStore) {
+async fn sums_are_conserved_when_workers_die(store: TestStore) {
     let combine = |key: &String, current, updates| Sum.fold(key, current, updates);
-    // Small ones: keys come to zero again and again.
+    // Small numbers, so that keys return to zero again and again.
     play_all(store, combine, |rng| rng.random_range(-2..=2_i64)).await;
 }
 
-async fn values_are_their_updates_in_commit_order_whatever_dies(store: TestStore) {
-    /// Appends, and begins anew at an update that is nothing.
+async fn values_are_updates_in_commit_order_when_workers_die(store: TestStore) {
+    /// Appends. An empty update starts over.
     fn append(
         _: &String,
         current: Option<Vec<u32>>,
@@ -101,7 +101,7 @@ async fn play_all<U, V>(
     }
     println!("{total:?}");
     if std::env::var("SEED").is_err() {
-        // Else these were no such histories.
+        // Otherwise these would not be such histories.
         let Course {
             unknown,
             killed,
@@ -119,7 +119,7 @@ async fn play_all<U, V>(
 /// A history that has ended, with its seed.
 type Ended = (u64, Result<Course, Box<dyn Any + Send>>);
 
-/// Returns what a history came to, or tells how to play it again.
+/// Returns the result of a history, or prints how to run it again.
 fn ended(ended: Option<Result<Ended, JoinError>>) -> Course {
     let (seed, course) = ended.unwrap().unwrap();
     course.unwrap_or_else(|panic| {

@@ -15,12 +15,12 @@ use rand::seq::IndexedRandom;
 
 use crate::common::{Log, Queue, Stored};
 
-/// How long a shut-down may take before it is a death.
+/// How long a shutdown may take before it counts as a death.
 const SHUT_DOWN: Duration = Duration::from_millis(300);
 
 pub(crate) struct Mortal {
     worker: Worker,
-    /// Its way to the store. Commits of the dead may still be on it.
+    /// Its access to the store. Commits of dead workers may still be in flight there.
     pub(crate) chaos: Chaos<Store>,
 }
 
@@ -53,7 +53,7 @@ impl Mortal {
         Self { worker, chaos }
     }
 
-    /// Makes one of the next commits the last: it is never answered, whatever becomes of it.
+    /// Makes one of the next commits the last one: it is never answered, whether or not it happens.
     pub(crate) fn hang(&self, rng: &mut StdRng) {
         let fates = [
             Fate::Applied,
@@ -68,9 +68,9 @@ impl Mortal {
         self.chaos.script(before.chain([last]));
     }
 
-    /// Ends it as well as it can be ended. Returns its way to the store.
+    /// Ends the worker as gracefully as possible. Returns its access to the store.
     pub(crate) async fn shut_down(self, grace: Duration) -> Chaos<Store> {
-        // If it hangs, or its way to the store does, it is dropped.
+        // If the worker or its access to the store hangs, the worker is dropped.
         let shut_down = self.worker.shut_down(grace);
         if let Some(ended) = Environment::system().timeout(SHUT_DOWN, shut_down).await {
             ended.unwrap();
@@ -88,7 +88,7 @@ pub(crate) fn runner(
     Runner::with_options(chaos, options)
 }
 
-/// Writes down what it is told, and then fails every third time. Now and then it hangs.
+/// Records its changes, and then fails every third time. Occasionally it hangs.
 pub(crate) struct Moody<V> {
     pub(crate) log: Log<V>,
     pub(crate) calls: AtomicU32,

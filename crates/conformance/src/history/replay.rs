@@ -1,4 +1,4 @@
-//! Committed transactions once more, one after the other.
+//! Runs committed transactions again, one after the other.
 
 use bytes::Bytes;
 use keyspace::limits::END_OF_KEYSPACE;
@@ -9,7 +9,7 @@ use keyspace::transaction::{Isolation, key_after};
 use super::{Checked, Event, HistoryError, Moment, Read, Record, Rows, Step, Write};
 use crate::model::atomic;
 
-/// Checks a history between the rows a store held first and last.
+/// Checks a history between the first and the last content of a store.
 pub(super) fn check(
     first: &Rows,
     records: &[Record],
@@ -34,7 +34,7 @@ pub(super) fn check(
     Ok(count(records))
 }
 
-/// Returns the moments at which each transaction must have read what it did, in their order.
+/// Returns the moments, in order, at which each transaction must have read its results.
 fn moments(records: &[Record]) -> Result<Vec<(Moment, &Record)>, HistoryError> {
     let mut moments = Vec::new();
     for record in records {
@@ -67,7 +67,7 @@ fn moments(records: &[Record]) -> Result<Vec<(Moment, &Record)>, HistoryError> {
     Ok(moments)
 }
 
-/// What a moment is sorted by: a version comes after all commits of that version.
+/// Returns the sort key of a moment. A version comes after all commits of that version.
 fn place(moment: Moment) -> (i64, u32) {
     match moment {
         Moment::Version(version) => (version, u32::MAX),
@@ -75,7 +75,7 @@ fn place(moment: Moment) -> (i64, u32) {
     }
 }
 
-/// Checks that who began after an acknowledgement comes after what was acknowledged.
+/// Checks that a transaction that began after an acknowledgment comes after the acknowledged transaction.
 fn check_order(records: &[Record]) -> Result<(), HistoryError> {
     enum Claim {
         Acknowledged(Versionstamp),
@@ -130,13 +130,13 @@ fn count(records: &[Record]) -> Checked {
     }
 }
 
-/// What the store holds at a moment.
+/// The content of the store at a moment.
 struct State {
     rows: Rows,
-    /// What the running transaction has changed, and what was there before.
+    /// The keys that the current transaction has changed, with their earlier values.
     changed: Vec<(Bytes, Option<Bytes>)>,
-    /// Whether the running transaction has written a key that selectors count or not by what the
-    /// client knows of it: one that is stamped, or may have come out without a value.
+    /// Whether the current transaction has written a key that selectors may or may not count, depending on
+    /// what the client knows about it: a key that is stamped, or one that may have no value as a result.
     has_uncertain: bool,
 }
 
@@ -149,7 +149,7 @@ impl State {
         }
     }
 
-    /// Runs a transaction, and checks those of its reads that `checked` chooses.
+    /// Runs a transaction, and checks the reads that `checked` selects.
     fn run(
         &mut self,
         record: &Record,
@@ -179,7 +179,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether a read may have had more than one answer.
+    /// Returns whether a read has more than one possible answer.
     fn is_open(&self, read: &Read) -> bool {
         let counts = match read {
             Read::Get { .. } => false,
@@ -195,7 +195,7 @@ impl State {
         self.has_uncertain = false;
     }
 
-    /// Takes the changes of the transaction back.
+    /// Reverts the changes of the transaction.
     fn undo(&mut self) {
         for (key, before) in self.changed.drain(..).rev() {
             replace(&mut self.rows, key, before);
@@ -247,7 +247,7 @@ impl State {
         }
     }
 
-    /// Returns the read with the answer it has now.
+    /// Returns the read with its current answer.
     fn repeat(&self, read: &Read) -> Read {
         match read {
             Read::Get { key, .. } => Read::Get {
@@ -265,7 +265,7 @@ impl State {
         }
     }
 
-    /// Returns the rows of a batch, of which there are as many as the batch had if more followed.
+    /// Returns the rows of a batch: the number of rows that the batch had, if more followed.
     fn get_range(&self, query: &RangeQuery, found: &RangeBatch) -> RangeBatch {
         let (begin, end) = (self.resolve(&query.begin), self.resolve(&query.end));
         if begin >= end {
@@ -309,7 +309,7 @@ impl State {
         }
     }
 
-    /// Compares with what the store holds in the end.
+    /// Compares with the final content of the store.
     fn check_last(&self, last: &Rows) -> Result<(), HistoryError> {
         let keys = self.rows.keys().chain(last.keys());
         let differs = |key: &&Bytes| self.rows.get(*key) != last.get(*key);
@@ -324,7 +324,7 @@ impl State {
     }
 }
 
-/// Gives a key a value, or none, and returns what it had.
+/// Sets or removes the value of a key, and returns its earlier value.
 fn replace(rows: &mut Rows, key: Bytes, value: Option<Bytes>) -> Option<Bytes> {
     match value {
         Some(value) => rows.insert(key, value),

@@ -1,4 +1,4 @@
-//! What a recorder keeps, and what its check says.
+//! Tests of the recorder and its check.
 
 use futures::FutureExt;
 use keyspace::chaos::{Chaos, CommitFault, Fate, Faults};
@@ -57,7 +57,7 @@ async fn a_commit_whose_future_was_dropped_is_replayed_too() {
     let (_, db) = recorded().await;
     let mut tr = db.begin().unwrap();
     tr.set(b"key", b"value");
-    // Polled once, the commit is on its way.
+    // A single poll sends the commit.
     let _ = tr.commit().now_or_never();
     assert_eq!(db.check().await.unwrap().commits, 1);
     tr.reset();
@@ -77,7 +77,7 @@ async fn a_row_that_no_transaction_wrote_is_told() {
 }
 
 #[tokio::test]
-async fn a_read_of_what_no_transaction_wrote_is_told() {
+async fn a_read_of_a_value_that_no_transaction_wrote_is_reported() {
     let (store, db) = recorded().await;
     set(&store, b"smuggled").await;
     let mut tr = db.begin().unwrap();
@@ -124,7 +124,7 @@ fn reads_are_shown_with_their_selectors_and_rows() {
     assert_eq!(read.to_string(), "(<= k)+0 = j");
 }
 
-/// A blind commit between two events.
+/// Returns a blind commit between two events.
 fn blind(number: u64, versionstamp: Versionstamp, asked: Event, acknowledged: Event) -> Record {
     Record {
         number,
@@ -145,7 +145,7 @@ fn judge(records: &[Record]) -> Result<Checked, HistoryError> {
 fn a_commit_after_an_acknowledgement_has_a_larger_versionstamp() {
     let (small, large) = (Versionstamp::new(7, 1), Versionstamp::new(7, 2));
     judge(&[blind(0, small, 0, 1), blind(1, large, 2, 3)]).unwrap();
-    // The two overlap: either may come first.
+    // The two overlap, so either order is right.
     judge(&[blind(0, large, 0, 2), blind(1, small, 1, 3)]).unwrap();
     let error = judge(&[blind(0, large, 0, 1), blind(1, small, 2, 3)]).unwrap_err();
     assert_eq!(

@@ -22,8 +22,8 @@ use super::{Event, History, Read, Record, Recorded, Step, Write};
 
 /// A transaction of a [`Recorded`] database.
 ///
-/// A commit whose future is dropped takes the transaction with it: `on_error` gives the error back
-/// then, and a reset begins a new one.
+/// If the future of a commit is dropped, the commit takes the transaction with it. After that, `on_error`
+/// returns its error, and a reset begins a new transaction.
 pub struct RecordedTransaction<D: Database> {
     db: Recorded<D>,
     /// Empty while its commit is running, and after a commit that was dropped.
@@ -31,17 +31,17 @@ pub struct RecordedTransaction<D: Database> {
     attempt: Arc<Mutex<Attempt>>,
 }
 
-/// What one attempt has done so far.
+/// The record of one attempt so far.
 struct Attempt {
     number: u64,
     steps: Vec<Step>,
     version_asked: Option<Event>,
     version_given: bool,
-    /// An option is set under which reads do not answer with the transaction's own writes.
+    /// Whether an option is set that hides the transaction's own writes from reads.
     reads_unlike: bool,
 }
 
-/// Where the answer of a read goes.
+/// The place of a read's answer.
 struct Slot {
     attempt: Arc<Mutex<Attempt>>,
     index: usize,
@@ -71,7 +71,7 @@ impl Attempt {
 }
 
 impl Slot {
-    /// Enters the answer of the read, unless that comes after the commit.
+    /// Enters the answer of the read, unless the commit was called before.
     fn fill(self, read: Read) {
         let mut attempt = lock(&self.attempt);
         if attempt.reads_unlike {
@@ -96,7 +96,7 @@ impl<D: Database> RecordedTransaction<D> {
         Ok(self.tr.as_ref().ok_or(Code::USED_DURING_COMMIT)?)
     }
 
-    /// Notes when the transaction asked for its read version: at the first call that may need it.
+    /// Records when the transaction asked for its read version: at the first call that may need it.
     fn version_is_asked(&self) {
         let mut attempt = lock(&self.attempt);
         attempt
@@ -104,7 +104,7 @@ impl<D: Database> RecordedTransaction<D> {
             .get_or_insert_with(|| self.db.history.event());
     }
 
-    /// Issues a read and keeps its place among the steps.
+    /// Issues a read and reserves its place among the steps.
     fn read<F>(
         &self,
         isolation: Isolation,
@@ -124,7 +124,7 @@ impl<D: Database> RecordedTransaction<D> {
     }
 
     fn write(&self, write: Write, stage: impl FnOnce(&D::Transaction)) {
-        // The commit that took the transaction away reports its misuse.
+        // If a commit has taken the transaction away, that commit reports the misuse.
         if let Ok(tr) = self.tr() {
             stage(tr);
             lock(&self.attempt).steps.push(Step::Write(write));
@@ -199,7 +199,8 @@ impl<D: Database> Transaction for RecordedTransaction<D> {
 
     fn set_read_version(&self, version: i64) {
         lock(&self.attempt).version_given = true;
-        // After a commit nothing can be told: the next read answers `used_during_commit`.
+        // After a commit, this call has no way to report an error. The next read fails with
+        // `used_during_commit`.
         if let Ok(tr) = self.tr() {
             tr.set_read_version(version);
         }
@@ -314,15 +315,15 @@ impl<D: Database> fmt::Debug for RecordedTransaction<D> {
     }
 }
 
-/// Commits and records what became of it.
+/// Commits, and records the outcome.
 async fn commit<T: OwnedTransaction>(
     mut tr: T,
     history: Arc<History>,
     attempt: Arc<Mutex<Attempt>>,
 ) -> (T, Result<Commit>) {
     let has_read = lock(&attempt).has_read();
-    // A transaction that has read has its version, or read nothing but its own writes. One that has
-    // not must stay without: where it gets its version may be what a test is about.
+    // A transaction that has read has its version, or has read only its own writes. One that has not read
+    // must stay without a version, because a test may depend on where it gets one.
     let read_version = match has_read.then(|| tr.read_version()) {
         Some(version) => version.await.ok(),
         None => None,
@@ -355,7 +356,7 @@ async fn commit<T: OwnedTransaction>(
     (tr, result)
 }
 
-/// A running commit. If it is dropped, the history keeps it: its transaction may have happened.
+/// A commit under way. If its future is dropped, the history keeps it, because it may still happen.
 struct Committing<'a, T: Send + 'static> {
     history: &'a History,
     running: Option<BoxFuture<(T, Result<Commit>)>>,
@@ -375,7 +376,7 @@ impl<T: Send + 'static> Future for Committing<'_, T> {
 impl<T: Send + 'static> Drop for Committing<'_, T> {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
-            // What became of it is in the log when it ends.
+            // The commit enters its outcome into the log when it ends.
             let adrift = Box::pin(running.map(drop));
             self.history.lock().adrift.push(adrift);
         }

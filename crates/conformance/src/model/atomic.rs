@@ -1,4 +1,4 @@
-//! What an atomic operation makes of a value, from the table in FoundationDB's documentation.
+//! The results of atomic operations, from the table in FoundationDB's documentation.
 
 use keyspace::limits::VALUE_BYTES;
 use keyspace::{MutationOp, Versionstamp};
@@ -6,7 +6,7 @@ use keyspace::{MutationOp, Versionstamp};
 /// Applies an operation without a versionstamp.
 pub(crate) fn apply(op: MutationOp, old: Option<&[u8]>, param: &[u8]) -> Option<Vec<u8>> {
     let stored = old.unwrap_or_default();
-    // The old value as long as the param: missing bytes are zero, further bytes do not count.
+    // The old value with the length of the param: missing bytes are zero, extra bytes are ignored.
     let padded = |index: usize| stored.get(index).copied().unwrap_or(0);
     let resized: Vec<u8> = (0..param.len()).map(padded).collect();
     let each = |combine: fn(u8, u8) -> u8| {
@@ -46,7 +46,7 @@ fn add(old: &[u8], param: &[u8]) -> Vec<u8> {
     digits.collect()
 }
 
-/// Returns where a template has its versionstamp, `None` if it has no place for one.
+/// Returns the offset of the versionstamp in a template, `None` if it has no room for one.
 pub(crate) fn stamp_offset(template: &[u8]) -> Option<usize> {
     let (body, offset) = template.split_last_chunk::<4>()?;
     let offset = usize::try_from(i32::from_le_bytes(*offset)).ok()?;

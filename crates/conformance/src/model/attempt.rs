@@ -1,4 +1,4 @@
-//! One attempt of a transaction: what it has read and staged.
+//! One attempt of a transaction: its reads and staged writes.
 
 use bytes::Bytes;
 use keyspace::limits::{END_OF_KEYSPACE, KEY_BYTES, VALUE_BYTES};
@@ -14,26 +14,26 @@ use super::read::{Reader, plain};
 use super::writes::{KeyOp, Writes};
 use super::{Model, Ranges, Request, Watch, atomic};
 
-/// What FoundationDB adds to the bytes of a mutation when it measures a transaction.
+/// The bytes that FoundationDB adds for a mutation when it measures a transaction.
 const MUTATION_BYTES: usize = 44;
 
-/// What FoundationDB adds to the bytes of a conflict range when it measures a transaction.
+/// The bytes that FoundationDB adds for a conflict range when it measures a transaction.
 const RANGE_BYTES: usize = 32;
 
-/// By how much a key that is read may be longer than one that is written.
+/// How many bytes longer a key that is read may be than one that is written.
 const READ_SLACK_BYTES: usize = 8;
 
-/// What a retry forgets.
+/// The state that a retry resets.
 #[derive(Debug)]
 pub(super) struct Attempt {
     model: Model,
-    /// Whether its commit was called.
+    /// Whether commit was called.
     pub(super) is_sent: bool,
-    /// Why the attempt is over.
+    /// Why the attempt has ended.
     pub(super) over: Option<Code>,
-    /// The first bad write: everything fails from now on, and this comes first.
+    /// The first invalid write. After it, all calls fail, and this error is reported first.
     pub(super) bad_write: Option<Code>,
-    /// The first read that failed: the commit will.
+    /// The first read that failed, which makes the commit fail.
     pub(super) failed_read: Option<Code>,
     pub(super) size_limit: usize,
     pub(super) watches: Vec<Watch>,
@@ -48,7 +48,7 @@ pub(super) struct Attempt {
     writes: Ranges,
 }
 
-/// What a staged write makes of a watched key.
+/// The effect of a staged write on a watched key.
 enum Change {
     To(Option<Bytes>),
     Unknown,
@@ -137,7 +137,7 @@ impl Attempt {
         Ok(rows)
     }
 
-    /// Reads. Obtains the read version if the answer needs the store.
+    /// Reads, and obtains the read version if the answer needs the store.
     fn ask<T>(
         &mut self,
         isolation: Isolation,
@@ -176,8 +176,8 @@ impl Attempt {
         }
     }
 
-    /// Returns the parts of a range whose reading depends on the store: not those that the
-    /// transaction has cleared or written by itself.
+    /// Returns the parts of a range whose values depend on the store: those that the transaction has not
+    /// cleared or set itself.
     fn dependent(&self, begin: &Bytes, end: &Bytes) -> Ranges {
         let mut boundaries = self.staged.boundaries();
         boundaries.extend([begin.clone(), end.clone()]);
@@ -267,8 +267,8 @@ impl Attempt {
         }
     }
 
-    /// Whether the write at hand adds its conflict range. The option that says otherwise is used
-    /// up, also by a bad write.
+    /// Whether the current write adds its conflict range. This uses up the option that prevents it, even
+    /// for an invalid write.
     fn takes_conflict(&mut self) -> bool {
         !std::mem::take(&mut self.skip_write_conflict)
     }
@@ -290,7 +290,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Sets an option that ends with the attempt.
+    /// Sets an option that lasts until the end of the attempt.
     pub(super) fn set_option(&mut self, option: TransactionOption) {
         match option {
             TransactionOption::SnapshotRywEnable => self.snapshot_ryw += 1,
@@ -301,7 +301,7 @@ impl Attempt {
         }
     }
 
-    /// The size of the commit.
+    /// Returns the size of the commit.
     pub(super) fn bytes(&self) -> usize {
         let mutations = self.staged.clone().into_mutations();
         let mutations = mutations
@@ -360,7 +360,7 @@ pub(super) fn check_range(begin: &[u8], end: &[u8]) -> Result<(), Code> {
     Ok(())
 }
 
-/// Cuts a bound of a range where no longer key can be stored.
+/// Cuts a bound of a range off at the length beyond which no key can be stored.
 fn cut(key: &[u8]) -> Bytes {
     Bytes::copy_from_slice(&key[..key.len().min(KEY_BYTES + 1)])
 }

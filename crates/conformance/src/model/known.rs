@@ -1,4 +1,4 @@
-//! What a transaction has read from the store.
+//! The keys that a transaction knows from its reads of the store.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::{KeySelector, key_after};
 
-/// The keys, stored or not, of which a transaction knows what the store holds.
+/// The ranges of keys, stored or not, whose values in the store a transaction knows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Known(Vec<(Bytes, Bytes)>);
 
@@ -25,9 +25,9 @@ impl Known {
             .flat_map(|(begin, end)| [begin.clone(), end.clone()])
     }
 
-    /// Reads a range from the store, whose selectors do not point into it.
+    /// Reads a range from the store between selectors that do not point into it.
     ///
-    /// At least so many rows are read as it takes to walk from a selector back to its key.
+    /// Reads at least the number of rows between a selector and its key.
     pub(super) fn load(
         &mut self,
         stored: &BTreeMap<Bytes, Bytes>,

@@ -1,10 +1,9 @@
-//! The reference model: the rules of FoundationDB, as plainly as they can be written.
+//! The reference model: FoundationDB's rules, written as plainly as possible.
 //!
-//! A [`Model`] is a [`Database`], so that everything that runs on a store runs on it too. It shares
-//! nothing with the embedded store but the contract, and has no structure that could be wrong: a
-//! copy of all rows for each version, a list of everything a transaction has staged that is read
-//! from its beginning for every question, and lists of ranges that are compared each with each. It
-//! is slow, and meant to be.
+//! A [`Model`] is a [`Database`], so everything that runs on a store also runs on it. It shares only the
+//! contract with the embedded store. It has no clever structure that could be wrong: a copy of all rows for
+//! each version, a list of all staged writes of a transaction that is read from the start for every
+//! question, and lists of ranges that are compared pair by pair. It is slow, and meant to be.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -29,7 +28,7 @@ pub use transaction::ModelTransaction;
 use transaction::Defaults;
 use writes::Mutation;
 
-/// How many versions go by before FoundationDB commits for no other reason.
+/// The number of versions after which FoundationDB makes an empty commit.
 const IDLE_VERSIONS: i64 = VERSIONS_PER_SECOND;
 
 type Rows = BTreeMap<Bytes, Bytes>;
@@ -47,10 +46,10 @@ pub struct Model {
 struct State {
     /// All rows at each version at which they changed, oldest first.
     versions: Vec<(i64, Arc<Rows>)>,
-    /// What each commit wrote, oldest first.
+    /// The writes of each commit, oldest first.
     commits: Vec<(i64, Ranges)>,
     watches: Vec<Watch>,
-    /// The largest version given to anybody.
+    /// The largest version that was ever returned.
     last_version: i64,
 }
 
@@ -64,12 +63,12 @@ struct Watch {
 
 impl Watch {
     fn end(self, outcome: Result<()>) {
-        // Nobody may be waiting any more.
+        // The watch's future may have been dropped.
         let _ = self.end.send(outcome);
     }
 }
 
-/// What a transaction hands over at commit.
+/// The request of a transaction at its commit.
 struct Request {
     read_version: i64,
     reads: Ranges,
@@ -78,7 +77,7 @@ struct Request {
 }
 
 impl Model {
-    /// Makes an empty model whose versions follow the clock of `env`.
+    /// Returns an empty model whose versions follow the clock of `env`.
     #[must_use]
     pub fn new(env: Environment) -> Self {
         Self {
@@ -102,8 +101,8 @@ impl Model {
         RECOVERY_VERSIONS + microseconds.expect("a clock counts fewer than 200,000 years")
     }
 
-    /// Returns the version of the last commit, as long as that is young: an idle store does not
-    /// hand out versions too old to commit with.
+    /// Returns the version of the last commit, while it is recent. An idle store must not return versions
+    /// that are too old to commit with.
     fn read_version(&self) -> i64 {
         let now = self.clock();
         let mut state = self.lock();
@@ -133,7 +132,7 @@ impl Model {
         let now = self.clock();
         let mut state = self.lock();
         let version = now.max(state.last_version + 1);
-        // A commit that is refused takes a version too.
+        // A commit that is refused also takes a version.
         state.last_version = version;
         if request.read_version < version - TRANSACTION_LIFE_VERSIONS {
             return Err(Code::TRANSACTION_TOO_OLD);
@@ -161,7 +160,7 @@ impl Model {
         Ok(stamp)
     }
 
-    /// How many watches somebody still waits for.
+    /// Returns the number of watches whose futures were not dropped.
     fn watches(&self) -> usize {
         let state = self.lock();
         let waiting = state.watches.iter().filter(|watch| !watch.end.is_closed());
@@ -176,7 +175,7 @@ impl Model {
 }
 
 impl State {
-    /// Fires every watch whose key no longer has the value it had.
+    /// Fires every watch whose key has a different value now.
     fn fire(&mut self) {
         let (_, rows) = self.versions.last().expect("there is a first version");
         let changed = |watch: &mut Watch| rows.get(&watch.key) != watch.baseline.as_ref();

@@ -1,9 +1,9 @@
 //! One batch of a range read, as FoundationDB's client reads it.
 //!
-//! The client walks from the near selector to the far one, over what it knows of the store and over
-//! the transaction's own writes. Where it leaves what it knows, it loads more and resolves both
-//! selectors again. The far selector may then turn out to lie behind the walk, or to be stuck at
-//! keys that nobody may read.
+//! The client walks from the near selector to the far one, over the keys of the store that it knows and
+//! over the transaction's own writes. When it reaches unknown keys, it loads more and resolves both
+//! selectors again. The walk may then already be past the far selector, or the far selector may be stuck at
+//! unreadable keys.
 
 use bytes::Bytes;
 use keyspace::limits::END_OF_KEYSPACE;
@@ -12,7 +12,7 @@ use keyspace::{Code, KeySelector, KeyValue, RangeQuery, key_after};
 use super::read::Reader;
 use super::view::{Place, Resolved, Seen, View};
 
-/// What a range read gave.
+/// The result of a range read.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     pub(super) rows: Vec<KeyValue>,
@@ -21,26 +21,26 @@ pub(super) struct Rows {
     pub(super) ran_to_end: bool,
 }
 
-/// A range read in the middle of its walk.
+/// A range read during its walk.
 pub(super) struct RangeRead {
     reverse: bool,
     limit: Option<usize>,
     begin: KeySelector,
     end: KeySelector,
-    /// How much of their offsets begin and end had left when they were last resolved.
+    /// The rest of the offsets of begin and end when they were last resolved.
     left: (i32, i32),
     found: Rows,
-    /// How many rows the walk has gone past its limit.
+    /// The number of rows by which the walk has passed its limit.
     past: i32,
 }
 
-/// How a walk goes on.
+/// The next step after a walk.
 enum Next {
-    /// It is done: the rows before the far selector are the answer.
+    /// The walk is done: the rows before the far selector are the answer.
     Done,
-    /// There can be no rows.
+    /// The range is empty.
     Nothing,
-    /// It has to load the stretch with this number.
+    /// The walk needs the stretch with this number to be loaded.
     Load(usize),
 }
 
@@ -95,8 +95,8 @@ impl RangeRead {
         }
     }
 
-    /// Judges a range whose selectors seemed crossed, now that the far one is found: returns the
-    /// answer if it is empty.
+    /// Decides on a range whose selectors seemed crossed, after the far one was found. Returns the answer
+    /// if the range is empty.
     fn crossed(&mut self, begin: &Resolved, end: &Resolved, found: &Bytes) -> Option<Rows> {
         let (inverted, outside) = match self.reverse {
             false => (
@@ -121,7 +121,7 @@ impl RangeRead {
             self.found.ran_to_begin |= selector.place == Place::Begin;
             self.found.ran_to_end |= selector.place == Place::End;
         }
-        // One that had nothing left keeps what it had when it ran off an end.
+        // A selector without a rest keeps the rest that it had when it ran off an end.
         if self.begin.offset != 1 {
             self.left.0 = begin.left;
         }
@@ -131,7 +131,7 @@ impl RangeRead {
         (begin, end)
     }
 
-    /// Reads the key of the far selector by itself.
+    /// Reads the key of the far selector on its own.
     fn find(&mut self, reader: &mut Reader<'_>, far: &Resolved) -> Result<Bytes, Code> {
         let found = reader.key(&far.rest())?;
         self.found.ran_to_begin |= found.is_empty();
@@ -139,10 +139,10 @@ impl RangeRead {
         Ok(found)
     }
 
-    /// Collects rows until the far selector, the limit, or a stretch that is not known.
+    /// Collects rows until the far selector, the limit, or an unknown stretch.
     ///
-    /// A far selector that is stuck may still come to lie among the rows: the walk goes on past the
-    /// limit by as many rows as that selector has left to go towards it.
+    /// A far selector that is stuck may still be among the rows. The walk therefore continues past the
+    /// limit by the number of rows that this selector still has to move towards it.
     fn walk(&mut self, view: &View, begin: &Resolved, end: &Resolved) -> Result<Next, Code> {
         let (near, far) = if self.reverse {
             (end, begin)
@@ -184,7 +184,7 @@ impl RangeRead {
         self.limit == Some(self.found.rows.len())
     }
 
-    /// Loads what the walk needs at a stretch. It goes on there.
+    /// Loads the keys that the walk needs at a stretch. The walk continues there.
     fn load(
         &mut self,
         reader: &mut Reader<'_>,
@@ -209,7 +209,7 @@ impl RangeRead {
             .load(reader.stored, &from, &to, limit, self.reverse);
     }
 
-    /// The answer where there are no rows, but for which ends the selectors ran off.
+    /// Returns an empty answer, and records which ends the selectors ran off.
     fn nothing(&mut self) -> Rows {
         Rows {
             rows: Vec::new(),
@@ -218,7 +218,7 @@ impl RangeRead {
         }
     }
 
-    /// The answer, without the rows behind the far selector if that was found.
+    /// Returns the answer, without the rows beyond the far selector if that was found.
     fn done(mut self, far: Option<&Bytes>) -> Rows {
         self.found.more |= self.is_reached();
         let mut found = self.found;
@@ -239,8 +239,7 @@ impl RangeRead {
 }
 
 impl Rows {
-    /// The range that a serializable read conflicts with, before what the transaction has written
-    /// is taken out.
+    /// Returns the conflict range of a serializable read, without regard to the transaction's own writes.
     pub(super) fn conflict(&self, query: &RangeQuery) -> (Bytes, Bytes) {
         let (begin, end) = (&query.begin, &query.end);
         let (lowest, highest) = match query.reverse {

@@ -15,14 +15,14 @@ use super::writes::Writes;
 pub(super) struct Reader<'a> {
     pub(super) stored: &'a BTreeMap<Bytes, Bytes>,
     pub(super) writes: &'a Writes,
-    /// The write conflict ranges. What is unknown falls apart at their bounds, too.
+    /// The write conflict ranges. Unknown stretches are also divided at their bounds.
     pub(super) conflicts: &'a [(Bytes, Bytes)],
     pub(super) known: &'a mut Known,
-    /// Whether a key that nobody may read is read all the same, if it is read by itself.
+    /// Whether a read of a single key may read an unreadable key.
     pub(super) bypass: bool,
 }
 
-/// Writes a selector without `or_equal`.
+/// Converts a selector into one without `or_equal`.
 pub(super) fn plain(selector: &KeySelector) -> KeySelector {
     let mut plain = selector.clone();
     if selector.or_equal {
@@ -44,7 +44,7 @@ impl Reader<'_> {
         Ok(staged.value(self.stored.get(key)))
     }
 
-    /// Resolves a selector: it is the first row from it on, or the last row up to it.
+    /// Resolves a selector to its key: the first row from there on, or the last row up to there.
     pub(super) fn key(&mut self, selector: &KeySelector) -> Result<Bytes, Code> {
         let forward = selector.offset > 0;
         let query = if forward {
@@ -73,7 +73,7 @@ impl Reader<'_> {
         RangeRead::new(query).run(self)
     }
 
-    /// Sees the whole keyspace. The keys in `asked` are told apart from their neighbors.
+    /// Returns a view of the whole keyspace. The keys in `asked` are separated from their neighbors.
     pub(super) fn view(&self, asked: [&Bytes; 2]) -> View {
         let end = Bytes::from_static(END_OF_KEYSPACE);
         let mut boundaries = self.writes.boundaries();
@@ -104,7 +104,7 @@ impl Reader<'_> {
         View(stretches.collect())
     }
 
-    /// What the transaction sees at a key, `None` if there is nothing.
+    /// Returns what the transaction sees at a key, `None` if there is nothing.
     fn seen(&self, key: &Bytes) -> Option<Seen> {
         let staged = self.writes.at(key);
         if staged.unreadable {

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::attempt::{Attempt, check_key, check_range};
 use super::{Model, Watch};
 
-/// What transactions begin with.
+/// The defaults of transactions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
     timeout: Duration,
@@ -49,7 +49,7 @@ impl Defaults {
             DatabaseOption::TransactionSizeLimit(limit) => self.size_limit = size_limit(limit)?,
             DatabaseOption::MaxWatches(max) if max <= MAX_WATCHES => self.max_watches = max,
             DatabaseOption::MaxWatches(_) => return Err(Code::INVALID_OPTION_VALUE.into()),
-            // One that the model does not know.
+            // The model does not know this option.
             _ => return Err(Code::INVALID_OPTION.into()),
         }
         Ok(())
@@ -71,11 +71,11 @@ pub struct ModelTransaction {
     life: Mutex<Life>,
 }
 
-/// What outlives an attempt.
+/// The state that survives an attempt.
 #[derive(Debug)]
 struct Life {
     defaults: Defaults,
-    /// The defaults with the options that survive a retry.
+    /// The defaults, changed by the options that survive a retry.
     current: Defaults,
     began: Duration,
     retries: u32,
@@ -95,7 +95,7 @@ impl Life {
         }
     }
 
-    /// Returns the attempt, unless nothing works any more. To use one whose commit was called ends it.
+    /// Returns the attempt, unless it has ended. Using an attempt after its commit was called ends it.
     fn alive(&mut self, now: Duration) -> Result<&mut Attempt, Code> {
         self.over(now);
         let attempt = &mut self.attempt;
@@ -117,7 +117,7 @@ impl Life {
         }
     }
 
-    /// Returns why the attempt is over. What came first stays.
+    /// Returns why the attempt has ended. The first reason is kept.
     fn over(&mut self, now: Duration) -> Option<Code> {
         let timeout = self.current.timeout;
         if !timeout.is_zero() && now.saturating_sub(self.began) >= timeout {
@@ -137,7 +137,7 @@ impl Life {
         Ok(())
     }
 
-    /// Returns how long to wait before the next attempt, or gives the error back.
+    /// Returns the wait before the next attempt, or the error if there must be no retry.
     fn backoff(&mut self, model: &Model, error: Error) -> Result<Duration> {
         if let Some(code) = self.over(model.env.now()) {
             return Err(code.into());
@@ -170,7 +170,7 @@ fn is_retried(code: Code) -> bool {
     code.is_retryable() && code != Code::CLUSTER_VERSION_CHANGED
 }
 
-/// What FoundationDB refuses at once, without failing the commit.
+/// The checks that FoundationDB makes at once, without failing the commit.
 fn check_read(key: &[u8]) -> Result<(), Code> {
     if key >= END_OF_KEYSPACE {
         return Err(Code::KEY_OUTSIDE_LEGAL_RANGE);
@@ -188,7 +188,7 @@ impl ModelTransaction {
         self.life.lock()
     }
 
-    /// Reads, if the question is `legal`, and remembers for the commit if that failed.
+    /// Reads if the read is `legal`, and keeps an error for the commit.
     fn read<T>(
         &self,
         legal: Result<(), Code>,
@@ -204,7 +204,7 @@ impl ModelTransaction {
         answer.map_err(Error::from)
     }
 
-    /// Stages a write. A bad one makes everything fail from here on, and so does any after a commit.
+    /// Stages a write. After an invalid write, or a write after the commit, all calls fail.
     fn write(&self, write: impl FnOnce(&mut Life) -> Result<(), Code>) {
         let mut life = self.lock();
         let written = match life.attempt.is_sent {
@@ -214,7 +214,7 @@ impl ModelTransaction {
         life.fail(written);
     }
 
-    /// Does to the attempt what it takes after its commit, too.
+    /// Changes the attempt, also after its commit.
     fn change(&self, change: impl FnOnce(&mut Life) -> Result<(), Code>) {
         let mut life = self.lock();
         life.over(self.model.env.now());
@@ -257,7 +257,7 @@ impl ModelTransaction {
             Err(_) => Err(Code::TRANSACTION_INVALID_VERSION),
         };
         for give in attempt.stamps.drain(..) {
-            // Nobody may be waiting any more.
+            // The future of the stamp may have been dropped.
             let _ = give.send(stamp.map_err(Error::from));
         }
         for watch in attempt.watches.drain(..) {
@@ -365,7 +365,7 @@ impl Transaction for ModelTransaction {
     }
 }
 
-/// Awaits what the end of the attempt gives. One that ends without a commit drops it.
+/// Awaits a result of the commit. If the attempt ends without a commit, the sender is dropped.
 async fn given<T>(given: oneshot::Receiver<Result<T>>) -> Result<T> {
     let cancelled = Err(Code::TRANSACTION_CANCELLED.into());
     given.await.unwrap_or(cancelled)

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::{KeySelector, key_after};
 
-/// The whole keyspace, in the order of the keys. Between two stretches there is nothing.
+/// The whole keyspace as stretches in key order. There are no keys between two stretches.
 pub(super) struct View(pub(super) Vec<Stretch>);
 
 /// A stretch of keys that look alike.
@@ -12,7 +12,7 @@ pub(super) struct Stretch {
     pub(super) begin: Bytes,
     pub(super) end: Bytes,
     pub(super) seen: Seen,
-    /// Whether only a selector's key parts it from the stretch before.
+    /// Whether only a selector's key separates it from the stretch before.
     pub(super) continues: bool,
 }
 
@@ -21,28 +21,28 @@ pub(super) struct Stretch {
 pub(super) enum Seen {
     /// One key with a value.
     Row(Bytes),
-    /// One key that the transaction has written and that came out without a value. A selector that
-    /// counts keys counts it.
+    /// One key that the transaction has written and that has no value as a result. Selectors count it as a
+    /// row.
     Ghost,
-    /// Keys that nobody may read.
+    /// Keys that cannot be read before the commit.
     Unreadable,
     /// Keys that must be read from the store first.
     Unknown,
 }
 
-/// A selector after as much of its walk as can be done.
+/// A selector after its walk, as far as that could be done.
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
     pub(super) place: Place,
-    /// The key it has come to: its own if it did not move.
+    /// The key that the selector has reached, its own key if it did not move.
     pub(super) key: Bytes,
-    /// The offset that is left: 1 unless it ran off an end or is stuck.
+    /// The rest of the offset: 1, unless the selector ran off an end or is stuck.
     pub(super) left: i32,
     /// The number of the stretch that stopped the walk.
     stuck: Option<usize>,
 }
 
-/// Where a selector's walk has come to.
+/// Where the walk of a selector ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     /// It ran off the first key.
@@ -58,7 +58,7 @@ impl Resolved {
         self.stuck.is_some()
     }
 
-    /// The selector that is left to resolve.
+    /// Returns the rest of the selector, which is still to be resolved.
     pub(super) fn rest(&self) -> KeySelector {
         KeySelector {
             key: self.key.clone(),
@@ -69,8 +69,8 @@ impl Resolved {
 }
 
 impl View {
-    /// Walks from a selector's key over as many keys as its offset says. It goes over rows and
-    /// ghosts only, and is stuck at anything else.
+    /// Walks from a selector's key over the number of keys that its offset says. The walk passes rows and
+    /// ghosts, and is stuck at any other stretch.
     pub(super) fn resolve(&self, selector: &KeySelector) -> Resolved {
         let (mut key, mut left) = (selector.key.clone(), selector.offset);
         let mut at = self.0.partition_point(|stretch| stretch.begin < key);
@@ -90,7 +90,7 @@ impl View {
             ..1 if at == 0 => (Place::Begin, None),
             ..1 => (Place::Before(at), Some(at - 1)),
         };
-        // It also goes over the nothing that lies before what stopped it.
+        // The walk also passes the empty keys before the stretch that stopped it.
         let key = match place {
             Place::Begin => Bytes::new(),
             Place::End => Bytes::from_static(END_OF_KEYSPACE),
@@ -106,8 +106,8 @@ impl View {
         }
     }
 
-    /// The numbers of the stretches that a walk goes over: all there are, if the far selector has
-    /// not come to its place.
+    /// Returns the numbers of the stretches that a walk passes. If the far selector is not resolved, these
+    /// are all stretches.
     pub(super) fn path(&self, reverse: bool, near: &Resolved, far: &Resolved) -> Vec<usize> {
         if let Some(at) = near.stuck {
             return vec![at];
@@ -125,12 +125,12 @@ impl View {
         }
     }
 
-    /// What the client asks the store for when a walk comes to the unknown stretch `at`: everything
-    /// from there to the far selector, or to where the store's rows would be of no use, and how
-    /// many rows more than the walk wants.
+    /// Returns the client's request to the store when a walk reaches the unknown stretch `at`, and how many
+    /// more rows than the walk needs. The request extends to the far selector, or to the first row that
+    /// would not be useful.
     ///
-    /// A selector that still has to move towards the other one is asked for by its key, one that
-    /// has to move away by itself.
+    /// A selector that still has to move towards the other one is represented by its key. One that has to
+    /// move away is sent as it is.
     pub(super) fn request(
         &self,
         reverse: bool,
@@ -172,8 +172,8 @@ impl View {
         (from, to, extra)
     }
 
-    /// The bounds of the unknown stretch `at` as it is without the selectors' keys. The far selector
-    /// may have come to lie behind it: all of it is asked for then.
+    /// Returns the bounds of the unknown stretch `at`, without the divisions at the selectors' keys. The
+    /// far selector may already be beyond the stretch, and then the whole stretch is requested.
     fn unknown_around(&self, at: usize) -> (&Bytes, &Bytes) {
         let continues = |at: usize| self.0.get(at).is_some_and(|stretch| stretch.continues);
         let (mut first, mut last) = (at, at);
@@ -186,8 +186,8 @@ impl View {
         (&self.0[first].begin, &self.0[last].end)
     }
 
-    /// Where a request that begins at the stretch `at` ends: after the last unknown stretch before
-    /// keys that nobody may read, or before two or more keys next to each other that are not there.
+    /// Returns the end of a request that begins at the stretch `at`: after the last unknown stretch before
+    /// unreadable keys, or before two or more adjacent keys that do not exist.
     fn useful_to(&self, at: usize) -> &Bytes {
         let mut end = &self.0[at].end;
         for pair in self.0[at..].windows(2) {
@@ -201,7 +201,7 @@ impl View {
         end
     }
 
-    /// [`useful_to`](Self::useful_to), backward.
+    /// Does the same as [`useful_to`](Self::useful_to), backward.
     fn useful_from(&self, at: usize) -> &Bytes {
         let mut begin = &self.0[at].begin;
         for pair in self.0[..=at].windows(2).rev() {

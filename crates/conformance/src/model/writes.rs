@@ -1,4 +1,4 @@
-//! What a transaction has staged: a plain list, read from its beginning for every question.
+//! The staged writes of a transaction: a plain list, which is read from the start for every question.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,13 +23,13 @@ impl KeyOp {
         )
     }
 
-    /// Whether the result does not depend on what the key held before.
+    /// Whether the result is independent of the key's earlier value.
     fn is_independent(&self) -> bool {
         matches!(self, Self::Set(_)) || self.is_stamped()
     }
 }
 
-/// What goes to the store at commit.
+/// A write that is sent to the store at commit.
 #[derive(Debug, Clone)]
 pub(super) enum Mutation {
     Clear(Bytes, Bytes),
@@ -49,19 +49,19 @@ impl Mutation {
 enum Write {
     Key(Bytes, KeyOp),
     Clear(Bytes, Bytes),
-    /// The keys that a versionstamped key may become. What was staged for them has been sent; from
-    /// here on nobody may read them.
+    /// The keys that a versionstamped key may become. Earlier writes to these keys have been sent. From
+    /// here on, the keys cannot be read.
     Unreadable(Bytes, Bytes),
 }
 
-/// What a transaction has staged.
+/// The staged writes of a transaction.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Writes {
     log: Vec<Write>,
     sent: Vec<Mutation>,
 }
 
-/// What the writes make of one key.
+/// The effect of the writes on one key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Staged {
     pub(super) cleared: bool,
@@ -77,8 +77,8 @@ impl Staged {
             self.ops.clear();
         }
         self.unreadable |= op.is_stamped();
-        // The client merges appends before anything is sent, so that two that do not fit together
-        // are one that does not fit.
+        // The client merges appends before it sends anything. Two appends that do not fit together
+        // therefore act as one that does not fit.
         if let (Some(Atomic(AppendIfFits, last)), Atomic(AppendIfFits, param)) =
             (self.ops.last_mut(), op)
             && !self.unreadable
@@ -90,12 +90,12 @@ impl Staged {
         }
     }
 
-    /// Whether what the transaction reads here does not depend on the store.
+    /// Whether the value that the transaction reads here is independent of the store.
     pub(super) fn is_independent(&self) -> bool {
         self.cleared || self.ops.first().is_some_and(KeyOp::is_independent)
     }
 
-    /// What the transaction reads here, where the store holds `stored`.
+    /// Returns the value that the transaction reads here if the store holds `stored`.
     pub(super) fn value(&self, stored: Option<&Bytes>) -> Option<Bytes> {
         let stored = stored.filter(|_| !self.cleared).cloned();
         self.ops.iter().fold(stored, |old, op| match op {
@@ -120,10 +120,10 @@ impl Writes {
         self.log.push(Write::Clear(begin, end));
     }
 
-    /// Stages a versionstamped key by its template, with the versionstamp it has at least.
+    /// Stages a versionstamped key by its template, with the smallest versionstamp that it can get.
     ///
-    /// The operation itself stands at a placeholder among the keys it may become: a clear of the
-    /// placeholder takes it back.
+    /// The operation itself is stored at a placeholder among the keys that it may become. A clear of the
+    /// placeholder removes it.
     pub(super) fn stamped_key(&mut self, template: &Bytes, value: &Bytes, least: Versionstamp) {
         let begin: Bytes = atomic::complete(template, least).into();
         let end = key_after(&atomic::complete(template, Versionstamp::INCOMPLETE)).into();
@@ -135,7 +135,7 @@ impl Writes {
         self.log.push(Write::Key(placeholder.into(), op));
     }
 
-    /// What the writes make of a key.
+    /// Returns the effect of the writes on a key.
     pub(super) fn at(&self, key: &[u8]) -> Staged {
         let covers = |begin: &Bytes, end: &Bytes| begin <= key && key < end;
         let mut staged = Staged::default();
@@ -160,7 +160,7 @@ impl Writes {
         staged
     }
 
-    /// Every key at which what the writes make of keys may change, the first key included.
+    /// Returns every key at which the effect of the writes may change, including the first key.
     pub(super) fn boundaries(&self) -> BTreeSet<Bytes> {
         let mut boundaries = BTreeSet::from([Bytes::new()]);
         for write in &self.log {
@@ -174,13 +174,13 @@ impl Writes {
         boundaries
     }
 
-    /// Everything in the order in which it reaches the store.
+    /// Returns all writes in the order in which they reach the store.
     pub(super) fn into_mutations(mut self) -> Vec<Mutation> {
         self.send(&Bytes::new(), &Bytes::from_static(b"\xff"));
         self.sent
     }
 
-    /// Sends what is staged in a range: all clears first, then the operations in key order.
+    /// Sends the writes that are staged in a range: first all clears, then the operations in key order.
     fn send(&mut self, begin: &Bytes, end: &Bytes) {
         let mut boundaries = self.boundaries();
         boundaries.extend([begin.clone(), end.clone()]);
@@ -204,7 +204,7 @@ impl Writes {
     }
 }
 
-/// Applies mutations to the rows of a store, in their order.
+/// Applies mutations, in order, to the rows of a store.
 pub(super) fn apply(
     rows: &mut BTreeMap<Bytes, Bytes>,
     mutations: &[Mutation],
@@ -232,7 +232,7 @@ pub(super) fn apply(
     }
 }
 
-/// The keys that stamped keys have become, as ranges.
+/// Returns the final keys of versionstamped keys, as ranges.
 pub(super) fn stamped_keys(
     mutations: &[Mutation],
     stamp: Versionstamp,

@@ -1,4 +1,4 @@
-//! Reading the trace format, strictly.
+//! Reads the trace format, strictly.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,10 +14,10 @@ use serde_json::Value;
 use super::{ATOMIC_NAMES, PLAIN_OPTIONS, Trace, TraceError};
 use crate::program::{Answers, Op, Outcome, Part, Program, Step, Text};
 
-/// The longest fill: twice the longest value of a store, so that no line fills the memory.
+/// The longest fill: twice the longest value of a store, so that a line cannot fill the memory.
 const FILL_BYTES: usize = 200_000;
 
-/// What stands where the format has something else.
+/// A content that the format does not define there.
 struct Mismatch {
     place: String,
     expected: &'static str,
@@ -40,7 +40,7 @@ fn mismatch<T>(expected: &'static str, found: impl Display) -> Parsed<T> {
 }
 
 trait At {
-    /// Says where a mismatch is, from the inside out.
+    /// Adds the place of a mismatch, from the inside out.
     fn at(self, place: impl Display) -> Self;
 }
 
@@ -114,7 +114,7 @@ fn op(name: &str, fields: &mut Fields<'_>) -> Parsed<Op> {
             },
             isolation: fields.take("snapshot", isolation)?,
         },
-        // Versions differ from run to run: the two names ask for one thing, a positive version.
+        // Versions differ from run to run. Both names mean the same: a positive version.
         "get_read_version" | "read_version_sign" => Op::ReadVersion,
         "approximate_size" => Op::ApproximateSize,
         "set_read_version" => Op::SetReadVersion(fields.take("version", number)?),

@@ -1,4 +1,4 @@
-//! Writing the trace format.
+//! Writes the trace format.
 
 use keyspace::{ConflictKind, Isolation, KeySelector, MutationOp, TransactionOption, key_after};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What several tests of this crate need.
+//! Helpers that several tests of this crate share.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -20,7 +20,7 @@ use keyspace::{
     Tx, Versionstamp, read_all,
 };
 
-/// More time than anything takes that is not stuck.
+/// More time than any operation takes that is not stuck.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Queue = ExportQueue<String, Option<i64>>;
@@ -122,7 +122,7 @@ impl<D: Database> World<D> {
         self.runner.run(rows).await.unwrap()
     }
 
-    /// Returns how many entries are in the logs.
+    /// Returns the number of entries in the logs.
     pub(crate) async fn logged(&self) -> usize {
         let blocks = self.rows("e").await;
         let entries = blocks.iter().map(|row| decode_block(&row.to_value()));
@@ -161,7 +161,7 @@ impl<D: Database> World<D> {
         self.runner.run(clear).await.unwrap();
     }
 
-    /// Returns how much a subscription has to export of a bucket.
+    /// Returns the backlog of a subscription in a bucket.
     pub(crate) async fn pending(&self, reader: &Reader, bucket: u32) -> Pending {
         let pending = |tr| async move { reader.pending(&tr, Bucket(bucket)).await };
         self.runner.run(pending).await.unwrap()
@@ -174,7 +174,7 @@ impl<D: Database> World<D> {
         self.runner.run(letters).await.unwrap()
     }
 
-    /// Panics if there is anything but positions and settings.
+    /// Panics if there are other rows than positions and settings.
     pub(crate) async fn assert_nothing_left(&self) {
         for part in ["e", "c", "o", "d", "s"] {
             assert_eq!(self.rows(part).await, [], "{part}");
@@ -190,15 +190,15 @@ pub(crate) fn no_backoff() -> Backoff {
     Backoff::new(Duration::from_millis(1), Duration::from_millis(1))
 }
 
-/// What a receiver has of a key.
+/// The data that a receiver has for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) value: Option<i64>,
     pub(crate) sequence: Sequence,
 }
 
-/// A receiver that keeps the value of each key with its sequence, also of what was deleted, and takes
-/// nothing that is not newer; and all calls as they came.
+/// A receiver that keeps the value of each key with its sequence, including deleted keys, and rejects
+/// entries that are not newer. It also keeps all calls in their order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Receiver(Arc<Mutex<Received>>);
 
@@ -225,7 +225,7 @@ impl Receiver {
         received.calls.push(batch.to_vec());
     }
 
-    /// Returns the keys that have a value, with it.
+    /// Returns the keys that have a value, with their values.
     pub(crate) fn values(&self) -> BTreeMap<String, i64> {
         let received = self.0.lock().unwrap();
         let held = received.held.iter();
@@ -237,7 +237,7 @@ impl Receiver {
         self.0.lock().unwrap().calls.clone()
     }
 
-    /// Returns all that was exported, in the order of the calls.
+    /// Returns all exported entries, in the order of the calls.
     pub(crate) fn all(&self) -> Vec<SequencedExport<String, Option<i64>>> {
         self.calls().into_iter().flatten().collect()
     }

@@ -1,4 +1,4 @@
-//! Counters against what they count.
+//! Checks counters against the items that they count.
 
 use std::ops::ControlFlow;
 
@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::is_turn;
 
-/// How often a count that does not come to its end in time is begun.
+/// How often a count is started that does not finish in time.
 const COUNTS: u32 = 3;
 
-/// Compares a counter with what it counts.
+/// Compares a counter with the items that it counts.
 pub(super) async fn check_counter<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
@@ -41,7 +41,7 @@ pub(super) async fn check_counter<D: Database>(
     })
 }
 
-/// Returns what a counter says, and how many items there are.
+/// Returns the value of a counter and the number of items.
 async fn count(
     tr: &impl Transaction,
     keys: &Keys,
@@ -62,7 +62,7 @@ async fn count(
     Ok((stored, counted))
 }
 
-/// Stages that a counter changes by what it was found off, which is the same at every version.
+/// Stages the correction of a counter by the difference that was found, which is the same at every version.
 pub(super) fn add(tr: &impl Transaction, keys: &Keys, counter: &str, difference: i64) {
     let counter = Counter::ALL
         .into_iter()

@@ -1,6 +1,6 @@
-//! Dedupe ids against the items that have them.
+//! Checks dedupe ids against the items that have them.
 //!
-//! An item has a token exactly as long as the rows of its dedupe id are its own: the one has the token, the
+//! An item has a token exactly as long as the rows of its dedupe id belong to it: one row contains the token, the
 //! other one names the item.
 
 use futures::{TryFutureExt, try_join};
@@ -18,10 +18,10 @@ use crate::record::{Part, Record, is_turn};
 /// The parts of the queue whose items have dedupe ids.
 pub(super) const PARTS_OF_ITEMS: [&str; 5] = ["i", "t", "h", "g", "d"];
 
-/// The parts of the queue that have the rows of dedupe ids.
+/// The parts of the queue with the rows of dedupe ids.
 pub(super) const PARTS_OF_DEDUPE_IDS: [&str; 2] = ["k", "n"];
 
-/// Each item with a token, in a part of the queue, has the rows of its dedupe id.
+/// Checks that each item with a token, in a part of the queue, has the rows of its dedupe id.
 pub(super) struct ItemsOf(pub(super) &'static str);
 
 impl RowCheck for ItemsOf {
@@ -49,7 +49,7 @@ impl RowCheck for ItemsOf {
 }
 
 impl ItemsOf {
-    /// Returns the item of a row, if it has one.
+    /// Returns the item of a row, if the row contains one.
     fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
         let records = match self.0 {
             "g" if is_turn(row.value()) => return Ok(None),
@@ -63,7 +63,7 @@ impl ItemsOf {
     }
 }
 
-/// The rows of each dedupe id, of which a part of the queue has the one or the other, are those of an item.
+/// Checks that the rows of each dedupe id, found in one of the two parts, belong to an item.
 pub(super) struct DedupeIds(pub(super) &'static str);
 
 impl RowCheck for DedupeIds {
@@ -82,7 +82,7 @@ impl RowCheck for DedupeIds {
         let dedupe = dedupe.map_err(|_| expected())?.into();
         let rows = Rows::read(tr, keys, &dedupe).await?;
         if self.0 == "n" && rows.token.is_some() {
-            // The check of the row with the token looks at both.
+            // The check of the row with the token reads both rows.
             return Ok(None);
         }
         stray(tr, keys, dedupe, &rows).await
@@ -115,7 +115,7 @@ impl Rows {
     }
 }
 
-/// Returns the finding that the rows of a dedupe id are not those of an item.
+/// Returns the finding that the rows of a dedupe id belong to no item.
 async fn stray(
     tr: &impl Transaction,
     keys: &Keys,
@@ -158,7 +158,7 @@ pub(super) async fn set_rows(
     Ok(())
 }
 
-/// Stages that the rows of a dedupe id of no item are removed.
+/// Stages the removal of the rows of a dedupe id that belong to no item.
 pub(super) async fn remove_rows(
     tr: &impl Transaction,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! Delayed items against the pointers by which references find them.
+//! Checks delayed items against the pointers by which references find them.
 
 use microqueue::ItemId;
 use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
@@ -8,7 +8,7 @@ use super::rows::{RowCheck, is_still};
 use crate::error::Result;
 use crate::keys::Keys;
 
-/// Each delayed item has a pointer to it.
+/// Checks that each delayed item has a pointer.
 pub(super) struct DelayedItems;
 
 impl RowCheck for DelayedItems {
@@ -34,7 +34,7 @@ impl RowCheck for DelayedItems {
     }
 }
 
-/// Each pointer leads to a delayed item.
+/// Checks that each pointer belongs to a delayed item.
 pub(super) struct Pointers;
 
 impl RowCheck for Pointers {
@@ -58,7 +58,7 @@ impl RowCheck for Pointers {
     }
 }
 
-/// Stages the pointer to a delayed item that has none.
+/// Stages the missing pointer of a delayed item.
 pub(super) async fn set_pointer(
     tr: &impl Transaction,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! Items that are done and kept against the index of the times until which they are.
+//! Checks done items against the index by expiry time.
 
 use microqueue::ItemId;
 use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
@@ -8,7 +8,7 @@ use super::rows::{RowCheck, is_still};
 use crate::error::Result;
 use crate::keys::Keys;
 
-/// Each item that is done is in the index.
+/// Checks that each done item is in the index.
 pub(super) struct DoneItems;
 
 impl RowCheck for DoneItems {
@@ -33,7 +33,7 @@ impl RowCheck for DoneItems {
     }
 }
 
-/// Each entry of the index is that of an item that is done.
+/// Checks that each entry of the index belongs to a done item.
 pub(super) struct KeepTimes;
 
 impl RowCheck for KeepTimes {
@@ -57,7 +57,7 @@ impl RowCheck for KeepTimes {
     }
 }
 
-/// Stages the entry of an item that is done and has none.
+/// Stages the missing entry of a done item.
 pub(super) async fn set_keep_time(
     tr: &impl Transaction,
     keys: &Keys,

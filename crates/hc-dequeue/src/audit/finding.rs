@@ -1,105 +1,129 @@
-//! What an audit finds.
+//! The findings of an audit.
+
+use std::fmt;
 
 use microqueue::ItemId;
 use microqueue::keyspace::Bytes;
+use microqueue::keyspace::error::printable;
 
-/// Something in a queue that contradicts something else in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+use crate::item_ref::{hex, id_to_bytes};
+use crate::session::SessionId;
+
+/// A contradiction in a queue.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Finding {
-    /// A counter is not the number of items that it counts. Repaired by adding the difference, which
-    /// is the same at every version.
+    /// A counter differs from the number of items that it counts. Repaired by adding the difference, which is the
+    /// same at every version.
+    #[error("counter `{counter}` is {stored}, but there are {counted} items")]
     CounterOff {
-        /// The counter: `queued`, `delayed`, `held` or `dead`.
+        /// The name of the counter: `queued`, `delayed`, `held` or `dead`.
         counter: &'static str,
-        /// What it says.
+        /// The stored number.
         stored: i64,
-        /// What it should say.
+        /// The correct number.
         counted: i64,
     },
 
-    /// A part of the queue has more items than one transaction has time to count.
+    /// A part of the queue has more items than one transaction can count in time.
+    #[error("counter `{counter}` was not checked: there are too many items")]
     Uncounted {
         /// The counter that was not checked.
         counter: &'static str,
     },
 
-    /// Items are held, or granted, by a session that does not exist. Repaired by returning them to
-    /// the queue.
+    /// A session that does not exist holds items or grants. Repaired by returning the items to the queue.
+    #[error("session {} holds items but does not exist", SessionId(*session))]
     NoSession {
         /// The session.
         session: [u8; 16],
     },
 
-    /// A session has no heartbeat, so that no other session would ever find it dead. Repaired by declaring
-    /// it dead and returning its items: if it lives after all, it opens a new session.
+    /// A session has no heartbeat, so that no other session would ever declare it dead. Repaired by declaring it dead
+    /// and returning its items; if it is alive, it opens a new session.
+    #[error("session {} has no heartbeat", SessionId(*session))]
     NoHeartbeat {
         /// The session.
         session: [u8; 16],
     },
 
     /// A heartbeat belongs to no session. Repaired by removing it.
+    #[error("there is a heartbeat of session {}, which does not exist", SessionId(*session))]
     StrayHeartbeat {
-        /// The session that is not there.
+        /// The session that does not exist.
         session: [u8; 16],
     },
 
-    /// A request belongs to a session that does not live. Repaired by removing it.
+    /// A request belongs to a session that is not alive. Repaired by removing it.
+    #[error("request {} belongs to a session that is not alive", IdText(request))]
     StrayRequest {
         /// The request.
         request: ItemId,
     },
 
-    /// A grant lacks its first item, so that its session takes it for no answer. Repaired by returning
-    /// the others to the queue.
+    /// A grant lacks its first item, so that its session does not recognize it as an answer. Repaired by returning
+    /// the other items to the queue.
+    #[error("a grant of session {} lacks its first item", SessionId(*session))]
     BrokenGrant {
         /// The session.
         session: [u8; 16],
     },
 
-    /// An item is in two places at once, and would be delivered from each. Not repaired: nothing shows which
-    /// of the two is right.
+    /// An item is in two places, and would be delivered from each. Not repaired: it is unknown which of the two is
+    /// right.
+    #[error("item {} is in two places", IdText(id))]
     Twice {
         /// The item.
         id: ItemId,
     },
 
-    /// A delayed item has no pointer, or one that leads to another time: no reference finds the item.
-    /// Repaired by writing the pointer.
+    /// A delayed item has no pointer, or one with another time, so that no reference finds the item. Repaired by
+    /// writing the pointer.
+    #[error("delayed item {} has no pointer", IdText(id))]
     NoPointer {
         /// The item.
         id: ItemId,
-        /// Until when it is delayed, in milliseconds since the Unix epoch.
+        /// When the item is due, in milliseconds since the Unix epoch.
         ready_millis: u64,
     },
 
-    /// A pointer leads to no delayed item: a look for the item fails as corrupt. Repaired by removing the
+    /// A pointer belongs to no delayed item, so that finding the item fails with `Corrupt`. Repaired by removing the
     /// pointer.
+    #[error("the pointer of item {} leads to no delayed item", IdText(id))]
     StrayPointer {
-        /// The item that it is of.
+        /// The item that the pointer belongs to.
         id: ItemId,
     },
 
-    /// An item that is done and kept is not in the index of the times until which items are kept: it would
-    /// be kept for good. Repaired by adding it.
+    /// A done item is missing from the index by expiry time, so that it would never be removed. Repaired by adding
+    /// it.
+    #[error("done item {} is missing from the index by expiry time", IdText(id))]
     NoKeepTime {
         /// The item.
         id: ItemId,
-        /// Until when it is to be kept, in milliseconds since the Unix epoch.
+        /// When the item expires, in milliseconds since the Unix epoch.
         until_millis: u64,
     },
 
-    /// An entry of the index of the times until which items are kept is of no item that is done. Repaired
-    /// by removing it.
+    /// An entry of the index by expiry time belongs to no done item. Repaired by removing the entry.
+    #[error(
+        "item {} is in the index by expiry time but is not a done item",
+        IdText(id)
+    )]
     StrayKeepTime {
-        /// The item that it is of.
+        /// The item that the entry belongs to.
         id: ItemId,
-        /// The time, in milliseconds since the Unix epoch.
+        /// The time of the entry, in milliseconds since the Unix epoch.
         until_millis: u64,
     },
 
-    /// An item has a dedupe id whose rows are not its own: the id does not refuse another item. Repaired by
-    /// writing the rows, unless they are those of another item.
+    /// An item has a dedupe id, but the rows of the id do not belong to the item, so that the id does not refuse
+    /// another item. Repaired by writing the rows, unless they belong to another item.
+    #[error(
+        "item {} does not hold its dedupe id `{}`",
+        IdText(id),
+        printable(dedupe)
+    )]
     NoDedupe {
         /// The item.
         id: ItemId,
@@ -107,23 +131,25 @@ pub enum Finding {
         dedupe: Bytes,
     },
 
-    /// The rows of a dedupe id, or the one that is there, are those of no item that has the id: it would
-    /// refuse items for good. Repaired by removing them.
+    /// The rows of a dedupe id, or the one of them that exists, belong to no item with that id, so that they would
+    /// refuse items forever. Repaired by removing them.
+    #[error("dedupe id `{}` is held by no item", printable(dedupe))]
     StrayDedupe {
         /// The dedupe id.
         dedupe: Bytes,
-        /// The item that they name, if they name one.
+        /// The item that the rows name, if any.
         named: Option<ItemId>,
     },
 
     /// A cancel stamp belongs to a session that does not exist. Repaired by removing it.
+    #[error("there is a cancel stamp of session {}, which does not exist", SessionId(*session))]
     StrayCancel {
         /// The session.
         session: [u8; 16],
     },
 
-    /// A schedule is not in the index of the times at which schedules fire: it would never fire again.
-    /// Repaired by adding it.
+    /// A schedule is missing from the index by next time, so that it would never fire again. Repaired by adding it.
+    #[error("schedule `{schedule}` is missing from the index by next time")]
     NoFireTime {
         /// The name of the schedule.
         schedule: String,
@@ -131,30 +157,68 @@ pub enum Finding {
         time_millis: u64,
     },
 
-    /// An entry of the index of the times at which schedules fire is not the next time of a schedule. It may
-    /// be left of one that did not decode and was removed. Repaired by removing the entry.
+    /// An entry of the index by next time differs from the schedule's next time. It may remain after a schedule that
+    /// did not decode was removed. Repaired by removing the entry.
+    #[error("the index by next time has a wrong entry of schedule `{schedule}`")]
     StrayFireTime {
-        /// The name of the schedule that it is of.
+        /// The name of the schedule in the entry.
         schedule: String,
-        /// The time, in milliseconds since the Unix epoch.
+        /// The time of the entry, in milliseconds since the Unix epoch.
         time_millis: u64,
     },
 
-    /// A row does not decode. Not repaired: a newer version of this library may know what it is.
+    /// A row does not decode. Not repaired: a newer version of this library may understand it.
+    #[error("the row under key {} does not decode", printable(key))]
     Undecodable {
-        /// Its key.
+        /// The key of the row.
         key: Bytes,
     },
 
-    /// A part of the queue has more findings than an audit lists. Repaired by the next repair.
+    /// A part of the queue has more findings than an audit lists. Run the repair again to repair them.
+    #[error("part `{part}` has more findings than are listed")]
     More {
-        /// The part: the second element of its keys.
+        /// The part, named by the second element of its keys.
         part: &'static str,
     },
 }
 
+/// The text of an item's id: its bytes in references, in hexadecimal digits.
+struct IdText<'a>(&'a ItemId);
+
+impl fmt::Display for IdText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&id_to_bytes(self.0), f)
+    }
+}
+
 impl Finding {
-    /// Returns whether another finding is the same, or this follows from it and is gone once that is repaired.
+    /// Returns the kind of the finding, such as `counter-off`: the name of the variant in lower case with hyphens.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::CounterOff { .. } => "counter-off",
+            Self::Uncounted { .. } => "uncounted",
+            Self::NoSession { .. } => "no-session",
+            Self::NoHeartbeat { .. } => "no-heartbeat",
+            Self::StrayHeartbeat { .. } => "stray-heartbeat",
+            Self::StrayRequest { .. } => "stray-request",
+            Self::BrokenGrant { .. } => "broken-grant",
+            Self::Twice { .. } => "twice",
+            Self::NoPointer { .. } => "no-pointer",
+            Self::StrayPointer { .. } => "stray-pointer",
+            Self::NoKeepTime { .. } => "no-keep-time",
+            Self::StrayKeepTime { .. } => "stray-keep-time",
+            Self::NoDedupe { .. } => "no-dedupe",
+            Self::StrayDedupe { .. } => "stray-dedupe",
+            Self::StrayCancel { .. } => "stray-cancel",
+            Self::NoFireTime { .. } => "no-fire-time",
+            Self::StrayFireTime { .. } => "stray-fire-time",
+            Self::Undecodable { .. } => "undecodable",
+            Self::More { .. } => "more",
+        }
+    }
+
+    /// Returns whether this finding equals `cause`, or is a consequence that disappears when `cause` is repaired.
     pub(super) fn follows_from(&self, cause: &Self) -> bool {
         match (cause, self) {
             (Self::NoPointer { id, .. }, Self::StrayPointer { id: of })
@@ -165,10 +229,34 @@ impl Finding {
                 },
             ) => id == of,
             (Self::NoDedupe { dedupe, .. }, Self::StrayDedupe { dedupe: of, .. }) => dedupe == of,
-            // What it holds is not found.
+            // Items that such a session holds are not found.
             (Self::NoSession { .. }, Self::StrayDedupe { .. }) => true,
             (Self::NoSession { session }, Self::StrayCancel { session: of }) => session == of,
             _ => self == cause,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_says_what_contradicts_what() {
+        let off = Finding::CounterOff {
+            counter: "dead",
+            stored: 3,
+            counted: 2,
+        };
+        assert_eq!(off.kind(), "counter-off");
+        assert_eq!(
+            off.to_string(),
+            "counter `dead` is 3, but there are 2 items"
+        );
+        let dedupe = Finding::StrayDedupe {
+            dedupe: Bytes::from_static(b"a\xff"),
+            named: None,
+        };
+        assert_eq!(dedupe.to_string(), "dedupe id `a\\xff` is held by no item");
     }
 }

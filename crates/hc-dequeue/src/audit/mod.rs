@@ -1,11 +1,10 @@
-//! Checking a queue against itself.
+//! Checks the rows of a queue against each other.
 //!
-//! Every number and every key of a queue is written in the transaction that changes what it stands
-//! for, so that nothing here should ever find anything: it is for the day on which something else has
-//! written into the queue's subspace, half of it was restored, or a bug is found.
+//! Every counter and every index key is written in the transaction that changes the rows it describes. An audit
+//! should therefore never find anything. It is for cases in which another program has written into the queue's
+//! subspace, a restore was incomplete, or there is a bug.
 //!
-//! Each kind of check has a file: what belongs to [`sessions`], the [`counters`], and the [`rows`] that have to
-//! agree with others.
+//! Each kind of check has a file: rows of [`sessions`], the [`counters`], and other [`rows`] that must agree.
 
 mod counters;
 mod dedupe;
@@ -27,17 +26,17 @@ use crate::queue::HighContentionQueue;
 use crate::session::SessionId;
 use crate::settings::Settings;
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use]
 #[non_exhaustive]
 pub struct Audit {
-    /// What contradicts something else.
+    /// The contradictions that were found.
     pub findings: Vec<Finding>,
 }
 
 impl Audit {
-    /// Whether everything was checked and nothing was found.
+    /// Returns whether everything was checked and nothing was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
@@ -45,22 +44,16 @@ impl Audit {
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Checks counters, sessions and what they hold, delayed items and their pointers, dedupe ids, items that are
-    /// done and schedules against each other, and changes nothing. It may run while the queue is in use.
+    /// Checks the queue for contradictions and changes nothing. It may run while the queue is in use.
     ///
-    /// What belongs to sessions is checked in one transaction, and each counter with the items that it counts
-    /// in one. The other rows are checked page by page, each page with what it is compared with in one
-    /// transaction. Of each part of the queue a thousand of these findings are listed.
-    ///
-    /// # Conflicts
-    /// None: nothing is written.
+    /// It compares counters, sessions and held items, delayed items and their pointers, dedupe ids, done items and
+    /// schedules with each other. All rows of sessions are checked in one transaction, and so is each counter with
+    /// the items that it counts. The other rows are checked page by page, each page in one transaction together with
+    /// the rows that it must agree with. For each part of the queue, at most a thousand such findings are listed.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) for a counter, or a row of a session, of a request or
-    /// of what a session holds, that does not decode, and those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a counter, a held item, or a row of a session or a
+    /// request does not decode; and those of [`Runner::run`].
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let keys = &*self.keys;
         let mut findings = sessions::check_sessions(runner, keys).await?;
@@ -77,19 +70,19 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(Audit { findings })
     }
 
-    /// Does an [`audit`](Self::audit), and repairs what can be repaired. Returns what it found. Repairs
-    /// one at a time: two that find the same counter off would both set it right.
+    /// Runs an [`audit`](Self::audit), repairs the findings where possible, and returns them.
     ///
-    /// A session that waits after a request that is removed notices that at its next poll.
+    /// Run only one repair at a time: two that find the same wrong counter would both correct it. If a request is
+    /// removed, a session that waits after it notices this at its next poll.
     ///
     /// # Conflicts
-    /// Reads by snapshot; each repair reads again, serializably, what it changes.
+    /// The audit reads by snapshot. Each repair reads the rows that it changes again, serializably.
     ///
     /// # Errors
     /// As [`audit`](Self::audit).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the repairs that are done.
+    /// If the future is dropped, completed repairs stay.
     pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let audit = self.audit(runner).await?;
         let keys = &*self.keys;
@@ -103,7 +96,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-/// Checks the rows that have to agree with others. What other findings follow from comes first.
+/// Checks all rows that must agree with others. Findings that cause others come first.
 async fn check_all_rows<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Vec<Finding>> {
     let mut findings = check_rows(runner, keys, &delayed::DelayedItems).await?;
     findings.extend(check_rows(runner, keys, &delayed::Pointers).await?);
@@ -134,7 +127,7 @@ async fn repair<D: Database>(
     runner.run(step).await
 }
 
-/// Stages the repair of a finding that takes one transaction.
+/// Stages the repair of a finding, if that takes a single transaction.
 async fn repair_step(
     tr: &impl Transaction,
     keys: &Keys,
@@ -187,7 +180,7 @@ async fn repair_step(
             let key = keys.fire_time(*time_millis, schedule);
             remove_row(tr, keys, &schedules::FireTimes, &key, finding).await?;
         }
-        // These take more than one transaction.
+        // These repairs take more than one transaction.
         Finding::NoSession { .. } | Finding::NoHeartbeat { .. } => {}
         Finding::Uncounted { .. }
         | Finding::Twice { .. }

@@ -1,4 +1,4 @@
-//! Rows that have to agree with others, checked page by page.
+//! Checks rows that must agree with other rows, page by page.
 
 use futures::future::try_join_all;
 use microqueue::keyspace::transaction::key_after;
@@ -13,18 +13,18 @@ use crate::keys::Keys;
 /// How many rows one transaction checks, all at the same time.
 const ROWS_PER_PAGE: usize = 100;
 
-/// How many findings one check lists.
+/// The largest number of findings that one check lists.
 const FINDINGS_PER_CHECK: usize = 1_000;
 
-/// What the rows of a part of the queue have to agree with.
+/// A check of the rows in a part of the queue against other rows.
 pub(super) trait RowCheck: Sync {
     /// The part.
     fn part(&self) -> &'static str;
 
-    /// Returns what a row contradicts, at the version at which the row was read.
+    /// Returns the contradiction between a row and other rows, at the version at which the row was read.
     ///
     /// # Conflicts
-    /// Reads what it compares the row with.
+    /// Reads the rows that it compares the row with.
     fn check(
         &self,
         tr: &impl Transaction,
@@ -57,14 +57,14 @@ pub(super) async fn check_rows<D: Database>(
     }
 }
 
-/// What was found in some of the rows.
+/// The findings in a page of rows.
 struct Page {
     findings: Vec<Finding>,
-    /// The key of the last row. `None`: there are no more.
+    /// The key of the last row, or `None` if there are no more rows.
     last: Option<Vec<u8>>,
 }
 
-/// Checks the next rows after the key `after`, as many as come in one batch.
+/// Checks the next rows after the key `after`: one batch.
 async fn check_page(
     tr: &impl Transaction,
     keys: &Keys,
@@ -75,7 +75,7 @@ async fn check_page(
     let query = RangeQuery::keys(after.map_or(begin, key_after), end)
         .limit(ROWS_PER_PAGE)
         .mode(StreamingMode::WantAll);
-    // Safe as a snapshot read: a repair reads what it changes again.
+    // Safe as a snapshot read: a repair reads the rows that it changes again.
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
     let checks = page.rows.iter().map(|row| async {
         match check.check(tr, keys, row).await {
@@ -90,8 +90,8 @@ async fn check_page(
     Ok(Page { findings, last })
 }
 
-/// Returns the finding of a row that does not decode. Where that is what the row was to be compared with,
-/// there is none: the check of that one finds it.
+/// Returns the finding about a row that does not decode. If another row does not decode, returns none: the check of
+/// that row finds it.
 fn undecodable(error: Error, row: &KeyValue) -> Result<Option<Finding>> {
     let corrupt = match &error {
         Error::Keyspace(keyspace::Error::Corrupt { key, .. })
@@ -105,7 +105,7 @@ fn undecodable(error: Error, row: &KeyValue) -> Result<Option<Finding>> {
 /// Returns whether a finding about the row of a key is still true.
 ///
 /// # Conflicts
-/// Reads the row and what it is compared with.
+/// Reads the row and the rows that it is compared with.
 pub(super) async fn is_still(
     tr: &impl Transaction,
     keys: &Keys,
@@ -120,7 +120,7 @@ pub(super) async fn is_still(
     Ok(check.check(tr, keys, &row).await?.as_ref() == Some(finding))
 }
 
-/// Stages that the row of a key is removed, if a finding about it is still true.
+/// Stages the removal of the row of a key, if a finding about it is still true.
 ///
 /// # Conflicts
 /// As [`is_still`].

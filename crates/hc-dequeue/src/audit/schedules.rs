@@ -1,4 +1,4 @@
-//! Schedules against the index of the times at which they fire.
+//! Checks schedules against the index by next time.
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Isolation, KeyValue, Transaction};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::keys::Keys;
 use crate::schedule::record::ScheduleCodec;
 
-/// Each schedule that fires again is in the index.
+/// Checks that each schedule that fires again is in the index.
 pub(super) struct Schedules;
 
 impl RowCheck for Schedules {
@@ -39,7 +39,7 @@ impl RowCheck for Schedules {
     }
 }
 
-/// Each entry of the index is the next time of a schedule.
+/// Checks that each entry of the index is the next time of a schedule.
 pub(super) struct FireTimes;
 
 impl RowCheck for FireTimes {
@@ -67,7 +67,7 @@ impl RowCheck for FireTimes {
     }
 }
 
-/// Stages the entry of a schedule that has none.
+/// Stages the missing entry of a schedule.
 pub(super) async fn set_fire_time(
     tr: &impl Transaction,
     keys: &Keys,
@@ -78,7 +78,7 @@ pub(super) async fn set_fire_time(
     let row = keys.schedule(schedule);
     if is_still(tr, keys, &Schedules, &row, finding).await? {
         tr.set(&keys.fire_time(time_millis, schedule), b"");
-        // A session that sleeps has to learn when the schedule fires.
+        // Sessions that sleep must learn when the schedule fires.
         keys.wake_all(tr);
     }
     Ok(())

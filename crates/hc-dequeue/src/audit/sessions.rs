@@ -1,4 +1,4 @@
-//! What belongs to sessions against the sessions.
+//! Checks the rows of sessions, and the items that they hold, against the sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::record::{Part, is_turn};
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
 
-/// How many items are looked for elsewhere at the same time.
+/// How many items are searched for in other places at the same time.
 const LOOKS_AT_ONCE: usize = 100;
 
-/// Checks what there is of sessions, in one transaction.
+/// Checks all rows of sessions, in one transaction.
 pub(super) async fn check_sessions<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
@@ -31,16 +31,16 @@ pub(super) async fn check_sessions<D: Database>(
     Ok(Box::pin(runner.run(look)).await?.findings())
 }
 
-/// What there is of sessions, at one version.
+/// All rows of sessions, at one version.
 struct Sessions {
     states: BTreeMap<SessionId, Life>,
     heartbeats: BTreeSet<SessionId>,
     requests: Vec<(ItemId, SessionId)>,
-    /// The sessions that hold items or were granted some.
+    /// The sessions that hold items or grants.
     holders: BTreeSet<SessionId>,
     /// The sessions of grants without a first item.
     broken: BTreeSet<SessionId>,
-    /// Which of the items that are held or granted are also somewhere else.
+    /// The held or granted items that are also in another place.
     twice: Vec<ItemId>,
 }
 
@@ -110,7 +110,7 @@ impl Sessions {
         Ok(found)
     }
 
-    /// Returns whether a session does not exist, and something is held by it.
+    /// Returns whether a session does not exist but holds something.
     fn is_missing(&self, session: &SessionId) -> bool {
         self.holders.contains(session) && !self.states.contains_key(session)
     }
@@ -123,7 +123,7 @@ impl Sessions {
         let silent = (self.states.iter())
             .filter(|(session, life)| **life == Life::Alive && !self.heartbeats.contains(session))
             .map(|(session, _)| Finding::NoHeartbeat { session: session.0 });
-        // What belongs to sessions that are missing is removed with them.
+        // The other rows of missing sessions are removed together with them.
         let stray = (self.heartbeats.iter())
             .filter(|session| !self.states.contains_key(session) && is_known(session))
             .map(|session| Finding::StrayHeartbeat { session: session.0 });
@@ -131,7 +131,7 @@ impl Sessions {
             .filter(|(_, session)| self.states.get(session) != Some(&Life::Alive))
             .filter(|(_, session)| is_known(session))
             .map(|(request, _)| Finding::StrayRequest { request: *request });
-        // The grants of the dead are returned row by row.
+        // Grants of dead sessions are returned row by row, so that their first rows may be missing.
         let grants = (self.broken.iter())
             .filter(|session| self.states.get(session) == Some(&Life::Alive))
             .map(|session| Finding::BrokenGrant { session: session.0 });
@@ -146,7 +146,7 @@ impl Sessions {
     }
 }
 
-/// Returns those rows of grants whose first part is not there.
+/// Returns the rows of grants whose first part is missing.
 fn broken<'a>(keys: &Keys, grants: &'a [KeyValue]) -> Result<Vec<&'a KeyValue>> {
     let there: BTreeSet<_> = grants.iter().map(KeyValue::key).collect();
     let mut broken = Vec::new();
@@ -159,7 +159,7 @@ fn broken<'a>(keys: &Keys, grants: &'a [KeyValue]) -> Result<Vec<&'a KeyValue>> 
     Ok(broken)
 }
 
-/// Stages that a session is dead that is not there or has no heartbeat. False: it has.
+/// Stages that a session is dead if it does not exist or has no heartbeat. Returns `false` if it exists and has one.
 async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
     if keys.sessions.life(tr, session).await?.is_none() {
         keys.sessions
@@ -169,7 +169,7 @@ async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) ->
     Ok(keys.sessions.declare_dead(tr, session, |_| None).await?)
 }
 
-/// Stages that a request of a session that does not live is removed.
+/// Stages the removal of a request whose session is not alive.
 pub(super) async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Result<()> {
     let Some(request) = keys.requests.get(tr, id).await? else {
         return Ok(());
@@ -180,7 +180,7 @@ pub(super) async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &Item
     Ok(())
 }
 
-/// Stages that what is left of a session's broken grants goes back to the queue.
+/// Stages the return of the remaining items of a session's broken grants.
 pub(super) async fn put_back_broken(
     tr: &impl Transaction,
     keys: &Keys,
@@ -195,7 +195,7 @@ pub(super) async fn put_back_broken(
     Ok(())
 }
 
-/// Buries a session that does not exist or has no heartbeat, and returns what it holds.
+/// Removes a session that does not exist or has no heartbeat, and returns the items that it holds.
 pub(super) async fn bury_lost<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
@@ -210,7 +210,7 @@ pub(super) async fn bury_lost<D: Database>(
     Ok(())
 }
 
-/// Stages that a heartbeat of no session is removed.
+/// Stages the removal of a heartbeat without a session.
 pub(super) async fn remove_heartbeat(
     tr: &impl Transaction,
     keys: &Keys,
@@ -222,7 +222,7 @@ pub(super) async fn remove_heartbeat(
     Ok(())
 }
 
-/// Each cancel stamp is that of a session.
+/// Checks that each cancel stamp belongs to a session.
 pub(super) struct CancelStamps;
 
 impl RowCheck for CancelStamps {

@@ -1,4 +1,4 @@
-//! The deliveries that are out, and until when none of them is over.
+//! The outstanding deliveries, and a time before which none of them has passed its time limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use microqueue::ItemId;
 
 use crate::delivery::Out;
 
-/// The deliveries that are out.
+/// The outstanding deliveries.
 #[derive(Debug)]
 pub(super) struct Deliveries {
     out: BTreeMap<ItemId, Arc<Out>>,
-    /// No delivery is over before that. It stays true without a word from who keeps one alive, since
-    /// deadlines only move to later.
+    /// No deadline is before this time. Extending a delivery does not change it, since deadlines only move to later
+    /// times.
     earliest: Duration,
 }
 
@@ -45,12 +45,13 @@ impl Deliveries {
         self.out.is_empty()
     }
 
-    /// Returns a time before which no delivery is over.
+    /// Returns a time before which no delivery has passed its time limit.
     pub(super) fn earliest(&self) -> Duration {
         self.earliest
     }
 
-    /// Takes out those that are over. Looks at each only if one may be.
+    /// Removes and returns the deliveries that have passed their time limit. Checks each of them only if one may
+    /// have.
     pub(super) fn take_over(&mut self, now: Duration) -> Vec<(ItemId, Arc<Out>)> {
         let mut over = Vec::new();
         if now < self.earliest {
@@ -70,7 +71,7 @@ impl Deliveries {
         over
     }
 
-    /// Tells all of them that they are lost, and forgets them.
+    /// Marks all deliveries as lost, and forgets them.
     pub(super) fn lose_all(&mut self) {
         for out in std::mem::replace(self, Self::new()).out.into_values() {
             out.lose();
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(over(at(9)), (vec![], at(10)));
         kept_alive.extend(at(30));
         assert_eq!(over(at(10)), (vec![], at(20)));
-        // Somebody else's word that comes late.
+        // A late extension to an earlier deadline has no effect.
         kept_alive.extend(at(15));
         assert_eq!(over(at(29)), (vec![id(2)], at(30)));
         assert_eq!(over(at(30)), (vec![id(1)], Duration::MAX));

@@ -1,4 +1,4 @@
-//! From items to those who want them.
+//! Hands out items to the consumers that want them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::record::Record;
 use crate::registry::Granted;
 use crate::wall::wall_millis;
 
-/// What becomes of an item that was not handed out.
+/// What happens to an item that could not be handed out.
 const RETURNED: GiveBack = GiveBack::Returned(When::Now);
 
 impl<T, D, C> Dispatcher<T, D, C>
@@ -28,8 +28,7 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Gives items to the consumers that want them, in their order. An item that does not decode has
-    /// failed.
+    /// Gives items to the consumers that want them, in their order. An item that does not decode counts as failed.
     pub(super) fn hand_out(&mut self, granted: Vec<Granted<T>>) {
         self.metrics.dequeues.increment(granted.len() as u64);
         let now = wall_millis(&self.keys().env);
@@ -39,7 +38,7 @@ where
             let waited = Duration::from_millis(now.saturating_sub(record.enqueued_millis));
             self.metrics.waiting.record(waited.as_secs_f64());
             match item.value {
-                // It leaves the queue with its return.
+                // A cancelled item leaves the queue when it is given back.
                 _ if record.cancelled_millis != 0 => {
                     self.return_later(id, record.deliveries, RETURNED, None);
                 }
@@ -57,7 +56,7 @@ where
                     self.pacer.served += 1;
                     let count = popped.len().min(want.wanted);
                     if let Err(Ok(items)) = reply.send(Ok(popped.drain(..count).collect())) {
-                        // It left at this very moment. Somebody else may want them.
+                        // The caller has just gone. Another one may want the items.
                         for item in items.into_iter().rev() {
                             popped.push_front(item);
                         }
@@ -84,8 +83,7 @@ where
         }
     }
 
-    /// Gives back an item that does not decode, as any other that has failed: a process that can read it may
-    /// come.
+    /// Gives back an item that does not decode, like any other failed item: another process may be able to decode it.
     fn undecodable(&mut self, id: ItemId, record: &Record, error: &DecodeError) {
         let queue = &self.keys().queue;
         tracing::error!(%queue, ?id, %error, "an item does not decode");
@@ -98,10 +96,10 @@ where
     }
 
     fn deliver(&mut self, (id, mut record, value): (ItemId, Record, T)) -> Option<Delivery<T>> {
-        // None: the last consumer is gone, and the session ends with all that it holds.
+        // `None` if the last consumer is gone: then the session ends and returns its items.
         let commands = self.sender.upgrade()?;
         let deadline = self.now().saturating_add(self.options.time_limit);
-        // The value has what is of use of it.
+        // The delivery needs only the value, not the payload.
         record.payload = Bytes::new();
         let out = Arc::new(Out::new(record.deliveries, deadline));
         self.deliveries.insert(id, out.clone());

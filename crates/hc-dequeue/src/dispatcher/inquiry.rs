@@ -1,4 +1,4 @@
-//! What a session asks about its request, and what it takes over with the answer.
+//! How a session checks its request and collects the answer.
 
 use futures::try_join;
 use microqueue::keyspace::Transaction;
@@ -15,29 +15,29 @@ use crate::registry::request::{
 };
 use crate::registry::{Granted, SessionContext};
 
-/// What a session asks about its request, and what goes with the answer if there is one.
+/// A session's question about its request, and what the transaction does if there is an answer.
 #[derive(Clone, Copy)]
 pub(super) struct Inquiry<'a> {
     pub(super) request: ItemId,
     pub(super) scope: Scope,
-    /// What is given back with the answer.
+    /// The items to give back with the answer.
     pub(super) returns: &'a [Return],
-    /// For how many items the next request is, if one is registered with the answer.
+    /// The size of the request to register with the answer, if any.
     pub(super) next: Option<u32>,
 }
 
-/// What came of taking over an answer.
+/// The result of collecting an answer.
 pub(super) struct Collected<T> {
-    /// `None`: there was none.
+    /// `None` if the request was not answered.
     pub(super) items: Option<Vec<Granted<T>>>,
-    /// What was given back with it.
+    /// The results of the items that were given back.
     pub(super) given: Vec<Given>,
-    /// The request that was registered with it.
+    /// The request that was registered in the same transaction.
     pub(super) next: Option<StagedId>,
 }
 
-/// Stages to take over an answer, to give items back, and to register a request for as many items as
-/// will be wanted next: a session whose consumers ask again needs one commit for all of it.
+/// Stages the collection of an answer, the return of items, and the registration of the next request. A session whose
+/// consumers ask again needs only one commit for all of this.
 pub(super) async fn collect_and_ask<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -48,34 +48,34 @@ pub(super) async fn collect_and_ask<T>(
         give_back(tr, context, inquiry.returns)
     )?;
     let next = match inquiry.next {
-        // Should the session be dead: it is not buried while it has a grant, and the session that buries
-        // it removes its requests.
+        // This is safe even if the session is dead: it is not removed while it has a grant, and the session that
+        // removes it also removes its requests.
         Some(wanted) if items.is_some() => Some(append(tr, context, wanted).await?),
         _ => None,
     };
     Ok(Collected { items, given, next })
 }
 
-/// What a session has seen of its request.
+/// The state of a session's request.
 pub(super) enum RequestView<T> {
-    /// It was answered, and the answer taken over at once.
+    /// It was answered, and the answer was collected.
     Granted(Collected<T>),
     Gone,
     Waits(Waits),
 }
 
-/// A request that waits.
+/// A request that is waiting.
 pub(super) struct Waits {
     pub(super) is_first: bool,
-    /// What there is, if that was looked at.
+    /// Whether there are items, if that was read.
     pub(super) supply: Option<Supply>,
-    /// Which request is the first, if that was looked at.
+    /// Which request is the first, if that was read.
     pub(super) precedence: Option<Precedence>,
     pub(super) watch: Watch,
 }
 
-/// Reads how things stand for a request, arms a watch on what may change them, and takes over the answer
-/// if there is one.
+/// Reads the state of a request, sets a watch on the keys that may change it, and collects the answer if there is
+/// one.
 pub(super) async fn view_request<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -102,7 +102,7 @@ pub(super) async fn view_request<T>(
     let watch = watch(is_first);
     let (supply, precedence) = match inquiry.scope {
         _ if is_first => (Some(supply(tr, context).await?), None),
-        // The first one has its time to lead.
+        // The session with the first request is left time to lead.
         Scope::Answer | Scope::Turn => (None, None),
         Scope::Supply => (Some(supply_counted(tr, context).await?), None),
         Scope::Precedence => {

@@ -1,19 +1,19 @@
-//! The dispatcher: one task for each consumer, which owns every request, grant, commit and heartbeat
-//! of a session.
+//! The dispatcher: one task for each consumer, which performs all requests, grants, commits and heartbeats of a
+//! session.
 //!
-//! It drives the [policy](crate::policy): it performs one step at a time and reports what came of it, so
-//! that every decision rests on what has committed. Only the next take may look what there is while the
-//! last one commits. Its transactions go through a [`Runner`], so that their outcomes are known. What all
-//! local consumers want is combined: one transaction serves them together.
+//! It drives the [policy](crate::policy): it performs one step at a time and reports the result, so that every
+//! decision is based on committed state. There is one exception: the next take may read the queue while the last one
+//! commits. All transactions go through a [`Runner`], so that their outcomes are known. The dispatcher combines the
+//! demands of all local consumers: one transaction serves them together.
 //!
 //! - `steps`: the transactions of the [registry](crate::registry).
-//! - `inquiry`: what a session asks about its request.
+//! - `inquiry`: how a session checks its request.
 //! - `take`: the fast path.
-//! - `pace`: what the dispatcher measures: how busy the queue is, and how long a transaction takes.
-//! - `hand_out`: from items to the consumers that want them.
-//! - `deliveries`: what is out, and until when.
-//! - `schedules`: what is enqueued at the times of schedules.
-//! - `upkeep`: heartbeats, the dead, and items that are held without a delivery.
+//! - `pace`: measurements of how busy the queue is and how long a transaction takes.
+//! - `hand_out`: distributes items to consumers.
+//! - `deliveries`: outstanding deliveries and their deadlines.
+//! - `schedules`: enqueues items of schedules that are due.
+//! - `upkeep`: heartbeats, dead sessions, and held items without a delivery.
 
 mod deliveries;
 mod hand_out;
@@ -57,16 +57,16 @@ use crate::registry::{Decode, Demand, ITEMS_PER_FULFILLMENT};
 use crate::session::{Alarm, Alarms, Member, SessionId};
 use crate::settings::Settings;
 
-/// For how many turns of the scheduler consumers that were just served may ask again.
+/// For how many turns of the scheduler the dispatcher waits for consumers that were just served to ask again.
 const GATHERING_TURNS: u32 = 32;
 
 /// How long the dispatcher waits after a transaction that failed for good.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// A watch that is armed.
+/// A watch that is set.
 type Watch = BoxFuture<keyspace::Result<Woken>>;
 
-/// A session that is to end: it takes nothing more, and ends when no delivery is out.
+/// A session that is ending: it takes no more items, and ends when no delivery is outstanding.
 struct Closing {
     /// When it ends in any case.
     until: Duration,
@@ -75,7 +75,7 @@ struct Closing {
 
 pub(crate) struct Dispatcher<T, D: Database, C> {
     queue: HighContentionQueue<T, C>,
-    /// Those that were stored at the last heartbeat.
+    /// The settings that were stored at the last heartbeat.
     settings: Arc<Settings>,
     runner: Runner<D>,
     options: ConsumerOptions,
@@ -88,12 +88,12 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     deliveries: Deliveries,
     returns: Vec<(Return, Option<oneshot::Sender<Result<()>>>)>,
     policy: Policy<ItemId>,
-    /// The timers of the policy, and what it sleeps on.
+    /// The timers of the policy, and the watch that it sleeps on.
     alarms: Alarms<Timer, Woken>,
-    /// Fires when items were cancelled that the session holds.
+    /// Fires when items that the session holds were cancelled.
     cancels: Alarms<Infallible, ()>,
     pacer: Pacer,
-    /// A take that was begun while the last one was committed. It is for the next step, if that is one.
+    /// A take that began while the last one committed. The next step uses it, if that step is a take.
     ahead: Option<Begun<T>>,
     last_take: LastTake,
     upkeep: Upkeep,
@@ -165,7 +165,7 @@ where
         self.shared.clone()
     }
 
-    /// Works until it is shut down.
+    /// Runs until the consumer is shut down.
     pub(crate) async fn run(mut self) {
         loop {
             self.accept_all();
@@ -182,12 +182,12 @@ where
         }
     }
 
-    /// Does the next thing that is due, or waits for one.
+    /// Performs the next step that is due, or waits for an event.
     async fn advance(&mut self) -> Result<()> {
         let now = self.now();
         self.ahead.take_if(|ahead| ahead.until <= now);
         if now >= self.member.next_tick() {
-            // And then something else: on a slow store the next tick is due when this one ends.
+            // Another step follows even if the next tick is already due, as it is on a slow store.
             self.ahead = None;
             self.tick().await?;
         }
@@ -203,7 +203,7 @@ where
         }
     }
 
-    /// Returns what the policy decides by.
+    /// Returns the facts for the policy's decision.
     fn facts(&self) -> Facts {
         let returns_to_queue = |(item, _): &(Return, _)| !item.how.ends();
         Facts {
@@ -226,7 +226,7 @@ where
         }
     }
 
-    /// Reports an event to the policy, and starts the timers that it asks for.
+    /// Reports an event to the policy, and starts the timers that it returns.
     fn report(&mut self, event: Event<ItemId>) {
         let was_leading = self.policy.leads();
         for (timer, delay) in self.policy.on(event, self.pacer.pace()) {
@@ -257,8 +257,8 @@ where
         }
     }
 
-    /// Lets consumers that were just served ask again, as they do as a rule, so that the next transaction
-    /// serves all of them.
+    /// Waits briefly for consumers that were just served to ask again, as they usually do, so that the next
+    /// transaction serves all of them.
     async fn gather(&mut self) {
         let Some(served) = self.pacer.takes_served() else {
             return;
@@ -305,7 +305,8 @@ where
         }
     }
 
-    /// Forgets who has left, answers whose time is over, and takes back what was held too long.
+    /// Forgets callers that have gone, answers callers whose time is over, and takes back items whose deliveries have
+    /// passed their time limit.
     fn expire(&mut self) {
         let now = self.now();
         for want in std::mem::take(&mut self.wants) {
@@ -325,7 +326,7 @@ where
                 id,
                 out.delivery,
                 GiveBack::Failed(When::Now),
-                Some("its time was over"),
+                Some("its time limit has passed"),
             );
         }
     }
@@ -340,20 +341,20 @@ where
         self.returns.push((item, None));
     }
 
-    /// Returns the items that the next transaction gives back. Those that take items do, too: a caller that
-    /// completes an item and wants the next one needs one commit for both.
+    /// Returns the items that the next transaction gives back. Transactions that take items also give items back: a
+    /// caller that completes one item and wants the next one then needs only one commit.
     pub(super) fn next_returns(&self) -> Vec<Return> {
         let next = self.returns.iter().take(ITEMS_PER_FULFILLMENT);
         next.map(|(item, _)| item.clone()).collect()
     }
 
-    /// Notes what became of the [next returns](Self::next_returns), and tells who asked for it.
+    /// Records the results of the [next returns](Self::next_returns), and answers their callers.
     pub(super) fn returned(&mut self, given: &[Given]) {
         for ((item, done), given) in self.returns.drain(..given.len()).zip(given) {
             let id = item.id;
             let outcome = match given {
                 Given::Back => Ok(()),
-                // As far as the caller is concerned, an item that is not to come back has not been done.
+                // For the caller, an acknowledgement failed; any other way to give up the item has succeeded.
                 Given::Cancelled if item.how.ends() => Err(Error::Cancelled { id }),
                 Given::Cancelled => Ok(()),
                 Given::Lost => {
@@ -362,19 +363,19 @@ where
                 }
             };
             if let Some(done) = done {
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = done.send(outcome);
             }
         }
     }
 
-    /// Tells everybody who waits that it does not work, and waits before it tries again.
+    /// Returns the error to all waiting callers, and waits before the next step.
     async fn fail(&mut self, error: &Error) {
         tracing::warn!(queue = %self.keys().queue, error = %chain(error), "dispatcher failed");
         for want in std::mem::take(&mut self.wants) {
             want.fail(error.clone());
         }
-        // What is to be given back is tried again: it does no harm if it was already.
+        // Items to be given back are tried again, which has no effect if they were already given back.
         for (_, done) in &mut self.returns {
             if let Some(done) = done.take() {
                 let _ = done.send(Err(error.clone()));
@@ -421,7 +422,7 @@ where
         self.runner.environment().now()
     }
 
-    /// Returns what the consumers want, in their order, as far as one transaction can give it.
+    /// Returns the demands of the consumers in their order, up to the limit of one transaction.
     fn demand(&self) -> Vec<Demand> {
         let mut left = ITEMS_PER_FULFILLMENT;
         let mut demand = Vec::new();

@@ -1,34 +1,34 @@
-//! What a dispatcher measures.
+//! Measurements of a dispatcher.
 
 use std::time::Duration;
 
 use crate::policy::Pace;
 
-/// How many requests are registered without trying the fast path, after a take that met other sessions.
+/// How many requests are registered without trying the fast path after a take that met other sessions.
 const STAGED_TAKES: u32 = 64;
 
-/// What a dispatcher has seen of late.
+/// Recent measurements of a dispatcher.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
-    /// How many requests to come are registered without trying the fast path.
+    /// How many further requests are registered without trying the fast path.
     staged: u32,
-    /// How many consumers the last step has served.
+    /// How many consumers the last step served.
     pub(super) served: usize,
-    /// Whether the consumers that were served last have asked again at once.
+    /// Whether the consumers that were last served asked again at once.
     pub(super) asks_again: bool,
     /// How long the last step took.
     pub(super) took: Duration,
-    /// When the first delayed item is due, by the wall clock, as far as the last look has seen.
+    /// When the first delayed item is due, by the wall clock, as of the last check.
     pub(super) due: Option<u64>,
 }
 
 impl Pacer {
-    /// Notes that another session takes items, too.
+    /// Records that another session takes items, too.
     pub(super) fn meet_others(&mut self) {
         self.staged = STAGED_TAKES;
     }
 
-    /// Notes that a request was registered without trying the fast path.
+    /// Records that a request was registered without trying the fast path.
     pub(super) fn register(&mut self) {
         self.staged = self.staged.saturating_sub(1);
     }
@@ -40,7 +40,7 @@ impl Pacer {
         }
     }
 
-    /// Returns how many consumers the last step has served, once, if it has served any.
+    /// Returns how many consumers the last step served, if any. The next call returns `None`.
     pub(super) fn takes_served(&mut self) -> Option<usize> {
         match std::mem::take(&mut self.served) {
             0 => None,

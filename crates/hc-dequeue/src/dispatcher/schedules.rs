@@ -1,7 +1,7 @@
-//! Schedules: when a session looks for what is due, and fires it.
+//! Schedules: when a session checks for due schedules, and fires them.
 //!
-//! Every session does, so that no time depends on one of them. Each waits for a short random time more,
-//! so that as a rule one fires and the others find nothing due any more.
+//! Every session does so, so that no scheduled time depends on a single session. Each session waits for a short
+//! random time more, so that usually one of them fires and the others find nothing due.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::Dispatcher;
 use crate::schedule::fire::fire_due;
 use crate::wall::wall_millis;
 
-/// The longest time from one look to the next: another process may have made a schedule that fires earlier
-/// than those that are known.
+/// The longest time between two checks. Another process may have made a schedule that fires earlier than the known
+/// ones.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Over which time the looks of several sessions are spread.
+/// The time over which the checks of several sessions are spread.
 const SPREAD: Duration = Duration::from_millis(200);
 
-/// When the session looks for schedules that are due.
+/// When the session checks for due schedules.
 #[derive(Debug, Default)]
 pub(super) struct FireTimer {
-    /// At once to begin with.
+    /// When the next check is due. The first one is due at once.
     ends: Duration,
-    /// Where the look goes on in the index, if it has not come to its end.
+    /// The place in the index where the check continues, if it has not reached the end.
     after: Option<Vec<u8>>,
-    /// What was said of schedules that cannot fire. Each look meets them again.
+    /// The logged errors of schedules that cannot fire. Every check finds these schedules again.
     warned: BTreeSet<String>,
 }
 
@@ -44,7 +44,7 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Enqueues some of what is due, unless this process's wall clock is not to be trusted.
+    /// Enqueues some of the items that are due, unless this process's wall clock is not trusted.
     pub(super) async fn fire(&mut self) {
         self.fire_timer.ends = self.now().saturating_add(LOOK_INTERVAL);
         if !self.member.trusts_clock() {
@@ -58,7 +58,7 @@ where
         );
         let fired = match fired.await {
             Ok(fired) => fired,
-            // The next look tries again.
+            // The next check tries again.
             Err(error) => return self.note(Err(error)),
         };
         for error in fired.refused {
@@ -79,9 +79,8 @@ where
         self.fire_timer.ends = self.now().saturating_add(wait.min(LOOK_INTERVAL));
     }
 
-    /// Looks soon, now that the wake stamp is watched: it may have been a new schedule that has woken the
-    /// session, or one may have come before the watch. Soon, and not at once, so that a session that is
-    /// woken again and again looks seldom.
+    /// Checks soon after the wake stamp is watched: a new schedule may have woken the session, or may have come
+    /// before the watch was set. The short wait keeps a session that is woken often from checking each time.
     pub(super) fn look_for_schedules(&mut self) {
         let soon = self.now().saturating_add(self.spread());
         self.fire_timer.ends = self.fire_timer.ends.min(soon);

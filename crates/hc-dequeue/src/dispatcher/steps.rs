@@ -1,4 +1,4 @@
-//! The steps of the policy, each a transaction.
+//! The steps of the policy, one transaction each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::registry::request::{register, watch_pause, withdraw};
 use crate::registry::{Demand, ITEMS_PER_FULFILLMENT, SessionContext, count_wanted};
 use crate::wall::wall_millis;
 
-/// Into how many parts the patience of one rank divides the lease.
+/// How many times the patience of one rank fits into the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
 
-/// Decodes an item. A codec that panics would do so in every process that meets the item.
+/// Decodes an item. The panic of a codec becomes an error, since it would occur in every process that gets the item.
 pub(super) fn decode<T, C: Codec<T>>(codec: &C, bytes: Bytes) -> Result<T, DecodeError> {
     let decoded = catch_unwind(AssertUnwindSafe(|| codec.decode(bytes)));
     decoded.unwrap_or_else(|_| {
@@ -33,7 +33,7 @@ pub(super) fn decode<T, C: Codec<T>>(codec: &C, bytes: Bytes) -> Result<T, Decod
     })
 }
 
-/// Returns whether what the transaction was to do may have been done, or still be.
+/// Returns whether the transaction may have committed or may still commit.
 fn is_in_doubt(error: &Error) -> bool {
     matches!(
         error,
@@ -41,10 +41,10 @@ fn is_in_doubt(error: &Error) -> bool {
     )
 }
 
-/// What became of an attempt to take items at the same time as other sessions.
+/// The result of a transaction that may conflict with other sessions.
 pub(super) enum Tried<T> {
     Did(T),
-    /// It met a conflict.
+    /// It failed with a conflict.
     Contended,
 }
 
@@ -54,10 +54,10 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Performs a step, and reports what came of it.
+    /// Performs a step, and reports its result to the policy.
     ///
     /// # Errors
-    /// Those of the step, which were reported.
+    /// Those of the step, which were also reported.
     pub(super) async fn perform(&mut self, step: Step<ItemId>) -> Result<()> {
         let (began, ahead) = (self.now(), self.ahead.take());
         let registers = self.next_request().is_some();
@@ -96,17 +96,17 @@ where
         Ok(())
     }
 
-    /// Begins a new session; what the one before held is lost.
+    /// Opens a new session. Deliveries of the previous one are lost.
     pub(super) async fn open_session(&mut self) -> Result<Event<ItemId>> {
         self.deliveries.lose_all();
         self.member.open().await?;
-        // Without it heartbeats find what was cancelled.
+        // If this fails, heartbeats find cancelled items.
         let watched = self.find_cancelled().await;
         self.note(watched);
         Ok(Event::SessionOpened)
     }
 
-    /// Gives items back in a transaction of its own.
+    /// Gives items back in a transaction of their own.
     pub(super) async fn give_back(&mut self) -> Result<()> {
         let (context, returns) = (self.context(&[]), &self.next_returns());
         let given = self
@@ -135,7 +135,7 @@ where
         })
     }
 
-    /// Returns the request that a transaction has registered.
+    /// Returns the id of a request that a transaction has registered.
     fn registered(&mut self, staged: &StagedId, commit: &Commit) -> ItemId {
         let stamp = commit.versionstamp;
         let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
@@ -144,15 +144,15 @@ where
         staged.at(stamp)
     }
 
-    /// Returns how many items the consumers will want once they have what they want. `None`: that is not
-    /// known, or no other session takes items, so that they may find some without a request.
+    /// Returns how many items the consumers will want after their present demand. Returns `None` if that is unknown,
+    /// or if no other session takes items, so that they may not need a request.
     fn next_request(&self) -> Option<u32> {
         let (pace, wanted) = (self.pacer.pace(), count_wanted(&self.demand()));
         let is_known = pace.asks_again && pace.is_contended && wanted > 0;
         is_known.then(|| u32::try_from(wanted).unwrap_or(u32::MAX))
     }
 
-    /// Looks how things stand for the request.
+    /// Checks the request.
     async fn look(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
         let demand = self.demand();
         let (context, returns) = (self.context(&demand), &self.next_returns());
@@ -197,7 +197,7 @@ where
         }
     }
 
-    /// Fulfills the first requests, the own one or the own demand among them as a rule.
+    /// Fulfills the first requests. These usually include the session's own request or demand.
     async fn fulfill(&mut self, lead: Lead, request: Option<ItemId>) -> Result<Event<ItemId>> {
         let demand = self.demand();
         let most = match lead {
@@ -206,7 +206,7 @@ where
         };
         let (context, returns) = (self.context(&demand), &self.next_returns());
         let tried = self.runner.run(|tr| async move {
-            // Another session takes items, too, and has answered the request as a rule.
+            // Another session takes items, too, and has usually answered the request.
             if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                 return Ok(Tried::Contended);
             }
@@ -255,7 +255,7 @@ where
         Ok(self.collected(collected, &commit))
     }
 
-    /// Hands out what a request was answered with, if it was.
+    /// Hands out the items that answered a request, if it was answered.
     fn collected(&mut self, collected: Collected<T>, commit: &Commit) -> Event<ItemId> {
         self.returned(&collected.given);
         let Some(items) = collected.items else {
@@ -269,7 +269,7 @@ where
         }
     }
 
-    /// Takes a request back that no consumer waits for any more.
+    /// Withdraws a request that no consumer needs any more.
     async fn withdraw(&mut self, request: ItemId) -> Result<Event<ItemId>> {
         let (keys, session) = (self.keys(), self.session());
         let withdrawn = self
@@ -281,7 +281,7 @@ where
         })
     }
 
-    /// Watches for the end of the pause, unless it is over already.
+    /// Watches for the end of the pause, unless the pause is already over.
     async fn watch_pause(&mut self) -> Result<Event<ItemId>> {
         let keys = self.keys();
         let watch = self.runner.run(|tr| async move {
@@ -298,11 +298,11 @@ where
         })
     }
 
-    /// Returns how long a delay of the policy is.
+    /// Returns the duration of a delay of the policy.
     pub(super) fn measure(&self, delay: Delay) -> Duration {
         let poll = self.options.poll_interval;
         match delay {
-            // The last one may have waited for the store.
+            // The limit is needed because the last transaction may have waited for an unavailable store.
             Delay::Transactions(count) => self.pacer.took.saturating_mul(count).min(poll),
             Delay::Ranks(rank) => (self.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank),
             Delay::PollInterval => {
@@ -315,7 +315,7 @@ where
         }
     }
 
-    /// Answers the consumers that do not wait: there is nothing.
+    /// Answers the consumers that do not wait: there are no items.
     pub(super) fn answer_impatient(&mut self) {
         for want in std::mem::take(&mut self.wants) {
             if want.waits {

@@ -1,4 +1,4 @@
-//! The fast path: takes, of which each looks what there is while the one before it commits.
+//! The fast path. Each take reads the queue while the previous one commits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,30 +20,30 @@ use crate::policy::Event;
 use crate::registry::fulfill::{TakeMode, TakeOutcome, take, view_queue};
 use crate::registry::{BYTES_PER_FULFILLMENT, Demand, SessionContext, count_wanted};
 
-/// What a take is for.
+/// The order for a take.
 #[derive(Debug)]
 struct TakeOrder {
     demand: Vec<Demand>,
     returns: Vec<Return>,
-    /// What the take before it took, which this one may have seen.
+    /// Items that the previous take took, which this one may have read.
     gone: BTreeSet<ItemId>,
 }
 
-/// What a take did, if what it saw was enough to do anything, and which items it gave back.
+/// The items that a take took, if its view was sufficient, and the results of the items that it gave back.
 type TriedTake<T> = Tried<(Option<TakeOutcome<T>>, Vec<Given>)>;
 
-/// A take that has begun: it looks what there is, and waits for its order. Dropped before it has that,
-/// it leaves nothing.
+/// A take that has begun: it reads the queue and waits for its order. Dropping it before that has no effect.
 pub(super) struct Begun<T> {
-    /// Until when it is of use. Later it may have missed what came back meanwhile, and comes first.
+    /// Until when the view may be used. After that, it might miss items that have come back and must be granted
+    /// first.
     pub(super) until: Duration,
     order: oneshot::Sender<Arc<TakeOrder>>,
-    /// The lock is never contended, nor taken: it makes the dispatcher `Sync`.
+    /// The lock is never taken. It makes the dispatcher `Sync`.
     outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
     gone: BTreeSet<ItemId>,
 }
 
-/// The last take that was done.
+/// The last completed take.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LastTake {
     ended: Duration,
@@ -52,7 +52,8 @@ pub(super) struct LastTake {
     bytes: usize,
 }
 
-/// Up to how many bytes of items the next take is begun ahead: it reads them again.
+/// The next take begins ahead only if the last one took no more bytes of items than this, because it reads these
+/// items again.
 const BYTES_READ_AHEAD: usize = BYTES_PER_FULFILLMENT / 8;
 
 impl<T, D, C> Dispatcher<T, D, C>
@@ -61,13 +62,13 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Tries the fast path, with what was seen ahead.
+    /// Takes items by the fast path, using the view that was read ahead.
     pub(super) async fn take(&mut self, ahead: Option<Begun<T>>) -> Result<Event<ItemId>> {
         let (now, last) = (self.now(), self.last_take);
         let demand = self.demand();
         let wanted = count_wanted(&demand);
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
-        // It cannot give back what was taken while it looked: it does not see that as held.
+        // A view cannot give back items that were taken while it was read, since it does not contain them as held.
         let returns = self.next_returns().into_iter();
         let returns = returns.take_while(|item| !begun.gone.contains(&item.id));
         let order = TakeOrder {
@@ -75,9 +76,9 @@ where
             returns: returns.collect(),
             gone: begun.gone,
         };
-        // The task that receives it is polled next.
+        // The receiving task is polled next.
         let _ = begun.order.send(Arc::new(order));
-        // If takes follow one another: for those who are served now, and for those who were before.
+        // If takes follow one another, the next one reads for the consumers served now and for those served before.
         let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
         let limit = wanted + wanted.max(last.wanted);
         let mut next = follows.then(|| self.begin_take(limit, TakeMode::Ahead));
@@ -92,7 +93,7 @@ where
         };
         self.returned(&given);
         Ok(match taken {
-            // What was seen ahead is not enough.
+            // The view that was read ahead is not sufficient.
             None => Event::Taken,
             Some(TakeOutcome::Items(items)) if items.is_empty() => {
                 self.answer_impatient();
@@ -125,7 +126,7 @@ where
         })
     }
 
-    /// Begins a take of so many items at most.
+    /// Begins a take of at most `limit` items.
     fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
         let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
@@ -149,7 +150,7 @@ where
                         decode,
                     };
                     let order = async {
-                        // Without an order nobody waits for the outcome.
+                        // Without an order, nothing waits for the result.
                         let Ok(order) = ordered.await else {
                             return Ok(None);
                         };
@@ -177,7 +178,7 @@ where
     }
 }
 
-/// Waits for what comes of a take that has its order, while the next one looks.
+/// Waits for the result of a take that has its order, while the next take reads.
 async fn finish<T>(
     outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
     next: &mut Option<Begun<T>>,
@@ -188,7 +189,7 @@ async fn finish<T>(
         tokio::select! {
             biased;
             outcome = &mut outcome => return outcome,
-            // It ends without an order only if it fails.
+            // Without an order, the next take ends only if it fails.
             _ = looks => {}
         }
         *next = None;

@@ -1,4 +1,4 @@
-//! What keeps a session alive, and what it does for those that are not.
+//! Keeps the session alive, and cleans up after dead sessions.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ use crate::policy::{Event, Step};
 use crate::reclaim::{Progress, held_after, reclaim_some};
 use crate::session::{SessionId, Tick};
 
-/// For which part of the time between two heartbeats a session removes what is kept no longer, at most.
+/// The divisor of the time between two heartbeats that limits how long a session removes expired rows.
 const SWEEPING_SHARE: u32 = 4;
 
-/// How far a session is with what it does from time to time.
+/// The progress of periodic tasks.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
-    /// Up to which key dedupe ids have been looked at for those whose time is over.
+    /// The last dedupe id that was checked for expiry.
     deduped: Option<Vec<u8>>,
-    /// Up to which key what is held has been compared with the deliveries.
+    /// The last held item that was compared with the deliveries.
     compared: Option<Vec<u8>>,
-    /// Sessions that are dead and not yet buried.
+    /// Dead sessions that were not removed yet.
     dead: Vec<SessionId>,
-    /// Whether the session fulfills before the next step for the dead: their requests may stand before
+    /// Whether the session must fulfill before the next step for a dead session, whose requests may be ahead of
     /// others.
     pub(super) fulfills_first: bool,
 }
@@ -50,7 +50,7 @@ where
     D: Database,
     C: Codec<T>,
 {
-    /// Does what is due from time to time.
+    /// Performs the periodic tasks.
     pub(super) async fn tick(&mut self) -> Result<()> {
         match self.member.tick().await? {
             Tick::Observed => return Ok(()),
@@ -60,7 +60,7 @@ where
             }
             Tick::Beaten => {}
         }
-        // None of these keeps the others from their work, nor anybody from items.
+        // A failure of one of these neither stops the others nor keeps consumers from getting items.
         let (read, swept) = (self.read_queue().await, self.sweep().await);
         let (found, recovered) = (self.find_dead().await, self.recover().await);
         for result in [read, swept, found, recovered] {
@@ -69,15 +69,15 @@ where
         Ok(())
     }
 
-    /// Notes that something failed that is tried again.
+    /// Logs the failure of a task that will be tried again.
     pub(super) fn note(&self, result: Result<()>) {
         if let Err(error) = result {
             tracing::warn!(queue = %self.keys().queue, error = %chain(&error), "upkeep failed");
         }
     }
 
-    /// Reads the queue: sets the gauges, and uses the settings that are stored from now on. Settings that do not
-    /// decode leave those that are known.
+    /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
+    /// the known ones.
     async fn read_queue(&mut self) -> Result<()> {
         let (queue, keys) = (&self.queue, &*self.shared.keys);
         let read = |tr| async move {
@@ -98,8 +98,8 @@ where
         Ok(())
     }
 
-    /// Removes dedupe ids and items that are done and whose time is over, by a wall clock that is trusted. What is
-    /// left, the next heartbeat finds.
+    /// Removes expired dedupe ids and expired done items, by a trusted wall clock. The next heartbeat continues with
+    /// the rest.
     async fn sweep(&mut self) -> Result<()> {
         let time = self.member.next_tick().saturating_sub(self.now()) / SWEEPING_SHARE;
         let until = self.now().saturating_add(time);
@@ -120,7 +120,7 @@ where
         Ok(())
     }
 
-    /// Looks for sessions that are dead, to be buried step by step.
+    /// Finds dead sessions, which are then removed step by step.
     pub(super) async fn find_dead(&mut self) -> Result<()> {
         let trusted_clock = self.member.trusts_clock();
         let found = self.member.find_dead().await?;
@@ -130,8 +130,8 @@ where
             tracing::warn!(
                 queue = %self.keys().queue,
                 seconds = error,
-                "the wall clock is ahead of those of other processes, or behind if negative: promotes \
-                 no delayed items and fires no schedules"
+                "the wall clock differs from those of other processes: this process promotes no delayed \
+                 items and fires no schedules"
             );
         }
         for session in found {
@@ -145,21 +145,21 @@ where
         Ok(())
     }
 
-    /// Does one step for a dead session.
+    /// Performs one step for a dead session.
     pub(super) async fn bury(&mut self) -> Event<ItemId> {
         self.upkeep.fulfills_first = true;
         if let Some(session) = self.upkeep.dead.pop() {
             match self.bury_partly(session).await {
                 Ok(true) => {}
                 Ok(false) => self.upkeep.dead.push(session),
-                // The next look finds it again.
+                // The next census finds the session again.
                 Err(error) => self.note(Err(error)),
             }
         }
         Event::Buried
     }
 
-    /// Returns items of a dead session or, if there are none, removes it. True: it is gone.
+    /// Returns items of a dead session or, if there are none, removes it. Returns `true` if it is gone.
     async fn bury_partly(&mut self, session: SessionId) -> Result<bool> {
         let (keys, settings) = (&self.shared.keys, &self.settings);
         let progress = reclaim_some(&self.runner, keys, settings, session).await?;
@@ -169,7 +169,8 @@ where
         Ok(progress == Progress::Buried)
     }
 
-    /// Gives back what the session holds without a delivery: whose acknowledgement did not commit, or what was lost with an answer.
+    /// Gives back items that the session holds without a delivery: their acknowledgement did not commit, or the
+    /// answer that contained them was lost.
     async fn recover(&mut self) -> Result<()> {
         let (keys, session, after) = (self.keys(), self.session(), self.upkeep.compared.as_deref());
         let (held, last) = self
@@ -195,7 +196,7 @@ where
         Ok(())
     }
 
-    /// Notifies the deliveries whose items were cancelled, and watches for more.
+    /// Notifies the deliveries whose items were cancelled, and watches for further cancellations.
     pub(super) async fn find_cancelled(&mut self) -> Result<()> {
         let (keys, session) = (&*self.shared.keys, self.member.id());
         let stamp = &keys.cancels(session);
@@ -209,7 +210,8 @@ where
             };
             let (cancelled, (held, last)) = self.runner.run(read).await?;
             if after.is_none() {
-                // It is the oldest of these watches: what it does not tell, the pages have.
+                // The watch was set before the pages were read: they contain every cancellation that it does not
+                // report.
                 self.cancels.watch(cancelled);
             }
             for item in held.iter().filter(|item| item.value.cancelled_millis != 0) {
@@ -224,7 +226,7 @@ where
         }
     }
 
-    /// Gives back some of what the session holds. False: it holds nothing.
+    /// Gives back some of the items that the session holds. Returns `false` if it holds none.
     async fn release(&mut self) -> Result<bool> {
         let (keys, session) = (self.keys(), self.session());
         let held = |tr| async move { held_after(&tr, keys, session, None).await };
@@ -242,22 +244,22 @@ where
     /// Ends the session.
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<()>>>) {
         self.deliveries.lose_all();
-        // They are for other sessions to bury.
+        // Other sessions will remove them.
         self.upkeep.dead.clear();
         self.report(Event::Closing);
         let ended = async {
-            // What is to be given back keeps the time at which it goes back, or that it is dead.
+            // Pending returns come first: they contain when each item goes back, or that it is a dead letter.
             loop {
                 match self.policy.next(self.facts()) {
                     Step::Rest => break,
                     step => self.perform(step).await?,
                 }
             }
-            // While it lives: what others return of a session that is dead counts as an attempt.
+            // The items must go back while the session is alive: if it were declared dead, they would count a death.
             while self.release().await? {}
             self.member.retire().await?;
             while !self.bury_partly(self.session()).await? {}
-            // It need not lead any more: it has no request by now.
+            // The session need not lead any more, since it has no request.
             Ok(())
         };
         let ended = ended.await;

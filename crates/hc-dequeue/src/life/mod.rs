@@ -1,8 +1,8 @@
-//! Random programs of operations on a few items, each of which runs against a store and against the
-//! [model] in lock step: after every step both agree on what the operation said, on the status of every
-//! item, on the counters and on the dedupe ids.
+//! Random programs of operations on a few items. Each program runs against a store and against the [model] in
+//! lockstep: after every step, both must agree on the result of the operation, the status of every item, the counters
+//! and the dedupe ids.
 //!
-//! A step is one transaction or one call, alone: what two steps do to each other is for the pairs of steps.
+//! Each step is one transaction or call, without any other at the same time. The pairs of steps test concurrency.
 
 mod model;
 mod program;
@@ -27,7 +27,7 @@ const DEDUPE_IDS: u8 = 2;
 /// How many steps a program has.
 const STEPS: usize = 80;
 
-/// When a program begins.
+/// The time at which a program begins.
 const START: u64 = 1_000_000;
 
 fn rules(rng: &mut StdRng) -> Rules {
@@ -41,7 +41,7 @@ fn rules(rng: &mut StdRng) -> Rules {
     }
 }
 
-/// Runs the program of a seed. Notes in `met` what its steps said.
+/// Runs the program of a seed. Records the results of its steps in `met`.
 async fn run(seed: u64, met: &mut BTreeSet<String>) {
     let rng = &mut StdRng::seed_from_u64(seed);
     let rules = rules(rng);
@@ -59,7 +59,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
     world.check().await;
 }
 
-/// What the programs must have come to, or they were no such programs.
+/// Results that the programs must have produced, so that the test covers them.
 const MET: [&str; 26] = [
     "Enqueue: Staged",
     "Enqueue: Replaced(0)",

@@ -1,7 +1,8 @@
-//! The life of an item by the book: where it is, what it has cost, and what each operation makes of it.
+//! A reference model of an item's life: where it is, its numbers of attempts and deaths, and the effect of each
+//! operation.
 //!
-//! Nothing here reads or writes a store, and nothing calls the code that it is compared with. Items are numbered
-//! in the order of their enqueue, sessions by their slot, times are milliseconds.
+//! Nothing here reads or writes a store or calls the code under test. Items are numbered in the order of their
+//! enqueue, sessions by their slot; times are in milliseconds.
 
 use std::collections::BTreeMap;
 
@@ -27,14 +28,14 @@ pub(super) struct Rules {
 pub(super) enum Place {
     Queued,
     Delayed(u64),
-    /// It comes back at random between these times: the store says when.
+    /// It comes back at a random time within this range, which is then read from the store.
     DelayedWithin(u64, u64),
     Held(usize),
-    /// It was granted to a session, by the grant of this number, and is not collected.
+    /// It was granted to a session by the grant of this number, and was not collected.
     Granted(usize, usize),
     Dead,
     Done(End, u64),
-    /// Nothing is known of it any more.
+    /// The queue no longer knows the item.
     Unknown,
 }
 
@@ -46,24 +47,26 @@ pub(super) struct Life {
     pub(super) attempts: u64,
     pub(super) deaths: u64,
     pub(super) deliveries: u64,
-    /// When it failed last, and why.
+    /// When it was last granted; `None` if it never was.
+    pub(super) granted: Option<u64>,
+    /// When and why it last failed.
     pub(super) failure: Option<(u64, &'static str)>,
     pub(super) is_cancelled: bool,
     pub(super) result: &'static str,
-    /// The dedupe id, while it is this item's.
+    /// The dedupe id, while it belongs to this item.
     dedupe: Option<u8>,
-    /// Of its own; 0 for that of the queue.
+    /// Its own limit; 0 for the limit of the queue.
     max_attempts: u64,
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Nothing,
     Staged,
     Replaced(usize),
     Repeated,
-    /// The values of the items that were granted, and whether each is popped.
+    /// The values of the granted items, and whether each is popped.
     Granted(Vec<(u64, bool)>),
     Given(Given),
     Acknowledged,
@@ -81,7 +84,7 @@ pub(super) struct Model {
     pub(super) items: Vec<Life>,
     pub(super) completed: u64,
     pub(super) cancelled: u64,
-    /// Until when the id of an item that is done refuses others.
+    /// The times until which the ids of completed items are refused.
     retained: BTreeMap<u8, u64>,
     grants: usize,
 }
@@ -196,7 +199,7 @@ impl Model {
             if let Some(holder) = self.holder(dedupe) {
                 match (self.items[holder].place, new.mode) {
                     (_, OnRepeat::Keep) => return Said::Repeated,
-                    // The later one takes the id over.
+                    // The new item takes over the id.
                     (Place::Held(_) | Place::Granted(..), _) => self.items[holder].dedupe = None,
                     (there, mode) => {
                         match (there, mode) {
@@ -223,6 +226,7 @@ impl Model {
             attempts: 0,
             deaths: 0,
             deliveries: 0,
+            granted: None,
             failure: None,
             is_cancelled: false,
             result: "",
@@ -232,7 +236,7 @@ impl Model {
         Said::Staged
     }
 
-    /// Returns the first items that are queued, once what is due is.
+    /// Returns the first queued items, after promoting due ones.
     fn first(&mut self, most: usize) -> Vec<usize> {
         for item in &mut self.items {
             if matches!(item.place, Place::Delayed(ready) if ready <= self.now) {
@@ -248,10 +252,11 @@ impl Model {
         for item in items {
             self.items[*item].place = place;
             self.items[*item].deliveries += 1;
+            self.items[*item].granted = Some(self.now);
         }
     }
 
-    /// The first of some items that a session holds now is completed, if it is popped.
+    /// Hands over the first of some items to a session, and completes it if it is popped.
     fn hand_over(&mut self, items: Vec<usize>, pop: bool) -> Said {
         let mut granted = Vec::new();
         for (number, item) in items.into_iter().enumerate() {
@@ -299,7 +304,7 @@ impl Model {
         Said::Acknowledged
     }
 
-    /// Whatever a session has goes back: what it holds as it says, what it has not collected for nothing.
+    /// Returns all items of a session: held ones as `how` says, uncollected ones without a counted attempt.
     fn leave(&mut self, session: usize, how: How) -> Said {
         for item in 0..self.items.len() {
             match self.items[item].place {
@@ -311,7 +316,7 @@ impl Model {
         Said::Nothing
     }
 
-    /// An item that no session holds any more goes where it goes.
+    /// Moves an item that no session holds any more to the place where it belongs.
     fn come_back(&mut self, item: usize, how: How) {
         let (now, rules) = (self.now, self.rules);
         let life = &mut self.items[item];

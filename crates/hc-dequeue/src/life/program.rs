@@ -1,4 +1,4 @@
-//! What a program does.
+//! Programs: random sequences of steps.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -8,7 +8,7 @@ use super::model::{Model, Place};
 use super::{DEDUPE_IDS, SESSIONS};
 use crate::enqueue::OnRepeat;
 
-/// How many items a program enqueues at most.
+/// The largest number of items that a program enqueues.
 const ITEMS: usize = 8;
 
 /// A step of a program. Items are numbered in the order of their enqueue, and delays are milliseconds.
@@ -24,12 +24,12 @@ pub(super) enum Op {
     Grant {
         session: usize,
     },
-    /// A session collects the oldest grant that it has. The first item of it may be popped.
+    /// A session collects its oldest grant. The first item of the grant may be popped.
     Collect {
         session: usize,
         pop: bool,
     },
-    /// By the delivery that is out, or by an earlier one.
+    /// Resolves the outstanding delivery, or an earlier one.
     Resolve {
         item: usize,
         how: How,
@@ -41,16 +41,16 @@ pub(super) enum Op {
     },
     Change(usize, Change),
     Clear,
-    /// A session dies, and what it has is returned.
+    /// A session dies, and its items are returned.
     Die(usize),
-    /// A session ends, and what it has is returned.
+    /// A session ends, and its items are returned.
     End(usize),
     Sweep,
     Pass(u64),
 }
 
 impl Op {
-    /// Returns what kind of step it is.
+    /// Returns the kind of the step.
     pub(super) fn name(&self) -> String {
         let text = match self {
             Self::Change(_, change) => format!("{change:?}"),
@@ -62,7 +62,7 @@ impl Op {
     }
 }
 
-/// What is enqueued, and how. Zero: without a delay, without a limit of its own.
+/// The value and options of an enqueue. Zero stands for no delay and no own limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewItem {
     pub(super) value: u64,
@@ -72,7 +72,7 @@ pub(super) struct NewItem {
     pub(super) max_attempts: u64,
 }
 
-/// What an application does with an item.
+/// An operation of an application on an item.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
     Cancel,
@@ -94,7 +94,7 @@ pub(super) enum How {
     Die,
 }
 
-/// Returns a step that makes sense as a rule.
+/// Returns a random step, which usually makes sense in the present state.
 pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
     let session = rng.random_range(0..SESSIONS);
     let pop = rng.random_range(0..6) == 0;
@@ -145,7 +145,7 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
     })
 }
 
-/// Returns an item, as a rule one in such a place.
+/// Returns an item, usually one in a wanted place.
 fn item(rng: &mut StdRng, model: &Model, is_wanted: impl Fn(Place) -> bool) -> usize {
     let all = 0..model.items.len();
     let wanted: Vec<_> = all

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::find::{Place, Spot, Status, find};
 use crate::give_back::{GiveBack, Return, When, give_back};
 use crate::item_ref::ItemRef;
+use crate::listing::{ItemPage, PlaceKind};
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{Progress, reclaim_some};
 use crate::record::{Failure, Record};
@@ -34,10 +35,13 @@ use crate::session::SessionId;
 use crate::settings::Settings;
 use crate::wall::{unix_time, wall_millis};
 
-/// A session that answers requests and wants nothing.
+/// A session that answers requests and has no demand.
 const LEADER: SessionId = SessionId([0xff; 16]);
 
-/// A queue in a store, as the model names its items and sessions.
+/// Smaller than the number of items that a place often has, so that cursors are tested.
+const ITEMS_PER_PAGE: usize = 2;
+
+/// A queue in a store, with the model's names for its items and sessions.
 pub(super) struct World {
     runner: Runner<Store>,
     clock: ManualClock,
@@ -45,7 +49,7 @@ pub(super) struct World {
     settings: Settings,
     items: Vec<ItemRef>,
     sessions: [SessionId; SESSIONS],
-    /// The requests of each session that were answered and not collected.
+    /// The requests of each session that were answered but not collected.
     grants: [VecDeque<ItemId>; SESSIONS],
     sessions_opened: u8,
 }
@@ -64,7 +68,7 @@ fn settings(rules: Rules) -> Settings {
 impl World {
     pub(super) async fn new(seed: u64, rules: Rules) -> Self {
         let clock = ManualClock::new();
-        // Zero stands for no time.
+        // The clock must not start at zero, which stands for no time.
         clock.advance(Duration::from_millis(START));
         let env = Environment::seeded(seed, Arc::new(clock.clone()));
         let store = microqueue::keyspace::open("memory:").unwrap();
@@ -96,7 +100,7 @@ impl World {
         self.runner.run(open).await.unwrap();
     }
 
-    /// Opens a new session in the place of one that is gone.
+    /// Opens a new session in place of one that is gone.
     async fn renew(&mut self, slot: usize) {
         self.sessions_opened += 1;
         self.sessions[slot] = SessionId([self.sessions_opened; 16]);
@@ -200,7 +204,7 @@ impl World {
         }
     }
 
-    /// Registers a request for two items, and has it answered. Without items it is withdrawn.
+    /// Registers a request for two items, and has it answered. Withdraws it if there are no items.
     async fn grant(&mut self, slot: usize) -> Result<Said> {
         let session = self.sessions[slot];
         let (context, leader) = (self.context(session, &[]), self.context(LEADER, &[]));
@@ -231,7 +235,7 @@ impl World {
         Ok(said(collected.expect("it was answered")))
     }
 
-    /// Returns the session that holds an item, or another one, and by which delivery.
+    /// Returns the session and the delivery that hold an item, or others if `is_late`.
     async fn held_by(&self, item: usize, is_late: bool) -> Result<(SessionId, u64)> {
         let (keys, id) = (&self.queue.keys, &self.items[item].id());
         let found = |tr| async move { find(&tr, keys, id).await };
@@ -267,7 +271,7 @@ impl World {
         Ok(Said::Given(self.runner.run(back).await?[0]))
     }
 
-    /// Acknowledges by a delivery as its dispatcher would have made it.
+    /// Acknowledges with a delivery as the dispatcher would have made it.
     async fn acknowledge(&self, item: usize, is_late: bool) -> Result<Said> {
         let (session, number) = self.held_by(item, is_late).await?;
         let (commands, _dispatcher) = mpsc::unbounded_channel();
@@ -295,7 +299,7 @@ impl World {
         }
     }
 
-    /// Lets a session die or end, and returns what it has.
+    /// Lets a session die or end, and returns its items.
     async fn bury(&mut self, slot: usize, dies: bool) -> Result<()> {
         let (keys, session) = (&self.queue.keys, self.sessions[slot]);
         let leave = |tr| async move {
@@ -320,7 +324,7 @@ impl World {
         wall_millis(self.runner.environment())
     }
 
-    /// Panics if anything in the queue contradicts anything else.
+    /// Panics if an audit finds a contradiction.
     pub(super) async fn check(&self) {
         let audit = self.queue.audit(&self.runner).await.unwrap();
         assert!(audit.is_clean(), "{audit:?}");
@@ -332,7 +336,7 @@ impl World {
         self.runner.run(status).await
     }
 
-    /// Compares everything with the model, which learns the times that the store has drawn.
+    /// Compares the whole queue with the model, which learns the random times from the store.
     pub(super) async fn compare(&self, model: &mut Model) -> Result<()> {
         assert_eq!(self.clock_millis(), model.now);
         assert_eq!(self.items.len(), model.items.len());
@@ -348,6 +352,10 @@ impl World {
             }
             assert_eq!(status, self.expected(life), "item {number}");
         }
+        for place in PlaceKind::ALL {
+            self.compare_listing(model, place).await?;
+        }
+        self.compare_sessions(model).await?;
         let queue = &self.queue;
         for dedupe in 0..DEDUPE_IDS {
             let holder = |tr| async move { queue.find_deduped(&tr, &[dedupe]).await };
@@ -373,7 +381,59 @@ impl World {
         Ok(())
     }
 
-    /// Returns the status that an item has by the model.
+    /// Compares the listing of a place, in pages, with the model.
+    async fn compare_listing(&self, model: &Model, place: PlaceKind) -> Result<()> {
+        let queue = &self.queue;
+        let (mut listed, mut after) = (Vec::new(), None);
+        loop {
+            let page = |tr| {
+                let after = after.clone();
+                async move { queue.list(&tr, place, after.as_ref(), ITEMS_PER_PAGE).await }
+            };
+            let page: ItemPage<u64> = self.runner.run(page).await?;
+            assert!(page.items.len() <= ITEMS_PER_PAGE);
+            listed.extend(page.items.into_iter().map(|item| (item.item, item.status)));
+            // The cursor is printed and parsed, as tools do.
+            after = page
+                .next
+                .map(|cursor| cursor.to_string().parse())
+                .transpose()?;
+            if after.is_none() {
+                break;
+            }
+        }
+        let expected = self.items.iter().zip(&model.items);
+        let expected = expected.filter(|(_, life)| kind(life.place) == Some(place));
+        let expected = expected.map(|(item, life)| (*item, self.expected(life)));
+        let mut expected: Vec<_> = expected
+            .map(|(item, status)| (item, Ok(status.expect("it is there"))))
+            .collect();
+        if matches!(place, PlaceKind::Delayed | PlaceKind::Held) {
+            // The listings of these places are ordered by time or by session.
+            listed.sort_by_key(|(item, _)| *item);
+        }
+        expected.sort_by_key(|(item, _)| *item);
+        assert_eq!(listed, expected, "{place:?}");
+        Ok(())
+    }
+
+    /// Compares the items that sessions hold, and since when, with the model.
+    async fn compare_sessions(&self, model: &Model) -> Result<()> {
+        let queue = &self.queue;
+        let sessions = |tr| async move { queue.session_states(&tr).await };
+        for state in self.runner.run(sessions).await? {
+            let held = model.items.iter().filter(|life| match life.place {
+                At::Held(slot) | At::Granted(slot, _) => self.sessions[slot] == state.session,
+                _ => false,
+            });
+            let grants: Vec<_> = held.map(|life| life.granted.expect("it is held")).collect();
+            let oldest = grants.iter().min().map(|millis| unix_time(*millis));
+            assert_eq!((state.held, state.oldest_grant), (grants.len(), oldest));
+        }
+        Ok(())
+    }
+
+    /// Returns the status that an item has in the model.
     fn expected(&self, life: &Life) -> Option<Status<u64>> {
         let is_cancelled = life.is_cancelled;
         let place = match life.place {
@@ -404,8 +464,21 @@ impl World {
             deliveries: life.deliveries,
             failure,
             enqueued: unix_time(life.enqueued),
+            granted: life.granted.map(unix_time),
             result: Bytes::from(life.result),
         })
+    }
+}
+
+/// Returns the place in whose listing an item appears.
+fn kind(place: At) -> Option<PlaceKind> {
+    match place {
+        At::Queued => Some(PlaceKind::Queued),
+        At::Delayed(_) | At::DelayedWithin(..) => Some(PlaceKind::Delayed),
+        At::Held(_) | At::Granted(..) => Some(PlaceKind::Held),
+        At::Dead => Some(PlaceKind::Dead),
+        At::Done(..) => Some(PlaceKind::Done),
+        At::Unknown => None,
     }
 }
 

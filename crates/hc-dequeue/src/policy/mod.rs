@@ -1,9 +1,9 @@
-//! What a session does next, decided without a store, a clock or a task.
+//! Decides what a session does next, without a store, a clock or a task.
 //!
-//! A [`Policy`] is a state machine. [`Policy::next`] returns the one [`Step`] to perform: a transaction, or
-//! rest. [`Policy::on`] takes the [`Event`]s: what came of the step, a watch that fired, a timer that ran
-//! out. It returns the timers to start, with delays in units that the driver measures. The
-//! [dispatcher](crate::dispatcher) drives it in production, an exhaustive model in the tests.
+//! A [`Policy`] is a state machine. [`Policy::next`] returns the next [`Step`]: a transaction to run, or rest.
+//! [`Policy::on`] takes the [`Event`]s: the result of a step, a watch that fired, or a timer that ran out. It returns
+//! the timers to start, with delays in units that the driver measures. The [dispatcher](crate::dispatcher) drives the
+//! policy in production, and an exhaustive model drives it in tests.
 //!
 //! ```text
 //!                     items                                    resumed, or polled
@@ -16,26 +16,27 @@
 //!                  Waiting ◀──register── Registering
 //! ```
 //!
-//! Beside its phase a session may owe *leadership*: it has changed the registry, or removed something from
-//! it, so that requests of others may be answerable or may have become the first without their owners
-//! knowing it. Such a session fulfills before anything else until a fulfillment changes nothing.
+//! Besides its phase, a session may owe *leadership*: it has changed the registry, so that requests of other sessions
+//! may be answerable or may have become the first without their owners being notified. Such a session fulfills before
+//! anything else, until a fulfillment changes nothing.
 //!
 //! # Constants
 //!
-//! What chose each: items a second on a cluster of one process, with it and without it, in alternating rounds of
-//! `cargo xtask bench hc_dequeue`. *64 sessions* have one consumer each.
+//! The table shows the measurements that justify each constant: items per second on a cluster of one process, with and
+//! without the mechanism, in alternating rounds of `cargo xtask bench hc_dequeue`. In rows with *64 sessions*, each
+//! session has one consumer.
 //!
-//! | constant | value | what it buys | with | without |
+//! | constant | value | effect | with | without |
 //! |---|---|---|---|---|
-//! | [`ANSWER`] | 1 transaction | a session that meets others finds its answer with its first look as a rule | 64 sessions: 4,790 pops | 3,940 |
-//! | [`GRACE`] | 2 transactions | the session that leads answers a new first request, instead of two sessions that meet | 64 sessions: 1,960 acknowledged, 0.03 conflicts for each, 99th percentile 57 ms | 1,680; 0.32; 232 ms |
-//! | [`GRACE_OF_MANY`] | 4 transactions | the same while consumers ask again at once: each fulfillment is for many | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,790; 8,170 |
-//! | [`Lead::HandOver`] | | a session that met another leader leaves the items to it, and makes sure of the first request only | 64 sessions: 4,790 pops, 1,960 acknowledged | 4,360; 1,790 |
+//! | [`ANSWER`] | 1 transaction | a session that meets others usually finds its answer at its first check | 64 sessions: 4,790 pops | 3,940 |
+//! | [`GRACE`] | 2 transactions | the leading session answers a new first request, and the owner of that request does not collide with it | 64 sessions: 1,960 acknowledged, 0.03 conflicts for each, 99th percentile 57 ms | 1,680; 0.32; 232 ms |
+//! | [`GRACE_OF_MANY`] | 4 transactions | the same while consumers ask again at once: each fulfillment serves many | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,790; 8,170 |
+//! | [`Lead::HandOver`] | | a session that collided with another leader leaves the items to it, and only notifies the first request | 64 sessions: 4,790 pops, 1,960 acknowledged | 4,360; 1,790 |
 //! | `STAGED_TAKES` in `dispatcher::pace` | 64 requests | sessions that met others register at once, and no fast path fails | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,560; 6,900 |
-//! | the take ahead in `dispatcher::take` | 1 | a take reads while the one before it commits | 1, 16, 64 consumers of one session: 870, 12,500, 28,500 pops | 660, 7,900, 22,300 |
-//! | `GATHERING_TURNS` in `dispatcher` | 32 turns of the scheduler | consumers that were just served are in the next take, too | 16, 64 consumers: 12,500, 28,500 pops; on `embedded:` 55,000, 110,000 | 7,200, 20,800; 36,000, 72,800 |
-//! | `PATIENCES_PER_LEASE` in `dispatcher::steps` | 5 | after the death of a session that leads, the next ones take over one after another, a fifth of a lease apart | | no session would take over |
-//! | `PAUSE_AFTER_FAILURE` in `dispatcher` | 100 ms | a store that refuses everything is not asked in a loop | | |
+//! | the take ahead in `dispatcher::take` | 1 | a take reads while the previous one commits | 1, 16, 64 consumers of one session: 870, 12,500, 28,500 pops | 660, 7,900, 22,300 |
+//! | `GATHERING_TURNS` in `dispatcher` | 32 turns of the scheduler | the next take also serves consumers that were just served | 16, 64 consumers: 12,500, 28,500 pops; on `embedded:` 55,000, 110,000 | 7,200, 20,800; 36,000, 72,800 |
+//! | `PATIENCES_PER_LEASE` in `dispatcher::steps` | 5 | after a leading session dies, the next ones take over one after another, a fifth of a lease apart | | no session would take over |
+//! | `PAUSE_AFTER_FAILURE` in `dispatcher` | 100 ms | a store that refuses every transaction is not called in a tight loop | | |
 
 #[cfg(test)]
 mod model;
@@ -45,13 +46,13 @@ use self::request::Request;
 pub(crate) use self::request::{Reason, Scope};
 use crate::registry::request::{Precedence, Woken};
 
-/// After how many of its own transactions a session that has registered looks for the answer, while
-/// other sessions take items, too.
+/// How many of its own transactions a session that has registered waits before it checks for the answer, while other
+/// sessions take items, too.
 pub(crate) const ANSWER: u32 = 1;
 
-/// For how many of its own transactions a session that has become the first leaves the lead to
-/// another one, while other sessions take items, too. A session that leads needs one of them to answer
-/// the request, and the answer needs another to be noticed.
+/// For how many of its own transactions a session whose request has become the first leaves the lead to another
+/// session, while other sessions take items, too. The leading session needs one transaction to answer the request,
+/// and this session needs another one to notice the answer.
 pub(crate) const GRACE: u32 = 2;
 
 /// The same while consumers ask again at once.
@@ -67,52 +68,51 @@ pub(crate) struct Policy<R> {
     fault: Option<Fault>,
 }
 
-/// Where a session is on the way from a wish to items.
+/// The progress of a session from a demand to items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Phase<R> {
-    /// It has no session: there was none yet, or it was declared dead, or it may have a request of which it
-    /// does not know.
+    /// It has no session: it has never had one, it was declared dead, or it may have a request that it does not know.
     Lost,
     Idle,
-    /// It met others, or found no item: it registers a request next.
+    /// It met other sessions, or found no item: next, it registers a request.
     Registering,
-    /// It found the queue paused: it arms a watch next.
+    /// It found the queue paused: next, it sets a watch.
     Pausing,
     /// It sleeps until the queue is resumed.
     Paused,
     Waiting(Request<R>),
 }
 
-/// What a session that owes leadership takes with its next fulfillment.
+/// What a session that owes leadership does in its next fulfillment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Lead {
-    /// Items for every request, and then for its own consumers.
+    /// Grants items for every request, and then for its own consumers.
     Everybody,
-    /// Nothing: another session leads, too, or this one ends. The fulfillment removes requests of the dead
-    /// and notifies the session whose request is the first.
+    /// Grants nothing, because another session also leads or this one ends. The fulfillment removes requests of dead
+    /// sessions and notifies the owner of the first request.
     HandOver,
 }
 
-/// The next thing to do.
+/// The next step to perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step<R> {
-    /// Nothing, until an event or a consumer.
+    /// Nothing, until an event or a call of a consumer.
     Rest,
     OpenSession,
-    /// Give items back, in a transaction of their own.
+    /// Gives items back, in a transaction of their own.
     GiveBack,
-    /// Return some items of a dead session, or remove it.
+    /// Returns some items of a dead session, or removes the session.
     Bury,
     /// The fast path.
     Take,
     Register,
     WatchPause,
-    /// Read how things stand for a request, and take over the answer if there is one.
+    /// Checks the request, and takes over the answer if there is one.
     Look {
         request: R,
         scope: Scope,
     },
-    /// Take over what a request was answered with.
+    /// Takes over the answer to a request.
     Collect(R),
     Fulfill {
         lead: Lead,
@@ -121,63 +121,63 @@ pub(crate) enum Step<R> {
     Withdraw(R),
 }
 
-/// What a decision depends on beside the policy's state.
+/// The facts that a decision depends on besides the policy's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) wants: Wants,
     pub(crate) returns: Returns,
-    /// Whether a step for a dead session is due: one is known, and the last such step was followed by a
+    /// Whether a step for a dead session is due: a dead session is known, and the last such step was followed by a
     /// fulfillment.
     pub(crate) buries: bool,
     pub(crate) pace: Pace,
 }
 
-/// What consumers want.
+/// The demand of the consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Nothing,
-    /// Items, and all of them wait.
+    /// Items, and all of the callers wait.
     Items,
-    /// Items, and one of them at least does not wait.
+    /// Items, and at least one caller does not wait.
     ItemsNow,
 }
 
-/// What is to be given back.
+/// The items that are to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Returns {
     Nothing,
-    /// Items that are completed.
+    /// Completed items only.
     Completed,
-    /// Items that go back to the queue, among others.
+    /// Items that go back to the queue, perhaps among others.
     ToQueue,
 }
 
-/// How busy the queue is, as the driver has measured it.
+/// How busy the queue is, as measured by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Whether other sessions take items, too.
+    /// Whether other sessions also take items.
     pub(crate) is_contended: bool,
-    /// Whether consumers that were served ask again at once.
+    /// Whether consumers that were just served ask again at once.
     pub(crate) asks_again: bool,
 }
 
-/// What has happened.
+/// An event that the driver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event<R> {
     SessionOpened,
-    /// The session is dead, or a transaction that registers a request has an unknown outcome: the request
-    /// would be answered, and no session would look for the answer.
+    /// The session is dead, or a transaction that registers a request has an unknown outcome. In the latter case the
+    /// request could be answered, and the session would not look for the answer.
     SessionLost,
-    /// A take was given items, or did not see enough of the queue to decide.
+    /// A take was granted items, or did not see enough of the queue to decide.
     Taken,
     /// A take found no item.
     NoItem,
-    /// A take met a conflict, or found that others have requests.
+    /// A take failed with a conflict, or found requests of other sessions.
     MetOthers,
     /// A take found the queue paused.
     IsPaused,
     PauseWatched,
-    /// There is no pause any more.
+    /// The queue is no longer paused.
     Resumed,
     Registered(R),
     /// The request was not answered.
@@ -201,10 +201,10 @@ pub(crate) enum Event<R> {
         /// Whether the own request was answered.
         own: bool,
     },
-    /// A fulfillment met a conflict.
+    /// A fulfillment failed with a conflict.
     FulfillConflicted,
     Withdrawn,
-    /// The request is not in the registry any more.
+    /// The request is no longer in the registry.
     NotWithdrawn,
     /// A step failed, with an outcome that may be unknown.
     Failed(Step<R>),
@@ -213,27 +213,27 @@ pub(crate) enum Event<R> {
     Buried,
     Woken(Woken),
     Elapsed(Timer),
-    /// Consumers get nothing any more: the session is to end.
+    /// The session is to end: consumers get no more items.
     Closing,
 }
 
-/// What a session waits for. A timer that is started anew replaces the one before.
+/// A timer of the policy. Starting a timer again replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The answer to a request is likely there.
+    /// The answer to a request has probably been written.
     Answer,
-    /// A session whose request is the first may lead.
+    /// A session whose request is the first may start to lead.
     Grace,
-    /// The first request has had its time.
+    /// The session with the first request has had its time to lead.
     Patience,
-    /// A session that sleeps looks, although nothing woke it.
+    /// A session that sleeps checks, although nothing woke it.
     Poll,
 }
 
-/// How long a timer runs.
+/// The length of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delay {
-    /// As long as this many transactions like the last one, the poll interval at most.
+    /// The duration of this many transactions like the last one, but at most the poll interval.
     Transactions(u32),
     /// This many times the patience of one rank.
     Ranks(u32),
@@ -247,15 +247,15 @@ pub(crate) type Start = (Timer, Delay);
 /// A rule that a test breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// A session that has fulfilled leaves without another look.
+    /// After a fulfillment, a session does not fulfill again.
     NoSecondLook,
-    /// A session that has withdrawn its request leaves without a look.
+    /// After a withdrawal, a session does not fulfill.
     NoLookAfterWithdrawal,
-    /// A session whose fulfillment has an unknown outcome leaves without a look.
+    /// After a fulfillment with an unknown outcome, a session does not fulfill again.
     NoLookInDoubt,
-    /// A session that leads and meets another one leaves without a look.
+    /// After a conflict with another leading session, a session does not fulfill again.
     NoLookAfterConflict,
-    /// What is to be given back is kept while a request waits.
+    /// Items to be given back are kept while a request waits.
     StraysKept,
 }
 
@@ -270,8 +270,8 @@ impl<R: Copy + PartialEq> Policy<R> {
         }
     }
 
-    /// Returns the next step. Its outcome is to be passed to [`on`](Self::on) before the next call, unless
-    /// it is rest, or to give items back.
+    /// Returns the next step. Its result must be passed to [`on`](Self::on) before the next call, unless the step is
+    /// to rest or to give items back.
     pub(crate) fn next(&mut self, facts: Facts) -> Step<R> {
         if matches!(self.phase, Phase::Lost) {
             return match self.is_closing {
@@ -279,7 +279,7 @@ impl<R: Copy + PartialEq> Policy<R> {
                 false => Step::OpenSession,
             };
         }
-        // Before anything is taken: what comes back comes first.
+        // Items go back before others are taken, since an item that comes back is granted first.
         if facts.returns == Returns::ToQueue && !self.keeps_strays() {
             return Step::GiveBack;
         }
@@ -296,13 +296,13 @@ impl<R: Copy + PartialEq> Policy<R> {
             return Step::Fulfill { lead, request };
         }
         match self.serve(facts) {
-            // No consumer wants anything with which they could go.
+            // No demand is left whose transaction could include the completed items.
             Step::Rest if facts.returns == Returns::Completed => Step::GiveBack,
             step => step,
         }
     }
 
-    /// Returns the next step on the way from a wish to items.
+    /// Returns the next step on the way from a demand to items.
     fn serve(&mut self, facts: Facts) -> Step<R> {
         let wants_nothing = facts.wants == Wants::Nothing;
         match self.phase {
@@ -322,7 +322,7 @@ impl<R: Copy + PartialEq> Policy<R> {
         }
     }
 
-    /// Takes note of an event. Returns the timers to start.
+    /// Processes an event. Returns the timers to start.
     pub(crate) fn on(&mut self, event: Event<R>, pace: Pace) -> Vec<Start> {
         match event {
             Event::SessionLost => self.phase = Phase::Lost,
@@ -354,7 +354,7 @@ impl<R: Copy + PartialEq> Policy<R> {
                 }
             }
             Event::Failed(step) => self.failed(step),
-            // Another session may be asleep after a request of the dead.
+            // Another session may be asleep after a request of the dead session.
             Event::FoundDead | Event::Buried => self.owe(Lead::Everybody),
             Event::Woken(woken) => self.wake(woken.into()),
             Event::Elapsed(timer) => self.elapsed(timer),
@@ -398,7 +398,7 @@ impl<R: Copy + PartialEq> Policy<R> {
         }
     }
 
-    /// Notes a request that was registered.
+    /// Records a request that was registered.
     fn register(&mut self, id: R, pace: Pace) -> Vec<Start> {
         if !pace.is_contended {
             self.phase = Phase::Waiting(Request::new(id));
@@ -411,13 +411,13 @@ impl<R: Copy + PartialEq> Policy<R> {
         ]
     }
 
-    /// The request is the first, as another session says, which may still be leading.
+    /// Handles the notice that the request is the first. The session that sent it may still be leading.
     fn not_answered(&mut self, pace: Pace) -> Vec<Start> {
         let Some(request) = self.request_mut() else {
             return Vec::new();
         };
         if request.is_answered() {
-            // It is neither answered nor in the registry.
+            // The request is neither answered nor in the registry.
             self.phase = Phase::Idle;
             return Vec::new();
         }
@@ -441,7 +441,7 @@ impl<R: Copy + PartialEq> Policy<R> {
     }
 
     fn fulfilled(&mut self, has_changed: bool, own: bool) {
-        // A session that leads leaves only after a fulfillment that changed nothing.
+        // A session stops leading only after a fulfillment that changed nothing.
         if !has_changed || self.breaks(Fault::NoSecondLook) {
             self.lead = None;
         }
@@ -450,8 +450,8 @@ impl<R: Copy + PartialEq> Policy<R> {
         }
     }
 
-    /// Another session leads, too, and has answered the request as a rule. Two that lead would go on to meet:
-    /// this one owes the others no more than a look.
+    /// Handles a conflict with another leading session, which has usually answered the request. Two sessions that
+    /// both went on leading would keep colliding: this one only fulfills without granting anything.
     fn meet_leader(&mut self, pace: Pace) -> Vec<Start> {
         self.lead = match self.breaks(Fault::NoLookAfterConflict) {
             true => None,
@@ -463,13 +463,13 @@ impl<R: Copy + PartialEq> Policy<R> {
 
     fn withdrawn(&mut self) {
         self.phase = Phase::Idle;
-        // The next session may be asleep after this request.
+        // The owner of the next request may be asleep after this request.
         if !self.breaks(Fault::NoLookAfterWithdrawal) {
             self.owe(Lead::Everybody);
         }
     }
 
-    /// Notes that a step failed: what it was to do may have been done, or may still be.
+    /// Handles a failed step, whose work may have been done or may still be done.
     fn failed(&mut self, step: Step<R>) {
         match step {
             Step::Withdraw(_) => self.owe(Lead::Everybody),
@@ -478,7 +478,7 @@ impl<R: Copy + PartialEq> Policy<R> {
         }
     }
 
-    /// Owes leadership from now on. What the session sleeps for may change.
+    /// Owes leadership from this point on. This may change what the session sleeps for.
     fn owe(&mut self, lead: Lead) {
         self.lead = Some(lead);
         self.wake(Reason::Changed);
@@ -515,7 +515,7 @@ impl<R: Copy + PartialEq> Policy<R> {
     }
 }
 
-/// Returns for how long another session is left to lead.
+/// Returns how long another session is left to lead.
 fn grace(pace: Pace) -> Delay {
     Delay::Transactions(match pace.asks_again {
         true => GRACE_OF_MANY,

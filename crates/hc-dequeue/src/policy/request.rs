@@ -4,37 +4,37 @@ use crate::registry::request::{Precedence, Woken};
 
 use super::{Delay, Pace, Start, Step, Timer, Wants, grace};
 
-/// The session's one request.
+/// The session's only request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Request<R> {
     pub(super) id: R,
     pub(super) stage: Stage,
-    /// Whether the session leads if the request is the first. At first, while other sessions take items,
-    /// too, one of them leads as a rule, and answers this request with its next fulfillment.
+    /// Whether the session leads if the request is the first. While other sessions take items, too, it does not do so
+    /// at first: usually one of them leads, and answers this request with its next fulfillment.
     pub(super) may_lead: bool,
     pub(super) patience: Option<Patience<R>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// The answer is likely on its way. Nothing is watched.
+    /// The answer is probably on its way. Nothing is watched.
     Expecting,
-    /// The session looks next.
+    /// The session checks next.
     Looking(Reason),
-    /// A watch is armed.
+    /// A watch is set.
     Sleeping,
-    /// The request is not in the registry any more: it was answered, or removed.
+    /// The request is no longer in the registry: it was answered or removed.
     Answered,
 }
 
-/// Why a session looks.
+/// Why a session checks its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// The request was answered, as it seems.
+    /// A watch reports that the request was answered.
     Granted,
-    /// Its turn may have come, or there may be an item.
+    /// The request may have become the first, or there may be an item.
     Changed,
-    /// Nothing has happened for long.
+    /// Nothing has happened for the poll interval.
     Overdue,
 }
 
@@ -47,20 +47,20 @@ impl From<Woken> for Reason {
     }
 }
 
-/// How much a session wants to know of its request.
+/// What a check reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Whether it was answered.
+    /// Whether the request was answered.
     Answer,
-    /// Also whether it is the first, and if so, what there is.
+    /// Also whether it is the first, and if so, whether there are items.
     Turn,
     /// As `Turn`; if it is not the first, also whether there are items, by the counter.
     Supply,
-    /// As `Turn`; if it is not the first, also what there is, and which request is.
+    /// As `Turn`; if it is not the first, also whether there are items, and which request is the first.
     Precedence,
 }
 
-/// How long another request may be the first while there are items.
+/// The patience with another request that is the first while there are items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Patience<R> {
     first: R,
@@ -77,7 +77,7 @@ impl<R: Copy + PartialEq> Request<R> {
         }
     }
 
-    /// A request that another session is likely to answer.
+    /// Returns a request that another session will probably answer.
     pub(super) fn with_leader(id: R) -> Self {
         Self {
             stage: Stage::Expecting,
@@ -98,7 +98,7 @@ impl<R: Copy + PartialEq> Request<R> {
         self.stage = Stage::Answered;
     }
 
-    /// Returns the next step for those who want items.
+    /// Returns the next step for consumers that want items.
     pub(super) fn next(&self, wants: Wants) -> Step<R> {
         let is_hasty = wants == Wants::ItemsNow;
         match self.stage {
@@ -110,8 +110,8 @@ impl<R: Copy + PartialEq> Request<R> {
         }
     }
 
-    /// Returns a look. Before its time to lead the session looks and watches for the answer alone: there is
-    /// nothing else to do.
+    /// Returns a check. Until the session may lead, it only checks and watches for the answer, since it could do
+    /// nothing else.
     fn look(&self, reason: Reason, is_hasty: bool) -> Step<R> {
         let scope = match reason {
             _ if !self.may_lead => Scope::Answer,
@@ -125,7 +125,7 @@ impl<R: Copy + PartialEq> Request<R> {
         }
     }
 
-    /// Looks again, and leaves the lead to another session for a while if others take items, too.
+    /// Checks again, and leaves the lead to another session for a while if others take items, too.
     pub(super) fn look_again(&mut self, pace: Pace) -> Vec<Start> {
         *self = Self {
             may_lead: self.may_lead && !pace.is_contended,
@@ -137,8 +137,7 @@ impl<R: Copy + PartialEq> Request<R> {
         }
     }
 
-    /// Decides what comes of a look at a request that was not answered: whether the session leads, and if
-    /// not, until when it sleeps.
+    /// Decides after a check of an unanswered request whether the session leads and, if not, how long it sleeps.
     pub(super) fn wait_or_lead(
         &mut self,
         is_first: bool,
@@ -157,7 +156,7 @@ impl<R: Copy + PartialEq> Request<R> {
             }
         }
         if is_first || has_items == Some(false) {
-            // No other session has to lead, or there is nothing to lead with.
+            // No other session has to lead, or there is nothing to grant.
             self.patience = None;
         }
         if self.patience.is_some_and(|patience| patience.is_over) {

@@ -1,4 +1,4 @@
-//! Pairing items with those who want them.
+//! Pairs items with requests and with a session's own demand.
 
 use std::collections::BTreeSet;
 
@@ -15,32 +15,33 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::{Record, Request};
 use crate::session::{Life, SessionId};
+use crate::wall::wall_millis;
 
-/// What a try of the fast path came to.
+/// The result of a take.
 #[derive(Debug)]
 pub(crate) enum TakeOutcome<T> {
-    /// These items, in the order of the demand. None: there is none.
+    /// The items taken, in the order of the demand; empty if the queue is empty.
     Items(Vec<Granted<T>>),
-    /// Others have registered requests. There are items.
+    /// Other sessions have registered requests, and there are items.
     Staged,
-    /// Nothing is granted for now.
+    /// The queue is paused.
     Paused,
     /// The session is dead.
     SessionLost,
 }
 
-/// What a fulfillment did.
+/// The result of a fulfillment.
 #[derive(Debug)]
 pub(crate) struct Fulfilled<T> {
-    /// What the own request was answered with; `None` if it was not.
+    /// The items granted to the session's own request, or `None` if it was not answered.
     pub(crate) own: Option<Vec<Granted<T>>>,
-    /// How many requests were answered, the own included.
+    /// How many requests were answered, including the session's own.
     pub(crate) answered: usize,
-    /// How many requests of the dead were removed.
+    /// How many requests of dead sessions were removed.
     pub(crate) removed: usize,
     /// How many items were granted.
     pub(crate) granted: usize,
-    /// Whether the request that is now the first was told so.
+    /// Whether the request that is the first after this fulfillment was notified.
     pub(crate) has_told: bool,
 }
 
@@ -55,22 +56,22 @@ impl<T> Fulfilled<T> {
         }
     }
 
-    /// Whether there may be more to do: only a look that changed nothing has seen that there is not.
+    /// Returns whether there may be more to do: only a fulfillment that changed nothing shows that there is not.
     pub(crate) fn has_changed(&self) -> bool {
         self.answered + self.granted + self.removed > 0 || self.has_told
     }
 }
 
-/// When a take views the queue.
+/// When a take reads the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TakeMode {
-    /// When it is wanted.
+    /// When the items are wanted.
     Now,
-    /// Before it is wanted, and while another take may take what is in view.
+    /// Before the items are wanted, while another take may take the items that this one reads.
     Ahead,
 }
 
-/// What a take has seen of the queue.
+/// The state of the queue that a take has read.
 #[derive(Debug)]
 pub(crate) struct QueueView {
     mode: TakeMode,
@@ -80,10 +81,10 @@ pub(crate) struct QueueView {
     items: Vec<Item<Record>>,
 }
 
-/// Reads what there is to [`take`], up to `limit` items.
+/// Reads the state of the queue for a [`take`], with up to `limit` items.
 ///
 /// # Conflicts
-/// Reads the pause, the own session's state, and the registry up to its first request.
+/// Reads the pause, the session's own state, and the registry up to its first request.
 pub(crate) async fn view_queue<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -113,13 +114,15 @@ pub(crate) async fn view_queue<T>(
     })
 }
 
-/// Takes items for the own demand out of those that were seen and are not gone, if nobody has
-/// registered a request. `None`: what was seen ahead of its time is not enough. It serves whole wishes:
-/// there may be more than was seen.
+/// Takes items for the session's own demand, if no request is registered. It takes items in `view` that are not in
+/// `gone`.
+///
+/// Returns `None` if a view that was read ahead is not sufficient. Such a view serves only whole demands, since there
+/// may be more items than it contains.
 ///
 /// # Conflicts
-/// Reads the key of each item taken. So it fails if another took one of these items since they were
-/// seen, if somebody registered, and if the session was declared dead.
+/// Reads the key of each item taken. The transaction therefore fails if, after the view was read, another session
+/// took one of these items or registered a request, or if the session was declared dead.
 pub(crate) fn take<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -149,8 +152,8 @@ pub(crate) fn take<T>(
     }))
 }
 
-/// Returns how many items the first wishes want together, as many of them as can be served with so many
-/// items.
+/// Returns how many items the first demands want together, counting as many demands as `items` items can serve
+/// completely.
 fn whole_wishes(demand: &[Demand], items: usize) -> usize {
     let mut served = 0;
     for wish in demand {
@@ -162,13 +165,15 @@ fn whole_wishes(demand: &[Demand], items: usize) -> usize {
     served
 }
 
-/// Answers the first requests with the first items. If the own request is among them, its items are
-/// taken over at once; without a request the own demand comes after all of them. Another request that
-/// stays, and is the first, is told so. Grants `most` items, of which there may be none to grant.
+/// Answers the first requests with the first items.
+///
+/// If the session's own request is among them, its items are taken over at once. Without a request, the session's own
+/// demand comes after all requests. If another session's request is the first of the remaining ones, it is notified.
+/// Grants at most `most` items, which may be zero.
 ///
 /// # Conflicts
-/// Reads the pause and the states of the sessions that it meets; the key of each request that it
-/// answers or tells, and of each item that it grants.
+/// Reads the pause, the states of the sessions whose requests it reads, the key of each request that it answers or
+/// notifies, and the key of each item that it grants.
 pub(crate) async fn fulfill<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -192,7 +197,7 @@ pub(crate) async fn fulfill<T>(
     let items = async {
         match asked.min(most) {
             0 => Ok(Vec::new()),
-            // The first one has to be told all the same: it learns when the pause ends.
+            // The first request is notified even during a pause: its session watches for the end of the pause.
             _ if paused => Ok(Vec::new()),
             asked => ready_items(tr, context, asked).await,
         }
@@ -201,7 +206,7 @@ pub(crate) async fn fulfill<T>(
     let sessions = sessions.chain([context.session]).collect();
     let alive = keys.sessions.living(tr, sessions).map_err(Error::from);
     let (alive, items) = try_join!(alive, items)?;
-    // Without a request the session's own demand is one more to be answered, if it lives.
+    // Without a request, the session's own demand is one more to answer, if the session is alive.
     let takes_last = of_own > 0 && alive.contains(&context.session);
     let mut pairing = Pairing {
         context,
@@ -219,19 +224,20 @@ pub(crate) async fn fulfill<T>(
     Ok(pairing.fulfilled)
 }
 
-/// What one fulfillment pairs, and what it has done so far.
+/// The state of one fulfillment.
 struct Pairing<'a, T> {
     context: SessionContext<'a, T>,
     own_request: Option<ItemId>,
-    /// The sessions that may be granted something.
+    /// The sessions to which items may be granted.
     alive: BTreeSet<SessionId>,
     items: std::vec::IntoIter<Item<Record>>,
     fulfilled: Fulfilled<T>,
 }
 
 impl<T> Pairing<'_, T> {
-    /// Answers requests, the first ones with the first items, and removes those of the dead. After the
-    /// last item it tells the next request that it is the first. `others` more want items afterwards.
+    /// Answers the first requests with the first items, and removes requests of dead sessions. If the items run out,
+    /// notifies the next request that it is the first. `others` is the number of demands that come after the
+    /// requests.
     async fn answer(
         &mut self,
         tr: &impl Transaction,
@@ -253,13 +259,13 @@ impl<T> Pairing<'_, T> {
                 }
                 break;
             }
-            // Every request gets something before any gets all.
+            // Every request gets some items before any request gets all that it wants.
             let share = (self.items.len() - 1) / (unanswered + 1) + 1;
             let limit = share.min(request.wanted as usize);
             keys.requests.remove(tr, &id)?;
             self.fulfilled.answered += 1;
             if Some(id) == self.own_request {
-                // It may have been told that it is the first.
+                // The grant may contain the notice that the request is the first.
                 tr.clear(&keys.grant(self.context.session, &id));
                 self.take_over(tr, limit)?;
             } else {
@@ -289,7 +295,7 @@ async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
     Ok(pause.is_some())
 }
 
-/// Promotes what is due, and returns the first items.
+/// Promotes delayed items that are due, and returns the first items.
 async fn ready_items<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -307,7 +313,7 @@ async fn ready_items<T>(
     head().await
 }
 
-/// Returns the first items, unless another one would have to be promoted before: then none.
+/// Returns the first items, or none if a delayed item would have to be promoted first.
 async fn items_unless_due<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -335,7 +341,7 @@ async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Re
     let query = RangeQuery::keys(begin, end)
         .limit(PROMOTIONS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
-    // Safe as a snapshot read: of what is promoted, each key is in a conflict range.
+    // Safe as a snapshot read: the key of each promoted item is in a conflict range.
     let due = tr.get_range(&query, Isolation::Snapshot).await?;
     for row in &due.rows {
         let ready = keys.parse_ready(row)?;
@@ -349,7 +355,7 @@ async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Re
     Ok(promoted)
 }
 
-/// Takes items off the queue for the own demand.
+/// Takes items off the queue for the session's own demand.
 fn grant_own<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -357,10 +363,12 @@ fn grant_own<T>(
     limit: usize,
 ) -> Result<Vec<Granted<T>>> {
     let held = context.keys.held(context.session);
+    let granted_millis = wall_millis(&context.keys.env);
     let mut granted = Vec::new();
     for (pop, mut item) in pop_flags(context.demand).zip(items.take(limit)) {
         context.keys.items.remove(tr, &item.id)?;
         item.value.deliveries += 1;
+        item.value.granted_millis = granted_millis;
         let item = Granted::new(context, item.id, item.value, pop);
         if item.is_popped {
             context.end_popped(tr, &item)?;
@@ -385,10 +393,12 @@ fn grant(
     id: &ItemId,
     items: impl Iterator<Item = Item<Record>>,
 ) -> Result<usize> {
+    let granted_millis = wall_millis(&keys.env);
     let mut granted: Vec<_> = items.collect();
     for item in &mut granted {
         keys.items.remove(tr, &item.id)?;
         item.value.deliveries += 1;
+        item.value.granted_millis = granted_millis;
     }
     let count = granted.len();
     answer(tr, keys, request.session, id, granted)?;

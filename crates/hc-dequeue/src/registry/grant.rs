@@ -1,7 +1,7 @@
-//! Grants: what requests are answered with.
+//! Grants: the answers to requests.
 //!
-//! The items of a grant lie in it, one in each row, until the owner of the request collects them. So who
-//! has its answer has its items.
+//! A grant contains its items, one in each row, until the owner of the request collects them. A session that has read
+//! the answer to its request has therefore read its items.
 
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, Transaction, read_all};
@@ -15,7 +15,7 @@ use crate::session::SessionId;
 /// Stages the answer to a request.
 ///
 /// # Conflicts
-/// Writes the grant. Who writes one has read the state of its session.
+/// Writes the grant. The caller must have read the state of the request's session.
 pub(crate) fn answer(
     tr: &impl Transaction,
     keys: &Keys,
@@ -31,11 +31,12 @@ pub(crate) fn answer(
     Ok(())
 }
 
-/// Stages that a request is told that it is the first, unless that was done before. Returns whether it
-/// was not.
+/// Stages the notice to a request that it is the first, unless the notice already exists. Returns whether it was
+/// staged.
 ///
 /// # Conflicts
-/// Reads the request: fails if it is withdrawn meanwhile. Its owner then leads.
+/// Reads the request: if it is withdrawn at the same time, this transaction fails. The session that withdraws it then
+/// leads.
 pub(crate) async fn tell_turn(
     tr: &impl Transaction,
     keys: &Keys,
@@ -65,7 +66,7 @@ pub(crate) async fn is_answered(
     Ok(first.await?.is_some_and(|first| !is_turn(&first)))
 }
 
-/// Takes the items out of a grant. `None`: the request was not answered.
+/// Takes the items out of a grant. Returns `None` if the request was not answered.
 ///
 /// # Conflicts
 /// Reads and writes the grant.

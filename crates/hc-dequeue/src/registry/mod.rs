@@ -1,6 +1,5 @@
-//! The staged registry: requests, how they are answered, and the fast path beside them, as functions that
-//! stage one step in a transaction each. The [crate documentation](crate#the-staged-registry) explains the
-//! protocol.
+//! The staged registry: requests, their answers, and the fast path that bypasses it. Each function stages one step in
+//! a transaction. The [crate documentation](crate#the-staged-registry) explains the protocol.
 
 pub(crate) mod fulfill;
 pub(crate) mod grant;
@@ -18,20 +17,20 @@ use crate::session::SessionId;
 use crate::settings::Settings;
 use crate::wall::wall_millis;
 
-/// How many items one transaction grants at most.
+/// The largest number of items that one transaction grants.
 pub(crate) const ITEMS_PER_FULFILLMENT: usize = 512;
 
-/// How many bytes of items one transaction grants, but for the last item.
+/// How many bytes of items one transaction grants. The last item may exceed it.
 pub(crate) const BYTES_PER_FULFILLMENT: usize = 1_000_000;
 
-/// How many requests one transaction answers at most.
+/// The largest number of requests that one transaction answers.
 pub(crate) const REQUESTS_PER_FULFILLMENT: usize = 128;
 
-/// How many delayed items one transaction promotes at most.
+/// The largest number of delayed items that one transaction promotes.
 pub(crate) const PROMOTIONS_PER_FULFILLMENT: usize = 128;
 
-/// A part of a session's own wish: so many items, to be held until they are acknowledged or, if they
-/// are popped, to be completed by the transaction that takes them.
+/// A part of a session's own demand: a number of items. They are held until they are acknowledged or, if they are
+/// popped, completed by the transaction that takes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) wanted: usize,
@@ -44,7 +43,8 @@ pub(crate) struct Granted<T> {
     pub(crate) id: ItemId,
     pub(crate) record: Record,
     pub(crate) value: Result<T, DecodeError>,
-    /// Whether the item is completed already. One that does not decode never is.
+    /// Whether the item was completed by the transaction that took it. This is never the case for an item that does
+    /// not decode.
     pub(crate) is_popped: bool,
 }
 
@@ -63,12 +63,13 @@ impl<T> Granted<T> {
 /// Decodes a payload.
 pub(crate) type Decode<T> = dyn Fn(Bytes) -> Result<T, DecodeError> + Send + Sync;
 
-/// The session that takes part, and what it wants for itself.
+/// The session that takes part in the protocol, and its own demand.
 pub(crate) struct SessionContext<'a, T> {
     pub(crate) keys: &'a Keys,
     pub(crate) settings: &'a Settings,
     pub(crate) session: SessionId,
-    /// Whether the session promotes what is due: its wall clock agrees with those of the others.
+    /// Whether the session promotes delayed items that are due: only if its wall clock agrees with those of the
+    /// others.
     pub(crate) promotes: bool,
     pub(crate) demand: &'a [Demand],
     pub(crate) decode: &'a Decode<T>,
@@ -83,7 +84,7 @@ impl<T> Clone for SessionContext<'_, T> {
 impl<T> Copy for SessionContext<'_, T> {}
 
 impl<T> SessionContext<'_, T> {
-    /// Stages that an item is done which is popped.
+    /// Stages the completion of a popped item.
     fn end_popped(&self, tr: &impl Transaction, item: &Granted<T>) -> Result<(), Error> {
         let (id, record, none) = (&item.id, &item.record, Bytes::new());
         end(
@@ -97,8 +98,8 @@ impl<T> SessionContext<'_, T> {
         )
     }
 
-    /// Returns until which time delayed items are due, in milliseconds since the Unix epoch. A session
-    /// that does not promote finds none.
+    /// Returns the time up to which delayed items are due, in milliseconds since the Unix epoch. For a session that
+    /// does not promote, this is the epoch.
     fn due_until(&self) -> u64 {
         match self.promotes {
             true => wall_millis(&self.keys.env),
@@ -107,12 +108,12 @@ impl<T> SessionContext<'_, T> {
     }
 }
 
-/// Returns how many items a wish is for.
+/// Returns the number of items in a demand.
 pub(crate) fn count_wanted(demand: &[Demand]) -> usize {
     demand.iter().map(|demand| demand.wanted).sum()
 }
 
-/// Returns for each item wanted, in order, whether it is popped.
+/// Returns for each item of a demand, in order, whether it is popped.
 pub(crate) fn pop_flags(demand: &[Demand]) -> impl Iterator<Item = bool> + '_ {
     demand
         .iter()

@@ -1,4 +1,4 @@
-//! Requests: made, looked after, answered or withdrawn.
+//! Requests: registers, checks, collects and withdraws them.
 
 use std::future::Future;
 
@@ -14,10 +14,10 @@ use crate::keys::{Counter, Keys};
 use crate::record::Request;
 use crate::session::{Life, SessionId};
 
-/// How many of the requests before one are counted.
+/// How many of the requests before a request are counted.
 const RANKS: usize = 16;
 
-/// Stages a request at the end of the registry. `None`: the session is dead.
+/// Stages a request at the end of the registry. Returns `None` if the session is dead.
 ///
 /// # Conflicts
 /// Reads the session's state.
@@ -32,7 +32,7 @@ pub(crate) async fn register<T>(
     }
 }
 
-/// Stages a request at the end of the registry, of a session that may be dead.
+/// Stages a request at the end of the registry for a session that may be dead.
 pub(crate) async fn append<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -43,28 +43,28 @@ pub(crate) async fn append<T>(
     Ok(context.keys.requests.enqueue(tr, &request).await?)
 }
 
-/// How things stand for a request.
+/// The state of a request.
 #[derive(Debug)]
 pub(crate) enum Standing {
     /// It was answered.
     Granted,
-    /// It was not answered, and it waits no more: somebody has removed it.
+    /// It was not answered, and another session has removed it.
     Gone,
-    /// It waits.
+    /// It is waiting.
     Waits {
         /// Whether it is the first.
         is_first: bool,
     },
 }
 
-/// Reads how things stand for a request.
+/// Reads the state of a request.
 pub(crate) async fn check_request(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
     request: &ItemId,
 ) -> Result<Standing> {
-    // First, since as a rule nothing else is to be read.
+    // Read first, since usually nothing else needs to be read.
     if grant::is_answered(tr, keys, session, request).await? {
         return Ok(Standing::Granted);
     }
@@ -81,16 +81,16 @@ pub(crate) async fn check_request(
     })
 }
 
-/// Who comes first in the registry.
+/// The place of a request in the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Precedence<R = ItemId> {
     /// The first request.
     pub(crate) first: R,
-    /// How many requests come before one's own, as far as they are counted.
+    /// How many requests come before this one, as far as they are counted.
     pub(crate) rank: u32,
 }
 
-/// Reads who comes before a request that waits.
+/// Reads the place of a waiting request.
 pub(crate) async fn precedence(
     tr: &impl Transaction,
     keys: &Keys,
@@ -104,16 +104,16 @@ pub(crate) async fn precedence(
     })
 }
 
-/// What could be granted.
+/// The items that could be granted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Supply {
-    /// Whether an item is ready, and may be granted.
+    /// Whether an item is ready and may be granted.
     pub(crate) has_items: bool,
-    /// When the first delayed item is due, by the wall clock. `None` also if the session does not promote.
+    /// When the first delayed item is due, by the wall clock. Always `None` if the session does not promote.
     pub(crate) due: Option<u64>,
 }
 
-/// Reads what could be granted.
+/// Reads whether items could be granted.
 pub(crate) async fn supply<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -126,8 +126,9 @@ pub(crate) async fn supply<T>(
     supply_if(tr, context, queued.map_err(Error::from)).await
 }
 
-/// Reads what could be granted from the counter: cheaper than [`supply`], which walks over what
-/// was taken lately. Not for who leads: while nobody leads, the items alone must count.
+/// Reads from the counter whether items could be granted. This is cheaper than [`supply`], which reads past items
+/// that were taken recently. A session that leads must not use it: only the items themselves show that nothing is
+/// left.
 pub(crate) async fn supply_counted<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
@@ -160,20 +161,20 @@ async fn supply_if<T>(
     })
 }
 
-/// What a watch tells.
+/// The meaning of a watch that fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// The request was answered, as it seems.
+    /// The request was probably answered.
     Granted,
-    /// Its turn may have come, or there may be an item.
+    /// The request may have become the first, or there may be an item.
     Changed,
 }
 
-/// Watches what answers a request that waits, or tells that it has become the first; if it is the
-/// first, also the wake stamp. So an enqueue wakes one session, however many wait.
+/// Watches the key under which a waiting request gets its answer or the notice that it is the first. If it is the
+/// first, also watches the wake stamp, so that an enqueue wakes one session, however many wait.
 ///
-/// All that is watched is set, never only cleared: a storage server of FoundationDB 7.3 does not
-/// forget a watch whose key was cleared, and visits it at every clear nearby.
+/// Watched keys are written and not only cleared: a storage server of FoundationDB 7.3 keeps a watch whose key was
+/// cleared, and checks it at every clear of a range around it.
 pub(crate) fn watch_request<Tr: Transaction>(
     tr: &Tr,
     keys: &Keys,
@@ -194,8 +195,8 @@ pub(crate) fn watch_request<Tr: Transaction>(
     }
 }
 
-/// Watches for the end of a pause. `None`: there is none. (That the pause is cleared leaves one watch
-/// behind in a storage server, and not one for each pause: it is always the same key.)
+/// Watches for the end of a pause. Returns `None` if the queue is not paused. The clear that ends a pause leaves one
+/// watch in a storage server, but not one for each pause, since the key is always the same.
 pub(crate) async fn watch_pause<Tr: Transaction>(
     tr: &Tr,
     keys: &Keys,
@@ -208,11 +209,11 @@ pub(crate) async fn watch_pause<Tr: Transaction>(
     Ok(Some(async move { ended.await.map(|()| Woken::Changed) }))
 }
 
-/// Takes over what was granted to a request: empties the grant, and completes what is popped. `None`:
-/// nothing was.
+/// Takes over the items that were granted to a request: empties the grant, and completes popped items. Returns `None`
+/// if nothing was granted.
 ///
-/// Should the session be dead, these items have not been returned yet, and it is not buried before they
-/// are.
+/// This is safe even if the session is dead: the items have not been returned yet, and the session is not removed
+/// before they are.
 ///
 /// # Conflicts
 /// Reads the grant.
@@ -225,7 +226,7 @@ pub(crate) async fn collect<T>(
         return Ok(None);
     };
     let held = context.keys.held(context.session);
-    // More than is wanted by now is held, for somebody who comes later.
+    // Items beyond the present demand are held, for calls that come later.
     let pops = pop_flags(context.demand).chain(std::iter::repeat(false));
     let mut granted = Vec::new();
     for (item, pop) in items.into_iter().zip(pops) {
@@ -242,10 +243,11 @@ pub(crate) async fn collect<T>(
     Ok(Some(granted))
 }
 
-/// Removes a request. False: it was answered before.
+/// Removes a request. Returns `false` if it was answered before.
 ///
-/// It may have been the first, and the owner of the next one may have gone to sleep behind it: whoever
-/// withdraws has to [`fulfill`](super::fulfill::fulfill) afterwards until nothing changes, as who leads.
+/// The request may have been the first, and the owner of the next request may be asleep after it. After a withdrawal,
+/// a session must therefore call [`fulfill`](super::fulfill::fulfill) until it changes nothing, as a leading session
+/// does.
 ///
 /// # Conflicts
 /// Reads the request.
@@ -259,7 +261,7 @@ pub(crate) async fn withdraw(
         return Ok(false);
     }
     keys.requests.remove(tr, request)?;
-    // It may have been told that it is the first.
+    // The grant may contain the notice that the request is the first.
     tr.clear(&keys.grant(session, request));
     Ok(true)
 }

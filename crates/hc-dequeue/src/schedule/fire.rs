@@ -1,4 +1,4 @@
-//! Firing: enqueuing what is due.
+//! Enqueues items for due times of schedules.
 
 use futures::future::try_join_all;
 use microqueue::keyspace::codec::Codec;
@@ -16,33 +16,34 @@ use crate::record::Record;
 use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::wall::wall_millis;
 
-/// How many schedules one transaction looks at.
+/// How many schedules one transaction reads.
 pub(crate) const SCHEDULES_PER_FIRING: usize = 32;
 
-/// What a firing came to.
+/// The result of a firing.
 #[derive(Debug, Default)]
 pub(crate) struct Fired {
-    /// How many items it has enqueued.
+    /// How many items were enqueued.
     pub(crate) items: usize,
-    /// When the first schedule fires that was seen and is not due yet.
+    /// When the first schedule fires that was read and is not due yet.
     pub(crate) next_millis: Option<u64>,
-    /// Where the next firing goes on, if there may be more schedules that are due.
+    /// Where the next firing continues, if there may be more due schedules.
     pub(crate) after: Option<Vec<u8>>,
-    /// Whether some that were seen are still due, since they have more times than fit a transaction.
+    /// Whether schedules that were read are still due, since they have more times than fit in a transaction.
     pub(crate) has_left: bool,
-    /// Schedules that do not decode, or whose texts mean nothing to this version. They stay as they are.
+    /// Schedules that do not decode, or whose expression or time zone this version does not understand. They stay
+    /// unchanged.
     pub(crate) refused: Vec<Error>,
 }
 
-/// An entry of the index.
+/// An entry of the index by next time.
 struct Entry {
     time: u64,
     name: String,
     key: Vec<u8>,
 }
 
-/// Enqueues what is due of the next schedules after the key `after` of the index, or from the first one on.
-/// The queue may be paused: the items wait.
+/// Enqueues items for the due times of the next schedules after the key `after` of the index, or of the first ones.
+/// Works while the queue is paused, too: the items wait.
 ///
 /// # Conflicts
 /// Reads and writes each schedule that fires.
@@ -98,7 +99,7 @@ fn parse_entry(keys: &Keys, row: &KeyValue) -> Result<Entry> {
     Ok(Entry { time, name, key })
 }
 
-/// What one transaction fires, and what it has fired so far.
+/// The limits and results of one firing.
 struct Firing {
     now: u64,
     bytes_left: usize,
@@ -106,7 +107,7 @@ struct Firing {
 }
 
 impl Firing {
-    /// Fires what is due of the schedule of an entry, whose row has been read.
+    /// Fires the due times of the schedule of an entry, whose row was read.
     async fn fire(
         &mut self,
         tr: &impl Transaction,
@@ -123,7 +124,7 @@ impl Firing {
         };
         let stored = stored.filter(|(stored, _)| stored.next_millis == Some(entry.time));
         let Some((stored, times)) = stored else {
-            // Index and rows were read at one version: no schedule has this entry.
+            // The index and the rows were read at the same version, so that this entry belongs to no schedule.
             tr.add_conflict_key(ConflictKind::Read, &entry.key)?;
             tr.clear(&entry.key);
             return Ok(());
@@ -137,7 +138,7 @@ impl Firing {
             return Ok(());
         }
         let due = times.due(entry.time, self.now, schedule.get_missed(), most);
-        // An item counts as enqueued at its time, which is what its handler wants to know.
+        // The item counts as enqueued at its scheduled time, which its handler can then read.
         let item = |time: &u64| Record::new(*time, payload.clone());
         let items: Vec<_> = due.times.iter().map(item).collect();
         keys.items.enqueue_all(tr, &items).await?;
@@ -159,7 +160,7 @@ impl Firing {
         write(tr, keys, &entry.name, Some(&stored), &record)
     }
 
-    /// Returns for how many items of a size the transaction has room: for one at least, if it has none yet.
+    /// Returns how many items of a size still fit in the transaction: at least one if it is empty.
     fn room(&self, payload_bytes: usize) -> usize {
         let least = usize::from(self.fired.items == 0);
         let by_bytes = self.bytes_left / payload_bytes.max(1);

@@ -1,24 +1,23 @@
-//! Schedules: names under which items are enqueued again and again, at the times that a cron text says.
+//! Schedules: values that are enqueued repeatedly under a name, at the times given by a cron expression.
 //!
-//! - `times`: which times a cron text means in a time zone, and which of them fire.
-//! - `record`: what is stored of a schedule.
-//! - `operations`: what applications do with schedules, in their own transactions.
-//! - `fire`: the transaction that enqueues what is due.
+//! - `times`: the times of a cron expression in a time zone, and which of them fire.
+//! - `record`: the stored form of a schedule.
+//! - `operations`: operations of applications, in their own transactions.
+//! - `fire`: the transaction that enqueues items for due times.
 //!
 //! # Why each time fires once
 //!
-//! 1. A firing reads the row of the schedule serializably, enqueues an item for each time from the row's
-//!    next time up to now, and writes the row with a next time after all of them, in one transaction.
-//! 2. Of two firings that have read the same row, one commits. The other one is retried, reads the new next
-//!    time, and finds nothing due. A session that ends before its commit has changed nothing.
-//! 3. The next time of a row only grows: a firing and a change of the cron text both set it to a time after
-//!    the last one that fired, whatever the wall clock of the process shows.
+//! 1. A firing is one transaction. It reads the row of the schedule serializably, enqueues an item for each time from
+//!    the row's next time up to the present, and writes the row with a next time after all of these.
+//! 2. If two firings have read the same row, one of them commits. The other one is retried, reads the new next time
+//!    and finds nothing due. A session that dies before its commit has changed nothing.
+//! 3. The next time in a row only grows. A firing and a change of the cron expression both set it to a time after the
+//!    last one that fired, whatever the wall clock of the process shows.
 //!
-//! There is no dedupe id beside that. It would guard against a firing that is repeated without the row:
-//! after a restore, which takes the ids back together with the row, and after a schedule was removed and
-//! made again, for as long as the first item is there, since completion frees an id if the queue keeps none.
-//! So it would promise little, and would cost a row for each item and the half of all ids of the
-//! application's choice that a prefix of ours reserves.
+//! The items have no dedupe ids. These would guard only against a firing that is repeated without the row: after a
+//! restore, which restores the ids together with the row; or after a schedule was removed and created again while the
+//! first item exists (without retention, completion frees the id). They would cost one row for each item, and would
+//! reserve a prefix of the application's dedupe ids.
 
 pub(crate) mod fire;
 mod operations;
@@ -34,30 +33,31 @@ use microqueue::keyspace::Undecodable;
 pub use self::record::{MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES};
 pub use self::times::{MAX_MISSED, MISSED_AFTER};
 
-/// What becomes of times at which no session was there to fire.
+/// How a schedule handles times that no session has fired.
 ///
-/// A time is *missed* once it is [`MISSED_AFTER`] ago. One that is seen earlier fires in any case.
+/// A time is *missed* when it is more than [`MISSED_AFTER`] ago. A time that a session notices earlier always fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Missed {
-    /// Nothing: only later times fire.
+    /// Missed times do not fire.
     Skip,
-    /// The newest time that has passed fires, one item for all of them.
+    /// The newest time that has passed fires: its item stands for all missed times.
     #[default]
     Once,
-    /// The newest times that have passed fire, an item for each.
+    /// The newest times that have passed fire, with one item for each.
     All {
-        /// How many of them: from 1 to [`MAX_MISSED`]. Another number counts as the nearest of these.
+        /// The largest number of times that fire if some of them were missed: from 1 to [`MAX_MISSED`]. Other
+        /// numbers are clamped to this range.
         cap: u32,
     },
 }
 
-/// When a schedule fires: a cron text, in a time zone.
+/// The times of a schedule: a cron expression in a time zone.
 ///
-/// The text has five fields: minute, hour, day of the month, month, day of the week; with six, the first one
-/// is the second, and with seven, the last one is the year. [croner](https://docs.rs/croner) defines what
-/// they may be, and what the changes to and from daylight-saving time do; the
-/// [crate documentation](crate#schedules) quotes it.
+/// The expression has five fields: minute, hour, day of the month, month, day of the week. With six fields, the first
+/// one is the second; with seven, the last one is the year. [croner](https://docs.rs/croner) defines the syntax and
+/// what happens when daylight-saving time begins and ends; the [crate documentation](crate#schedules) quotes the
+/// rules.
 ///
 /// ```
 /// use hc_dequeue::{Missed, Schedule};
@@ -75,7 +75,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Begins with a cron text, in UTC, and with [`Missed::Once`].
+    /// Returns a schedule with a cron expression, in UTC, and with [`Missed::Once`].
     #[must_use]
     pub fn new(cron: impl Into<String>) -> Self {
         Self {
@@ -92,14 +92,14 @@ impl Schedule {
         self
     }
 
-    /// Sets what becomes of times that were missed.
+    /// Sets how missed times are handled.
     #[must_use]
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed.clamped();
         self
     }
 
-    /// Returns the cron text.
+    /// Returns the cron expression.
     #[must_use]
     pub fn get_cron(&self) -> &str {
         &self.cron
@@ -111,23 +111,23 @@ impl Schedule {
         &self.time_zone
     }
 
-    /// Returns what becomes of times that were missed.
+    /// Returns how missed times are handled.
     #[must_use]
     pub fn get_missed(&self) -> Missed {
         self.missed
     }
 }
 
-/// What became of a call that schedules.
+/// The result of [`schedule`](crate::HighContentionQueue::schedule).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum Scheduled {
-    /// There was no schedule of this name.
+    /// No schedule of this name existed.
     Created,
-    /// There was another one, which is replaced.
+    /// Another schedule of this name existed, and is replaced.
     Changed,
-    /// There was the same one, and nothing was staged.
+    /// The same schedule existed, and nothing was staged.
     Unchanged,
 }
 
@@ -135,22 +135,22 @@ pub enum Scheduled {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ListedSchedule<T> {
-    /// Its name.
+    /// The name of the schedule.
     pub name: String,
-    /// What is stored under the name, or why that does not decode.
+    /// The stored schedule, or why it does not decode.
     pub entry: Result<ScheduleEntry<T>, Undecodable>,
 }
 
-/// What is stored of a schedule.
+/// A stored schedule.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ScheduleEntry<T> {
-    /// When it fires.
+    /// The times at which it fires.
     pub schedule: Schedule,
-    /// The next time at which it fires. `None`: the years of its cron text are over.
+    /// The next time at which it fires. `None` if its cron expression has no more times.
     pub next: Option<SystemTime>,
     /// The newest time for which it has enqueued an item.
     pub last: Option<SystemTime>,
-    /// The value that it enqueues, or why that does not decode.
+    /// The value that it enqueues, or why it does not decode.
     pub payload: Result<T, Undecodable>,
 }

@@ -1,4 +1,4 @@
-//! What applications do with schedules, each operation in the caller's transaction.
+//! Operations of applications on schedules, each in the caller's transaction.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,12 +17,12 @@ use crate::queue::HighContentionQueue;
 use crate::wall::wall_millis;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Stages that a value is enqueued again and again, at the times of a schedule, under a name of 1 to
-    /// 255 bytes. Another schedule of this name is replaced.
+    /// Stages a schedule, which enqueues a value repeatedly, under a name of 1 to 255 bytes. Replaces any other
+    /// schedule of this name.
     ///
-    /// The next time at which it fires is the first one after now, by the wall clock of the caller, and
-    /// after the last one that has fired. A schedule whose cron text and time zone stay as they were keeps
-    /// its next time, so that a program may schedule all that it needs each time it starts.
+    /// The schedule first fires at its first time after the present, by the wall clock of the caller, and after the
+    /// last time that has fired. A schedule whose cron expression and time zone are unchanged keeps its next time. A
+    /// program can therefore create all of its schedules each time it starts.
     ///
     /// ```
     /// use hc_dequeue::keyspace::{self, Runner, Subspace};
@@ -44,12 +44,12 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// ```
     ///
     /// # Conflicts
-    /// Reads the schedule, which each firing of it writes. Writes it if anything changes.
+    /// Reads the schedule, which each of its firings writes. Writes it if anything changes.
     ///
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronText`], [`Error::CronNeverFires`], [`Error::TimeZone`],
-    /// [`Error::PayloadTooLarge`] and the codec's [`Encode`], before anything is staged;
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the schedule of this name does not decode.
+    /// [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if
+    /// the stored schedule of this name does not decode. In all cases nothing is staged.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -77,7 +77,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let last_millis = stored.as_ref().and_then(|stored| stored.last_millis);
         let next_millis = match &stored {
             Some(stored) if has_same_times(&stored.schedule, schedule) => stored.next_millis,
-            // The caller's clock may be behind the one by which the last time has fired.
+            // The caller's clock may show an earlier time than the clock by which the last time fired.
             _ => Some(next_after(now.max(last_millis.unwrap_or(0)))?),
         };
         let record = ScheduleRecord {
@@ -90,7 +90,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             return Ok(Scheduled::Unchanged);
         }
         write(tr, &self.keys, name, stored.as_ref(), &record)?;
-        // A session that sleeps has to learn when the schedule fires.
+        // Sessions that sleep must learn when the schedule fires.
         self.keys.wake_all(tr);
         Ok(match stored {
             None => Scheduled::Created,
@@ -98,7 +98,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         })
     }
 
-    /// Stages that a schedule is no more. Items that it has enqueued stay. False: there is none of this
+    /// Stages the removal of a schedule. Items that it has enqueued stay. Returns `false` if no schedule has this
     /// name.
     ///
     /// # Conflicts
@@ -115,7 +115,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             return Ok(false);
         };
         tr.clear(&key);
-        // Of one that does not decode the entry stays in the index, until a firing finds nothing there.
+        // If the schedule does not decode, its entry stays in the index until a firing finds no schedule for it.
         let next = ScheduleCodec
             .decode(value)
             .ok()
@@ -126,18 +126,14 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(true)
     }
 
-    /// Returns a page of the schedules in the order of their names: up to `limit` after the name `after`,
-    /// or from the first one on. One that does not decode is listed with the reason.
+    /// Returns a page of up to `limit` schedules in the order of their names: those after the name `after`, or the
+    /// first ones. A schedule that does not decode is listed with the reason.
     ///
     /// # Conflicts
     /// Reads the page.
     ///
     /// # Errors
-    /// Those of the read, and [`Corrupt`](microqueue::keyspace::Error::Corrupt) for a key that names no
-    /// schedule.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// Those of the read, and [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a key does not name a schedule.
     pub async fn schedules(
         &self,
         tr: &impl Transaction,
@@ -169,7 +165,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 }
 
-/// Stages a schedule, in place of the one that was stored.
+/// Stages a schedule in place of the stored one.
 pub(super) fn write(
     tr: &impl Transaction,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! What is stored of a schedule. The [schema](crate::keys) has the bytes.
+//! The stored form of a schedule. The [schema](crate::keys) specifies the bytes.
 
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::record::{Fields, push_short};
@@ -11,21 +11,21 @@ use crate::record::MAX_PAYLOAD_BYTES;
 /// The format number of the record.
 const FORMAT: u8 = 1;
 
-/// The bytes of a record without its texts and its payload.
+/// The length of a record without its texts and its payload.
 const ENVELOPE_BYTES: usize = 24;
 
-/// The longest name of a schedule.
+/// The largest name of a schedule in bytes.
 pub const MAX_SCHEDULE_NAME_BYTES: usize = 255;
 
-/// The longest cron text, and the longest name of a time zone.
+/// The largest cron expression, and the largest name of a time zone, in bytes.
 pub const MAX_SCHEDULE_TEXT_BYTES: usize = 255;
 
-// What an item can carry, a schedule can.
+// A schedule must be able to contain any payload that an item can.
 const _: () = assert!(
     ENVELOPE_BYTES + 2 * MAX_SCHEDULE_TEXT_BYTES + MAX_PAYLOAD_BYTES <= limits::VALUE_BYTES
 );
 
-/// A schedule as it is stored.
+/// A schedule as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScheduleRecord {
     /// The next time at which it fires.

@@ -1,4 +1,4 @@
-//! The times that a cron text means in a time zone. All times are in milliseconds since the Unix epoch.
+//! The times of a cron expression in a time zone. All times are in milliseconds since the Unix epoch.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
@@ -14,11 +14,11 @@ use super::record::MAX_SCHEDULE_TEXT_BYTES;
 use super::{Missed, Schedule};
 use crate::error::{BoxError, Error, Result};
 
-/// After which time a fire time counts as missed: longer than sessions that live leave one alone, even if
-/// it was scheduled by another process or the store is slow.
+/// How long after its time a firing counts as missed. Living sessions fire sooner than this, even if another process
+/// created the schedule or the store is slow.
 pub const MISSED_AFTER: Duration = Duration::from_secs(60);
 
-/// How many missed times [`Missed::All`] fires at most.
+/// The largest number of missed times that [`Missed::All`] fires.
 pub const MAX_MISSED: u32 = 1_000;
 
 impl Missed {
@@ -41,17 +41,16 @@ impl Missed {
     }
 }
 
-/// What of a schedule fires.
+/// The times of a schedule that are due.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Due {
     /// The times that fire now, ascending.
     pub(super) times: Vec<u64>,
-    /// The time after these. It may have passed, too, if there are more than were asked for. `None`: there
-    /// is no other one.
+    /// The time after these, or `None` if there is none. It may be due, too, if there are more times than requested.
     pub(super) next: Option<u64>,
 }
 
-/// A cron text in a time zone.
+/// A cron expression in a time zone.
 #[derive(Debug)]
 pub(super) struct Times {
     cron: Cron,
@@ -59,7 +58,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Parses the texts of a schedule.
+    /// Parses the cron expression and the time zone of a schedule.
     ///
     /// # Errors
     /// [`Error::CronText`] and [`Error::TimeZone`].
@@ -78,14 +77,14 @@ impl Times {
         Ok(Self { cron, zone })
     }
 
-    /// Returns the first time after `millis`. `None`: there is none.
+    /// Returns the first time after `millis`, or `None` if there is none.
     pub(super) fn after(&self, millis: u64) -> Option<u64> {
         let found = self.cron.find_next_occurrence(&self.zoned(millis)?, false);
-        // What croner returns as an error is that it has found none.
+        // Croner returns an error if it finds no time.
         to_millis(&found.ok()?).filter(|found| *found > millis)
     }
 
-    /// Returns the last time before `millis`, or at it. `None`: there is none.
+    /// Returns the last time at or before `millis`, or `None` if there is none.
     fn up_to(&self, millis: u64) -> Option<u64> {
         let found = self
             .cron
@@ -93,8 +92,8 @@ impl Times {
         to_millis(&found.ok()?).filter(|found| *found <= millis)
     }
 
-    /// Returns what fires of the times from `next` up to `now`: those that were not missed, and the newest
-    /// ones as `missed` says. The first `most` of them at most.
+    /// Returns the times from `next` to `now` that fire: those that were not missed, and the newest missed ones as
+    /// `missed` says. Returns at most the first `most` of them.
     pub(super) fn due(&self, next: u64, now: u64, missed: Missed, most: usize) -> Due {
         let mut times = VecDeque::new();
         let mut until = Some(now);
@@ -113,7 +112,7 @@ impl Times {
         }
     }
 
-    /// Returns the second in which a time lies. `None`: no calendar has it.
+    /// Returns the second that contains a time, or `None` if it is outside the calendar.
     fn zoned(&self, millis: u64) -> Option<DateTime<Tz>> {
         let seconds = i64::try_from(millis / 1_000).ok()?;
         self.zone.timestamp_opt(seconds, 0).single()
@@ -158,11 +157,11 @@ mod tests {
     const BERLIN: &str = "Europe/Berlin";
     const NEW_YORK: &str = "America/New_York";
 
-    /// A daily time, each half hour and each second hour, around the changes of two zones. At the begin of
-    /// summer time, the local times from 02:00 to 03:00 do not exist; at its end, those from 02:00 to 03:00
-    /// in Berlin and from 01:00 to 02:00 in New York come twice.
+    /// A daily time, a half-hourly one and a two-hourly one around the clock changes of two zones. When
+    /// daylight-saving time begins, local times from 02:00 to 03:00 do not exist. When it ends, those from 02:00 to
+    /// 03:00 in Berlin and from 01:00 to 02:00 in New York occur twice.
     const SUMMER_TIME: [(&str, &str, [&str; 2], &[&str]); 14] = [
-        // A fixed time that does not exist comes with the first one after the gap.
+        // A fixed time that does not exist fires at the first time after the gap.
         (
             "30 2 * * *",
             BERLIN,
@@ -203,7 +202,7 @@ mod tests {
                 "2027-03-15T06:30:00Z",
             ],
         ),
-        // A fixed time that comes twice fires at the first.
+        // A fixed time that occurs twice fires at the first occurrence.
         (
             "30 2 * * *",
             BERLIN,
@@ -228,7 +227,7 @@ mod tests {
             ["2027-11-06T12:00:00Z", "2027-11-08T12:00:00Z"],
             &["2027-11-07T05:30:00Z", "2027-11-08T06:30:00Z"],
         ),
-        // A time with a wildcard is skipped in the gap, and comes both times.
+        // A time with a wildcard is skipped in the gap, and fires at both occurrences.
         (
             "*/30 * * * *",
             BERLIN,
@@ -271,7 +270,7 @@ mod tests {
                 "2027-03-14T10:00:00Z",
             ],
         ),
-        // So do lists of hours, which are no fixed time for croner.
+        // So is a list of hours, which croner does not count as a fixed time.
         (
             "30 2,14 * * *",
             BERLIN,
@@ -301,7 +300,7 @@ mod tests {
         }
     }
 
-    /// What fires is found backward from now, and what comes next is found forward.
+    /// Due times are searched backward from the present, and the next time is searched forward.
     #[test]
     fn the_times_are_the_same_in_both_directions() {
         let weeks = [
@@ -353,7 +352,7 @@ mod tests {
         let times = times("*/10 * * * *", "UTC");
         let at = |minute: u64| utc("2026-11-22T12:00:00Z") + minute * 60_000;
         let all = |cap| Missed::All { cap };
-        // The next time was 12:10.
+        // The schedule's next time is 12:10.
         let table: [(u64, Missed, &[u64], u64); 14] = [
             (at(10) - 1, Missed::Once, &[], 10),
             // Not missed yet.
@@ -369,7 +368,7 @@ mod tests {
             (at(45), all(1), &[40], 50),
             (at(45), all(3), &[20, 30, 40], 50),
             (at(45), all(9), &[10, 20, 30, 40], 50),
-            // The newest is on time, and the one for all.
+            // The newest time is not missed, and stands for the missed ones.
             (at(40), Missed::Skip, &[40], 50),
             (at(40), Missed::Once, &[40], 50),
         ];
@@ -382,7 +381,7 @@ mod tests {
                 "{now} {missed:?}"
             );
         }
-        // In two steps.
+        // Two calls return all due times.
         let due = times.due(at(10), at(45), all(3), 2);
         assert_eq!((due.times, due.next), (vec![at(20), at(30)], Some(at(40))));
         let due = times.due(at(40), at(45), all(3), 2);
@@ -399,7 +398,7 @@ mod tests {
                 .times
                 .len()
         };
-        // Sixty, and the one of the full minute before.
+        // Sixty times within the minute, and the one at its start.
         assert_eq!(count(Missed::Skip), 60);
         assert_eq!(count(Missed::Once), 60);
         assert_eq!(count(Missed::All { cap: 100 }), 100);

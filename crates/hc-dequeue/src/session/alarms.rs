@@ -1,4 +1,4 @@
-//! What the task of a session waits for beside its commands: timers with names, and one watch.
+//! The events that the task of a session waits for besides commands: named timers and one watch.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,28 +8,28 @@ use microqueue::keyspace;
 use microqueue::keyspace::env::{BoxFuture, Environment};
 use parking_lot::Mutex;
 
-/// Timers with names, and one watch. `T` names a timer, `W` says what a watch that fires means.
+/// Named timers and one watch. `T` names a timer, and `W` is the meaning of a watch that fires.
 ///
-/// The task does one thing at a time: it starts timers and arms the watch while it decides, and then waits
-/// for [`next`](Self::next).
+/// The task does one thing at a time: it starts timers and sets the watch while it decides, and then waits for
+/// [`next`](Self::next).
 pub struct Alarms<T, W> {
     env: Environment,
     timers: BTreeMap<T, Duration>,
-    /// The lock is never contended, nor taken: it makes the owner `Sync`, so that its futures are `Send`.
+    /// The lock is never taken. It makes the owner `Sync`, so that its futures are `Send`.
     watch: Option<Mutex<BoxFuture<keyspace::Result<W>>>>,
 }
 
-/// What has happened.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alarm<T, W> {
-    /// A timer has run out, and is stopped.
+    /// A timer has run out, and has stopped.
     Elapsed(T),
     /// The watch has fired, and is gone.
     Woken(W),
 }
 
 impl<T: Copy + Ord, W> Alarms<T, W> {
-    /// Returns alarms of which none is set, on the clock of an environment.
+    /// Returns alarms without any timer or watch, on the clock of an environment.
     #[must_use]
     pub fn new(env: Environment) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
         self.timers.remove(&timer);
     }
 
-    /// Waits for a watch from now on, instead of the one before.
+    /// Sets the watch, which replaces the previous one.
     pub fn watch(&mut self, watch: impl Future<Output = keyspace::Result<W>> + Send + 'static) {
         self.watch = Some(Mutex::new(Box::pin(watch)));
     }
@@ -60,11 +60,11 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
         self.watch = None;
     }
 
-    /// Waits for the first timer that runs out, or for the watch. `None`: nothing has happened until `end`,
-    /// by the clock; `Duration::MAX` is never. A watch that fails is dropped: the timers are there for that.
+    /// Waits until a timer runs out or the watch fires. Returns `None` if neither happens before `end`, by the clock;
+    /// `Duration::MAX` never ends. A watch that fails is dropped: the timers cover for it.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
+    /// If the future is dropped, no event is lost.
     pub async fn next(&mut self, end: Duration) -> Option<Alarm<T, W>> {
         loop {
             let first = self.timers.iter().min_by_key(|(_, ends)| **ends);

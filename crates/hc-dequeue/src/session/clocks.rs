@@ -1,7 +1,8 @@
-//! Whether a session's own wall clock agrees with those of the others.
+//! Whether a session's own wall clock agrees with those of the other sessions.
 //!
-//! Each heartbeat carries the wall time of the process that wrote it. A session that reads the heartbeats
-//! of the others adds to each how old it is, by its version, and has what the other clocks show now.
+//! Each heartbeat contains the wall time of the process that wrote it. A session that reads the heartbeats of the
+//! others adds to each wall time the age of the heartbeat, computed from versions. The results are the present times
+//! of the other wall clocks.
 
 use std::time::Duration;
 
@@ -12,28 +13,28 @@ use microqueue::keyspace::record::millis;
 use super::{Census, Heartbeat};
 use crate::wall::wall_millis;
 
-/// How far a process's wall clock may be off the median before the process stops acting by it.
+/// The largest difference between a process's wall clock and the median at which the process still acts by its clock.
 ///
-/// Far more than clocks differ that are kept by NTP, and more than the age of a heartbeat can be misjudged
-/// with a lease of up to half a minute: versions jump when a store recovers.
+/// This is far more than the difference between clocks that NTP keeps. It is also more than the age of a heartbeat
+/// can be misjudged with a lease of up to half a minute, when versions jump because the store recovers.
 pub const MAX_CLOCK_ERROR: Duration = Duration::from_secs(60);
 
-/// From how many sessions on, the own included, a median says anything.
+/// The smallest number of sessions, including the own one, for which a median is meaningful.
 const SESSIONS_OF_A_MEDIAN: usize = 3;
 
-/// What a session makes of its own wall clock.
+/// A session's check of its own wall clock.
 #[derive(Debug)]
 pub(super) struct ClockCheck {
     env: Environment,
     /// By how many milliseconds the clock is ahead of the median.
     error: i64,
-    /// What the wall clock showed at the last judgment, less what the monotonic one did, in milliseconds:
-    /// it changes when the wall clock is set.
+    /// The wall clock less the monotonic clock at the last check, in milliseconds. The difference changes when the
+    /// wall clock is set.
     steady: i64,
 }
 
 impl ClockCheck {
-    /// Returns a check that trusts the clock: nothing is known of others.
+    /// Returns a check that trusts the clock, since nothing is known about others yet.
     pub(super) fn new(env: Environment) -> Self {
         Self {
             steady: steady(&env),
@@ -42,14 +43,14 @@ impl ClockCheck {
         }
     }
 
-    /// Compares the clock with those of the sessions that were counted, which have about this lease. As long
-    /// as it is not known which of them live, those count that have beaten within it.
+    /// Compares the clock with those of the sessions in a census, which have about this lease. While it is unknown
+    /// which sessions are alive, those count that have written a heartbeat within the lease.
     pub(super) fn judge(&mut self, census: &Census, lease: Duration) {
         let lease = signed(millis(lease));
         let clocks = census.heartbeats.iter().filter_map(|heartbeat| {
             let age = age_millis(heartbeat, census.read_version);
             let may_live = census.is_known || age <= lease;
-            // A session that lives has beaten within a lease: a greater age is a jump of the versions.
+            // A living session has written a heartbeat within its lease: a greater age is a jump of the versions.
             may_live.then(|| signed(heartbeat.wall_millis).saturating_add(age.clamp(0, lease)))
         });
         self.error = error_of(signed(wall_millis(&self.env)), clocks.collect());
@@ -81,8 +82,8 @@ fn signed(millis: u64) -> i64 {
     i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
-/// Returns by how much a clock is ahead of the median of all clocks. Of the two clocks in the middle of an
-/// even number, the one counts that agrees better: two halves that differ do not stop each other.
+/// Returns by how much a clock is ahead of the median of all clocks. If their number is even, the middle one that is
+/// closer to the clock counts, so that two halves that differ do not stop each other.
 fn error_of(own: i64, mut clocks: Vec<i64>) -> i64 {
     clocks.push(own);
     if clocks.len() < SESSIONS_OF_A_MEDIAN {
@@ -109,13 +110,13 @@ mod tests {
     fn a_clock_is_compared_with_the_median() {
         let table: [(i64, &[i64], i64); 9] = [
             (100, &[], 0),
-            // Of two clocks none is right.
+            // With two clocks, neither is known to be right.
             (100, &[0], 0),
             (100, &[0, 0], 100),
             (0, &[0, 100], 0),
             (0, &[100, 100], -100),
             (100, &[0, 200], 0),
-            // Two halves.
+            // Two halves that differ.
             (100, &[0, 0, 100], 0),
             (0, &[0, 100, 100], 0),
             (150, &[0, 0, 100], 50),
@@ -125,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Two clocks that are set by hand, in milliseconds.
+    /// Two clocks that a test sets, in milliseconds.
     #[derive(Clone, Default)]
     struct Clocks(Arc<Mutex<(u64, u64)>>);
 
@@ -145,7 +146,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    /// A check at half past two by the wall clock.
+    /// Returns a check at half past two by the wall clock.
     fn check() -> (ClockCheck, Clocks, u64) {
         let wall = 52_200_000;
         let clocks = Clocks::default();
@@ -154,7 +155,7 @@ mod tests {
         (ClockCheck::new(env), clocks, wall)
     }
 
-    /// A census that has met sessions with heartbeats of an age in milliseconds, with a wall time.
+    /// Returns a census of sessions whose heartbeats have these ages, in milliseconds, and wall times.
     fn census(heartbeats: &[(i64, u64)]) -> Census {
         let read_version = 900_000_000_000;
         let heartbeat = |(age, wall_millis): &(i64, u64)| Heartbeat {
@@ -172,7 +173,7 @@ mod tests {
         }
     }
 
-    /// The same census before its session has observed the store for a lease.
+    /// Returns the same census, taken before the session has observed the store for a lease.
     fn unknown(census: Census) -> Census {
         Census {
             is_known: false,
@@ -199,15 +200,15 @@ mod tests {
     fn a_jump_of_the_versions_is_no_age_and_who_may_be_gone_has_no_say() {
         let (mut check, _, wall) = check();
         let hour = 3_600_000;
-        // Heartbeats of before a recovery, which seem 100 seconds older than they are.
+        // These heartbeats are from before a recovery, and appear 100 seconds older than they are.
         let jumped = census(&[(102_000, wall - 2_000), (102_000, wall - 2_000)]);
         check.judge(&jumped, LEASE);
         assert!(check.is_trusted() && check.error_seconds() == -8.0);
-        // Of a fleet that ended an hour ago, which the first census cannot tell from the living.
+        // These sessions ended an hour ago, but the first census cannot distinguish them from living ones.
         let gone = census(&[(hour, wall - 3_600_000), (hour, wall - 3_600_000)]);
         check.judge(&unknown(gone), LEASE);
         assert!(check.is_trusted());
-        // Of sessions that live an hour ago.
+        // These sessions are alive, and their wall clocks are an hour slow.
         let behind = census(&[(1_000, wall - 3_600_000), (1_000, wall - 3_600_000)]);
         check.judge(&unknown(behind), LEASE);
         assert!(!check.is_trusted());

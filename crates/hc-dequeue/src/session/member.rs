@@ -1,4 +1,4 @@
-//! One session, as the process that it belongs to drives it.
+//! One session, driven by the process that it belongs to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,52 +9,50 @@ use microqueue::keyspace::{self, Database, Result, Runner, Transaction, Tx, Vers
 use super::clocks::ClockCheck;
 use super::{SessionId, Sessions};
 
-/// How often a lease ticks: as often as the version clock must observe in order not to judge late.
+/// The number of ticks in a lease: the version clock must observe this often to judge in time.
 const TICKS_PER_LEASE: u32 = 6;
 
-/// How many ticks pass from one heartbeat to the next. Where the store is so slow that a tick takes
-/// longer than that, the heart beats at each of them: others count their own ticks then, and must see
-/// a heartbeat once in [`TICKS_PER_LEASE`].
+/// The number of ticks from one heartbeat to the next. If the store is so slow that a tick takes longer, every tick
+/// writes a heartbeat: other sessions count their own ticks, and must see a heartbeat once in [`TICKS_PER_LEASE`].
 const TICKS_PER_BEAT: u32 = 2;
 
-/// How many sessions take a census in the time from one heartbeat to the next.
+/// How many sessions take a census between two heartbeats.
 const CENSUSES_PER_BEAT: f64 = 4.0;
 
-/// How many sessions one transaction declares dead at most.
+/// The largest number of sessions that one transaction declares dead.
 const DEATHS_PER_STEP: usize = 100;
 
-/// What a tick came to.
+/// The result of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tick {
-    /// A read version was observed.
+    /// The tick observed a read version.
     Observed,
-    /// A read version was observed, and the heart has beaten.
+    /// The tick observed a read version and wrote a heartbeat.
     Beaten,
-    /// The session is dead: another one has declared it so. [Open](Member::open) another one.
+    /// Another session has declared this one dead. [Open](Member::open) a new one.
     Dead,
 }
 
-/// One's own session. It lives for as long as [`tick`](Self::tick) is called in time.
+/// A session of this process. It stays alive as long as [`tick`](Self::tick) is called in time.
 ///
-/// Time is what the others observe of the store, by a
-/// [`VersionClock`](microqueue::keyspace::VersionClock): an outage ends no session, and on a slow store
-/// it is enough to tick about as often as the others.
+/// Time is what the other sessions observe of the store, by a [`VersionClock`](microqueue::keyspace::VersionClock).
+/// An outage therefore ends no session, and on a slow store it is enough to tick about as often as the others.
 ///
-/// Dropping it ends nothing: others find it dead after a lease.
+/// Dropping a member does not end its session: the others declare it dead after its lease.
 pub struct Member<D: Database> {
     sessions: Sessions,
     runner: Runner<D>,
     lease: Duration,
-    /// The lease that the session has promised to the others.
+    /// The lease that the session has promised in the store.
     promised: Duration,
     id: SessionId,
-    /// A clock for each lease that a session has.
+    /// A clock for each lease of the sessions.
     clocks: BTreeMap<Duration, VersionClock>,
     clock_check: ClockCheck,
     next_tick: Duration,
     /// When the next heartbeat is due.
     next_beat: Duration,
-    /// How many sessions lived at the last census.
+    /// How many sessions were alive at the last census.
     living: usize,
 }
 
@@ -77,8 +75,8 @@ impl<D: Database> Member<D> {
         }
     }
 
-    /// Sets another lease. The next heartbeat promises it, and the heart beats in time for both of them until
-    /// then: the session may be called dead by neither.
+    /// Sets another lease. The next heartbeat promises it. Until then, the session writes heartbeats in time for both
+    /// leases, so that it is not declared dead by either.
     pub fn set_lease(&mut self, lease: Duration) {
         self.lease = lease;
         let env = self.runner.environment();
@@ -92,17 +90,17 @@ impl<D: Database> Member<D> {
         self.lease.min(self.promised) / TICKS_PER_LEASE
     }
 
-    /// Begins a new session, in a transaction of its own.
+    /// Opens a new session, in a transaction of its own.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// Dropping the future may leave a session without a heartbeat, which others find dead.
+    /// Dropping the future may leave a session without heartbeats, which other sessions declare dead.
     pub async fn open(&mut self) -> Result<()> {
         let env = self.runner.environment();
         self.id = SessionId(env.random_bytes());
-        // What opens the session is a heartbeat, too.
+        // Opening the session writes the first heartbeat.
         self.next_beat = env.now() + self.lease / TICKS_PER_LEASE;
         let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
         let open = |tr| async move {
@@ -121,19 +119,19 @@ impl<D: Database> Member<D> {
         self.id
     }
 
-    /// Returns when to call [`tick`](Self::tick), by the runner's environment.
+    /// Returns when to call [`tick`](Self::tick), by the clock of the runner's environment.
     #[must_use]
     pub fn next_tick(&self) -> Duration {
         self.next_tick
     }
 
-    /// Shows that the session lives, in a transaction of its own.
+    /// Observes the store's read version, and writes a heartbeat if one is due, in a transaction of its own.
     ///
     /// # Errors
     /// Those of [`Runner::run`]. The next tick tries again.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave out a heartbeat.
+    /// Dropping the future may skip a heartbeat.
     pub async fn tick(&mut self) -> Result<Tick> {
         let env = self.runner.environment();
         let now = env.now();
@@ -150,7 +148,7 @@ impl<D: Database> Member<D> {
         let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
         let beat = |tr| async move { sessions.beat(&tr, session, lease, env.wall()).await };
         if self.runner.run(beat).await? {
-            // In time for the lease that was promised before, and for this one.
+            // In time both for the lease that was promised before and for this one.
             self.next_beat = now + interval * TICKS_PER_BEAT;
             self.promised = lease;
             return Ok(Tick::Beaten);
@@ -159,23 +157,24 @@ impl<D: Database> Member<D> {
         Ok(Tick::Dead)
     }
 
-    /// Declares those sessions dead that have shown no sign of life for a lease, and returns the dead
-    /// that are still there. Call it after each heartbeat: of many sessions that live, a few take a
-    /// [census](Sessions::census) each time, at random, and the others return nothing. A session that
-    /// does not [trust its clock](Self::trusts_clock) takes one each time.
+    /// Declares sessions dead that have been silent for their lease, and returns the dead sessions that still exist.
+    ///
+    /// Call it after each heartbeat. If many sessions are alive, only a few of them, chosen at random, take a
+    /// [census](Sessions::census) each time; the others return nothing. A session that does not [trust its
+    /// clock](Self::trusts_clock) always takes one.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// What it has not declared dead the next call finds.
+    /// If the future is dropped, the next call finds the remaining sessions.
     pub async fn find_dead(&mut self) -> Result<Vec<SessionId>> {
         let share = CENSUSES_PER_BEAT / self.living.max(1) as f64;
         let is_drawn = self.runner.environment().random_unit() < share;
         if !is_drawn && self.trusts_clock() {
             return Ok(Vec::new());
         }
-        // Sessions of earlier openings of a store that one process owns are gone, however lately.
+        // If one process owns the store, sessions of its earlier openings are gone, however recent.
         let owned_since = self.runner.database().owned_since();
         let clocks = &self.clocks;
         let ago = |lease: Duration| {
@@ -206,7 +205,7 @@ impl<D: Database> Member<D> {
         Ok(dead)
     }
 
-    /// Keeps a clock for each of these leases. A new one has observed nothing, and judges after its lease.
+    /// Keeps a clock for each of these leases. A new clock has observed nothing, and can judge only after its lease.
     fn judge_by(&mut self, leases: &BTreeSet<Duration>) {
         let env = self.runner.environment();
         self.clocks.retain(|lease, _| leases.contains(lease));
@@ -218,29 +217,28 @@ impl<D: Database> Member<D> {
 
     /// Returns whether this process's wall clock may decide what is due.
     ///
-    /// It may not if it differs from the median of the wall clocks of the sessions that live, its own
-    /// among them, by more than [`MAX_CLOCK_ERROR`](super::MAX_CLOCK_ERROR), as far as the last census has
-    /// seen; nor if it was set by more than that since, until the next one. With fewer than three sessions
-    /// there is no majority, and the clock is trusted.
+    /// The clock is not trusted if, at the last census, it differed from the median of the wall clocks of all living
+    /// sessions by more than [`MAX_CLOCK_ERROR`](super::MAX_CLOCK_ERROR), or if it was set by more than that since.
+    /// With fewer than three sessions there is no majority, and the clock is always trusted.
     #[must_use]
     pub fn trusts_clock(&self) -> bool {
         self.clock_check.is_trusted()
     }
 
-    /// Returns by how much this process's wall clock is ahead of the median, in seconds, negative if it is
-    /// behind, as far as the last census has seen.
+    /// Returns by how many seconds this process's wall clock was ahead of the median at the last census. The number
+    /// is negative if the clock is slow.
     #[must_use]
     pub fn clock_error_seconds(&self) -> f64 {
         self.clock_check.error_seconds()
     }
 
-    /// Ends the session, so that what it holds is returned.
+    /// Ends the session, so that the items that it holds are returned.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
     ///
     /// # Cancel safety
-    /// The session has ended or is alive.
+    /// If the future is dropped, the session may have ended or be alive.
     pub async fn retire(&self) -> Result<()> {
         let (sessions, session) = (&self.sessions, self.id);
         let retire = |tr| async move { sessions.retire(&tr, session).await };

@@ -1,4 +1,4 @@
-//! Between trace contexts and OpenTelemetry's.
+//! Converts between trace contexts and those of OpenTelemetry.
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
@@ -26,7 +26,8 @@ pub(super) fn context_of(span: &Span) -> Option<TraceContext> {
     Some(context.expect("a valid span context has ids of this form"))
 }
 
-/// Makes a trace context the parent of a span, or a link of it if the span has begun or is to have none.
+/// Makes a trace context the parent of a span. Links the span to it instead if `as_parent` is false or the span has
+/// already begun.
 pub(super) fn continue_trace(span: &Span, context: &TraceContext, as_parent: bool) {
     let context = span_context(context);
     let parent = Context::new().with_remote_span_context(context.clone());
@@ -39,7 +40,7 @@ fn span_context(context: &TraceContext) -> SpanContext {
     const FORM: &str = "the form was checked";
     let parts: Vec<_> = context.traceparent().split('-').collect();
     let flags = u8::from_str_radix(parts[3], 16).expect(FORM);
-    // One that OpenTelemetry refuses is left out, as the W3C asks for.
+    // As the W3C requires, a tracestate that OpenTelemetry refuses is dropped.
     let state = context.tracestate().unwrap_or_default().parse();
     SpanContext::new(
         TraceId::from_hex(parts[1]).expect(FORM),

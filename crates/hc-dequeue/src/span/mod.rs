@@ -1,4 +1,4 @@
-//! The spans between which an item goes: the one in which it is enqueued, and those in which it is handled.
+//! The spans that an item connects: the one in which it is enqueued, and those in which it is handled.
 
 use tracing::Span;
 
@@ -34,12 +34,12 @@ impl<T> Delivery<T> {
         span
     }
 
-    /// Makes a span part of the trace in which the item was enqueued: on its first
-    /// [attempt](Self::attempt), the span of the enqueue becomes the parent of `span`, and on later ones a link
-    /// of it. Handlers of a [`Worker`](crate::Worker) run in a span for which that was done.
+    /// Makes a span part of the trace in which the item was enqueued. On the item's first [attempt](Self::attempt),
+    /// the span of the enqueue becomes the parent of `span`; on later attempts, `span` links to it. Handlers of a
+    /// [`Worker`](crate::Worker) run in a span for which this was done.
     ///
-    /// To have a parent, the span must not have been entered yet: otherwise it gets a link. If the item has no
-    /// trace context, or the span's subscriber has no layer of `tracing-opentelemetry`, nothing is done.
+    /// The span can only get a parent before it has been entered; after that, it gets a link. The call does nothing
+    /// if the item has no trace context or the span's subscriber has no layer of `tracing-opentelemetry`.
     ///
     /// ```
     /// use hc_dequeue::Delivery;

@@ -1,4 +1,4 @@
-//! A wall clock that a test sets.
+//! A wall clock that tests set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,22 +10,24 @@ use microqueue::keyspace::record::millis;
 
 use crate::wall::{unix_millis, unix_time, wall_millis};
 
-/// A wall clock that stands still until a test moves it. Clones are the same clock.
+/// A wall clock that only moves when a test moves it. Clones share the same time.
 ///
-/// Wall time decides when a delayed or snoozed item, a retry and a schedule are due, and when a dedupe id
-/// expires: [`advance`](Self::advance) brings them into the present at once. All other time stays the machine's:
-/// heartbeats, leases, the time limits of deliveries and polls go on while the wall stands still. (With a
-/// [`keyspace::env::ManualClock`](microqueue::keyspace::env::ManualClock) they stand still as well, and what
-/// waits for them waits for good.)
+/// Wall time decides when delayed items, snoozed items, retries and schedules are due and when dedupe ids expire.
+/// [`advance`](Self::advance) makes them due at once. All other time is still the machine's: heartbeats, leases, the
+/// time limits of deliveries and polls continue while the wall clock stands still. Do not use it with a
+/// [`ManualClock`](microqueue::keyspace::env::ManualClock): then they would stand still, too, and tasks that wait for
+/// them would never continue.
 ///
-/// The queue must be opened with a runner that has the clock's [`environment`](Self::environment). It has whole
-/// milliseconds, as stored times have.
+/// Open the queue with a runner that uses the clock's [`environment`](Self::environment). The clock has a resolution
+/// of one millisecond, like stored times.
 ///
-/// Move it between two calls of [`drain`](super::drain). A consumer or worker that runs while the wall is set by
-/// more than [`MAX_CLOCK_ERROR`](crate::session::MAX_CLOCK_ERROR) trusts it again with its next heartbeat, a third
-/// of the lease later. A schedule's time that is passed by more than [`MISSED_AFTER`](crate::MISSED_AFTER) was
-/// missed, and the schedule's [`Missed`](crate::Missed) says what becomes of it: to have it fire as it does in
-/// production, [`set`](Self::set) the wall to [`ScheduleEntry::next`](crate::ScheduleEntry::next).
+/// Move the clock between two calls of [`drain`](super::drain). If it moves by more than
+/// [`MAX_CLOCK_ERROR`](crate::session::MAX_CLOCK_ERROR) while a consumer or worker runs, that consumer or worker
+/// trusts it again at its next heartbeat, a third of the lease later.
+///
+/// If the clock moves past a schedule's time by more than [`MISSED_AFTER`](crate::MISSED_AFTER), the time was missed
+/// and the schedule's [`Missed`](crate::Missed) policy applies. To make a schedule fire as it does in production,
+/// [`set`](Self::set) the clock to [`ScheduleEntry::next`](crate::ScheduleEntry::next).
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -47,7 +49,7 @@ pub struct ManualWall {
 }
 
 impl ManualWall {
-    /// Returns a clock that shows the present wall time of the machine, and stands still.
+    /// Returns a clock that stands still at the current wall time of the machine.
     #[must_use]
     pub fn new() -> Self {
         let millis = wall_millis(&Environment::system());
@@ -55,24 +57,24 @@ impl ManualWall {
         Self { millis }
     }
 
-    /// Moves the wall time forward, by whole milliseconds.
+    /// Moves the clock forward, by whole milliseconds.
     pub fn advance(&self, time: Duration) {
         self.millis.fetch_add(millis(time), Ordering::Relaxed);
     }
 
-    /// Sets the wall time to an earlier or a later one, without its fraction of a millisecond. A time before the
-    /// Unix epoch counts as the epoch.
+    /// Sets the clock to an earlier or later time, truncated to whole milliseconds. A time before the Unix epoch
+    /// counts as the epoch.
     pub fn set(&self, wall: SystemTime) {
         self.millis.store(unix_millis(wall), Ordering::Relaxed);
     }
 
-    /// Returns the wall time.
+    /// Returns the time that the clock shows.
     #[must_use]
     pub fn time(&self) -> SystemTime {
         unix_time(self.millis.load(Ordering::Relaxed))
     }
 
-    /// Returns the machine's environment with this wall clock in the place of its own.
+    /// Returns the machine's environment with this clock in place of its wall clock.
     #[must_use]
     pub fn environment(&self) -> Environment {
         Environment::system().with_clock(Arc::new(self.clone()))

@@ -1,4 +1,4 @@
-//! Handling what there is, until there is nothing left.
+//! Runs handlers until no item is left.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 use crate::process::in_transaction;
 use crate::queue::HighContentionQueue;
 
-/// What came of the calls of a handler: each of them counts once.
+/// The results of the calls of a handler. Each call counts once.
 ///
 /// ```
 /// use hc_dequeue::testing::Drained;
@@ -33,32 +33,32 @@ use crate::queue::HighContentionQueue;
 pub struct Drained {
     /// The item is done.
     pub completed: u64,
-    /// The item was put off or given back, which costs it no attempt.
+    /// The item was snoozed or given back without a counted attempt.
     pub snoozed: u64,
-    /// The item has failed, and is tried again.
+    /// The item has failed and will be retried.
     pub retried: u64,
-    /// The item is a dead letter: it was discarded, or this was the last of its attempts or deliveries.
+    /// The item became a dead letter: it was discarded, or it reached its limit of attempts or deliveries.
     pub dead: u64,
-    /// The item was cancelled while it was handled.
+    /// The item was cancelled while its handler ran.
     pub cancelled: u64,
 }
 
-/// Handles what is queued or due, one item after the other in the order of the queue, until there is nothing left:
-/// also what handlers enqueue meanwhile, and what schedules have due when it begins.
+/// Handles all items that are queued or due, one after another in the order of the queue, until none is left. This
+/// includes items that handlers enqueue, and items of schedules that are due at the start.
 ///
-/// Handlers are those of [`work`](HighContentionQueue::work), and outcomes, errors and panics mean the same. They
-/// need not be `Send`, and may borrow. [`drain_process`] takes those of
-/// [`process`](HighContentionQueue::process).
+/// The handler is one of [`work`](HighContentionQueue::work): its outcomes, errors and panics mean the same. It need
+/// not be `Send`, and may borrow. [`drain_process`] takes a handler of [`process`](HighContentionQueue::process).
 ///
-/// - Items that are delayed and not due stay: move a [`ManualWall`](super::ManualWall) and drain again. That
-///   includes items that have failed, which wait for the default [`Backoff`]: five minutes at most.
-/// - An item that is retried or snoozed without a delay is handled again at once, before later ones, until the
-///   queue's [settings](crate::Settings) make it a dead letter.
-/// - An item that does not decode is not handled: it fails as it does with a worker.
+/// - Delayed items that are not due stay: move a [`ManualWall`](super::ManualWall) and drain again. This includes
+///   failed items, which wait for the default [`Backoff`]: five minutes at most.
+/// - An item that is retried or snoozed without a delay is handled again at once, before later items, until it
+///   reaches a limit of the queue's [settings](crate::Settings) and becomes a dead letter.
+/// - An item that does not decode is not handled. It fails as it does with a worker.
 /// - While the queue is paused, nothing is handled.
-/// - Other consumers of the queue may take items as well, and what they hold is not waited for.
+/// - Other consumers of the queue may take items at the same time. The function does not wait for the items that they
+///   hold.
 ///
-/// It opens a session of its own, and ends it.
+/// The function opens its own session, and ends it before it returns.
 ///
 /// # Conflicts
 /// As those of a [`Consumer`].
@@ -67,10 +67,10 @@ pub struct Drained {
 /// Those of [`Runner::run`].
 ///
 /// # Cancel safety
-/// Dropping the future drops the handler wherever it is. Its item goes back, and that was an attempt of it.
+/// Dropping the future drops the handler. Its item goes back, and this counts as an attempt.
 ///
 /// # Panics
-/// Outside of a tokio runtime.
+/// Panics outside a tokio runtime.
 pub async fn drain<T, C, D, F, Fut, R>(
     runner: &Runner<D>,
     queue: &HighContentionQueue<T, C>,
@@ -99,8 +99,8 @@ where
     Ok(drain.drained)
 }
 
-/// Drains the queue as [`drain`] does, and handles each item in the transaction that completes it, with a handler
-/// of [`process`](HighContentionQueue::process).
+/// Drains the queue as [`drain`] does, with a handler of [`process`](HighContentionQueue::process): each item is
+/// handled in the transaction that completes it.
 ///
 /// # Conflicts
 /// As [`drain`], and those of the handler.
@@ -135,7 +135,7 @@ where
     drain(runner, queue, work).await
 }
 
-/// A queue that is drained.
+/// A queue that is being drained.
 struct Drain<'a, T, C, D: Database, F> {
     runner: &'a Runner<D>,
     queue: &'a HighContentionQueue<T, C>,
@@ -159,7 +159,7 @@ where
         Ok(())
     }
 
-    /// Handles an item, and returns when what comes of it is committed: the next item is taken after that.
+    /// Handles an item, and returns when its outcome is committed. The next item is taken after that.
     async fn handle(&mut self, delivery: &Arc<Delivery<T>>) -> Result<()> {
         let (queue, item) = (self.queue, &delivery.item_ref());
         let completed =
@@ -171,7 +171,7 @@ where
             None => (GiveBack::Failed(When::Now), None),
         };
         match delivery.concluded(how, reason.as_deref()).await {
-            // Where the item is says what has become of it instead.
+            // The place where the item is shows what happened to it.
             Ok(()) | Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {}
             Err(error) => return Err(error),
         }

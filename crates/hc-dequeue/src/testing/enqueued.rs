@@ -1,4 +1,4 @@
-//! What was enqueued.
+//! Shows the items that a function has enqueued.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ use crate::queue::HighContentionQueue;
 use crate::record::Record;
 use crate::wall::unix_time;
 
-/// An item that is queued or delayed, as a test compares it with what it expects.
+/// An item that is queued or delayed, for comparison with the expected one.
 ///
 /// ```
 /// use hc_dequeue::testing::EnqueuedItem;
@@ -27,16 +27,16 @@ use crate::wall::unix_time;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EnqueuedItem<T> {
-    /// What was enqueued.
+    /// The value that was enqueued.
     pub value: T,
-    /// Until when the item is delayed, in whole milliseconds. `None`: it is queued.
+    /// When the item is due, in whole milliseconds. `None` if it is queued.
     pub ready: Option<SystemTime>,
-    /// Its dedupe id. `None`: it was enqueued without one.
+    /// Its dedupe id. `None` if it was enqueued without one.
     pub dedupe: Option<Bytes>,
 }
 
 impl<T> EnqueuedItem<T> {
-    /// Begins with an item that is queued and has no dedupe id.
+    /// Returns an item that is queued and has no dedupe id.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl<T> EnqueuedItem<T> {
         }
     }
 
-    /// Sets until when the item is delayed.
+    /// Sets when the item is due.
     #[must_use]
     pub fn ready(mut self, time: SystemTime) -> Self {
         self.ready = Some(time);
@@ -61,15 +61,14 @@ impl<T> EnqueuedItem<T> {
     }
 }
 
-/// A version of the store, and what was enqueued after it: what an application's function has enqueued if it is
-/// made before the function is called.
+/// Shows the items that were enqueued after it was created. Create it before calling the function under test.
 ///
-/// What it shows is what is queued or delayed by then: look before the items are [drained](super::drain). An item
-/// that was enqueued before is not shown, even if it has come back since, or a dedupe id has given it another
-/// value.
+/// It shows items that are queued or delayed when it reads: read before the items are [drained](super::drain). It
+/// does not show items that were enqueued earlier, even if they have come back to the queue since or have got a new
+/// value under their dedupe id.
 ///
-/// It shows what was committed. A transaction that is still open cannot list what it has staged, since the commit
-/// gives items their places: to test a function that takes a transaction, call it in [`Runner::run`].
+/// It shows only committed items. An open transaction cannot list the items that it has staged, since the commit
+/// gives them their places. To test a function that takes a transaction, call it in [`Runner::run`].
 pub struct EnqueuedSince<'a, T, C, D: Database> {
     runner: &'a Runner<D>,
     queue: &'a HighContentionQueue<T, C>,
@@ -77,13 +76,10 @@ pub struct EnqueuedSince<'a, T, C, D: Database> {
 }
 
 impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
-    /// Begins with what is enqueued from now on.
+    /// Starts at the current version of the store: only later enqueues are shown.
     ///
     /// # Errors
     /// Those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn now(runner: &'a Runner<D>, queue: &'a HighContentionQueue<T, C>) -> Result<Self> {
         let read = |tr: Tx<_>| async move { tr.read_version().await };
         let version = runner.run(read).await?;
@@ -94,17 +90,13 @@ impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
         })
     }
 
-    /// Returns what was enqueued since: first what is queued, in the order of the queue, then what is delayed, in
-    /// the order of the times.
+    /// Returns the enqueued items: first the queued ones in the order of the queue, then the delayed ones in the
+    /// order of their times.
     ///
-    /// It reads all items in one transaction, which the queue of a test fits into.
+    /// All items are read in one transaction, which is enough for the queue of a test.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if an item does not decode, and those of
-    /// [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if an item does not decode, and those of [`Runner::run`].
     pub async fn items(&self) -> Result<Vec<EnqueuedItem<T>>> {
         let (queue, version) = (self.queue, self.version);
         let read = |tr: Tx<_>| async move { read_since(&tr, queue, version).await };
@@ -115,9 +107,6 @@ impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
     ///
     /// # Errors
     /// As [`items`](Self::items).
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn values(&self) -> Result<Vec<T>> {
         let items = self.items().await?.into_iter();
         Ok(items.map(|item| item.value).collect())
@@ -133,15 +122,12 @@ impl<T, C, D: Database> fmt::Debug for EnqueuedSince<'_, T, C, D> {
     }
 }
 
-/// Returns all that is queued, in the order of the queue, and then all that is delayed, in the order of the times.
+/// Returns all queued items in the order of the queue, and then all delayed items in the order of their times.
 ///
-/// Reads it in one transaction, as [`EnqueuedSince::items`] does.
+/// All items are read in one transaction, which is enough for the queue of a test.
 ///
 /// # Errors
 /// As [`EnqueuedSince::items`].
-///
-/// # Cancel safety
-/// Reads only.
 pub async fn enqueued<T, C, D>(
     runner: &Runner<D>,
     queue: &HighContentionQueue<T, C>,
@@ -163,7 +149,7 @@ where
 /// A version before that of any commit.
 const BEFORE_ALL: i64 = i64::MIN;
 
-/// Reads what is queued or delayed and was enqueued after a version.
+/// Reads the items that are queued or delayed and were enqueued after a version.
 async fn read_since<T, C: Codec<T>>(
     tr: &impl Transaction,
     queue: &HighContentionQueue<T, C>,

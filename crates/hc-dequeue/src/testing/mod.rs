@@ -1,12 +1,12 @@
-//! A test kit for applications: their handlers and enqueues on a real queue, in a store in memory or any other,
-//! with a wall clock that a test sets.
+//! A test kit for applications. It runs their handlers and enqueues on a real queue, in memory or in any other store,
+//! with a wall clock that tests set.
 //!
-//! - [`drain`] handles what is queued or due, one item after the other, until there is nothing left.
-//!   [`drain_process`] does the same with a handler for [`process`](crate::HighContentionQueue::process).
-//! - [`ManualWall`] is a wall clock that stands still until a test moves it, so that the test need not wait for delays,
+//! - [`drain`] handles all items that are queued or due, one after another, until none is left. [`drain_process`]
+//!   does the same with a handler for [`process`](crate::HighContentionQueue::process).
+//! - [`ManualWall`] is a wall clock that only moves when a test moves it, so that tests need not wait for delays,
 //!   retries and schedules.
-//! - [`EnqueuedSince`] shows what was enqueued since it was made; [`enqueued`] shows everything that is queued
-//!   or delayed.
+//! - [`EnqueuedSince`] shows the items that were enqueued after it was created. [`enqueued`] shows all items that are
+//!   queued or delayed.
 //!
 //! Nothing here is a mock: items are granted to a session, held, acknowledged and given back as in production.
 //!
@@ -19,7 +19,7 @@
 //!
 //! const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 //!
-//! /// What is tested: signing up sends one mail at once, and one on the next day.
+//! /// The function under test: signing up sends one mail at once, and another one the next day.
 //! async fn sign_up(tr: &impl Transaction, mail: &HighContentionQueue<String>) -> Result<()> {
 //!     mail.enqueue(tr, &"welcome".to_owned()).await?;
 //!     let tomorrow = Enqueue::new().after(DAY).dedupe("tips of ada");

@@ -1,4 +1,4 @@
-//! The audit finds everything that is broken on purpose, and repairs it.
+//! Audits find each planted contradiction, and repair it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ conformance::on_every_store!(
     an_item_in_two_places_is_reported,
 );
 
-/// A queue with an item that is held, and one of each other kind.
+/// A queue with a held item, and one item of each other kind.
 async fn world_in_use(store: &TestStore) -> (World, Delivery<u64>, Consumer<u64>) {
     let world = World::new(store, Settings::default()).await;
     let consumer = world.consumer().await;
@@ -61,7 +61,7 @@ impl World {
         write.await.unwrap();
     }
 
-    /// The audit finds these things, repairs them, and finds nothing afterwards.
+    /// Panics unless the audit finds exactly these contradictions, repairs them, and finds nothing afterwards.
     async fn finds_and_repairs(&self, findings: &[Finding]) {
         let audit = self.queue.repair(&self.runner).await.unwrap();
         assert_eq!(audit.findings, findings);
@@ -131,7 +131,7 @@ async fn strays_are_removed(store: TestStore) {
         .finds_and_repairs(&[Finding::StrayHeartbeat { session }])
         .await;
 
-    // A request of nobody: format, session, wanted.
+    // A request of a session that does not exist: format, session, wanted number.
     let requests = MicroQueue::<Bytes, Raw>::new(world.key("r"));
     let record = [&[1][..], &session, &1_u32.to_be_bytes()].concat();
     let requests = requests.committing(&world.runner);
@@ -146,7 +146,7 @@ async fn what_is_left_of_a_grant_without_its_first_item_is_returned(store: TestS
     let (world, held, _consumer) = world_in_use(&store).await;
     let rows = world.rows("h").await;
     let (session, stamp, call): Held = world.key("h").unpack(rows[0].key()).unwrap();
-    // The second of two parts. The record comes without microqueue's format.
+    // The second of two parts. The record lacks the format byte of microqueue.
     let second = world.key("g").pack(&(session.as_slice(), stamp, call, 1));
     let ItemId::Commit { versionstamp, call } = held.id() else {
         panic!("items are in commit order");

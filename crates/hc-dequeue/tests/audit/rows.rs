@@ -1,4 +1,4 @@
-//! Rows that have to agree with others: each damage is found alone, and repaired.
+//! Rows that must agree with other rows: each damage is found alone, and repaired.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ conformance::on_every_store!(
     more_than_an_audit_lists_is_repaired_by_several,
 );
 
-/// A wall time in milliseconds that does not come while a test runs: no session sweeps what is kept until then.
+/// A wall time in milliseconds that is not reached during a test: no session sweeps rows that are kept until then.
 const LATER: u64 = 1 << 45;
 
-/// A queue with a deduped item of each place, one that is done, and a schedule.
+/// A queue with a deduplicated item in each place, a done item, and a schedule.
 struct Full {
     world: World,
     queued: ItemRef,
@@ -41,7 +41,7 @@ struct Full {
     _consumer: Consumer<u64>,
 }
 
-/// Of each item, its dedupe id is the name of its place.
+/// The dedupe id of each item is the name of its place.
 async fn full(store: &TestStore) -> Full {
     let settings = Settings::new().keep_done(LONG).dedupe_retention(LONG);
     let world = World::new(store, settings).await;
@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// The id in a row, as references have it.
+/// Returns the id of an item in the form that rows contain.
 fn id_bytes(item: &ItemRef) -> Vec<u8> {
     item.to_bytes()[5..].to_vec()
 }
@@ -188,7 +188,7 @@ async fn an_entry_of_items_that_are_done_is_found_and_repaired(store: TestStore)
     world.finds_and_repairs(&[finding]).await;
     assert_eq!(world.only("z").await, entry);
 
-    // Of an item that is not done, and of the one that is, under another time.
+    // One entry of an item that is not done, and one of the done item under another time.
     for id in [queued.id(), done.id()] {
         let stray = id.key_in(&world.key("z").subspace(&LATER));
         world.write(&stray, Some(b"")).await;
@@ -241,7 +241,7 @@ async fn a_row_of_a_dedupe_id_is_found_and_repaired_wherever_its_item_is(store: 
     }
 }
 
-/// Makes of the item that is held one that is granted and not collected.
+/// Turns the held item into one that is granted and not collected.
 async fn grant_again(full: &Full) {
     type Held = (Vec<u8>, keyspace::tuple::Versionstamp, u64);
     let world = &full.world;
@@ -249,7 +249,7 @@ async fn grant_again(full: &Full) {
     let (session, stamp, call): Held = world.key("h").unpack(row.key()).unwrap();
     let grant = world.key("g").pack(&(session.as_slice(), stamp, call, 0));
     let id = id_bytes(&full.held.item_ref());
-    // The record comes without microqueue's format.
+    // The record lacks the format byte of microqueue.
     let part = [&[1, 0, 0, 0, 1][..], &id, &row.value()[1..]].concat();
     world
         .write_all(&[(row.key().to_vec(), None), (grant, Some(part))])
@@ -303,7 +303,7 @@ async fn a_dedupe_id_of_an_item_whose_session_is_gone_stays(store: TestStore) {
     world
         .finds_and_repairs(&[Finding::NoSession { session }])
         .await;
-    // The item was cancelled, and has left the queue with its id.
+    // The item was cancelled, and has left the queue together with its id.
     assert_eq!((world.count("k").await, world.count("a").await), (3, 0));
 }
 
@@ -354,7 +354,7 @@ async fn what_does_not_decode_is_found_and_stays(store: TestStore) {
         let full = full(&store).await;
         let Full { world, .. } = &full;
         let key = match part {
-            // Their values are of no format.
+            // The values in these parts have no known format.
             "d" | "x" | "e" | "t" => world.only(part).await,
             _ => world.key(part).pack(&"no such key"),
         };

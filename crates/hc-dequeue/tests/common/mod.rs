@@ -1,4 +1,4 @@
-//! What several tests of this crate need.
+//! Helpers that several tests of this crate share.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -20,7 +20,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-/// More time than anything takes that is not stuck.
+/// Longer than anything takes that is not stuck.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Queue = HighContentionQueue<u64>;
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// A world whose metrics are recorded from the beginning.
+    /// Returns a world whose metrics are recorded from the start.
     pub(crate) async fn recorded(store: &TestStore, settings: Settings) -> Self {
         let world = Self::new(store, settings).await;
         world.records("");
@@ -108,7 +108,7 @@ impl World {
         self.runner.run(stats).await.unwrap()
     }
 
-    /// Returns the items that wait.
+    /// Returns the values of the waiting items.
     pub(crate) async fn values(&self) -> Vec<u64> {
         let queue = &self.queue;
         let items = |tr| async move { queue.items(&tr, None, usize::MAX).await };
@@ -116,7 +116,7 @@ impl World {
         items.into_iter().map(|item| item.value.unwrap()).collect()
     }
 
-    /// Returns once so many requests are registered.
+    /// Returns when `count` requests are registered.
     pub(crate) async fn until_requested(&self, count: usize) {
         while self.count("r").await != count {
             tokio::task::yield_now().await;
@@ -131,8 +131,8 @@ impl World {
         self.runner.run(rows).await.unwrap().len()
     }
 
-    /// Returns what this program has recorded of the queue under the name of a metric: the last value
-    /// of a gauge that was not zero, what was added to a counter, or each value of a histogram.
+    /// Returns the values that this program has recorded of the queue under the name of a metric: the last nonzero
+    /// value of a gauge, the increments of a counter, or each value of a histogram.
     pub(crate) fn records(&self, metric: &str) -> Vec<f64> {
         self.records_of(metric, "")
     }
@@ -147,16 +147,16 @@ impl World {
             snapshotter
         });
         let mut records = RECORDS.lock().unwrap();
-        // A snapshot takes what it shows away.
+        // A snapshot removes the values that it returns.
         for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-            // Of an outcome, that comes after the queue.
+            // The outcome, if there is one, follows the queue in the labels.
             let labels = key.key().labels();
             let queue: String = labels.map(|label| label.value().to_owned()).collect();
             let records = records.entry((key.key().name().to_owned(), queue));
             let records = records.or_default();
             match value {
                 DebugValue::Counter(count) => records.push(count as f64),
-                // Zero: it was not set since.
+                // Zero means that the gauge was not set since the last snapshot.
                 DebugValue::Gauge(value) if value == 0.0 => {}
                 DebugValue::Gauge(value) => *records = vec![value.into_inner()],
                 DebugValue::Histogram(values) => {
@@ -178,19 +178,19 @@ impl World {
             .sum()
     }
 
-    /// Returns the value of a gauge, or the sum of what was recorded.
+    /// Returns the value of a gauge, or the sum of the recorded values.
     pub(crate) fn recorded_sum(&self, metric: &str) -> f64 {
         self.records(metric).into_iter().sum()
     }
 
-    /// Panics if anything in the queue contradicts anything else.
+    /// Panics if an audit finds a contradiction.
     pub(crate) async fn check(&self) {
         let audit = self.queue.audit(&self.runner).await.unwrap();
         assert!(audit.is_clean(), "{audit:?}");
     }
 }
 
-/// The system's clock with the wall set forward.
+/// The system's clock with a wall clock that is set forward.
 #[derive(Clone)]
 pub(crate) struct Wall {
     ahead: Arc<Mutex<Duration>>,
@@ -206,7 +206,7 @@ impl Wall {
         *self.ahead.lock().unwrap() = ahead;
     }
 
-    /// Returns a runner of a process that has this clock.
+    /// Returns a runner of a process with this clock.
     pub(crate) fn runner(&self, store: &TestStore) -> Runner<Store> {
         let seed = u64::from_le_bytes(Environment::system().random_bytes());
         let options = RunOptions::default()
@@ -230,7 +230,7 @@ impl Clock for Wall {
     }
 }
 
-/// A consumer on a runtime of its own, which waits for an item until it dies.
+/// A consumer on its own runtime, which waits for an item until it dies.
 pub(crate) struct Doomed {
     alive: oneshot::Sender<()>,
     process: thread::JoinHandle<()>,
@@ -252,14 +252,14 @@ impl Doomed {
         Self { alive, process }
     }
 
-    /// Returns once nothing of it runs any more.
+    /// Returns when nothing of it runs any more.
     pub(crate) fn die(self) {
         drop(self.alive);
         self.process.join().unwrap();
     }
 }
 
-/// Runs in a runtime of its own, and drops it with everything that is still under way.
+/// Runs a future in its own runtime, and drops the runtime with all tasks that are still running.
 pub(crate) fn process<F: Future<Output = ()>>(
     work: impl FnOnce() -> F + Send + 'static,
 ) -> thread::JoinHandle<()> {

@@ -1,5 +1,5 @@
-//! A process as far as a queue can tell: a runtime of its own with one consumer, which can be stopped
-//! for a while and killed at any moment.
+//! A process from the queue's point of view: its own runtime with one consumer. It can be stopped for a while, and
+//! killed at any moment.
 
 use std::sync::mpsc;
 use std::thread;
@@ -15,12 +15,12 @@ use crate::common::{open, settings};
 
 pub(crate) struct Process {
     pub(crate) consumer: Consumer<u64>,
-    /// Its way to the store. Commits of a dead process may still be on it.
+    /// Its connection to the store. Commits of a dead process may still be in flight on it.
     pub(crate) chaos: Chaos<Store>,
     runtime: Handle,
-    /// Dropped, it kills the process.
+    /// Dropping this kills the process.
     _alive: oneshot::Sender<()>,
-    /// Dropped, it lets the process go on.
+    /// Dropping this lets the process continue.
     stopped: Option<mpsc::Sender<()>>,
 }
 
@@ -40,12 +40,12 @@ impl Process {
             let work = async {
                 let queue = open(&store, &runner, settings()).await.unwrap();
                 let consumer = queue.consumer(&runner, options).await.unwrap();
-                // Who starts a process waits for it, unless the test has failed.
+                // The thread that starts a process waits for this message, unless the test has failed.
                 let _ = ready.send((consumer, Handle::current()));
                 let _ = killed.await;
             };
             runtime.block_on(work);
-            // With the runtime its tasks are dropped, wherever they are.
+            // Dropping the runtime drops its tasks, wherever they are.
         });
         let (consumer, runtime) = is_ready.await.unwrap();
         Self {
@@ -57,11 +57,11 @@ impl Process {
         }
     }
 
-    /// Stops the process until it is stopped no more: nothing of it runs, its heartbeat included.
+    /// Stops the process until it is resumed: nothing of it runs, including its heartbeats.
     pub(crate) fn stop(&mut self) {
         let (go_on, stopped) = mpsc::channel::<()>();
         self.runtime.spawn(async move {
-            // Blocks the one thread that there is.
+            // Blocks the only thread of the runtime.
             let _ = stopped.recv();
         });
         self.stopped = Some(go_on);
@@ -71,14 +71,14 @@ impl Process {
         self.stopped = None;
     }
 
-    /// Makes one of the next commits the last: it is never answered, whatever becomes of it.
+    /// Makes one of the next commits the last one: it is never answered, whether or not it succeeds.
     pub(crate) fn hang_at(&self, commit: usize, fate: Fate) {
         let before = std::iter::repeat_n(CommitFault::None, commit);
         self.chaos.script(before.chain([CommitFault::Silent(fate)]));
     }
 }
 
-/// The ways in which a commit can end that nobody learns of.
+/// The possible ends of a commit whose outcome no process learns.
 pub(crate) const FATES: [Fate; 3] = [
     Fate::Applied,
     Fate::Lost,

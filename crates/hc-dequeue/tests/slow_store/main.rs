@@ -1,5 +1,5 @@
-//! Sessions on a store that is slow, or away for a while, in simulated time: the dead are found, and no
-//! session that lives is taken for dead.
+//! Sessions on a store that is slow or unavailable for a while, in simulated time: dead sessions are found, and no
+//! living session is declared dead.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,19 +19,19 @@ use simulation::{Outage, Simulation};
 
 const LEASE: Duration = Duration::from_secs(1);
 
-/// After how many ticks of its own a session has found a dead one: seven observations judge, and
-/// where a tick takes no time a look comes with every second of them.
+/// After how many of its own ticks a session has found a dead one: it judges after seven observations and, if ticks
+/// take no time, takes a census at every second tick.
 const TICKS_TO_FIND: u32 = 9;
 
-/// What a session has come to.
+/// The history of a session.
 #[derive(Debug, Default)]
 struct Course {
     ticks: AtomicU32,
     /// How often it was declared dead.
     deaths: AtomicU32,
-    /// How many others it has found dead.
+    /// How many other sessions it has declared dead.
     found: AtomicU32,
-    /// The lease that it is to promise, in milliseconds. Zero: [`LEASE`].
+    /// The lease that it should promise, in milliseconds. Zero stands for [`LEASE`].
     lease: AtomicU32,
 }
 
@@ -44,7 +44,7 @@ impl Course {
     }
 }
 
-/// A member with its time and its way to the store.
+/// Runs a member with its own time and connection to the store.
 async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
     let env = runner.environment().clone();
     let sessions = Sessions::new(Subspace::from("sessions"));
@@ -88,8 +88,7 @@ struct World {
 }
 
 impl World {
-    /// Begins with members that do so much beside their ticks, on a store whose every answer takes its
-    /// time.
+    /// Starts members that do the given work besides their ticks, on a store with the given latency.
     fn new(seed: u64, latency: Duration, work: &[u32]) -> Self {
         let db = keyspace::embedded::Options::new().memory().unwrap();
         let mut simulation = Simulation::new(seed);
@@ -114,7 +113,7 @@ impl World {
         self.courses[member].ticks.load(Ordering::Relaxed)
     }
 
-    /// Simulates until every member has ticked so often more.
+    /// Simulates until every member has done this many more ticks.
     async fn tick(&mut self, ticks: u32) {
         let living = self.simulation.living();
         let goals = living
@@ -153,8 +152,8 @@ impl World {
     }
 }
 
-/// How long an answer of the store takes: up to several leases, and below and above each part of the
-/// lease in which something is due.
+/// The latencies of the store: up to several leases, and below and above each part of the lease in which something is
+/// due.
 fn latencies() -> impl Iterator<Item = Duration> {
     [
         0, 1, 10, 30, 60, 80, 90, 160, 170, 240, 260, 340, 500, 1000, 1600, 4000,
@@ -166,7 +165,7 @@ fn latencies() -> impl Iterator<Item = Duration> {
 #[tokio::test]
 async fn a_dead_session_is_found_however_slow_the_store_is_and_no_other() {
     for (seed, latency) in (0..).zip(latencies()) {
-        // Some do three times as much as the others.
+        // Some members do three times as much as the others.
         for work in [&[0, 0, 0][..], &[0, 12, 0, 12]] {
             let mut world = World::new(seed, latency, work);
             world.tick(20).await;
@@ -189,7 +188,7 @@ async fn an_outage_of_any_length_costs_no_session() {
         for latency in [0, 20, 90, 300, 2000].map(Duration::from_millis) {
             let mut world = World::new(seed, latency, &[0, 6, 0]);
             world.tick(10).await;
-            // At any time between two heartbeats, and again soon after.
+            // At several times between two heartbeats, and again soon after each.
             for part in 0..6 {
                 let begin = world.simulation.now() + LEASE / 20 * part;
                 let end = begin + length;
@@ -214,7 +213,7 @@ async fn a_lease_that_changes_costs_no_session_and_holds_for_the_next_death() {
     for (seed, latency) in (0..).zip(latencies()) {
         let mut world = World::new(seed, latency, &[0, 3, 0]);
         world.tick(10).await;
-        // Each follows at another time, and all of them in the end.
+        // Each member adopts a lease at another time, and all of them do so eventually.
         for millis in [10_000, 300, 2_000, 60_000, 100] {
             for member in 0..3 {
                 let lease = &world.courses[member].lease;

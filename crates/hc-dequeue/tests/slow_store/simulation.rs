@@ -1,4 +1,4 @@
-//! Time that passes only while every task waits for it.
+//! Simulated time, which passes only while every task waits for it.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -19,17 +19,17 @@ pub(crate) struct Outage {
     pub(crate) end: Duration,
 }
 
-/// Tasks that run one at a time: the one whose sleep ends next, until all of them sleep.
+/// Tasks that run one at a time: the next one is the one whose sleep ends first, after all of them sleep.
 pub(crate) struct Simulation {
     seed: u64,
     time: Arc<Mutex<Time>>,
-    /// `None`: killed.
+    /// `None` for a task that was killed.
     tasks: Vec<Option<BoxFuture<()>>>,
 }
 
 struct Time {
     now: Duration,
-    /// By their ends, and then in their order.
+    /// The sleeping tasks, by the ends of their sleeps and then in their order.
     sleepers: BTreeMap<(Duration, u64), Sleeper>,
     sleeps: u64,
     outage: Option<Outage>,
@@ -43,7 +43,7 @@ struct Sleeper {
     wake: oneshot::Sender<()>,
 }
 
-/// The time of a task, or of its way to the store.
+/// The time of a task, or of its connection to the store.
 struct TaskClock {
     task: usize,
     asks: bool,
@@ -66,12 +66,12 @@ impl Simulation {
         }
     }
 
-    /// Returns the environment of the task that is begun next.
+    /// Returns the environment of the task that is started next.
     pub(crate) fn environment(&self) -> Environment {
         self.seeded(false)
     }
 
-    /// Returns the environment of the store as that task sees it: its answers take their time.
+    /// Returns the environment of the store for that task: its answers take time.
     pub(crate) fn way_to_the_store(&self) -> Environment {
         self.seeded(true)
     }
@@ -104,7 +104,7 @@ impl Simulation {
         self.time.lock().unwrap().now
     }
 
-    /// Plans an outage, the only one from then on. What waits for an answer waits longer, too.
+    /// Plans an outage, which replaces any earlier plan. Calls that are waiting for an answer wait longer, too.
     pub(crate) fn plan(&mut self, outage: Outage) {
         let mut time = self.time.lock().unwrap();
         time.outage = Some(outage);
@@ -117,7 +117,7 @@ impl Simulation {
         }
     }
 
-    /// Lets every task come to its next sleep, and ends the one that is over first.
+    /// Lets every task run until it sleeps, and then ends the sleep that is over first.
     pub(crate) async fn step(&mut self) {
         poll_fn(|cx| {
             for task in self.tasks.iter_mut().flatten() {
@@ -126,7 +126,7 @@ impl Simulation {
             let mut time = self.time.lock().unwrap();
             time.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
             let sleeps = |task| time.sleepers.values().any(|sleeper| sleeper.task == task);
-            // Else one waits for the store itself, which wakes it.
+            // Otherwise one of them waits for the store itself, which wakes it.
             match self.living().into_iter().all(sleeps) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
@@ -136,7 +136,7 @@ impl Simulation {
         let mut time = self.time.lock().unwrap();
         if let Some(((due, _), sleeper)) = time.sleepers.pop_first() {
             time.now = time.now.max(due);
-            // One that has lost interest is none.
+            // The task may no longer wait for it.
             let _ = sleeper.wake.send(());
         }
     }
@@ -173,7 +173,7 @@ impl Clock for TaskClock {
 }
 
 impl Time {
-    /// Returns when the store answers, which takes a quarter more or less than it should.
+    /// Returns when the store answers: after the latency, up to a quarter more or less.
     fn answered(&mut self, latency: Duration) -> Duration {
         let latency = latency.mul_f64(self.rng.random_range(0.75..1.25));
         let due = self.now.saturating_add(latency);

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run slot`: any row among the ledgers is a slot's or corrupt.
+//! `cargo +nightly fuzz run slot`: any row among the ledgers is either a slot or corrupt.
 
 #![no_main]
 

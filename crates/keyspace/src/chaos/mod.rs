@@ -1,18 +1,19 @@
-//! A store that fails as FoundationDB can fail, for tests.
+//! A store that fails in the ways that FoundationDB can fail, for tests.
 //!
-//! [`Chaos`] wraps any [`Database`]. It refuses commits and reads with FoundationDB's codes, reports
-//! `commit_unknown_result` for commits that happened, for commits that did not, and for commits that
-//! *still will*, and it lets watches fire early and late. What goes wrong is drawn from the seed of
-//! its [`Environment`], or scripted commit by commit. It can be stopped for a while, and be slow.
+//! [`Chaos`] wraps any [`Database`]. It fails commits and reads with FoundationDB's codes. It reports
+//! `commit_unknown_result` for commits that happened, for commits that did not, and for commits that *will
+//! still happen*. It lets watches fire early or late. Faults are drawn from the random numbers of its
+//! [`Environment`], or scripted commit by commit. The store can also be stopped for a while, or slowed
+//! down.
 //!
-//! A late landing is what queues lose and duplicate items by: the client has its error and has begun
-//! its next attempt while the old commit is still on its way. Here it lands when a number of later
-//! attempts have begun, on any transaction of the wrapper. Its read version is the one it had when
-//! commit was called; a transaction that had none gets it at the landing.
+//! A *late landing* is the fault by which queues lose and duplicate items: the client has received an error
+//! and begun its next attempt, while the old commit is still under way. Here, a late commit lands after a
+//! given number of later attempts have begun, on any transaction of the wrapper. It keeps the read version
+//! that it had when commit was called. A transaction without one gets its read version when it lands.
 //!
-//! Two things differ from the store underneath: [`Transaction::read_version`] is obtained when its
-//! future is polled, because that is where commits land, and the backoff starts anew after a commit
-//! that was applied or is on its way although the client was told that it is unknown.
+//! The wrapper differs from the wrapped store in two ways. [`Transaction::read_version`] is obtained when
+//! its future is polled, because late commits land there. The backoff restarts after a commit that was
+//! applied, or is under way, although the client got `commit_unknown_result`.
 //!
 //! [`Transaction::read_version`]: crate::Transaction::read_version
 
@@ -32,7 +33,7 @@ use crate::env::Environment;
 use crate::error::{Code, Result};
 use crate::transaction::{Database, DatabaseOption, OwnedTransaction};
 
-/// How often what goes wrong: probabilities from 0 to 1, all of them 0 by default.
+/// The probabilities of faults, from 0 to 1. All are 0 by default.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Faults {
     /// A commit is refused with `not_committed`.
@@ -45,7 +46,7 @@ pub struct Faults {
     pub unknown_lost: f64,
     /// A commit is reported as `commit_unknown_result` and applied later.
     pub unknown_late: f64,
-    /// How many later attempts begin, at most, before a late commit lands.
+    /// The largest number of later attempts that begin before a late commit lands.
     pub max_landing_attempts: u32,
     /// A read fails with `transaction_too_old`.
     pub too_old_at_read: f64,
@@ -55,13 +56,13 @@ pub struct Faults {
     pub early_watch: f64,
     /// A watch fires later than it should.
     pub late_watch: f64,
-    /// How much later, at most.
+    /// The longest delay of a late watch.
     pub max_watch_delay: Duration,
 }
 
 impl Faults {
-    /// Everything goes wrong, each with the same probability. More than one fifth of it leaves no
-    /// commit to succeed.
+    /// Returns faults that all have the same probability. With a probability of 0.2 or more, no commit
+    /// succeeds.
     #[must_use]
     pub fn all(probability: f64) -> Self {
         Self {
@@ -80,52 +81,54 @@ impl Faults {
     }
 }
 
-/// What goes wrong with one commit.
+/// The fault of one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitFault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It is refused with `not_committed`.
+    /// The commit is refused with `not_committed`.
     NotCommitted,
-    /// It is refused with `transaction_too_old`.
+    /// The commit is refused with `transaction_too_old`.
     TooOld,
-    /// It is reported as `commit_unknown_result`.
+    /// The commit is reported as `commit_unknown_result`.
     Unknown(Fate),
-    /// It is never answered: its future can only be dropped.
+    /// The commit never gets an answer: its future can only be dropped.
     Silent(Fate),
 }
 
-/// What becomes of a commit without news.
+/// The fate of a commit whose outcome is unknown to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It has happened. If the store refuses it, that is reported instead.
+    /// The commit has happened. If the store refuses it, its error is reported instead.
     Applied,
-    /// It never happens.
+    /// The commit never happens.
     Lost,
-    /// It happens later, unless the store then refuses it.
+    /// The commit happens later, unless the store refuses it then.
     Late(Landing),
 }
 
-/// When a late commit reaches the store: once so many later attempts have begun, of any transaction,
-/// just before the next [`LandingPoint`].
+/// When a late commit reaches the store: once `attempts` later attempts have begun, just before the next
+/// step `before` of any transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landing {
-    /// How many later attempts begin first. The retry of the same transaction is one.
+    /// The number of later attempts that begin first. The retry of the same transaction counts.
     pub attempts: u32,
-    /// Before what it lands.
+    /// The step that the commit precedes.
     pub before: LandingPoint,
 }
 
 /// A step of a later attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LandingPoint {
-    /// Before its read version or its commit, whichever comes first: the attempt can see it.
+    /// Before the attempt's read version or its commit, whichever comes first. The attempt can see the late
+    /// commit.
     ReadVersion,
-    /// Before its commit, and after its read version if it got one: the attempt cannot see it.
+    /// Before the attempt's commit. If the attempt has a read version by then, it cannot see the late
+    /// commit.
     Commit,
 }
 
-/// What has gone wrong so far.
+/// The number of faults so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Reads that failed.
@@ -140,7 +143,7 @@ pub struct Tally {
     pub watches: usize,
 }
 
-/// A database that fails. Clones share the store, the faults and what is outstanding.
+/// A database with faults. Clones share the store, the faults and the commits under way.
 ///
 /// # Examples
 ///
@@ -186,16 +189,16 @@ struct State<T> {
     latency: Duration,
 }
 
-/// A commit on its way.
+/// A commit under way.
 struct Outstanding<T> {
     tr: T,
-    /// How many attempts will have begun when it lands.
+    /// The number of attempts that will have begun when the commit lands.
     due: u64,
     before: LandingPoint,
 }
 
 impl<D: Database> Chaos<D> {
-    /// Wraps a database. Which faults happen when follows from the environment's randomness.
+    /// Wraps a database. The environment's random numbers decide which faults happen.
     pub fn new(db: D, environment: Environment, faults: Faults) -> Self {
         Self {
             db,
@@ -214,25 +217,24 @@ impl<D: Database> Chaos<D> {
         }
     }
 
-    /// Sets what happens to the next commits that write something, one fault each; after the last,
-    /// faults are drawn again. Adds to a script that is not used up yet.
+    /// Adds the faults of the next commits that write something, one fault for each commit. After the last
+    /// one, faults are drawn at random again. A script that is not used up yet comes first.
     pub fn script(&self, faults: impl IntoIterator<Item = CommitFault>) {
         self.lock().script.extend(faults);
     }
 
-    /// Stops answering, until [`go_on`](Self::go_on): reads and commits wait, as on a cluster that is
-    /// unavailable.
+    /// Stops the store until [`go_on`](Self::go_on): reads and commits wait, as on an unavailable cluster.
     pub fn stop(&self) {
         self.shared.is_stopped.send_replace(true);
     }
 
-    /// Answers again what waits since [`stop`](Self::stop).
+    /// Ends a [`stop`](Self::stop): the store answers again, including the calls that have waited.
     pub fn go_on(&self) {
         self.shared.is_stopped.send_replace(false);
     }
 
-    /// Makes each read version, each read and each commit of writes take as long as this from now on,
-    /// by the environment.
+    /// Makes each read version, each read and each commit of writes take this long on the environment's
+    /// clock.
     pub fn set_latency(&self, latency: Duration) {
         self.lock().latency = latency;
     }
@@ -241,12 +243,12 @@ impl<D: Database> Chaos<D> {
     fn gate(&self) -> impl Future<Output = ()> + Send + use<D> {
         let mut stopped = self.shared.is_stopped.subscribe();
         async move {
-            // The sender lives as long as the chaos that is waited for.
+            // The sender lives as long as this handle, so the wait does not fail.
             let _ = stopped.wait_for(|stopped| !stopped).await;
         }
     }
 
-    /// Waits while the store is stopped, and then for as long as it takes to answer.
+    /// Waits while the store is stopped, and then for the latency.
     fn answer(&self) -> impl Future<Output = ()> + Send + use<D> {
         let gate = self.gate();
         let (environment, latency) = (self.shared.environment.clone(), self.lock().latency);
@@ -258,23 +260,23 @@ impl<D: Database> Chaos<D> {
         }
     }
 
-    /// Lets every commit on its way reach the store.
+    /// Lets every commit under way reach the store.
     ///
     /// # Cancel safety
-    /// Dropping it may lose the commit that is landing.
+    /// Dropping the future may lose the commit that is landing.
     pub async fn flush(&self) {
         while let Some(late) = self.take_outstanding(|_, _| true) {
             self.land(late).await;
         }
     }
 
-    /// Returns what has gone wrong so far.
+    /// Returns the number of faults so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.lock().tally
     }
 
-    /// Lets the commits land that are due before `point`.
+    /// Lets all commits land that are due before `point`.
     async fn land_before(&self, point: LandingPoint) {
         let is_due = |late: &Outstanding<_>, attempts_begun| {
             late.due <= attempts_begun
@@ -371,7 +373,7 @@ impl<D: Database> Chaos<D> {
         Some(fault)
     }
 
-    /// Draws at most one of several things by their probabilities.
+    /// Draws at most one of several choices by their probabilities.
     fn draw<F: Copy>(&self, choices: &[(f64, F)]) -> Option<F> {
         let mut rest = self.random();
         choices.iter().find_map(|&(probability, choice)| {

@@ -1,4 +1,4 @@
-//! A transaction of a store that fails.
+//! The transaction of a store with faults.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -20,14 +20,14 @@ use crate::transaction::{
 /// A transaction of a [`Chaos`] database.
 pub struct ChaosTransaction<D: Database> {
     chaos: Chaos<D>,
-    /// Empty while its commit is running, and after a commit that was taken away.
+    /// Empty while its commit is running, and after a commit that took the transaction away.
     tr: Arc<RwLock<Option<D::Transaction>>>,
-    /// What survives `on_error`, for the transaction that replaces one that was taken away.
+    /// The options that survive `on_error`. A transaction that replaces one that was taken away gets them.
     options: Mutex<Vec<TransactionOption>>,
     wrote: AtomicBool,
-    /// The first read that was made to fail. As in FoundationDB, the commit fails with it.
+    /// The first read that was made to fail. As in FoundationDB, the commit fails with the same code.
     failed_read: Mutex<Option<Code>>,
-    /// What the client was told about the commit.
+    /// The result of the commit that the client got.
     verdict: watch::Sender<Option<Result<()>>>,
 }
 
@@ -43,7 +43,7 @@ impl<D: Database> ChaosTransaction<D> {
         }
     }
 
-    /// Issues a read, unless it is its turn to fail.
+    /// Issues a read, unless the read is to fail.
     fn read<F>(&self, issue: impl FnOnce(&D::Transaction) -> F) -> Result<F> {
         if let Some(code) = self.chaos.draw_read_fault() {
             self.failed_read.lock().get_or_insert(code);
@@ -54,7 +54,7 @@ impl<D: Database> ChaosTransaction<D> {
 
     fn write(&self, stage: impl FnOnce(&D::Transaction)) {
         self.wrote.store(true, Ordering::Relaxed);
-        // The commit that took the transaction away reports its misuse.
+        // If a commit has taken the transaction away, that commit reports the misuse.
         let _ = with(&self.tr, stage);
     }
 
@@ -130,7 +130,7 @@ impl<D: Database> ChaosTransaction<D> {
         self.chaos.attempt_begins();
     }
 
-    /// Returns what the client will have been told about the commit, `None` if it never was told.
+    /// Returns the result of the commit that the client gets, or `None` if the commit never gets an answer.
     fn verdict(&self) -> impl Future<Output = Option<Result<()>>> + Send + use<D> {
         let mut verdict = self.verdict.subscribe();
         async move {
@@ -190,7 +190,8 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
     }
 
     fn set_read_version(&self, version: i64) {
-        // After a commit nothing can be told: the next read answers `used_during_commit`.
+        // After a commit, this call has no way to report an error. The next read fails with
+        // `used_during_commit`.
         let _ = with(&self.tr, |tr| tr.set_read_version(version));
     }
 
@@ -321,7 +322,7 @@ impl<D: Database> fmt::Debug for ChaosTransaction<D> {
     }
 }
 
-/// Gives the transaction to `act`, unless a commit has it.
+/// Passes the transaction to `act`, unless a commit has taken it away.
 fn with<T, V>(tr: &RwLock<Option<T>>, act: impl FnOnce(&T) -> V) -> Result<V> {
     let tr = tr.read();
     Ok(act(tr.as_ref().ok_or(Code::USED_DURING_COMMIT)?))

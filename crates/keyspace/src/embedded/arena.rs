@@ -10,11 +10,11 @@ const LARGEST_CHUNK_BYTES: usize = 32 << 10;
 
 /// Copies byte strings into chunks that they share, so that most copies allocate nothing.
 ///
-/// A chunk is freed when the arena has moved on to another one and the last string in it is dropped:
-/// strings that live long do not belong in an arena with strings that do not.
+/// A chunk is freed once the arena has moved on to another one and the last string in it is dropped. So
+/// long-lived and short-lived strings should not share an arena.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
-    /// What is left of the newest chunk.
+    /// The unused rest of the newest chunk.
     free: BytesMut,
     allocated_bytes: usize,
 }
@@ -38,7 +38,8 @@ impl Arena {
         self.free.split().freeze()
     }
 
-    /// Begins a chunk with room for `needed_bytes`. Chunks double what was allocated before.
+    /// Begins a chunk with room for `needed_bytes`. Each chunk doubles the memory that was allocated
+    /// before.
     fn grow(&mut self, needed_bytes: usize) {
         let doubled = self.allocated_bytes;
         let chunk_bytes = doubled.clamp(FIRST_CHUNK_BYTES, LARGEST_CHUNK_BYTES);

@@ -1,7 +1,7 @@
-//! The results of atomic operations, from the table of FoundationDB's semantics.
+//! The results of atomic operations, by the table of FoundationDB's semantics.
 //!
-//! One function serves the commit, which applies to the latest value, and the transaction's own
-//! reads, which apply to the value it sees.
+//! The same function serves the commit, which applies an operation to the latest value, and the
+//! transaction's own reads, which apply it to the value that they see.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,9 +9,9 @@ use std::cmp::Ordering;
 use crate::limits::VALUE_BYTES;
 use crate::mutation::MutationOp;
 
-/// Computes what `op` with `param` makes of `old`; `None` is a missing value.
+/// Applies `op` with `param` to `old`, where `None` is a missing value.
 ///
-/// Versionstamped operations are plain sets once the stamp is in place, so they give `param`.
+/// A versionstamped operation is a plain set once the stamp is filled in, so its result is `param`.
 pub(super) fn apply<'a>(
     op: MutationOp,
     old: Option<&'a [u8]>,

@@ -1,4 +1,4 @@
-//! A copy of an open store in a file of its own.
+//! Copies an open store to a file of its own.
 
 use std::path::Path;
 
@@ -13,16 +13,17 @@ use crate::error::OpenError;
 use crate::limits::END_OF_KEYSPACE;
 use crate::transaction::key_after;
 
-/// How many bytes are written at once.
+/// The bytes that are written at once.
 const WRITE_BYTES: usize = 8 << 20;
 
-/// How many rows are read at once: with values as large as they may be, about as much as is written.
+/// The rows that are read at once: with values of the largest size, about as many bytes as are written at
+/// once.
 const READ_ROWS: usize = 64;
 
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Writes the rows of one state to an empty backend, as a store that was closed. `meta` says what the
-/// store knows of itself. `failed` makes the error of a failed read.
+/// Writes the rows of one state to an empty backend, as a closed store with the record `meta`. `failed`
+/// converts the error of a failed read.
 pub(super) fn write(
     backend: impl StorageBackend,
     path: &Path,

@@ -15,18 +15,19 @@ use super::tree::{Tree, guarded};
 use super::window::Part;
 use crate::error::{Code, Result};
 
-/// How long an idle store keeps states that no transaction may read any more.
+/// How long an idle store keeps states that transactions may no longer read.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How many parts may wait before commits do: their log may be long, however small they are.
+/// The number of waiting parts at which commits wait. It bounds the length of the log, however small the
+/// parts.
 const MAX_PARTS: usize = 16;
 
-/// A part that is to be moved.
+/// A part that is to be moved to the tree.
 pub(super) struct Checkpoint {
     pub(super) part: FrozenPart,
     /// The version of the part's last batch.
     pub(super) last_version: i64,
-    /// Where the log begins once the part is in the tree. `None`: no log is needed then.
+    /// The start of the log once the part is in the tree, or `None` if there is no log then.
     pub(super) log: Option<LogStart>,
 }
 
@@ -37,14 +38,14 @@ pub(super) struct Checkpoints {
     for_checkpointer: Condvar,
     /// Notified when a part was moved, and at the end.
     for_resolver: Condvar,
-    /// How many bytes the parts may have before commits wait.
+    /// The size of the waiting parts, in bytes, above which commits wait.
     limit_bytes: usize,
 }
 
 #[derive(Default)]
 struct Waiting {
     parts: VecDeque<Checkpoint>,
-    /// The sizes of the parts, that of the one that is being moved included.
+    /// The sizes of the waiting parts, including the one that is being moved.
     bytes: usize,
     is_closed: bool,
 }
@@ -59,7 +60,7 @@ impl Checkpoints {
         }
     }
 
-    /// Adds a part, newer than all that were added before.
+    /// Adds a part, which must be newer than all parts before.
     pub(super) fn push(&self, checkpoint: Checkpoint) {
         let mut waiting = self.waiting.lock();
         waiting.bytes += checkpoint.part.bytes;
@@ -67,7 +68,7 @@ impl Checkpoints {
         self.for_checkpointer.notify_one();
     }
 
-    /// Waits until the parts do not take too much memory. Returns false once no part is moved any more.
+    /// Waits until the waiting parts are below their limits. Returns false once parts are no longer moved.
     pub(super) fn wait_for_room(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let is_full = |waiting: &mut Waiting| !waiting.is_closed && !self.is_within(waiting);
@@ -75,7 +76,7 @@ impl Checkpoints {
         !waiting.is_closed
     }
 
-    /// Returns whether the parts do not take too much memory.
+    /// Returns whether the waiting parts are below their limits.
     pub(super) fn has_room(&self) -> bool {
         let waiting = self.waiting.lock();
         !waiting.is_closed && self.is_within(&waiting)
@@ -85,7 +86,7 @@ impl Checkpoints {
         waiting.bytes <= self.limit_bytes && waiting.parts.len() <= MAX_PARTS
     }
 
-    /// Waits for a part. Returns false once all were taken and no further ones come.
+    /// Waits for a part. Returns false once all parts were taken and no more will come.
     fn wait(&self, limit: Option<Duration>) -> bool {
         let mut waiting = self.waiting.lock();
         let is_idle = |waiting: &mut Waiting| !waiting.is_closed && waiting.parts.is_empty();
@@ -112,7 +113,7 @@ impl Checkpoints {
         self.for_resolver.notify_one();
     }
 
-    /// Takes no further parts. Those that wait may still be taken.
+    /// Accepts no more parts. Those that wait can still be taken.
     pub(super) fn close(&self) {
         self.waiting.lock().is_closed = true;
         self.for_checkpointer.notify_one();
@@ -124,7 +125,7 @@ impl Checkpoints {
         self.waiting.lock().bytes
     }
 
-    /// Forgets the parts that wait: they stay in the log alone.
+    /// Drops the parts that wait: their writes stay only in the log.
     pub(super) fn abandon(&self) {
         self.waiting.lock().parts.clear();
         self.close();
@@ -137,13 +138,13 @@ pub(super) struct Checkpointer {
     files: StoreFiles,
 }
 
-/// The tree, and the slots of the log before it.
+/// The tree, and the slots of its log.
 pub(super) struct StoreFiles {
     pub(super) tree: Tree,
     pub(super) meta: Meta,
-    /// `None`: the store is in memory.
+    /// The slots of the log, `None` for a store in memory.
     pub(super) slots: Option<Arc<Mutex<Slots>>>,
-    /// What the tree is in. `None`: in memory.
+    /// The backend of the tree's file, `None` for a store in memory.
     pub(super) backend: Option<Box<dyn StorageBackend>>,
 }
 
@@ -152,7 +153,7 @@ impl Checkpointer {
         Self { shared, files }
     }
 
-    /// Moves parts until there are no further ones. The store has ended then.
+    /// Moves parts until there are no more. The store has ended then.
     pub(super) fn run(mut self) -> Result<()> {
         let shared = self.shared.clone();
         let mut has_old_states = true;
@@ -166,17 +167,17 @@ impl Checkpointer {
         self.finish()
     }
 
-    /// Ends the store. The tree's file is closed with the checkpointer.
+    /// Ends the store. The tree's file closes when the checkpointer is dropped.
     pub(super) fn finish(&mut self) -> Result<()> {
         let ended = self.shared.timeline().check();
-        // No state holds rows of the tree from here on.
+        // From here on, no state holds rows of the tree.
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
         ended?;
         let compacted = self.files.compact_if_sparse();
         compacted.map_err(|cause| self.shared.poison(cause))
     }
 
-    /// Moves the oldest part that waits. Returns false if none does.
+    /// Moves the oldest part that waits. Returns false if there is none.
     pub(super) fn step(&mut self) -> Result<bool> {
         let Some(checkpoint) = self.shared.checkpoints().take() else {
             return Ok(false);
@@ -190,12 +191,12 @@ impl Checkpointer {
 }
 
 impl StoreFiles {
-    /// Writes what the store knows of itself.
+    /// Writes the store's record.
     pub(super) fn write_meta(&mut self) -> Result<(), redb::Error> {
         guarded(|| self.tree.apply(&Part::new().freeze(), &mut self.meta))
     }
 
-    /// Makes the file of a closed store shorter if it has far more room than its rows need.
+    /// Compacts the file of a closed store if it is much longer than its rows need.
     fn compact_if_sparse(&mut self) -> Result<(), redb::Error> {
         const MAX_SHARE: u64 = 2;
         const SLACK_BYTES: u64 = 64 << 20;
@@ -210,7 +211,8 @@ impl StoreFiles {
         Ok(())
     }
 
-    /// Writes a part to the tree and frees the log before its end. Returns the tree as it is then.
+    /// Writes a part to the tree and frees the log before the part's end. Returns the new state of the
+    /// tree.
     pub(super) fn checkpoint(
         &mut self,
         checkpoint: &Checkpoint,
@@ -222,7 +224,8 @@ impl StoreFiles {
             let mut slots = slots.lock();
             match checkpoint.log {
                 Some(log) => slots.free_before(log.start.segment)?,
-                // While the tree's file is still locked: it may be the next opener's log otherwise.
+                // Do this while the tree's file is still locked. After that, these files may be the log of
+                // the next opening.
                 None => slots.remove_all()?,
             }
         }

@@ -19,8 +19,8 @@
 //!                                           Checkpointer: 8 move them to the tree, free the log
 //! ```
 //!
-//! Commits that arrive while the publisher writes join one open batch, so that they share one frame and
-//! one flush. The caller of a short commit resolves it itself if nothing else is being resolved.
+//! Commits that arrive while the publisher writes join one open batch and share one frame and one flush.
+//! The caller of a short commit resolves it itself, if no other thread is resolving.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -52,14 +52,14 @@ use crate::transaction::Commit;
 pub(super) use super::queue::CommitRequest;
 pub(super) use super::snapshot::Snapshot;
 
-/// A running store. Dropping it commits what was sent, ends the threads and closes the file.
+/// A running store. Dropping it finishes the commits that were sent, ends the threads and closes the file.
 pub(super) struct Engine {
     shared: Arc<Shared>,
     watches: Watches,
-    /// A commit is resolved by its caller if that takes no time, else by a thread. `None`: by neither any
-    /// more.
+    /// The resolver. The caller of a short commit uses it directly; otherwise a thread does. `None` after
+    /// the end.
     resolver: Arc<Mutex<Option<Resolver>>>,
-    /// Taken when the engine is shut down.
+    /// Emptied when the engine is shut down.
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// The version before the first one of this opening.
     opened_at: i64,
@@ -67,14 +67,14 @@ pub(super) struct Engine {
     id: [u8; 16],
 }
 
-/// What the threads and the transactions share.
+/// The state that the threads and the transactions share.
 pub(super) struct Shared {
     timeline: Timeline,
     queue: Queue,
     pipeline: Pipeline,
     checkpoints: Checkpoints,
     registry: Arc<Registry>,
-    /// Whether the engine is dropped: then it is not to take long.
+    /// Whether the engine is being dropped, and should therefore end quickly.
     is_dropped: AtomicBool,
 }
 
@@ -83,12 +83,12 @@ impl Engine {
     pub(super) fn start(store: Store, options: &Options) -> io::Result<Self> {
         let (engine, committer) = Self::prepare(store, options);
         let spawned = engine.spawn_all(committer);
-        // Those that were spawned would wait for the others.
+        // Threads that have started would wait for the missing ones, so the store ends.
         spawned.inspect_err(|_| drop(engine.shared.end(Code::TRANSACTION_CANCELLED.into())))?;
         Ok(engine)
     }
 
-    /// Starts the clock, and returns the [`Committer`] for the caller to run, on threads or step by step.
+    /// Starts the clock. Returns the [`Committer`], which the caller runs on threads or step by step.
     pub(super) fn prepare(store: Store, options: &Options) -> (Self, Committer) {
         let id = store.files.meta.id;
         let mut window = store.window;
@@ -163,7 +163,7 @@ impl Engine {
         self.opened_at
     }
 
-    /// Gives a read version, at least every commit version acknowledged before, and what to read.
+    /// Returns a read version that is at least every acknowledged commit version, and its state.
     pub(super) fn read_version(&self) -> Result<(i64, Snapshot)> {
         let (version, state) = self.shared.timeline.read_version()?;
         if self.shared.timeline.wants_claim() {
@@ -172,21 +172,23 @@ impl Engine {
         Ok((version, Snapshot::new(version, state, self.shared.clone())))
     }
 
-    /// Returns what to read at a version obtained elsewhere.
+    /// Returns the state to read at a version that was obtained elsewhere.
     ///
     /// # Errors
-    /// `transaction_too_old`, after five seconds or sooner; `future_version`, at once.
+    /// `transaction_too_old` if the version is older than five seconds, or its state is no longer kept.
+    /// `future_version`, at once, if the version was not assigned yet.
     pub(super) fn snapshot_at(&self, version: i64) -> Result<Snapshot> {
         let state = self.shared.timeline.state_at(version)?;
         Ok(Snapshot::new(version, state, self.shared.clone()))
     }
 
-    /// Sends a commit at the call, and gives its verdict.
+    /// Sends a commit immediately, and returns a future of its result.
     ///
     /// # Errors
-    /// `not_committed`, `transaction_too_old`; `commit_proxy_memory_limit_exceeded` if too many
-    /// commits wait; `commit_unknown_result` if the store failed under this commit, and
-    /// [`Error::Poisoned`] if it failed before.
+    /// - `not_committed`, `transaction_too_old`
+    /// - `commit_proxy_memory_limit_exceeded` if too many commits wait
+    /// - `commit_unknown_result` if the store fails during this commit
+    /// - [`Error::Poisoned`] if the store failed before it
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the commit.
@@ -202,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// Writes the newest state to a new store at `path`. Blocks until that is done.
+    /// Copies the newest state to a new store at `path`. Blocks until the copy is done.
     pub(super) fn backup(&self, path: &Path) -> Result<(), OpenError> {
         let (_, state) = self.shared.timeline.read_version()?;
         let ended = || self.shared.timeline.check().err();
@@ -230,15 +232,16 @@ impl Engine {
         self.shared.timeline.environment()
     }
 
-    /// Commits what was sent, ends the threads, closes the file. Blocks until that is done. Fails
-    /// if the store had failed, or fails now; a second call has nothing left to do.
+    /// Finishes the commits that were sent, ends the threads, and closes the file. Blocks until that is
+    /// done. Fails if the store has failed, or fails while it closes. A second call does nothing.
     pub(super) fn shut_down(&self) -> Result<()> {
-        // Held until the threads have ended: a second call waits for that, too.
+        // Hold the lock until the threads have ended, so that a second call waits, too.
         let mut threads = self.threads.lock();
         self.shared.queue.close();
         self.shared.pipeline.hurry();
         let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
-        // A thread of the engine wakes tasks, which may drop the last handle. The threads end by themselves.
+        // A thread of the engine may wake a task that drops the last handle. It cannot wait for itself, so
+        // the threads end on their own.
         if threads.iter().any(is_here) {
             return Ok(());
         }
@@ -273,8 +276,8 @@ impl Engine {
         Ok(receiver)
     }
 
-    /// Resolves the commits that wait on the thread of the caller, which saves waking another one. Returns
-    /// false if that might take long, or if it is being done.
+    /// Resolves the waiting commits on the caller's thread, which saves waking the resolver's thread.
+    /// Returns false if that might take long, or if another thread is resolving.
     fn resolve_here(&self) -> bool {
         let shared = &*self.shared;
         let Some(mut resolver) = self.resolver.try_lock() else {
@@ -309,10 +312,10 @@ fn resolve(shared: &Shared, resolver: &Mutex<Option<Resolver>>) -> Result<()> {
     Ok(())
 }
 
-/// Why a store ends in which a thread has panicked.
+/// The reason given when a thread of the store has panicked.
 const PANICKED: &str = "a thread of the store panicked";
 
-/// What commits: on three threads, or step by step.
+/// Runs the steps of committing, on three threads or one step at a time.
 pub(super) struct Committer {
     resolver: Resolver,
     publisher: Publisher,
@@ -321,22 +324,22 @@ pub(super) struct Committer {
 
 #[cfg(test)]
 impl Committer {
-    /// Resolves the commits that wait, and does no more.
+    /// Only resolves the commits that wait.
     pub(super) fn resolve(&mut self) -> Result<()> {
         self.resolver.step()
     }
 
-    /// Publishes the open batch, and does no more.
+    /// Only publishes the open batch.
     pub(super) fn publish(&mut self) -> Result<()> {
         self.publisher.step()
     }
 
-    /// Lets the clock go on, and does no more.
+    /// Only claims a version, so that the clock can continue.
     pub(super) fn claim(&mut self) -> Result<()> {
         self.publisher.claim()
     }
 
-    /// Does everything that there is to do, on this thread.
+    /// Does all pending work on this thread.
     pub(super) fn step(&mut self) -> Result<()> {
         self.resolve()?;
         self.publish()?;
@@ -368,7 +371,7 @@ impl Drop for EndOnPanic<'_> {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.is_dropped.store(true, Ordering::Relaxed);
-        // A failure was logged. `Embedded::close` returns it.
+        // The failure was logged, and `Embedded::close` would return it.
         let _ = self.shut_down();
     }
 }
@@ -390,8 +393,8 @@ impl Shared {
         &self.checkpoints
     }
 
-    /// Returns whether the store ends with a log, for the next opening: it is dropped, and too much is in the
-    /// log alone to be moved to the tree on the way.
+    /// Returns whether the store leaves its log for the next opening: it is being dropped, and the log
+    /// alone holds too much to be moved to the tree in a short time.
     pub(super) fn keeps_log(&self, last_part_bytes: usize) -> bool {
         const MAX_BYTES: usize = 8 << 20;
         self.is_dropped.load(Ordering::Relaxed)
@@ -402,24 +405,23 @@ impl Shared {
         &self.registry
     }
 
-    /// Returns what the newest commit left.
+    /// Returns the state that the newest commit left.
     pub(super) fn newest(self: &Arc<Self>) -> Result<Snapshot> {
         let (version, state) = self.timeline.read_version()?;
         Ok(Snapshot::new(version, state, self.clone()))
     }
 
-    /// Ends the store for a failure of its storage, and returns the error that everything gets
-    /// from now on.
+    /// Ends the store because its storage failed. Returns the error that every later operation gets.
     pub(super) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
         tracing::error!(%cause, "the store stops: its storage failed");
         let cause = Arc::new(cause);
         self.end(Error::Poisoned { cause })
     }
 
-    /// Ends the store: everything that waits, and everything later, gets the error returned. That
-    /// is `error` unless the store had ended before.
+    /// Ends the store. All waiting and later operations get the returned error: `error`, unless the store
+    /// had already ended with another one.
     pub(super) fn end(&self, error: Error) -> Error {
-        // The reason comes first: the threads end once their queues are closed, and look for it.
+        // Record the reason first: the threads end once their queues are closed, and then look for it.
         let error = self.timeline.end(error);
         self.queue.close();
         self.pipeline.close(None);
@@ -428,7 +430,7 @@ impl Shared {
             batch.answer_unknown();
         }
         for commit in self.queue.take_all() {
-            // Its caller may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = commit.verdict.send(Err(error.clone()));
         }
         self.registry.fail_all(&error);

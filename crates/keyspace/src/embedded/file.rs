@@ -1,7 +1,7 @@
-//! Finding or making the store's file.
+//! Finds or creates the store's file.
 //!
-//! Nothing is written to a file before it is known to be a store: redb opens it on a
-//! [`HeldBackend`], which keeps redb's writes to itself until the store's own record was read.
+//! Nothing is written to a file before it is known to be a store. redb opens it on a `HeldBackend`, which
+//! holds back redb's writes until the store's own record was read.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -17,16 +17,16 @@ use super::refusal::{not_a_store, open_error, refusal};
 use super::store::{Setup, Store};
 use crate::error::OpenError;
 
-/// What errors call a store in memory.
+/// The name of a store in memory, for errors.
 pub(super) const IN_MEMORY: &str = ":memory:";
 
-/// Opens the store at `path`, which is made if nothing is there.
+/// Opens the store at `path`, and creates it if nothing is there.
 pub(super) fn open(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
     let file = match find(path)? {
         Some(file) => file,
         None => {
             create(path, setup)?;
-            // Gone again, or the path is a link that leads nowhere.
+            // The file has just been removed, or the path is a link to nothing.
             let gone = || open_error(path, io::Error::from(io::ErrorKind::NotFound));
             find(path)?.ok_or_else(gone)?
         }
@@ -34,7 +34,7 @@ pub(super) fn open(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
     open_file(file, path, setup)
 }
 
-/// Opens the store at `path`, and makes none.
+/// Opens the store at `path`, and never creates one.
 pub(super) fn open_existing(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
     let none = || OpenError::NoStore {
         path: path.to_owned(),
@@ -42,9 +42,9 @@ pub(super) fn open_existing(path: &Path, setup: &Setup) -> Result<Store, OpenErr
     open_file(find(path)?.ok_or_else(none)?, path, setup)
 }
 
-/// Opens the file at `path`. `None`: nothing is there.
+/// Opens the file at `path`. `None` if nothing is there.
 fn find(path: &Path) -> Result<Option<File>, OpenError> {
-    // Asked first, for what is no regular file may block its opener.
+    // Check the type first: opening a path that is not a regular file may block.
     let found = fs::metadata(path).and_then(|metadata| {
         let open = || File::options().read(true).write(true).open(path);
         let file = metadata.is_file().then(open).transpose()?;
@@ -61,9 +61,9 @@ fn find(path: &Path) -> Result<Option<File>, OpenError> {
     }
 }
 
-/// Refuses a path that holds no store but the log of one.
+/// Refuses a path that has the log of a store but no store.
 fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
-    // Where there is no folder there is no log.
+    // Without a folder there is no log.
     let slots = Folder::beside(path).and_then(|folder| folder.list());
     match slots.is_ok_and(|slots| !slots.is_empty()) {
         true => Err(OpenError::LogWithoutStore {
@@ -79,12 +79,12 @@ fn open_file(file: File, path: &Path, setup: &Setup) -> Result<Store, OpenError>
     Store::open(backend, Arc::new(files), path, setup)
 }
 
-/// Makes a store in memory.
+/// Creates a store in memory.
 pub(super) fn memory(setup: &Setup) -> Result<Store, OpenError> {
     create_in(InMemoryBackend::new(), Path::new(IN_MEMORY), setup)
 }
 
-/// Makes a store in an empty backend, without a log.
+/// Creates a store in an empty backend, without a log.
 pub(super) fn create_in(
     backend: impl StorageBackend,
     path: &Path,
@@ -93,14 +93,14 @@ pub(super) fn create_in(
     Store::create(backend, setup).map_err(|error| refusal(path, error))
 }
 
-/// Makes the store at `path`. If another opener was first, its store stays.
+/// Creates the store at `path`. If another opener was faster, its store stays.
 fn create(path: &Path, setup: &Setup) -> Result<(), OpenError> {
     const CACHE_BYTES: usize = 1 << 20;
     let setup = Setup {
         cache_bytes: CACHE_BYTES,
         ..setup.clone()
     };
-    // Dropped again, so that what is moved is a store closed in good order.
+    // The store is dropped again, so that the file that is moved is a properly closed store.
     let created = write_new(path, |backend| create_in(backend, path, &setup).map(drop));
     created.or_else(|error| match error {
         OpenError::Open { cause, .. } if is_taken(&*cause) => Ok(()),
@@ -111,21 +111,21 @@ fn create(path: &Path, setup: &Setup) -> Result<(), OpenError> {
 /// Copies the rows of an open store to a new store at `path`.
 ///
 /// # Errors
-/// Those of [`write_new`], or what `write` returns.
+/// Those of [`write_new`], and the error that `write` returns.
 pub(super) fn write_copy(
     path: &Path,
     write: impl FnOnce(FileBackend) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
-    // A log at this name would be taken for that of the copy.
+    // A log with this name would be taken for the copy's.
     refuse_lone_log(path)?;
     write_new(path, write)
 }
 
-/// Writes a file under a name of its own and then moves it to `path`, so that a crash on the way leaves
-/// nothing there.
+/// Writes a file under a temporary name and then moves it to `path`. A crash in between leaves nothing at
+/// `path`.
 ///
 /// # Errors
-/// [`OpenError::Open`] with `AlreadyExists`, if there is something at `path`: it stays as it is.
+/// [`OpenError::Open`] with `AlreadyExists` if there is something at `path`, which is not changed.
 fn write_new(
     path: &Path,
     write: impl FnOnce(FileBackend) -> Result<(), OpenError>,
@@ -149,7 +149,7 @@ fn is_taken(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     cause.is_some_and(|cause| cause.kind() == io::ErrorKind::AlreadyExists)
 }
 
-/// Says what the folder of a new store must be, in place of the name of the file that was tried.
+/// Returns an error that names the folder of the new store, and not the temporary file.
 fn no_new_file(folder: &Path, error: &io::Error) -> io::Error {
     let (folder, kind) = (folder.display(), error.kind());
     let text = format!("no file can be made in {folder}, which must exist and be writable: {kind}");

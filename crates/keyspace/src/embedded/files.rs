@@ -1,7 +1,7 @@
 //! The files beside a store: the slots of its log.
 //!
-//! A slot holds one segment of the log at a time and is used again for a later one. All I/O on the
-//! log goes through [`Files`], so that tests can put a disk below it that loses power and fails.
+//! A slot holds one segment of the log at a time and is reused for later ones. All I/O on the log goes
+//! through [`Files`], so that tests can simulate a disk that loses power or fails.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,34 +13,34 @@ use std::sync::Arc;
 use redb::StorageBackend;
 use redb::backends::FileBackend;
 
-/// An open file. `len`, `read`, `set_len`, `sync_data` and `write` are all that is done with it; a
-/// write stays below the length that was set before it.
+/// An open file. The log uses only `len`, `read`, `set_len`, `sync_data` and `write`. A write never extends
+/// the file: its length is set before.
 pub(super) type File = Arc<dyn StorageBackend>;
 
 /// The name of a slot: the number of the segment that the file was created for.
 ///
-/// A file keeps its name when it is used again, so the header in it says which segment it holds.
+/// A file keeps its name when it is reused. The header in it says which segment it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot(pub(super) u64);
 
-/// The slots beside one store.
+/// The slots of one store's log.
 ///
-/// A slot that was created or removed may be missing or back after a power loss, until
-/// [`sync_folder`](Self::sync_folder) has returned; flushing the file itself does not change that.
+/// After a power loss, a slot that was created may be missing, and one that was removed may be back, unless
+/// [`sync_folder`](Self::sync_folder) has returned since. Flushing the file itself does not change that.
 pub(super) trait Files: fmt::Debug + Send + Sync + 'static {
-    /// Opens a slot for reading and writing. `None`: it is not there.
+    /// Opens a slot for reading and writing. `None` if there is no such slot.
     fn open(&self, slot: Slot) -> io::Result<Option<File>>;
 
-    /// Creates an empty slot and opens it. Fails with `AlreadyExists` if the slot is there.
+    /// Creates an empty slot and opens it. Fails with `AlreadyExists` if the slot exists.
     fn create(&self, slot: Slot) -> io::Result<File>;
 
-    /// Removes a slot. Fails with `NotFound` if it is not there.
+    /// Removes a slot. Fails with `NotFound` if there is no such slot.
     fn remove(&self, slot: Slot) -> io::Result<()>;
 
-    /// Returns the slots in ascending order. Other files are not looked at.
+    /// Returns the slots in ascending order, and ignores other files.
     fn list(&self) -> io::Result<Vec<Slot>>;
 
-    /// Makes what was created and removed survive a power loss.
+    /// Makes earlier creations and removals survive a power loss.
     fn sync_folder(&self) -> io::Result<()>;
 }
 
@@ -49,15 +49,15 @@ pub(super) trait Files: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// What the names of slots begin with.
+    /// The prefix of the names of slots.
     prefix: OsString,
 }
 
 impl Folder {
     /// Finds the folder and the names of the slots of the store at `main`.
     ///
-    /// Both come from the canonical path, so that a store has the same slots through every symbolic link.
-    /// The store's file need not exist, its folder must.
+    /// Both come from the canonical path, so a store has the same slots through every symbolic link. The
+    /// folder must exist, the store's file need not.
     pub(super) fn beside(main: &Path) -> io::Result<Self> {
         let main = match fs::canonicalize(main) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -84,13 +84,13 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// Returns the slot of a file's name, `None` for the name of any other file.
+    /// Returns the slot with this file name, or `None` for other names.
     fn parse_name(&self, name: &OsString) -> Option<Slot> {
         let digits = name
             .as_encoded_bytes()
             .strip_prefix(self.prefix.as_encoded_bytes())?;
         let number = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-        // The number may be written in other ways too, which are not ours.
+        // The number could also be written in other ways, which this library does not use.
         let slot = Slot(number);
         (self.path(slot).file_name() == Some(name)).then_some(slot)
     }
@@ -99,7 +99,7 @@ impl Folder {
 impl Files for Folder {
     fn open(&self, slot: Slot) -> io::Result<Option<File>> {
         let path = self.path(slot);
-        // Opening what is not a regular file may block.
+        // Opening a path that is not a regular file may block.
         match fs::metadata(&path) {
             Ok(metadata) if metadata.is_file() => {}
             Ok(_) => {
@@ -144,7 +144,7 @@ fn backend(file: fs::File) -> io::Result<File> {
     Ok(Arc::new(backend))
 }
 
-/// Returns what errors call a slot of the store at `main`.
+/// Returns the path of a slot of the store at `main`, for errors.
 pub(super) fn slot_path(main: &Path, slot: Slot) -> PathBuf {
     let mut path = main.as_os_str().to_owned();
     path.push(".log.");
@@ -164,7 +164,7 @@ pub(super) fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes the names of new and removed files survive a power loss.
+/// Makes created and removed file names survive a power loss.
 #[cfg(unix)]
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_regular_file_is_not_opened() {
+    fn only_regular_files_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let files = Folder::beside(&folder.path().join("store")).unwrap();
         fs::create_dir(files.path(Slot(1))).unwrap();

@@ -1,4 +1,4 @@
-//! Looking into a file without touching it.
+//! Opens a file for inspection without changing it.
 
 use std::io;
 use std::ops::Bound;
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use parking_lot::{RwLock, RwLockReadGuard};
 use redb::{BackendError, StorageBackend};
 
-/// A storage backend that keeps what is written to it to itself until it is released.
+/// A storage backend that holds back writes until it is released.
 ///
-/// redb marks a file as in use, and repairs it, before it returns a database whose content can be
-/// checked. On this backend it does so in memory; the file is first written to when it is known to be
-/// a store, in the order in which redb wrote, flushes included.
+/// redb marks a file as in use, and repairs it, before it returns a database whose content can be checked.
+/// On this backend, these writes stay in memory. Once the file is known to be a store, they are written to
+/// it in redb's order, including the flushes.
 #[derive(Debug)]
 pub(super) struct HeldBackend<B>(Arc<Held<B>>);
 
 #[derive(Debug)]
 struct Held<B> {
     file: B,
-    /// What was not yet written to the file, `None` once it was released.
+    /// The steps that were held back, `None` once the backend was released.
     steps: RwLock<Option<Vec<Step>>>,
 }
 
@@ -39,7 +39,7 @@ impl Step {
         }
     }
 
-    /// Does to `buffer`, the bytes of the file from `start` on, what the step will do to the file.
+    /// Applies the step to `buffer`, which holds the bytes of the file from `start` on.
     fn apply(&self, start: u64, buffer: &mut [u8]) {
         match self {
             Self::Write { offset, bytes } => {
@@ -58,7 +58,7 @@ impl Step {
     }
 }
 
-/// An offset too large for memory is past the end of any buffer.
+/// Converts an offset to an index. An offset that is too large for memory is past the end of any buffer.
 fn as_index(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
@@ -77,7 +77,7 @@ impl<B: StorageBackend> HeldBackend<B> {
         }))
     }
 
-    /// Writes what was held back. From now on the backend is the file.
+    /// Writes the steps that were held back. From then on, the backend passes all calls to the file.
     pub(super) fn release(&self) -> io::Result<()> {
         let mut steps = self.0.steps.write();
         for step in steps.iter().flatten() {
@@ -87,7 +87,7 @@ impl<B: StorageBackend> HeldBackend<B> {
         Ok(())
     }
 
-    /// Holds a step back, or takes it if the file was released.
+    /// Holds a step back, or applies it if the backend was released.
     fn hold(&self, step: Step) -> io::Result<()> {
         let mut steps = self.0.steps.write();
         match &mut *steps {
@@ -97,7 +97,7 @@ impl<B: StorageBackend> HeldBackend<B> {
         Ok(())
     }
 
-    /// Returns the file once it was released; it stays so.
+    /// Returns the file if the backend was released, which cannot be undone.
     fn released(&self) -> Option<&B> {
         self.steps().is_none().then_some(&self.0.file)
     }

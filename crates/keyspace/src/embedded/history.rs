@@ -1,15 +1,15 @@
-//! Which keys were written at which version: what the resolver decides conflicts by.
+//! The conflict history: at which version each key was written. The resolver decides conflicts by it.
 //!
-//! The history is cut into slices by version. A slice maps each key that was written by itself to the
+//! The history is divided into slices by version. A slice maps each key that was written on its own to the
 //! version of its last write. For ranges it has a step function over the keyspace, as FoundationDB's
-//! resolver keeps one over all versions: each boundary says when the keys from it to the next boundary
-//! were last written as parts of a range. A key was last written at the later of the two versions.
+//! resolver has over all versions: each boundary says when the keys from it to the next boundary were last
+//! written as parts of a range. A key was last written at the later of the two versions.
 //!
-//! A transaction asks the slices that are newer than its read version. In a slice that is newer as
-//! a whole, the first write found in a range decides, so the cost is a look-up however wide the
-//! range is and however much was written in it: a read of the head of a queue covers everything
-//! that was dequeued before. Only the slice that its read version falls into is searched, and
-//! slices are small. Forgetting is dropping the oldest slice.
+//! A transaction looks at the slices that end after its read version. In a slice that begins after its read
+//! version, any write in a range is a conflict, so one look-up is enough, however wide the range is and
+//! however much was written in it. (A read of the head of a queue covers all items that were dequeued
+//! before.) Only the slice that contains the read version is searched, and slices are small. Forgetting
+//! means dropping the oldest slice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -19,13 +19,13 @@ use super::ranges::KeyRange;
 use super::sorted_map::SortedMap;
 use crate::limits::TRANSACTION_LIFE_VERSIONS;
 
-/// How many keys and boundaries a slice may have before the next one begins.
+/// The number of keys and boundaries in a slice at which the next one begins.
 const SLICE_ENTRIES: usize = 1024;
 
-/// How many versions a slice may span before the next one begins.
+/// The number of versions in a slice at which the next one begins.
 const SLICE_VERSIONS: i64 = TRANSACTION_LIFE_VERSIONS / 16;
 
-/// What a key or a boundary costs beside its bytes: its version, and its share of a map.
+/// The memory of a key or a boundary besides its bytes: its version, and its share of a map.
 const ENTRY_BYTES: usize = 64;
 
 /// The version of keys that were not written within a slice.
@@ -35,10 +35,10 @@ const NEVER: i64 = 0;
 pub(super) struct History {
     /// The slices, oldest first.
     slices: VecDeque<Slice>,
-    /// Transactions that read below this version are too old: what they would conflict with may
-    /// be forgotten.
+    /// Transactions with a read version below this one are too old: the writes that they would conflict
+    /// with may be forgotten.
     oldest: i64,
-    /// The memory that the slices take, about.
+    /// The approximate memory of the slices.
     bytes: usize,
     /// The most that `bytes` may be when a batch begins.
     limit_bytes: usize,
@@ -46,21 +46,21 @@ pub(super) struct History {
 
 /// The writes between two versions.
 struct Slice {
-    /// The version at which each key was last written by itself.
+    /// The version at which each key was last written on its own.
     keys: SortedMap<i64>,
-    /// The memory of `keys`. Only new keys are put there, so that writing one again takes none.
+    /// The memory of `keys`. Only new keys are added, so writing a key again takes no memory.
     key_memory: Arena,
     /// The version at which the keys from each boundary to the next one were last written as parts
     /// of a range.
     boundaries: BTreeMap<Box<[u8]>, i64>,
-    /// What the entries take, but for `key_memory`.
+    /// The memory of the entries, without `key_memory`.
     entry_bytes: usize,
     oldest: i64,
     newest: i64,
 }
 
 impl History {
-    /// Begins with nothing known before `oldest`.
+    /// Returns a history that knows nothing before `oldest`.
     pub(super) fn new(oldest: i64, limit_bytes: usize) -> Self {
         Self {
             slices: VecDeque::new(),
@@ -70,12 +70,12 @@ impl History {
         }
     }
 
-    /// Returns true if a transaction that read at `read_version` can no longer be judged.
+    /// Returns true if a transaction with this read version is too old to be checked.
     pub(super) fn is_too_old(&self, read_version: i64) -> bool {
         read_version < self.oldest
     }
 
-    /// Returns true if a key of a range was written after `read_version`.
+    /// Returns true if any key of a range was written after `read_version`.
     pub(super) fn written_after(&self, range: &KeyRange, read_version: i64) -> bool {
         let slices = self.slices.iter().rev();
         slices
@@ -101,8 +101,8 @@ impl History {
         self.bytes += slice.bytes();
     }
 
-    /// Forgets what no transaction can conflict with any more once `version` is being committed,
-    /// and more than that if the history takes too much memory.
+    /// Forgets all writes that are too old for conflicts, once `version` is being committed, and more if
+    /// the history takes too much memory.
     pub(super) fn age(&mut self, version: i64) {
         self.oldest = self.oldest.max(version - TRANSACTION_LIFE_VERSIONS);
         while let Some(slice) = self.slices.front()
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_date_is_forgotten_while_other_keys_are_written() {
+    fn old_writes_are_forgotten_while_other_keys_are_written() {
         let mut history = History::new(0, usize::MAX);
         for step in 0..50_000_i64 {
             let version = step * LIFE / 100;
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_again_and_again_takes_little_room() {
+    fn keys_that_are_written_repeatedly_take_little_memory() {
         for again in [key(b"k"), range(b"k", b"l")] {
             let mut history = History::new(0, usize::MAX);
             for step in 1..10_000 {

@@ -1,4 +1,4 @@
-//! The log of an open store, as the publisher has it.
+//! The publisher's view of the log of an open store.
 
 use std::io;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::log::writer::{AppendError, Writer};
 use super::meta::LogStart;
 use crate::env::Environment;
 
-/// Appends batches to the log, which goes on in further segments by itself.
+/// Appends batches to the log, and continues it in further segments.
 pub(super) struct Journal {
     id: LogId,
     /// Shared with the checkpointer, which frees segments.
     slots: Arc<Mutex<Slots>>,
     writer: Writer,
-    /// The segment that is written.
+    /// The segment that is being written.
     start: Start,
     env: Environment,
 }
 
 impl Journal {
-    /// Begins a segment after the `end` of what was recovered. Nothing is in it yet.
+    /// Begins a segment after the `end` of the recovered log. Writes nothing to it yet.
     pub(super) fn start(
         id: LogId,
         mut slots: Slots,
@@ -50,7 +50,7 @@ impl Journal {
         self.slots.clone()
     }
 
-    /// Returns where the log would begin if all before the segment that is written were gone.
+    /// Returns the start of a log that begins with the current segment.
     pub(super) fn place(&self) -> LogStart {
         LogStart {
             id: self.id.log,
@@ -58,10 +58,10 @@ impl Journal {
         }
     }
 
-    /// Appends a frame. The log goes on in a new segment if the frame needs one.
+    /// Appends a frame, in a new segment if it needs one.
     ///
     /// # Errors
-    /// [`AppendError::NoSpace`] if the disk is full: nothing was appended, and the call may be repeated.
+    /// [`AppendError::NoSpace`] if the disk is full. Nothing was appended, and the call may be repeated.
     pub(super) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
         match self.writer.append(record) {
             Err(AppendError::NoSpare) => {
@@ -74,14 +74,14 @@ impl Journal {
         }
         let segment = self.writer.segment();
         if segment != self.start.segment {
-            // It begins with a Begin, and this frame is the second one.
+            // The segment begins with a Begin frame, and this frame is the second one.
             let frame = self.writer.next_frame() - 2;
             self.start = Start { segment, frame };
         }
         Ok(())
     }
 
-    /// Makes what was appended survive a power loss.
+    /// Makes the appended frames survive a power loss.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
     }

@@ -1,4 +1,4 @@
-//! What a store knows of itself: the record `store` of its table `keyspace.meta`.
+//! The store's own record: `store` in the table `keyspace.meta`.
 //!
 //! ```text
 //!  0  u32  format: 2
@@ -29,21 +29,22 @@ const FORMAT: u32 = 2;
 /// The last version from which a store can go on: no clock gets that far.
 const MAX_VERSION: i64 = i64::MAX / 2;
 
-/// What a store knows of itself.
+/// The store's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Meta {
-    /// Every commit up to this version is in the tree, and no later one. It is the version of a commit, one
-    /// that was claimed for the clock, or one that the clock began at.
+    /// Every commit up to this version is in the tree, and no later one. It is the version of a commit, a
+    /// version that was claimed, or the version at which the clock started.
     pub(super) last_version: i64,
     /// Distinguishes this store from every other.
     pub(super) id: [u8; 16],
-    /// How many bytes the keys and values in the tree have. `None`: of a store of format 1, it is not known.
+    /// The total bytes of the keys and values in the tree, `None` for a store of format 1, which does not
+    /// record it.
     pub(super) live_bytes: Option<u64>,
-    /// Where the commits are that are not in the tree. `None`: all of them are.
+    /// The log with the commits that are not in the tree, `None` if all are in the tree.
     pub(super) log: Option<LogStart>,
 }
 
-/// Where a store's log begins.
+/// The start of a store's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LogStart {
     pub(super) id: [u8; 16],
@@ -68,7 +69,7 @@ impl Meta {
         bytes
     }
 
-    /// Reads the record of the store at `path`.
+    /// Decodes the record of the store at `path`.
     pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<Self, OpenError> {
         let mut fields = Fields::new(bytes);
         let decoded = match fields.u32() {
@@ -84,7 +85,7 @@ impl Meta {
             Err(reason) => Err(reason),
         };
         decoded.map_err(|reason| {
-            let reason = format!("expected what a store knows of itself: {reason}");
+            let reason = format!("expected the store's own record: {reason}");
             OpenError::Store(Error::corrupt(META_KEY.as_bytes(), reason))
         })
     }

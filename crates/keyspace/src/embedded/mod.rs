@@ -2,39 +2,45 @@
 //!
 //! # Guarantees
 //!
-//! - Transactions are strictly serializable, with FoundationDB's conflict rules, limits and codes.
-//! - An acknowledged commit survives the end of the process, also by `kill -9`, and, unless
-//!   [`Durability::Relaxed`] was chosen, a power loss. A commit is there whole or not at all, and those
-//!   there are all up to some point of the commit order.
-//! - Versionstamps grow with the commit order, also from one opening to the next.
-//! - One opener at a time: a second one, in this process or another, gets [`OpenError::StoreInUse`].
-//! - After an I/O failure nothing is built on what may not be on disk: the store refuses all
-//!   further work with [`Error::Poisoned`](crate::Error::Poisoned), and opening it again recovers what was
-//!   acknowledged and flushed. If only its log finds no room on the disk, commits wait until there is room;
-//!   the store fails only if it is closed meanwhile.
+//! - Transactions are strictly serializable, with FoundationDB's conflict rules, limits and error codes.
+//! - An acknowledged commit survives the end of the process, even by `kill -9`. It also survives a power
+//!   loss, unless [`Durability::Relaxed`] was chosen. Each commit is there whole or not at all, and it is
+//!   never there without all commits before it.
+//! - Versionstamps grow in commit order, across openings too.
+//! - Only one opening at a time: a second one, in this process or another, fails with
+//!   [`OpenError::StoreInUse`].
+//! - After an I/O failure, the store refuses all further work with
+//!   [`Error::Poisoned`](crate::Error::Poisoned), so that nothing builds on data that may not be on disk.
+//!   Opening it again recovers the commits that were acknowledged and flushed.
+//! - If only the log finds no room on a full disk, commits wait until there is room. The store then fails
+//!   only if it is closed while they wait.
 //!
 //! # What the caller must do
 //!
-//! - Keep the file on a local disk that does not acknowledge a flush it has not done.
-//! - Restart the machine after a flush has failed for a device error, before opening the store again:
-//!   the operating system may go on serving pages that never reached the disk.
-//! - Keep backups: a row damaged on the disk is noticed where the file no longer makes sense, and
-//!   the store stops then, but values are not checked at each read.
-//! - Copy a store's files only while it is closed; copy an open store with [`Embedded::backup`].
+//! - Keep the file on a local disk that does not acknowledge a flush before it is done.
+//! - If a flush has failed because of a device error, restart the machine before opening the store again.
+//!   The operating system may still have pages in memory that never reached the disk.
+//! - Keep backups. Values are not checked at each read. Damage on the disk is noticed only where the file
+//!   is no longer consistent, and the store then stops.
+//! - Copy the files of a store only while it is closed. Copy an open store with [`Embedded::backup`].
 //!
 //! # Layers
 //!
-//! The transaction keeps its own writes and conflict ranges; the engine gives versions, judges
-//! commits and keeps the history that conflicts are found in; the log makes commits durable, with one
-//! write and one flush for a batch; the window keeps their rows in memory, and a checkpoint moves them
-//! from there to the tree, a [redb](https://docs.rs/redb) database in the store's file. A store in memory is
-//! the same store on redb's memory backend, without a log.
+//! - The transaction holds its own writes and conflict ranges.
+//! - The engine assigns versions, decides on commits, and keeps the history of writes that it checks for
+//!   conflicts.
+//! - The log makes commits durable, with one write and one flush per batch.
+//! - The window keeps the rows of recent commits in memory.
+//! - A checkpoint moves rows from the window to the tree, a [redb](https://docs.rs/redb) database in the
+//!   store's file.
+//!
+//! A store in memory is the same store on redb's memory backend, without a log.
 //!
 //! # Files
 //!
-//! An open store `path` has its log beside it, in files `path.log.*`: each begins with 4 MiB and grows to
-//! 64 MiB at most. They belong together: a copy of `path` alone is no copy of an open store. A store that was
-//! closed with [`Embedded::close`] is the one file `path`.
+//! An open store `path` has its log beside it, in files `path.log.*`. Each starts with 4 MiB and grows to
+//! at most 64 MiB. A copy of `path` without these files is not a copy of an open store. A store that was
+//! closed with [`Embedded::close`] is the single file `path`.
 
 mod arena;
 mod atomic;
@@ -93,21 +99,21 @@ use crate::transaction::{Database, DatabaseOption};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Once it is on disk, after one flush that the commits of a batch share. Acknowledged commits survive
-    /// a power loss.
+    /// After its flush to disk, which all commits of a batch share. Acknowledged commits survive a power
+    /// loss.
     #[default]
     Immediate,
-    /// Once it is written to the log's file. A flush follows within `interval`. Acknowledged commits
-    /// survive the end of the process, also by `kill -9`. **A power loss or a crash of the operating system
-    /// may lose what was acknowledged since the last flush**: the latest commits, and never one without those
-    /// after it.
+    /// After it is written to the log's file. A flush follows within `interval`. Acknowledged commits
+    /// survive the end of the process, even by `kill -9`. **A power loss or a crash of the operating system
+    /// may lose commits that were acknowledged since the last flush.** These are always the latest commits:
+    /// a commit is never lost without all those after it.
     Relaxed {
-        /// How long an acknowledged commit may stay unflushed.
+        /// The longest time that an acknowledged commit may stay unflushed.
         interval: Duration,
     },
 }
 
-/// How to open an embedded store.
+/// The options of an embedded store, and the ways to open it.
 ///
 /// ```
 /// use keyspace::embedded::Options;
@@ -135,8 +141,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Begins with [`Durability::Immediate`], 64 MiB each for cache, window, history and queue, and the
-    /// machine's own environment.
+    /// Returns the default options: [`Durability::Immediate`], 64 MiB each for cache, window, history and
+    /// queue, and the machine's environment.
     #[must_use]
     pub fn new() -> Self {
         const DEFAULT_BYTES: usize = 64 << 20;
@@ -150,79 +156,104 @@ impl Options {
         }
     }
 
-    /// Chooses when a commit is acknowledged. Makes no difference to a store in memory.
+    /// Sets when a commit is acknowledged. Has no effect on a store in memory.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Sets how much memory the pages of the tree may take that are kept for later reads.
+    /// Sets how much memory the store may use to cache pages of the tree.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// Sets how many bytes of recent writes, which are in the log, may wait to be moved to the tree. They
-    /// are moved in parts of at most about a quarter of it. While more are waiting, commits wait. With the part
-    /// that takes writes, up to twice as many bytes are in memory, and an index of them.
+    /// Sets the size of the window: the bytes of recent writes that are in the log and wait to be moved to
+    /// the tree.
+    ///
+    /// The store moves them in parts of about a quarter of this size at most. While more bytes than this
+    /// wait, commits wait. Together with the part that takes new writes, the window holds up to twice this
+    /// size, plus an index.
     #[must_use]
     pub fn window_bytes(mut self, bytes: usize) -> Self {
         self.window_bytes = bytes;
         self
     }
 
-    /// Sets how much memory the conflict history may take. When five seconds of writes do not fit,
-    /// older transactions fail with `transaction_too_old`.
+    /// Sets how much memory the conflict history may use. If five seconds of writes do not fit, older
+    /// transactions fail with `transaction_too_old`.
     #[must_use]
     pub fn history_bytes(mut self, bytes: usize) -> Self {
         self.history_bytes = bytes;
         self
     }
 
-    /// Sets how much memory the commits that wait may take. When it is used up, further commits
-    /// fail with `commit_proxy_memory_limit_exceeded`, which the retry loop answers with a backoff.
+    /// Sets how much memory waiting commits may use. When it is used up, further commits fail with
+    /// `commit_proxy_memory_limit_exceeded`, which a runner retries after a backoff.
     #[must_use]
     pub fn queue_bytes(mut self, bytes: usize) -> Self {
         self.queue_bytes = bytes;
         self
     }
 
-    /// Sets where time and randomness come from.
+    /// Sets the source of time and randomness.
     #[must_use]
     pub fn environment(mut self, environment: Environment) -> Self {
         self.environment = environment;
         self
     }
 
-    /// Opens the store in the file at `path`. If there is no file, it is made, readable by its
-    /// owner only; its folder must exist. Blocks while a store that was not closed in good order
-    /// is recovered. A process that is killed while it makes a store may leave a file
-    /// `.keyspace-*` in that folder, which can be removed.
+    /// Opens the store in the file at `path`, and creates the file if it does not exist.
+    ///
+    /// Only the owner can read a new file. Its folder must exist. If the store was not closed properly, the
+    /// call blocks until it is recovered. A process that is killed while it creates a store may leave a
+    /// file `.keyspace-*` in the folder, which can be removed.
     ///
     /// # Errors
-    /// [`OpenError::StoreInUse`], [`OpenError::NotAStore`], [`OpenError::NewerFormat`], [`Error::Corrupt`](crate::Error::Corrupt)
-    /// as its source; of its log [`OpenError::LogMissing`], [`OpenError::LogWithoutStore`],
-    /// [`OpenError::LogNewer`], [`OpenError::LogForeign`], [`OpenError::LogDamaged`]: no file was changed.
-    /// [`OpenError::Open`] for what the operating system reports.
+    /// No file is changed, except possibly with `Open`.
+    ///
+    /// - [`OpenError::StoreInUse`], [`OpenError::NotAStore`], [`OpenError::NewerFormat`]
+    /// - [`OpenError::Store`] with [`Error::Corrupt`](crate::Error::Corrupt) if the store's own record is
+    ///   damaged
+    /// - for its log, [`OpenError::LogMissing`], [`OpenError::LogWithoutStore`], [`OpenError::LogNewer`],
+    ///   [`OpenError::LogForeign`], [`OpenError::LogDamaged`]
+    /// - [`OpenError::Open`] for errors of the operating system
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use keyspace::embedded::{Durability, Options};
+    ///
+    /// # fn main() -> Result<(), keyspace::OpenError> {
+    /// # let folder = std::env::temp_dir().join(format!("open-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder).unwrap();
+    /// let durability = Durability::Relaxed { interval: Duration::from_millis(100) };
+    /// let db = Options::new().durability(durability).open(folder.join("store"))?;
+    /// db.close()?;
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
         let store = file::open(path, &self.setup())?;
         self.start(store, path)
     }
 
-    /// Opens the store in the file at `path` as [`open`](Self::open) does, and makes none.
+    /// Opens the store in the file at `path` as [`open`](Self::open) does, but never creates a file.
     ///
     /// # Errors
-    /// [`OpenError::NoStore`] if there is no file, else those of [`open`](Self::open).
+    /// [`OpenError::NoStore`] if there is no file, otherwise the errors of [`open`](Self::open).
     pub fn open_existing(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
         let store = file::open_existing(path, &self.setup())?;
         self.start(store, path)
     }
 
-    /// Makes a new store in memory. It ends with its last handle and its last transaction.
+    /// Creates a new store in memory. It ends with its last handle and its last transaction.
     ///
     /// # Errors
     /// [`OpenError::Open`] if the system cannot start a thread.
@@ -252,10 +283,10 @@ impl Options {
 
 /// An open embedded store. Clones share it.
 ///
-/// The store closes when its last handle and its last transaction are dropped: what was sent to it is
-/// committed and acknowledged, the threads end, and the file may be opened again. That blocks for some
-/// flushes. If more than 8 MiB of writes are in the log alone, they stay there, beside the file, and the
-/// next opening replays them; [`close`](Self::close) leaves one file.
+/// The store closes when its last handle and its last transaction are dropped. All commits that were sent
+/// are then committed and acknowledged, the threads end, and the file can be opened again. That blocks for
+/// a few flushes. If the log alone holds more than 8 MiB of writes, the log's files stay beside the store's
+/// file, and the next opening replays them. [`close`](Self::close) always leaves a single file.
 #[derive(Clone)]
 pub struct Embedded {
     engine: Arc<Engine>,
@@ -263,28 +294,34 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Closes the store for all its handles: waits until what was sent is committed, moves it to the
-    /// store's file, removes the log and releases the file. A file that is far longer than its rows need is
-    /// made shorter: it has at most twice the bytes of its keys and values then, what redb needs beside
-    /// them, and 64 MiB. Everything later gives `transaction_cancelled`.
+    /// Closes the store for all its handles.
     ///
-    /// Blocks until that is done, which takes seconds if there is much to move. Does not wait for
-    /// transactions that are still held.
+    /// Waits until all commits that were sent are done, moves them to the store's file, removes the log and
+    /// releases the file. Compacts a file that is far longer than its rows need: it then has at most twice
+    /// the bytes of its keys and values, plus the overhead of redb, plus 64 MiB. Every later call fails
+    /// with `transaction_cancelled`.
+    ///
+    /// Blocks until the store is closed, which takes seconds if there is much to move. Does not wait for
+    /// transactions that are not committing.
     ///
     /// # Errors
-    /// [`Error::Poisoned`](crate::Error::Poisoned) if the store had failed or fails now, also for commits
-    /// that still find no room in the log on a full disk. What was acknowledged is in the log then.
+    /// [`Error::Poisoned`](crate::Error::Poisoned) if the store has failed, or fails while it closes. The
+    /// store also fails if commits still find no room in the log on a full disk. Acknowledged commits are
+    /// then in the log.
     pub fn close(&self) -> Result<()> {
         self.engine.shut_down()
     }
 
-    /// Copies the store, as it is at one version, to a new file at `path`, which can be opened as a store that
-    /// was closed. The copy contains every commit that was acknowledged before the call. It is on disk when
-    /// the call returns. The folder must exist.
+    /// Copies the store, as it is at one version, to a new file at `path`. The copy can be opened like a
+    /// store that was closed.
     ///
-    /// Blocks until all rows were read and written. Transactions go on meanwhile; the parts of the window and
-    /// the pages of the tree that belong to the copied version are kept until then. A process that is killed
-    /// meanwhile may leave a file `.keyspace-*` in that folder, which can be removed.
+    /// The copy contains every commit that was acknowledged before the call, and is on disk when the call
+    /// returns. The folder of `path` must exist.
+    ///
+    /// Blocks until all rows are copied. Transactions continue in the meantime. The store keeps the parts
+    /// of the window and the pages of the tree that belong to the copied version until the copy is done. A
+    /// process that is killed during the copy may leave a file `.keyspace-*` in the folder, which can be
+    /// removed.
     ///
     /// ```
     /// use keyspace::embedded::Options;
@@ -301,9 +338,10 @@ impl Embedded {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::Open`] if a file is already at `path`, which stays as it is, or if the copy cannot be
-    /// written; [`OpenError::LogWithoutStore`] if the log of another store is beside it;
-    /// [`OpenError::Store`] if this store was closed or has failed.
+    /// - [`OpenError::Open`] if there is already a file at `path`, which is not changed, or if the copy
+    ///   cannot be written
+    /// - [`OpenError::LogWithoutStore`] if the log of another store is beside `path`
+    /// - [`OpenError::Store`] if this store was closed or has failed
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
         self.engine.backup(path.as_ref())
     }

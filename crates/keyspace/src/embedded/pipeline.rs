@@ -1,4 +1,4 @@
-//! The batch between the resolver, which fills it, and the publisher, which takes it.
+//! The open batch, which the resolver fills and the publisher takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,35 +12,36 @@ use super::queue::{BATCH_BYTES, BATCH_TRANSACTIONS};
 use crate::error::{Code, Result};
 use crate::transaction::Commit;
 
-/// Transactions that are committed together, at one version.
+/// Transactions that commit together, at one version.
 pub(super) struct Batch {
     pub(super) version: i64,
-    /// What the transactions do to the rows.
+    /// The effects of the transactions on rows.
     pub(super) record: Record,
-    /// The rows after it. `None`: no transaction commits.
+    /// The parts of the window after the batch, `None` if no transaction of the batch commits.
     pub(super) parts: Option<Parts>,
-    /// What each transaction is to hear, in commit order.
+    /// The result of each transaction, in commit order.
     pub(super) verdicts: Vec<Verdict>,
     /// The part that ended before the batch.
     pub(super) frozen: Option<FrozenPart>,
 }
 
-/// What a transaction is to hear.
+/// The result of a transaction, and where to send it.
 pub(super) struct Verdict {
     pub(super) waiting: oneshot::Sender<Result<Commit>>,
     pub(super) verdict: Result<Commit, Code>,
 }
 
 impl Batch {
-    /// Answers all transactions once the batch was published.
+    /// Sends all transactions their results, after the batch was published.
     pub(super) fn answer(self) {
         for Verdict { waiting, verdict } in self.verdicts {
-            // Its caller may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = waiting.send(verdict.map_err(Into::into));
         }
     }
 
-    /// Answers all transactions: it is unknown whether the batch will be found after a restart.
+    /// Sends `commit_unknown_result` to all transactions that would commit: it is unknown whether the batch
+    /// will be found after a restart.
     pub(super) fn answer_unknown(mut self) {
         for Verdict { verdict, .. } in &mut self.verdicts {
             if verdict.is_ok() {
@@ -55,11 +56,11 @@ impl Batch {
     }
 }
 
-/// Holds one open batch: transactions that arrive while the publisher writes join it.
+/// Holds the open batch, which transactions join while the publisher writes.
 #[derive(Default)]
 pub(super) struct Pipeline {
     state: Mutex<State>,
-    /// Notified when there is a batch to take, when something else was asked for, and at the end.
+    /// Notified when there is a batch to take, when other work was requested, and at the end.
     for_publisher: Condvar,
     /// Notified when the batch was taken, and at the end.
     for_resolver: Condvar,
@@ -70,16 +71,16 @@ pub(super) struct Pipeline {
 #[derive(Default)]
 struct State {
     open: Option<Batch>,
-    /// What the window held at the end.
+    /// The last part of the window, at the end.
     last_part: Option<FrozenPart>,
-    /// Whether the end is waited for: a full disk is no longer.
+    /// Whether the store is being closed, so that batches no longer wait for room on a full disk.
     is_closing: bool,
     is_closed: bool,
     publisher_waits: bool,
 }
 
 impl Pipeline {
-    /// Waits until the open batch takes transactions. Returns false once the pipeline is closed.
+    /// Waits until the open batch has room for transactions. Returns false once the pipeline is closed.
     pub(super) fn wait_for_room(&self) -> bool {
         let mut state = self.state.lock();
         let is_full =
@@ -88,13 +89,13 @@ impl Pipeline {
         !state.is_closed
     }
 
-    /// Returns whether the open batch takes transactions.
+    /// Returns whether the open batch has room for transactions.
     pub(super) fn has_room(&self) -> bool {
         let state = self.state.lock();
         !state.is_closed && !state.open.as_ref().is_some_and(Batch::is_full)
     }
 
-    /// Returns the open batch, which stays in place while the guard lives, or the place for one.
+    /// Locks the open batch, which stays in place while the guard lives. `None` if there is no batch yet.
     pub(super) fn open(&self) -> MappedMutexGuard<'_, Option<Batch>> {
         MutexGuard::map(self.state.lock(), |state| &mut state.open)
     }
@@ -106,17 +107,18 @@ impl Pipeline {
         }
     }
 
-    /// Asks for the end of the active part, before the next batch: its log goes on in another segment.
+    /// Requests that the active part end before the next batch, because its log has continued in another
+    /// segment.
     pub(super) fn end_part(&self) {
         self.part_is_to_end.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the active part is to end, once.
+    /// Returns whether the end of the active part was requested, and clears the request.
     pub(super) fn takes_end_of_part(&self) -> bool {
         self.part_is_to_end.swap(false, Ordering::Relaxed)
     }
 
-    /// Waits for `time`. Returns false once the pipeline is closed, or is to be.
+    /// Waits for `time`. Returns false if the pipeline is closed or being closed.
     pub(super) fn pause(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         let goes_on = |state: &mut State| !state.is_closing && !state.is_closed;
@@ -124,13 +126,13 @@ impl Pipeline {
         goes_on(&mut state)
     }
 
-    /// Lets no batch wait for room on a full disk any longer: the store is being closed.
+    /// Stops batches from waiting for room on a full disk, because the store is being closed.
     pub(super) fn hurry(&self) {
         self.state.lock().is_closing = true;
         self.for_publisher.notify_one();
     }
 
-    /// Wakes the publisher though there may be no batch.
+    /// Wakes the publisher even if there is no batch.
     pub(super) fn call_publisher(&self) {
         if !self.publisher_was_called.swap(true, Ordering::Relaxed) {
             let _state = self.state.lock();
@@ -138,8 +140,8 @@ impl Pipeline {
         }
     }
 
-    /// Waits for a batch, for a call, for the end, or until `limit` is over. Returns false once the
-    /// pipeline is closed and empty.
+    /// Waits for a batch, a call, the end, or until `limit` has passed. Returns false once the pipeline is
+    /// closed and empty.
     pub(super) fn wait(&self, limit: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while state.open.is_none() {
@@ -163,7 +165,7 @@ impl Pipeline {
         true
     }
 
-    /// Waits up to `limit` for the open batch to have `count` transactions.
+    /// Waits until the open batch has `count` transactions, but for no longer than `limit`.
     pub(super) fn gather(&self, count: usize, limit: Duration) {
         let mut state = self.state.lock();
         let is_small = |state: &mut State| {
@@ -183,12 +185,12 @@ impl Pipeline {
         taken
     }
 
-    /// Takes what the window held when the pipeline was closed.
+    /// Takes the last part of the window, which was given when the pipeline was closed.
     pub(super) fn take_last_part(&self) -> Option<FrozenPart> {
         self.state.lock().last_part.take()
     }
 
-    /// Ends the pipeline. What is in it may still be taken.
+    /// Ends the pipeline. The batch in it can still be taken.
     pub(super) fn close(&self, last_part: Option<FrozenPart>) {
         let mut state = self.state.lock();
         state.is_closed = true;

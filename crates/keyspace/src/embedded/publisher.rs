@@ -15,24 +15,24 @@ use super::log::writer::AppendError;
 use super::pipeline::Batch;
 use crate::error::Result;
 
-/// How long a full disk is left alone before a batch is written again.
+/// The pause before a batch is written again to a full disk.
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Owns the log.
+/// Owns the log and publishes batches.
 pub(super) struct Publisher {
     shared: Arc<Shared>,
-    /// `None`: the store is in memory.
+    /// The log, `None` for a store in memory.
     journal: Option<Journal>,
     durability: Durability,
-    /// When the first batch was written that is not flushed, on the environment's clock.
+    /// When the oldest unflushed batch was written, on the environment's clock.
     unflushed_since: Option<Duration>,
-    /// The newest version that was published or claimed for the clock.
+    /// The newest version that was published or claimed.
     newest_version: i64,
     /// The segment in which the log of the active part begins.
     part_segment: u64,
-    /// A batch that the disk had no room for.
+    /// A batch for which the disk had no room.
     postponed: Option<Batch>,
-    /// How many transactions the last batch had, and how long its flush took.
+    /// The number of transactions in the last batch, and the duration of its flush.
     last_group: (usize, Duration),
 }
 
@@ -56,8 +56,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes batches until the pipeline is closed and empty, or the store has ended. Everything is on
-    /// disk then, in the log.
+    /// Publishes batches until the pipeline is closed and empty, or the store has ended. All batches are
+    /// then in the log, on disk.
     pub(super) fn run(mut self) -> Result<()> {
         let shared = self.shared.clone();
         while shared.pipeline().wait(self.idle_limit()) {
@@ -86,8 +86,8 @@ impl Publisher {
         Err(error)
     }
 
-    /// Flushes what was published, and gives the last part to the checkpointer, unless it may stay in the
-    /// log.
+    /// Flushes the published batches, and passes the last part to the checkpointer, unless the part may
+    /// stay in the log.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.flush()?;
         let (pipeline, checkpoints) = (self.shared.pipeline(), self.shared.checkpoints());
@@ -105,9 +105,9 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes the open batch, if there is one. Else does what is to be done without one.
+    /// Publishes the open batch if there is one, and otherwise does other work that is due.
     pub(super) fn step(&mut self) -> Result<()> {
-        // Before all else: the batch that comes may have to wait for room.
+        // Check this first, because the next batch may have to wait for room.
         if self.idle_limit() == Some(Duration::ZERO) {
             self.flush()?;
         }
@@ -121,8 +121,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Lets a batch grow for a moment, if the one before it had more transactions: these tasks are likely
-    /// to come again, and a flush for all of them costs as much as one for some.
+    /// Waits a moment for the batch to grow, if the previous one had more transactions. The same tasks are
+    /// likely to commit again, and one flush for all of them costs as much as one for some.
     fn gather(&self) {
         const FLUSH_SHARE: u32 = 10;
         let (count, flush_time) = self.last_group;
@@ -133,7 +133,7 @@ impl Publisher {
         }
     }
 
-    /// Writes a batch to the log, flushes it, publishes the state that it leaves, fires watches, and answers
+    /// Writes a batch to the log, flushes it, publishes its state, fires watches, and sends the results of
     /// its transactions.
     fn commit(&mut self, mut batch: Batch) -> Result<()> {
         match self.write(&mut batch) {
@@ -162,7 +162,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Writes a batch to the log, and flushes it unless that may wait.
+    /// Writes a batch to the log, and flushes it unless the durability lets the flush wait.
     fn write(&mut self, batch: &mut Batch) -> Result<(), AppendError> {
         if let Some(part) = batch.frozen.take() {
             self.hand_over(part)?;
@@ -189,7 +189,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Gives a part to the checkpointer. Its batches are in the log for certain: the tree is never ahead of
+    /// Passes a part to the checkpointer. Its batches are certainly in the log: the tree is never ahead of
     /// the log.
     fn hand_over(&mut self, part: FrozenPart) -> io::Result<()> {
         self.sync(self.newest_version)?;
@@ -206,14 +206,14 @@ impl Publisher {
     fn tell_watches(&self, effects: Effects<'_>) {
         let registry = self.shared.registry();
         for key in registry.watched(effects) {
-            // After a failure to read, the store has ended and its watches have failed.
+            // If the read fails, the store has ended and its watches have failed.
             if let Ok(value) = self.shared.newest().and_then(|newest| newest.get(&key)) {
                 registry.tell(&key, value.as_ref());
             }
         }
     }
 
-    /// Returns how long what is written and not flushed may wait for a flush.
+    /// Returns how long written batches may still wait for a flush.
     fn idle_limit(&self) -> Option<Duration> {
         let interval = match self.durability {
             Durability::Immediate => Duration::ZERO,
@@ -224,13 +224,13 @@ impl Publisher {
         Some(interval.saturating_sub(now.saturating_sub(since)))
     }
 
-    /// Flushes what was acknowledged and not flushed.
+    /// Flushes the acknowledged batches.
     fn flush(&mut self) -> Result<()> {
         let synced = self.sync(self.newest_version);
         synced.map_err(|cause| self.shared.poison(cause))
     }
 
-    /// Makes everything up to `version` survive a power loss.
+    /// Makes all versions up to `version` survive a power loss.
     fn sync(&mut self, version: i64) -> io::Result<()> {
         if let Some(journal) = &mut self.journal
             && self.unflushed_since.take().is_some()
@@ -241,7 +241,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Lets the clock go on: makes a version durable that it comes to.
+    /// Claims a version, so that the clock can continue.
     pub(super) fn claim(&mut self) -> Result<()> {
         let Some(version) = self.shared.timeline().claim() else {
             return Ok(());

@@ -11,17 +11,17 @@ use crate::error::{Code, Result};
 use crate::mutation::MutationOp;
 use crate::transaction::Commit;
 
-/// From how many transactions on a batch takes no further one.
+/// The number of transactions at which a batch is full.
 pub(super) const BATCH_TRANSACTIONS: usize = 1024;
 
-/// The size at which a batch takes no further transaction, in bytes.
+/// The size at which a batch is full, in bytes.
 pub(super) const BATCH_BYTES: usize = 4 << 20;
 
-/// How many commits, and how many bytes, are resolved on the thread of a caller.
+/// The largest number and total size of commits that are resolved on the caller's thread.
 const SHORT_COMMITS: usize = 4;
 const SHORT_BYTES: usize = 16 << 10;
 
-/// A write, as a commit carries it.
+/// A write of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mutation {
     /// Sets a key.
@@ -30,8 +30,8 @@ pub(super) enum Mutation {
     Clear { key: Bytes },
     /// Clears the keys `begin <= key < end`.
     ClearRange { begin: Bytes, end: Bytes },
-    /// Applies an atomic operation to the latest value. Of a versionstamped operation, `key` or
-    /// `param` is the template, its offset included.
+    /// Applies an atomic operation to the latest value. For a versionstamped operation, `key` or `param` is
+    /// the template with its offset.
     Atomic {
         op: MutationOp,
         key: Bytes,
@@ -40,11 +40,11 @@ pub(super) enum Mutation {
 }
 
 impl Mutation {
-    /// Returns the lengths of the keys and values together.
+    /// Returns the total length of the keys and values.
     pub(super) fn operand_bytes(&self) -> usize {
         match self {
             Self::Set { key, value } => key.len() + value.len(),
-            // FoundationDB clears a range, also of one key.
+            // FoundationDB sends a clear of one key as a clear of a range.
             Self::Clear { key } => 2 * key.len() + 1,
             Self::ClearRange { begin, end } => begin.len() + end.len(),
             Self::Atomic { key, param, .. } => key.len() + param.len(),
@@ -52,14 +52,13 @@ impl Mutation {
     }
 }
 
-/// What a transaction asks the engine to commit.
+/// A transaction that is sent to the engine to be committed.
 ///
-/// A versionstamped key has no write conflict range here: the resolver adds it, once it knows the
-/// key.
+/// A versionstamped key has no write conflict range here. The resolver adds it when it knows the key.
 #[derive(Debug, Default)]
 pub(super) struct CommitRequest {
-    /// The version the transaction read at, `None` if it has not read: it gets the version of the
-    /// call of commit.
+    /// The read version of the transaction. If it has not read anything, it gets the version at which
+    /// commit is called, and this is `None`.
     pub(super) read_version: Option<i64>,
     pub(super) read_conflicts: RangeSet,
     pub(super) write_conflicts: RangeSet,
@@ -68,7 +67,7 @@ pub(super) struct CommitRequest {
 }
 
 impl CommitRequest {
-    /// Returns the memory that the request keeps occupied, about.
+    /// Returns the approximate memory of the request.
     fn bytes(&self) -> usize {
         let mutations: usize = self.mutations.iter().map(Mutation::operand_bytes).sum();
         let sets = [&self.read_conflicts, &self.write_conflicts];
@@ -78,7 +77,7 @@ impl CommitRequest {
     }
 }
 
-/// A commit on its way.
+/// A commit under way.
 pub(super) struct PendingCommit {
     pub(super) request: CommitRequest,
     pub(super) read_version: i64,
@@ -95,7 +94,7 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    /// Each with its size.
+    /// The commits, each with its size.
     commits: VecDeque<(PendingCommit, usize)>,
     bytes: usize,
     resolver_is_idle: bool,
@@ -111,7 +110,7 @@ impl Queue {
         }
     }
 
-    /// Takes a commit in, unless there are commits that wait and take up too much memory already.
+    /// Adds a commit, unless the waiting commits already take too much memory.
     pub(super) fn push(&self, commit: PendingCommit) -> Result<()> {
         let bytes = commit.request.bytes();
         let mut waiting = self.waiting();
@@ -126,14 +125,14 @@ impl Queue {
         Ok(())
     }
 
-    /// Wakes the resolver's thread if it waits for commits.
+    /// Wakes the resolver's thread if it is waiting for commits.
     pub(super) fn wake(&self) {
         if std::mem::take(&mut self.waiting().resolver_is_idle) {
             self.wake.notify_one();
         }
     }
 
-    /// Returns whether what waits is resolved in no time.
+    /// Returns whether the waiting commits can be resolved quickly.
     pub(super) fn is_short(&self) -> bool {
         let waiting = self.waiting();
         waiting.commits.len() <= SHORT_COMMITS && waiting.bytes <= SHORT_BYTES
@@ -150,7 +149,7 @@ impl Queue {
         !waiting.commits.is_empty()
     }
 
-    /// Takes commits that wait, as many as one batch may hold.
+    /// Takes waiting commits, up to the size of a batch.
     pub(super) fn take(&self) -> Vec<PendingCommit> {
         let mut waiting = self.waiting();
         let mut taken = Vec::new();
@@ -166,13 +165,13 @@ impl Queue {
         taken
     }
 
-    /// Takes no further commits in. Those that wait can still be taken.
+    /// Accepts no more commits. Those that wait can still be taken.
     pub(super) fn close(&self) {
         self.waiting().is_closed = true;
         self.wake.notify_one();
     }
 
-    /// Takes everything that waits.
+    /// Takes all waiting commits.
     pub(super) fn take_all(&self) -> Vec<PendingCommit> {
         let mut waiting = self.waiting();
         waiting.bytes = 0;

@@ -1,7 +1,7 @@
-//! Ranges of keys, and sets of keys kept as disjoint ranges.
+//! Ranges of keys, and sets of keys as disjoint ranges.
 //!
-//! Most ranges hold one key, the key that a transaction reads or writes: they are kept as that key,
-//! so that the key after it, where the range ends, is never written down.
+//! Most ranges hold a single key, which a transaction reads or writes. They are stored as that key, so the
+//! key after it, at which the range ends, is never materialized.
 
 use std::cmp::Ordering;
 
@@ -17,18 +17,18 @@ pub(super) struct KeyRange {
     end: End,
 }
 
-/// Where a range ends: at a key, or right after its begin (`None`). A range that holds one key ends
-/// after its begin, also if it was made of two keys.
+/// The end of a range: a key, or `None` if the range holds only its begin. A range of one key has the end
+/// `None` even if it was made from two keys.
 type End = Option<Bytes>;
 
 impl KeyRange {
-    /// Makes the range from one key to another; it is empty if they are in any other order.
+    /// Returns the range between two keys, which is empty if they are not in order.
     pub(super) fn new(begin: Bytes, end: Bytes) -> Self {
         let end = (!is_after(&begin, &end)).then_some(end);
         Self { begin, end }
     }
 
-    /// Makes the range of one key.
+    /// Returns the range of one key.
     pub(super) fn key(key: Bytes) -> Self {
         Self {
             begin: key,
@@ -36,17 +36,17 @@ impl KeyRange {
         }
     }
 
-    /// Returns the begin and, unless the range holds only that key, the end.
+    /// Returns the begin, and the end unless the range holds only the begin.
     pub(super) fn parts(&self) -> (&Bytes, Option<&Bytes>) {
         (&self.begin, self.end.as_ref())
     }
 
-    /// Takes the begin and, unless the range holds only that key, the end.
+    /// Converts into the begin, and the end unless the range holds only the begin.
     pub(super) fn into_parts(self) -> (Bytes, Option<Bytes>) {
         (self.begin, self.end)
     }
 
-    /// Returns the two keys that the range is between.
+    /// Converts into the two keys that bound the range.
     pub(super) fn into_bounds(self) -> (Bytes, Bytes) {
         let end = self.end.unwrap_or_else(|| key_after(&self.begin).into());
         (self.begin, end)
@@ -105,13 +105,13 @@ impl RangeSet {
         self.ranges.iter().map(range)
     }
 
-    /// Takes the ranges, in key order.
+    /// Converts into the ranges, in key order.
     pub(super) fn into_ranges(self) -> impl Iterator<Item = KeyRange> {
         let ranges = self.ranges.into_entries();
         ranges.map(|(begin, end)| KeyRange { begin, end })
     }
 
-    /// Returns the lengths of all ranges' bounds together.
+    /// Returns the total length of the bounds of all ranges.
     pub(super) fn bounds_bytes(&self) -> usize {
         let ranges = self.ranges.iter();
         ranges
@@ -119,12 +119,12 @@ impl RangeSet {
             .sum()
     }
 
-    /// Adds a range; an empty one adds nothing.
+    /// Adds a range. Does nothing if it is empty.
     pub(super) fn insert(&mut self, new: KeyRange) {
         if new.is_empty() {
             return;
         }
-        // Everything that overlaps or touches the new range becomes part of it.
+        // All ranges that overlap or touch the new one become part of it.
         let from = self.first_reaching(&new.begin, Ordering::is_ge);
         let mut to = from;
         while let Some((begin, _)) = self.ranges.at(to)
@@ -139,7 +139,7 @@ impl RangeSet {
         }
     }
 
-    /// Puts a range and those between two places, which it overlaps or touches, together.
+    /// Merges a range with the ranges between two places, which it overlaps or touches.
     fn merge(&mut self, from: Place, to: Place, new: KeyRange) {
         if self.ranges.after(from) == to
             && let Some((begin, end)) = self.ranges.at(from)
@@ -223,14 +223,15 @@ impl RangeSet {
         Some(if *begin > *key { begin } else { end })
     }
 
-    /// Adds a range that neither overlaps nor touches another one.
+    /// Inserts a range that neither overlaps nor touches another one.
     fn put(&mut self, new: KeyRange) {
         let place = self.ranges.at_or_after(&new.begin);
         self.ranges.insert(place, new.begin, new.end);
     }
 
-    /// Returns the place of the range that begins before `key`, if its end is what `compares` demands
-    /// of it beside `key`, and otherwise the place of the first range that begins at or after `key`.
+    /// Returns the place of the last range that begins before `key`, if the comparison of its end with
+    /// `key` satisfies `compares`. Otherwise returns the place of the first range that begins at or after
+    /// `key`.
     fn first_reaching(&self, key: &[u8], compares: fn(Ordering) -> bool) -> Place {
         match self.ranges.find(key) {
             Ok(place) => place,
@@ -238,8 +239,8 @@ impl RangeSet {
         }
     }
 
-    /// Returns the place before `place`, if the end of its range is what `compares` demands of it
-    /// beside `key`.
+    /// Returns the place before `place`, if the comparison of its range's end with `key` satisfies
+    /// `compares`.
     fn ends_before(
         &self,
         place: Place,
@@ -257,7 +258,7 @@ fn range((begin, end): (&Bytes, &End)) -> KeyRange {
     KeyRange { begin, end }
 }
 
-/// Returns whether a range from `begin` to `end` ends where another one does, or after it.
+/// Returns whether a range from `begin` to `end` ends at or after the end of another one.
 fn covers_end((begin, end): (&Bytes, &End), other: &KeyRange) -> bool {
     match &other.end {
         Some(other) => compare_end(begin, end, other).is_ge(),
@@ -274,7 +275,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes the keys `00`, `00 00`, `01`, `01 00`, ...: from an even number to the next is one key.
+    /// Returns the keys `00`, `00 00`, `01`, `01 00`, ...: the range from an even number to the next holds
+    /// one key.
     fn key(number: u8) -> Bytes {
         Bytes::copy_from_slice(&[number / 2, 0][..1 + usize::from(number % 2)])
     }

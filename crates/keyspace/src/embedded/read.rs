@@ -1,17 +1,19 @@
 //! Selectors and range reads.
 //!
-//! A read that no own write can touch is the store's answer. All others reproduce how FoundationDB's
-//! client finds it, because more than the rows can be observed:
+//! If no write of the transaction can affect a read, its result is the store's. All other reads reproduce
+//! how FoundationDB's client computes the result, because more than the rows is observable:
 //!
 //! - the conflict range of a read depends on where its walk ended;
-//! - a read fails with `accessed_unreadable` only if its walk gets as far as an unreadable key;
-//! - a read that own writes answer obtains no read version;
-//! - an own operation that leaves no value (`CompareAndClear`) counts as a row to a selector.
+//! - a read fails with `accessed_unreadable` only if its walk reaches an unreadable key;
+//! - a read that the transaction's writes answer completely obtains no read version;
+//! - an operation of the transaction that leaves no value (`CompareAndClear`) counts as a row to a
+//!   selector.
 //!
-//! The client walks over what it knows, from the *near* selector to the *far* one. Where it comes to
-//! keys that it does not know it asks the store for more, and resolves both selectors anew. While the
-//! far one is *stuck*, because keys on its way are unknown or unreadable, the walk may not stop at its
-//! limit before it has seen so many rows more that the far end cannot lie among those it returns.
+//! The client walks over the keys that it knows, from the *near* selector to the *far* one. When it reaches
+//! keys that it does not know, it asks the store for more and resolves both selectors again. While the far
+//! selector is *stuck*, because keys on its way are unknown or unreadable, the walk may not stop at its
+//! limit. It first has to see enough further rows to be certain that the far end is not among the rows that
+//! it returns.
 
 use bytes::Bytes;
 
@@ -23,7 +25,7 @@ use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
 use crate::transaction::key_after;
 
-/// The rows of a range read, and what its conflict range depends on.
+/// The rows of a range read, and the data that its conflict range depends on.
 #[derive(Debug, Default)]
 pub(super) struct RangeResult {
     pub(super) rows: Vec<KeyValue>,
@@ -33,7 +35,7 @@ pub(super) struct RangeResult {
 }
 
 impl RangeResult {
-    /// Returns the range that a serializable read between these selectors conflicts with.
+    /// Returns the conflict range of a serializable read between these selectors.
     pub(super) fn conflict_range(
         &self,
         begin: &KeySelector,
@@ -43,7 +45,7 @@ impl RangeResult {
         let inverted = begin.key >= end.key;
         let (mut from, mut to) = match direction {
             _ if inverted => (&end.key, &begin.key),
-            // A read that stopped at its limit did not see what lies beyond its last row.
+            // A read that stopped at its limit saw nothing beyond its last row.
             Direction::Forward if end.offset > 0 && self.more => (&begin.key, &begin.key),
             Direction::Backward if begin.offset <= 1 && self.more => (&end.key, &end.key),
             _ => (&begin.key, &end.key),
@@ -72,11 +74,11 @@ impl RangeResult {
     }
 }
 
-/// A selector after the walk that tried to resolve it.
+/// A selector after a walk tried to resolve it.
 struct Resolved {
-    /// Where it points, or where it is stuck.
+    /// Where the selector points, or where it is stuck.
     selector: KeySelector,
-    /// What was left of the offset when the walk ended: 1 if it came to its key, anything else if
+    /// The rest of the offset when the walk ended: 1 if the selector reached its key. With any other value
     /// it is stuck or ran off an end of the keyspace.
     left: i32,
 }
@@ -91,7 +93,7 @@ impl Resolved {
     }
 }
 
-/// Turns "at or before" into "before the next key", as the first step of every resolution.
+/// Converts "at or before" to "before the next key", the first step of every resolution.
 pub(super) fn without_or_equal(selector: &KeySelector) -> KeySelector {
     if !selector.or_equal {
         return selector.clone();
@@ -159,7 +161,7 @@ impl View<'_> {
         read.run(self)
     }
 
-    /// Walks from a selector's key to the key it names, as far as what is known allows.
+    /// Walks from a selector's key towards the key that it names, as far as keys are known.
     fn resolve(&mut self, selector: &KeySelector) -> Result<Resolved> {
         let forward = selector.offset >= 1;
         let direction = if forward {
@@ -173,7 +175,7 @@ impl View<'_> {
             let step = cursor.next(self)?;
             let passed = step.key();
             match (step, passed) {
-                // It has arrived, and goes on over empty keys to the next stretch.
+                // The selector has arrived. It continues over empty keys to the next stretch.
                 (_, Some(next)) if offset == 1 => {
                     key = next;
                     break;
@@ -213,8 +215,8 @@ impl View<'_> {
         })
     }
 
-    /// Returns the bounds of the unknown keys next to `position`, in the direction `ahead` and, if
-    /// nothing parts them there, also in the other one. FoundationDB's client parts them where the
+    /// Returns the bounds of the unknown keys next to `position`, in the direction `ahead`, and also in the
+    /// other direction if nothing divides them there. FoundationDB's client divides them where the
     /// transaction's writes and write conflict ranges begin and end.
     fn unknown_around(&mut self, position: &Bytes, ahead: Direction) -> Result<(Bytes, Bytes)> {
         let conflicts = self.writes.map(WriteMap::conflicts);
@@ -242,9 +244,9 @@ impl View<'_> {
         Ok((lowest, bound(Direction::Forward)?))
     }
 
-    /// Returns where a request to the store for the keys at `position` ends: after the last unknown
-    /// keys before unreadable ones, or before two or more keys in a row that are known to be empty.
-    /// Looks no further than `far`.
+    /// Returns the end of a request to the store for the keys at `position`. The request ends after the
+    /// last unknown keys before unreadable ones, or before two or more consecutive keys that are known to
+    /// be empty. Looks no further than `far`.
     fn request_end(
         &mut self,
         position: &Bytes,
@@ -284,27 +286,27 @@ impl View<'_> {
     }
 }
 
-/// A range read on its way. The selectors move as the walk does.
+/// A range read under way. Its selectors move with the walk.
 struct RangeRead {
     direction: Direction,
     limits: Limits,
     begin: KeySelector,
     end: KeySelector,
-    /// What was left of each selector's offset when it was last resolved. One that has come to its
-    /// key, or ran off an end, stays what it was then.
+    /// The rest of each selector's offset when it was last resolved. For a selector that reached its key or
+    /// ran off an end, it does not change any more.
     left: (i32, i32),
     result: RangeResult,
-    /// The rows seen after the limit was reached.
+    /// The number of rows seen after the limit was reached.
     rows_beyond: usize,
 }
 
-/// How a walk goes on.
+/// The next step after a walk.
 enum Next {
-    /// It has all rows there are before the far selector.
+    /// The walk has found all rows before the far selector.
     Done,
-    /// There can be no rows.
+    /// The range is empty.
     Nothing,
-    /// It has come to keys that the store must be asked for.
+    /// The walk has reached keys that the store must be asked for.
     Ask(Bytes),
 }
 
@@ -367,8 +369,8 @@ impl RangeRead {
         Ok((begin, end))
     }
 
-    /// Finds the far end of a range whose ends, as far as they are known, have crossed. Returns the
-    /// empty result if they have indeed.
+    /// Finds the far end of a range whose ends have crossed, as far as they are known. Returns the empty
+    /// result if they have really crossed.
     fn find_crossed(
         &mut self,
         view: &mut View<'_>,
@@ -398,7 +400,7 @@ impl RangeRead {
         })
     }
 
-    /// Reads the key of a far selector by itself.
+    /// Reads the key of a far selector on its own.
     fn find(&mut self, view: &mut View<'_>, far: &Resolved) -> Result<Bytes> {
         let found = view.get_key(&far.selector)?;
         self.result.read_to_begin |= found.is_empty();
@@ -406,13 +408,13 @@ impl RangeRead {
         Ok(found)
     }
 
-    /// Takes rows until a limit or the far end is reached, or something is not known.
+    /// Takes rows until a limit, the far end or an unknown key is reached.
     fn walk(&mut self, view: &mut View<'_>, begin: &Resolved, end: &Resolved) -> Result<Next> {
         let (near, far) = match self.direction {
             Direction::Forward => (begin, end),
             Direction::Backward => (end, begin),
         };
-        // A near selector that is stuck stands before what it is stuck at, in its own direction.
+        // A stuck near selector is just before the obstacle, in its own direction.
         let direction = direction_from(near.selector.offset).unwrap_or(self.direction);
         let mut cursor = Cursor::new(direction, near.key().clone());
         if !far.is_stuck() && !near.is_stuck() {
@@ -445,11 +447,11 @@ impl RangeRead {
         }
     }
 
-    /// Asks the store for the rows from a position on, up to the far selector or to where its rows
-    /// would be of no use. The walk goes on at the position.
+    /// Asks the store for the rows from a position to the far selector, or to the first row that would not
+    /// be useful. The walk continues at the position.
     ///
-    /// A selector that still has to move towards the other one is asked for by its key, one that has
-    /// to move away by itself.
+    /// A selector that still has to move towards the other one is represented by its key in the request.
+    /// One that has to move away is sent as it is.
     fn ask(
         &mut self,
         view: &mut View<'_>,
@@ -473,8 +475,8 @@ impl RangeRead {
             + rows_toward(Direction::Backward, to.offset);
         from.offset = from.offset.min(1);
         to.offset = to.offset.max(1);
-        // The far selector may have come to lie beyond the unknown keys at the position. All of these
-        // are asked for then.
+        // The far selector may now be beyond the unknown keys at the position. In that case, ask for all of
+        // these keys.
         let ahead = stuck.unwrap_or(self.direction);
         let (lowest, highest) = view.unknown_around(position, ahead)?;
         match self.direction {
@@ -508,8 +510,8 @@ impl RangeRead {
         let range = (&from, &to);
         let (_, more) = (view.stored).load(view.engine, range, limits, self.direction)?;
         if more && stuck.is_some() {
-            // The bytes may have run out on the way back to where the near selector starts from:
-            // the same request again would return nothing new.
+            // The byte limit may have been reached on the way back to the near selector's start. The same
+            // request would then return nothing new.
             let way_back = Limits::ONE_ROW;
             (view.stored).load(view.engine, range, way_back, self.direction)?;
         }
@@ -528,7 +530,7 @@ impl RangeRead {
         }
     }
 
-    /// Returns the answer, without the rows beyond the far end if that is known.
+    /// Returns the result, without rows beyond the far end if it is known.
     fn done(mut self, far: Option<&Bytes>) -> RangeResult {
         let mut result = std::mem::take(&mut self.result);
         result.more |= self.limits.is_reached();
@@ -547,7 +549,7 @@ impl RangeRead {
     }
 }
 
-/// Returns the direction in which a selector with this offset still has to go, `None` if it is there.
+/// Returns the direction in which a selector with this offset still has to move, `None` if it has arrived.
 fn direction_from(offset: i32) -> Option<Direction> {
     match offset {
         1 => None,
@@ -556,7 +558,7 @@ fn direction_from(offset: i32) -> Option<Direction> {
     }
 }
 
-/// Returns how many rows a selector with this offset points ahead, in the given direction.
+/// Returns the number of rows by which a selector with this offset points ahead in the given direction.
 fn rows_toward(direction: Direction, offset: i32) -> usize {
     let ahead = match direction {
         Direction::Forward => offset.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! Why a file was not opened as a store.
+//! The errors of opening a store.
 
 use std::error::Error as StdError;
 use std::io;
@@ -9,7 +9,7 @@ use super::files::{Slot, slot_path};
 use super::log::recover::LogError;
 use crate::error::OpenError;
 
-/// The path holds something else than a store.
+/// Returns the error for a path that is not a store.
 pub(super) fn not_a_store(path: &Path, found: &str) -> OpenError {
     OpenError::NotAStore {
         path: path.to_owned(),
@@ -17,7 +17,7 @@ pub(super) fn not_a_store(path: &Path, found: &str) -> OpenError {
     }
 }
 
-/// The operating system or redb does not open the file.
+/// Returns the error for a file that the operating system or redb cannot open.
 pub(super) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'static) -> OpenError {
     OpenError::Open {
         path: path.to_owned(),
@@ -25,7 +25,7 @@ pub(super) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'stat
     }
 }
 
-/// redb refuses the file.
+/// Returns the error for a file that redb refuses.
 pub(super) fn refusal(path: &Path, error: redb::Error) -> OpenError {
     let is_foreign = match &error {
         redb::Error::DatabaseAlreadyOpen => {
@@ -52,7 +52,7 @@ pub(super) fn refusal(path: &Path, error: redb::Error) -> OpenError {
     }
 }
 
-/// The log of the store at `path` cannot be used.
+/// Returns the error for a store whose log cannot be used.
 pub(super) fn log_refusal(path: &Path, error: LogError) -> OpenError {
     let of = |slot: Slot| slot_path(path, slot);
     let path = path.to_owned();

@@ -1,4 +1,4 @@
-//! Judges commits and applies them to the window.
+//! Decides which transactions commit, and applies their writes to the window.
 
 use std::mem;
 use std::sync::Arc;
@@ -35,18 +35,18 @@ impl Resolver {
         }
     }
 
-    /// Closes the pipeline, with what is in the window.
+    /// Closes the pipeline, and passes it the last part of the window.
     pub(super) fn finish(self) {
         let Self {
             shared, mut window, ..
         } = self;
         let last_part = window.freeze();
-        // It reads the tree, which nothing may do once the checkpointer makes the file shorter.
+        // The window reads the tree, which must have no readers when the checkpointer compacts the file.
         drop(window);
         shared.pipeline().close(Some(last_part));
     }
 
-    /// Resolves the commits that wait, into the open batch.
+    /// Resolves the waiting commits into the open batch.
     pub(super) fn step(&mut self) -> Result<()> {
         let shared = self.shared.clone();
         let commits = shared.queue().take();
@@ -60,7 +60,7 @@ impl Resolver {
             let mut open = shared.pipeline().open();
             let batch = open.get_or_insert_with(|| self.begin_batch());
             let resolved = guarded(|| self.resolve_all(commits, batch));
-            // Half a transaction may be in it: the publisher must not find it.
+            // The batch may contain half a transaction, so the publisher must not find it.
             resolved.err().map(|cause| (cause, open.take()))
         };
         if let Some((cause, batch)) = failed {
@@ -97,7 +97,8 @@ impl Resolver {
             let stamp = Versionstamp::new(batch.version, index);
             let verdict = self.resolve(&mut commit, stamp);
             has_writes |= verdict.is_ok();
-            // Before its writes: if one fails, the transaction is answered with the batch.
+            // Add the result before applying the writes, so that the transaction gets one with the batch
+            // even if a write fails.
             let waiting = commit.verdict;
             batch.verdicts.push(Verdict { waiting, verdict });
             if verdict.is_ok() {
@@ -112,11 +113,11 @@ impl Resolver {
         Ok(())
     }
 
-    /// Judges a transaction of a batch. If it may commit, its writes enter the history and its
-    /// versionstamps are filled in.
+    /// Decides on a transaction of a batch. If it may commit, adds its writes to the history and fills in
+    /// its versionstamps.
     ///
-    /// The batch's version is later than every read version, so the writes of earlier transactions
-    /// of the batch conflict like those of earlier batches.
+    /// The batch's version is later than every read version. Writes of earlier transactions in the batch
+    /// therefore conflict in the same way as those of earlier batches.
     fn resolve(&mut self, commit: &mut PendingCommit, stamp: Versionstamp) -> Result<Commit, Code> {
         let read_version = commit.read_version;
         let request = &mut commit.request;
@@ -142,8 +143,8 @@ impl Resolver {
         })
     }
 
-    /// Applies a mutation to the newest state. What it does to the rows, whatever they hold, goes into
-    /// the record.
+    /// Applies a mutation to the newest state, and adds its effect to the record. The effect does not
+    /// depend on the values of rows.
     fn apply(&mut self, mutation: Mutation, record: &mut Record) -> Result<(), redb::Error> {
         let new;
         let effect = match &mutation {
@@ -164,8 +165,8 @@ impl Resolver {
     }
 }
 
-/// Puts the versionstamp into a versionstamped operation, which is a plain set then. Returns the
-/// key if the stamp is in it.
+/// Fills the versionstamp into a versionstamped operation, which makes it a plain set. Returns the key if
+/// the stamp is part of the key.
 fn fill_in(mutation: &mut Mutation, stamp: Versionstamp) -> Option<&Bytes> {
     let Mutation::Atomic { op, key, param } = mutation else {
         return None;
@@ -187,7 +188,7 @@ fn fill_in(mutation: &mut Mutation, stamp: Versionstamp) -> Option<&Bytes> {
     }
 }
 
-/// Replaces ten bytes of a template, which ends in their little-endian offset, by the stamp.
+/// Replaces ten bytes of a template with the stamp. The template ends with their little-endian offset.
 fn filled(template: &[u8], stamp: Versionstamp) -> Bytes {
     let (bytes, offset) = template
         .split_last_chunk()

@@ -1,4 +1,4 @@
-//! Reading the store as a commit left it.
+//! Reads the store as a commit left it.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) struct State {
     bytes: usize,
     /// The number of the newest part.
     newest: PartId,
-    /// Emptied once no transaction may read it any more, so that old pages and parts are freed even if a
+    /// Emptied when transactions may no longer read the state. Old pages and parts are then freed even if a
     /// transaction is never dropped.
     layers: RwLock<Option<layers::Snapshot>>,
 }
@@ -44,19 +44,20 @@ impl State {
         self.bytes
     }
 
-    /// Reads from `tree` what a checkpoint has moved there, after a read that is under way.
+    /// Reads the rows that a checkpoint has moved to `tree` from there. Waits for a read that is under way.
     pub(super) fn rebase(&self, tree: &Checkpointed) {
         if let Some(layers) = &mut *self.layers.write() {
             tree.take_over(layers, self.newest);
         }
     }
 
-    /// Returns the rows, to be read for as long as it takes. `None`: no transaction may read them any more.
+    /// Returns the rows, which can then be read for any time. `None` if transactions may no longer read
+    /// them.
     pub(super) fn layers(&self) -> Option<layers::Snapshot> {
         self.layers.read().clone()
     }
 
-    /// Lets go of the rows, after a read that is under way.
+    /// Releases the rows. Waits for a read that is under way.
     pub(super) fn empty(&self) {
         *self.layers.write() = None;
     }
@@ -69,9 +70,9 @@ impl State {
     }
 }
 
-/// What a transaction reads: a state, at the transaction's read version.
+/// A state as a transaction reads it, at the transaction's read version.
 ///
-/// Answers `transaction_too_old` five seconds after the version was given.
+/// Reads fail with `transaction_too_old` once the version is older than five seconds.
 #[derive(Clone)]
 pub(super) struct Snapshot {
     version: i64,
@@ -93,7 +94,7 @@ impl Snapshot {
         self.read(|layers| layers.get(key))
     }
 
-    /// Reads up to `max_rows` rows `begin <= key < end`, from the end backwards if `reverse`.
+    /// Reads up to `max_rows` rows `begin <= key < end`, from the end backward if `reverse`.
     pub(super) fn scan(
         &self,
         begin: &[u8],

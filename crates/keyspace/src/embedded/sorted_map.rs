@@ -1,24 +1,23 @@
-//! A map in key order, made for keys that arrive in ascending order.
+//! A map in key order, optimized for keys that arrive in ascending order.
 
 use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-/// The most entries in a chunk.
+/// The largest number of entries in a chunk.
 const CHUNK_ENTRIES: usize = 64;
 
-/// A map from keys to values: sorted chunks of entries, themselves sorted.
+/// A map from keys to values: a sorted list of chunks, each with sorted entries.
 ///
-/// A key after all others takes one comparison to find and is appended: nothing moves, and memory is
-/// allocated once for a chunk. A key anywhere else takes a binary search and moves part of a chunk.
+/// A key after all others is found with one comparison and appended: no entry moves, and memory is
+/// allocated once per chunk. Any other key takes a binary search and moves a part of a chunk.
 #[derive(Debug, Clone)]
 pub(super) struct SortedMap<V> {
     /// No chunk is empty.
     chunks: Vec<Vec<(Bytes, V)>>,
 }
 
-/// A place in a map: that of an entry, or the one after all entries. It is valid until the map
-/// changes.
+/// A place in a map: that of an entry, or the one after all entries. It is valid until the map changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     chunk: usize,
@@ -41,7 +40,7 @@ impl<V> SortedMap<V> {
         self.chunks.iter().map(Vec::len).sum()
     }
 
-    /// Finds a key: `Ok` is its place, `Err` the place of the first greater key, where it belongs.
+    /// Finds a key. `Ok` is its place. `Err` is the place of the first greater key, where the key belongs.
     pub(super) fn find(&self, key: &[u8]) -> Result<Place, Place> {
         let after_all = Place {
             chunk: self.chunks.len(),
@@ -81,7 +80,7 @@ impl<V> SortedMap<V> {
         }
     }
 
-    /// Returns the place before another one.
+    /// Returns the place before another one, if there is one.
     pub(super) fn before(&self, place: Place) -> Option<Place> {
         let Place { chunk, index } = place;
         if index > 0 {
@@ -93,7 +92,7 @@ impl<V> SortedMap<V> {
         Some(Place { chunk, index })
     }
 
-    /// Returns the entry at a place, unless that is after all entries.
+    /// Returns the entry at a place, `None` at the place after all entries.
     pub(super) fn at(&self, place: Place) -> Option<(&Bytes, &V)> {
         let (key, value) = self.chunks.get(place.chunk)?.get(place.index)?;
         Some((key, value))
@@ -116,7 +115,7 @@ impl<V> SortedMap<V> {
             mut index,
         } = place;
         if chunk == self.chunks.len() {
-            // Chunks of keys in ascending order are filled, not split.
+            // Chunks of ascending keys are filled completely, not split.
             match self.chunks.last_mut() {
                 Some(last) if last.len() < CHUNK_ENTRIES => last.push((key, value)),
                 Some(_) => {
@@ -138,7 +137,7 @@ impl<V> SortedMap<V> {
         self.chunks[chunk].insert(index, (key, value));
     }
 
-    /// Removes and returns the entries between two places, the second one excluded.
+    /// Removes and returns the entries from one place up to, but not including, another.
     pub(super) fn remove(&mut self, from: Place, to: Place) -> Vec<(Bytes, V)> {
         if from == to {
             return Vec::new();
@@ -175,7 +174,7 @@ impl<V> SortedMap<V> {
             .map(|(key, value)| (key, value))
     }
 
-    /// Takes the entries, in key order.
+    /// Converts into the entries, in key order.
     pub(super) fn into_entries(self) -> impl Iterator<Item = (Bytes, V)> {
         self.chunks.into_iter().flatten()
     }

@@ -1,5 +1,5 @@
-//! What a transaction holds between its calls: what it has read and staged, its options, its
-//! watches, and the errors that later calls report.
+//! The state of a transaction between its calls: its reads and writes, its options, its watches, and the
+//! errors that later calls report.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::mutation::Versionstamp;
 use crate::selector::{KeySelector, RangeBatch, RangeQuery, StreamingMode};
 use crate::transaction::{Isolation, TransactionOption, key_after};
 
-/// How much longer than [`limits::KEY_BYTES`] a key may be that is read.
+/// How many bytes a key that is read may exceed [`limits::KEY_BYTES`].
 const READ_KEY_SLACK_BYTES: usize = 8;
 
-/// What a conflict range counts in a transaction's size beside its two keys, in bytes.
+/// The bytes that a conflict range adds to a transaction's size besides its two keys.
 const CONFLICT_OVERHEAD_BYTES: usize = 32;
 
-/// What a database handle gives its transactions to begin with.
+/// The defaults of a database handle for its transactions.
 #[derive(Debug, Clone)]
 pub(super) struct Defaults {
     pub(super) timeout: Option<Duration>,
@@ -55,7 +55,7 @@ pub(super) struct PendingWatch {
     pub(super) setter: WatchSetter,
 }
 
-/// What survives `on_error`: the clock that runs against the timeout, and the retries so far.
+/// The state that survives `on_error`: the time of the timeout, and the number of retries.
 pub(super) struct Persistent {
     pub(super) started: Duration,
     pub(super) timeout: Option<Duration>,
@@ -68,16 +68,18 @@ pub(super) struct Persistent {
 pub(super) struct State {
     /// The memory of the keys and values of the transaction.
     pub(super) arena: Arena,
-    /// Whether a commit was called, whatever came of it. Only the read version and the size are still answered.
+    /// Whether commit was called, with any result. After that, only the read version and the size are still
+    /// returned.
     pub(super) is_sent: bool,
-    /// Why the transaction has ended. The first reason stays: a cancel, a timeout, a call after the commit.
+    /// Why the transaction has ended. The first reason is kept: a cancel, a timeout, a call after the
+    /// commit.
     ended: Option<Code>,
     pub(super) persistent: Persistent,
     pub(super) size_limit: usize,
     pub(super) stored: Stored,
     pub(super) writes: WriteMap,
     pub(super) reads: RangeSet,
-    /// The first error of a write or an option: every later read and the commit report it.
+    /// The first error of a write or an option, which every later read and the commit report.
     pub(super) deferred: Option<Code>,
     /// The first error of a read that the commit reports again.
     pub(super) failed_read: Option<Error>,
@@ -110,8 +112,8 @@ impl State {
         }
     }
 
-    /// Reports what keeps an operation from going on: in this order a deferred error, a commit that was
-    /// called, the end of the transaction.
+    /// Fails if an operation must not continue. Reports, in this order: a deferred error, a call after the
+    /// commit, the end of the transaction.
     pub(super) fn check(&mut self, engine: &Engine) -> Result<()> {
         let is_sent = self.is_used_after_commit(engine);
         self.check_deferred()?;
@@ -121,25 +123,25 @@ impl State {
         self.check_ended(engine)
     }
 
-    /// Reports a deferred error.
+    /// Fails with the deferred error, if there is one.
     pub(super) fn check_deferred(&self) -> Result<()> {
         self.deferred.map_or(Ok(()), |code| Err(code.into()))
     }
 
-    /// Reports that the transaction has ended.
+    /// Fails if the transaction has ended.
     pub(super) fn check_ended(&mut self, engine: &Engine) -> Result<()> {
         self.note_timeout(engine);
         self.ended.map_or(Ok(()), |code| Err(code.into()))
     }
 
-    /// Ends the transaction if its time is over. It stays so, whatever its timeout becomes.
+    /// Ends the transaction if its timeout has passed. Later changes of the timeout do not revive it.
     pub(super) fn note_timeout(&mut self, engine: &Engine) {
         if self.remaining(engine).is_some_and(|left| left.is_zero()) {
             self.ended.get_or_insert(Code::TRANSACTION_TIMED_OUT);
         }
     }
 
-    /// Returns whether a commit was called: then this use ends the transaction.
+    /// Returns whether commit was called before. In that case, this use ends the transaction.
     fn is_used_after_commit(&mut self, engine: &Engine) -> bool {
         self.note_timeout(engine);
         if self.is_sent {
@@ -148,11 +150,12 @@ impl State {
         self.is_sent
     }
 
-    /// Checks a write. An error is kept for the next read and the commit. Returns whether to stage it.
+    /// Checks a write, and keeps an error for the next read and the commit. Returns whether to stage the
+    /// write.
     pub(super) fn check_write(&mut self, engine: &Engine, check: Result<(), Code>) -> bool {
         let is_sent = self.is_used_after_commit(engine);
         match check {
-            // A range is checked before the transaction sees it, all else after that.
+            // A range is checked before the state of the transaction, everything else after it.
             Err(Code::INVERTED_RANGE) => self.defer(Code::INVERTED_RANGE),
             _ if is_sent => self.defer(Code::USED_DURING_COMMIT),
             Err(code) => self.defer(code),
@@ -175,7 +178,7 @@ impl State {
         self.deferred.get_or_insert(code);
     }
 
-    /// Runs a read of the view at the given isolation.
+    /// Reads from the view at the given isolation.
     fn read<R>(
         &mut self,
         engine: &Engine,
@@ -285,8 +288,8 @@ impl State {
         })
     }
 
-    /// Fires the pending watches on keys that a write makes different from their baseline;
-    /// `value` is `None` if the new value is not known before the commit.
+    /// Fires the pending watches on keys that a write makes different from their baseline. `value` is
+    /// `None` if the new value is not known before the commit.
     pub(super) fn fire_watches(&mut self, written: &KeyRange, value: Option<Option<&Bytes>>) {
         let differs = |watch: &mut PendingWatch| {
             written.contains(&watch.key) && value != Some(watch.baseline.as_ref())
@@ -296,14 +299,14 @@ impl State {
         }
     }
 
-    /// Ends the transaction, and with it what was to come of its commit.
+    /// Ends the transaction, and with it all futures that wait for its commit.
     pub(super) fn cancel(&mut self) {
         self.ended.get_or_insert(Code::TRANSACTION_CANCELLED);
         self.watches.clear();
         self.stamp_waiters.clear();
     }
 
-    /// Takes what the commit sends.
+    /// Takes the request that the commit sends.
     pub(super) fn commit_request(&mut self) -> CommitRequest {
         let (mutations, write_conflicts) = std::mem::take(&mut self.writes).into_commit();
         CommitRequest {
@@ -323,12 +326,12 @@ impl State {
 
     pub(super) fn settle_stamps(&mut self, stamp: &Result<Versionstamp, Code>) {
         for waiter in self.stamp_waiters.drain(..) {
-            // A caller that dropped the future does not want the stamp.
+            // The caller may have dropped the future of the stamp.
             let _ = waiter.send(stamp.map_err(Error::from));
         }
     }
 
-    /// Hands the watches over after a successful commit.
+    /// Arms the watches after a successful commit.
     pub(super) fn arm_watches(&mut self, engine: &Engine) {
         for PendingWatch {
             key,
@@ -365,7 +368,7 @@ impl State {
             TransactionOption::SnapshotRywDisable => self.snapshot_ryw -= 1,
             TransactionOption::NextWriteNoWriteConflictRange => self.next_write_no_conflict = true,
             TransactionOption::BypassUnreadable => self.bypass_unreadable = true,
-            // Every commit here is in order for certain.
+            // Commits here are always in order.
             TransactionOption::CausalWriteRisky => {}
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! A store: the tree, the log before it if it is in a file, and the window over it.
+//! A store: the tree, its log, and the window over them.
 //!
-//! A commit is durable once it is in the log. Its rows go to the window, from where a checkpoint moves
-//! them to the tree, which frees the log.
+//! A commit is durable once it is in the log. Its rows go to the window. A checkpoint moves them from there
+//! to the tree and frees the log.
 
 use std::io;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::env::Environment;
 use crate::error::OpenError;
 use crate::limits::RECOVERY_VERSIONS;
 
-/// How a store is opened.
+/// The parameters of opening a store.
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
     pub(super) cache_bytes: usize,
@@ -34,20 +34,20 @@ pub(super) struct Setup {
     pub(super) env: Environment,
 }
 
-/// An open store, before anything is done with it.
+/// An open store, before the engine starts.
 pub(super) struct Store {
-    /// The version that the clock begins at, later than all that were given before.
+    /// The version at which the clock starts, later than all versions that were ever assigned.
     pub(super) version: i64,
     pub(super) files: StoreFiles,
     pub(super) journal: Option<Journal>,
     pub(super) tree: Checkpointed,
     pub(super) window: Window,
-    /// What was in the log alone.
+    /// The parts that were only in the log.
     pub(super) replayed: Vec<Checkpoint>,
 }
 
 impl Store {
-    /// Makes a store in an empty backend, without a log.
+    /// Creates a store in an empty backend, without a log.
     pub(super) fn create(backend: impl StorageBackend, setup: &Setup) -> Result<Self, redb::Error> {
         let mut meta = Meta {
             last_version: RECOVERY_VERSIONS,
@@ -76,11 +76,13 @@ impl Store {
         })
     }
 
-    /// Opens the store at `path`, whose rows are in a backend and whose log is in `files`. Replays what is
-    /// in the log alone, and goes on after every version that an earlier opening may have given, also to
-    /// commits that were acknowledged and then lost for want of a flush.
+    /// Opens the store at `path`, whose rows are in a backend and whose log is in `files`.
     ///
-    /// Nothing is written before everything was read: every refusal leaves all files as they were.
+    /// Replays the commits that are only in the log. Continues after every version that an earlier opening
+    /// may have assigned, including those of commits that were acknowledged and then lost because they were
+    /// not flushed.
+    ///
+    /// Nothing is written before everything was read, so every refusal leaves all files unchanged.
     pub(super) fn open(
         backend: impl StorageBackend,
         files: Arc<dyn Files>,
@@ -104,7 +106,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Reads the log, and applies to the window what is not in the tree.
+    /// Reads the log, and applies the commits that are not in the tree to the window.
     fn recover(&mut self, files: &dyn Files) -> Result<Recovered, LogError> {
         let meta = self.files.meta;
         let Some(log) = meta.log else {
@@ -149,7 +151,7 @@ impl Store {
         });
     }
 
-    /// Begins to log, in a segment of its own after what was recovered, at a version that was never given.
+    /// Begins to log, in a new segment after the recovered ones, at a version that was never assigned.
     fn start_log(
         &mut self,
         files: Arc<dyn Files>,
@@ -169,7 +171,7 @@ impl Store {
         let slots = Slots::start(files, id, setup.log, recovered)?;
         let mut journal = Journal::start(id, slots, setup.log, setup.env.clone(), &end)?;
         if meta.log.is_none() {
-            // Before anything is in the log.
+            // Record the log in the tree before anything is written to the log.
             meta.log = Some(journal.place());
             self.files.write_meta()?;
         }
@@ -188,7 +190,7 @@ impl Store {
 
 #[cfg(test)]
 impl Store {
-    /// Commits a batch past the engine.
+    /// Commits a batch without the engine.
     pub(super) fn commit(
         &mut self,
         effects: &[super::log::effect::Effect<'_>],
@@ -206,7 +208,7 @@ impl Store {
         Ok(())
     }
 
-    /// Moves what was committed to the tree.
+    /// Moves all commits to the tree.
     pub(super) fn checkpoint(&mut self) -> Result<(), redb::Error> {
         let part = self.window.freeze();
         let log = self.journal.as_ref().map(Journal::place);
@@ -218,7 +220,7 @@ impl Store {
         self.move_replayed()
     }
 
-    /// Moves the parts that were replayed to the tree.
+    /// Moves the replayed parts to the tree.
     pub(super) fn move_replayed(&mut self) -> Result<(), redb::Error> {
         for checkpoint in self.replayed.drain(..) {
             self.tree = self.files.checkpoint(&checkpoint)?;

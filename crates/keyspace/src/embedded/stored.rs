@@ -1,8 +1,8 @@
-//! What a transaction has read of the store: the read version, the snapshot, and which keys it
-//! knows from its reads.
+//! What a transaction knows about the store: the read version, the snapshot, and the keys that it knows
+//! from its reads.
 //!
-//! FoundationDB's client obtains the read version with the first read that has to ask the store,
-//! and remembers what it was given. Both can be observed: see [`read`](super::read).
+//! FoundationDB's client obtains the read version with the first read that has to ask the store, and
+//! remembers the results of reads. Both are observable: see [`read`](super::read).
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
 use crate::transaction::key_after;
 
-/// How many bytes a row counts beside its key and value.
+/// The bytes that a row counts besides its key and value.
 const ROW_OVERHEAD_BYTES: usize = 8;
 
 /// The rows taken from the snapshot at once: at first, and at most.
@@ -34,7 +34,7 @@ impl Direction {
         }
     }
 
-    /// Returns whether a walk that ends at `far` leaves `key` out.
+    /// Returns whether a walk that ends at `far` excludes `key`.
     pub(super) fn passes(self, far: &[u8], key: &[u8]) -> bool {
         match self {
             Self::Forward => key >= far,
@@ -43,7 +43,7 @@ impl Direction {
     }
 }
 
-/// How much a range read may return.
+/// The limits of a range read.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub(super) rows: usize,
@@ -74,9 +74,9 @@ impl Limits {
 pub(super) struct Stored {
     /// Obtained from the store or set by `set_read_version`.
     pub(super) read_version: Option<i64>,
-    /// What the store held at the read version, from the first read on.
+    /// The state at the read version, from the first read on.
     snapshot: Option<Snapshot>,
-    /// The keys whose stored values FoundationDB's client would know by now.
+    /// The keys whose stored values FoundationDB's client would know at this point.
     known: RangeSet,
 }
 
@@ -88,7 +88,7 @@ enum Located {
 }
 
 impl Stored {
-    /// Returns the read version, obtaining it if need be.
+    /// Returns the read version, and obtains it if there is none yet.
     pub(super) fn read_version(&mut self, engine: &Engine) -> Result<i64> {
         if let Some(version) = self.read_version {
             return Ok(version);
@@ -98,7 +98,7 @@ impl Stored {
         Ok(*self.read_version.insert(version))
     }
 
-    /// Obtains the read version if need be, and nothing to read at it.
+    /// Obtains the read version if there is none yet, without a snapshot.
     pub(super) fn obtain_version(&mut self, engine: &Engine) -> Result<()> {
         if self.read_version.is_none() {
             self.read_version = Some(engine.read_version()?.0);
@@ -117,7 +117,7 @@ impl Stored {
         Ok(value)
     }
 
-    /// Reads some rows from one end of a range that is known already.
+    /// Reads some rows from one end of a range that is already known.
     pub(super) fn known_rows(
         &mut self,
         engine: &Engine,
@@ -129,9 +129,9 @@ impl Stored {
         snapshot.scan(begin, end, backward, FIRST_CHUNK_ROWS)
     }
 
-    /// Reads rows between two selectors without `or_equal`; returns whether a limit ended that.
+    /// Reads rows between two selectors without `or_equal`. Returns whether a limit was reached.
     ///
-    /// At least as many rows are read as it takes to come back from a selector to its key.
+    /// Reads at least the number of rows between a selector's key and the key that it names.
     pub(super) fn load(
         &mut self,
         engine: &Engine,
@@ -183,7 +183,7 @@ impl Stored {
         }
     }
 
-    /// Finds the place of a selector: everything from there on is at or after the key it names.
+    /// Finds the place of a selector: all keys from there on are at or after the key that it names.
     fn locate(&mut self, engine: &Engine, selector: &KeySelector) -> Result<Located> {
         let rows = selector.offset.abs_diff(1) as usize;
         if rows == 0 {

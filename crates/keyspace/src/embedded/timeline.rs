@@ -1,20 +1,20 @@
 //! The version clock and the published states of the store.
 //!
-//! Versions advance with the environment's monotonic clock, a million a second, whether or not
-//! anything commits: an idle store must not hand out read versions that the resolver would call too
-//! old. Between commits they advance in steps. Three rules keep the order of versions the order of
-//! what can be seen:
+//! Versions advance with the environment's monotonic clock, a million per second, whether or not there are
+//! commits. Otherwise an idle store would hand out read versions that the resolver calls too old. Between
+//! commits they advance in steps. Three rules make the order of versions the order of visibility:
 //!
-//! 1. A commit version is greater than every version given before it.
-//! 2. While commits are in flight, read versions stay below the oldest one's: none may claim to see it.
+//! 1. A commit version is greater than every version that was assigned before it.
+//! 2. While commits are in flight, read versions stay below the oldest of their versions, because none of
+//!    these commits is visible yet.
 //! 3. Otherwise a read version is at least the newest commit version.
 //!
-//! A fourth keeps them in order from one opening to the next, which begins
-//! [`RECOVERY_VERSIONS`] after the newest version on disk:
+//! A fourth rule keeps versions in order across openings. An opening begins [`RECOVERY_VERSIONS`] after the
+//! newest version on disk:
 //!
-//! 4. The clock stands still [`LEAD_VERSIONS`] after the newest version on disk, until a later one is
-//!    flushed. The time it stood still is not made up for. An idle store writes versions to its log so
-//!    that the clock goes on, if anything asks for it.
+//! 4. The clock stands still at [`LEAD_VERSIONS`] after the newest version on disk, until a later version
+//!    is flushed. It does not catch up on the time that it stood still. An idle store writes a version to
+//!    its log to let the clock continue, if a transaction asks for a version.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,39 +29,39 @@ use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
 
-/// How many published states `set_read_version` can reach back to. Each keeps what later batches have
-/// replaced in memory.
+/// The number of published states that `set_read_version` can reach. Each keeps the data that later batches
+/// have replaced in memory.
 const REACHABLE_STATES: usize = 64;
 
-/// How many bytes the batches after the oldest of these states may have. What they replaced takes several
-/// times as much memory.
+/// The largest total size of the batches after the oldest of these states, in bytes. The data that these
+/// batches replaced takes several times as much memory.
 const REACHABLE_BYTES: usize = 4 << 20;
 
-/// How long, in versions, an idle store gives the same read version. FoundationDB's clusters keep
-/// giving the newest commit version too, until an empty commit advances it.
+/// How long, in versions, an idle store returns the same read version. A FoundationDB cluster, too, returns
+/// the newest commit version until an empty commit advances it.
 const IDLE_VERSIONS: i64 = VERSIONS_PER_SECOND / 4;
 
-/// How far the clock runs ahead of the newest version on disk. What remains of the recovery's jump
-/// is for the commits that get the next version while it stands still, one each.
+/// How far the clock may be ahead of the newest version on disk. The rest of the recovery's jump is for
+/// commits while the clock stands still, which take one version each.
 const LEAD_VERSIONS: i64 = RECOVERY_VERSIONS / 2;
 
-/// How near the clock may come to the point where it stands still before a version is claimed.
+/// How close the clock may come to the point where it stands still before a version is claimed.
 const CLAIM_VERSIONS: i64 = LEAD_VERSIONS / 2;
 
-/// [`Timeline::in_flight`] while no commit is.
+/// The value of [`Timeline::in_flight`] while no commit is in flight.
 const NONE: i64 = i64::MAX;
 
-/// Gives versions, and the state to read at each.
+/// Assigns versions, and knows the state to read at each.
 pub(super) struct Timeline {
     environment: Environment,
     /// When the clock began, on the environment's clock.
     origin: Duration,
-    /// The version at `origin`, less the time that the clock has stood still. Written under `line`,
-    /// before `horizon`, read also without it.
+    /// The version at `origin`, minus the time that the clock has stood still. Written under `line`, before
+    /// `horizon`; also read without it.
     base: AtomicI64,
-    /// Where the clock stands still. Written under `line`, read also without it.
+    /// The version at which the clock stands still. Written under `line`; also read without it.
     horizon: AtomicI64,
-    /// The oldest version being committed. Written under `line`, read also without it.
+    /// The oldest version that is being committed. Written under `line`; also read without it.
     in_flight: AtomicI64,
     line: Mutex<Line>,
 }
@@ -70,20 +70,20 @@ struct Line {
     last_given: i64,
     /// The versions being committed, oldest first.
     in_flight: VecDeque<i64>,
-    /// What states are made over. `None`: the store serves no longer.
+    /// The tree below the states, `None` after the store has ended.
     tree: Option<Checkpointed>,
     /// The newest published states, oldest first. The last one is what new transactions read.
     reachable: VecDeque<Arc<State>>,
-    /// The bytes of the batches after the first of them.
+    /// The total size of the batches after the first of these states, in bytes.
     reachable_bytes: usize,
     /// Older states that transactions still hold, each with the version of the next state.
     held: VecDeque<(i64, Weak<State>)>,
-    /// Why the store serves no longer.
+    /// Why the store has ended, if it has.
     ended: Option<Error>,
 }
 
 impl Timeline {
-    /// Starts the clock at `base`, a version on disk, with the rows as they were left then.
+    /// Starts the clock at `base`, a version on disk, with the rows as of that version.
     pub(super) fn new(
         environment: Environment,
         base: i64,
@@ -113,13 +113,13 @@ impl Timeline {
         &self.environment
     }
 
-    /// Gives a read version, at least every commit version acknowledged before, and its state.
+    /// Returns a read version that is at least every acknowledged commit version, and its state.
     pub(super) fn read_version(&self) -> Result<(i64, Arc<State>)> {
         let mut line = self.serving()?;
         Ok((self.give(&mut line), line.newest().clone()))
     }
 
-    /// Returns the state to read at a version that was given before.
+    /// Returns the state to read at a version that was assigned before.
     pub(super) fn state_at(&self, version: i64) -> Result<Arc<State>> {
         let mut line = self.serving()?;
         let newest = self.give(&mut line);
@@ -136,7 +136,8 @@ impl Timeline {
         Ok(state.clone())
     }
 
-    /// Returns true once a transaction that reads at `version` has outlived its five seconds.
+    /// Returns true if `version` is older than five seconds, so that a transaction may no longer read at
+    /// it.
     ///
     /// Time stands still while a commit is in flight, as it does for read versions.
     pub(super) fn is_too_old(&self, version: i64) -> bool {
@@ -144,7 +145,7 @@ impl Timeline {
         version < now - TRANSACTION_LIFE_VERSIONS
     }
 
-    /// Takes the version of the next batch of commits, which is in flight from now on.
+    /// Assigns the version of the next batch of commits, which is in flight from this call on.
     pub(super) fn begin_commit(&self) -> i64 {
         let mut line = self.line();
         let version = self.clock().max(line.last_given + 1);
@@ -154,8 +155,8 @@ impl Timeline {
         version
     }
 
-    /// Takes the version that the clock has come to, for the log. Later batches get later ones. `None` while
-    /// a batch is in flight: its version is smaller, and would be in the log after this one.
+    /// Returns the current version, to be written to the log, and makes later batches get later versions.
+    /// `None` while a batch is in flight: its version is smaller, but it would come later in the log.
     pub(super) fn claim(&self) -> Option<i64> {
         let mut line = self.line();
         if !line.in_flight.is_empty() {
@@ -165,12 +166,12 @@ impl Timeline {
         Some(line.last_given)
     }
 
-    /// Returns whether the clock is about to stand still for want of a version on disk.
+    /// Returns whether the clock is about to stand still because no newer version is on disk.
     pub(super) fn wants_claim(&self) -> bool {
         self.running() > self.horizon.load(Ordering::Relaxed) - CLAIM_VERSIONS
     }
 
-    /// Takes note that `version` is on disk, and with it everything before.
+    /// Records that `version` and everything before it are on disk.
     pub(super) fn flushed(&self, version: i64) {
         let _line = self.line();
         let horizon = self.horizon.load(Ordering::Relaxed);
@@ -180,13 +181,13 @@ impl Timeline {
             .store(version + LEAD_VERSIONS, Ordering::Release);
     }
 
-    /// Makes what the oldest batch in flight left what new transactions read.
+    /// Publishes the state after the oldest batch in flight: new transactions read it.
     ///
     /// `bytes` is the size of the batch.
     pub(super) fn publish(&self, version: i64, parts: Parts, bytes: usize) {
         let mut line = self.line();
         self.land(&mut line, version);
-        // Over the tree of now: a checkpoint may have moved parts since the batch was resolved.
+        // Use the current tree: a checkpoint may have moved parts since the batch was resolved.
         let Some(tree) = &line.tree else {
             return;
         };
@@ -195,21 +196,21 @@ impl Timeline {
         line.reachable_bytes += bytes;
         let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
         drop(line);
-        // Outside the lock: emptying waits for a read that is under way in that state.
+        // Do this without the lock: emptying waits for a read that is under way in that state.
         expired.iter().for_each(|state| state.empty());
     }
 
-    /// Ends the oldest batch in flight, of which nothing is to be published.
+    /// Ends the oldest batch in flight without publishing a state.
     pub(super) fn abandon_commit(&self, version: i64) {
         self.land(&mut self.line(), version);
     }
 
-    /// Returns the tree as the last checkpoint left it, unless the store has ended.
+    /// Returns the tree after the last checkpoint, unless the store has ended.
     pub(super) fn tree(&self) -> Option<Checkpointed> {
         self.line().tree.clone()
     }
 
-    /// Reads from `tree` what a checkpoint has moved there.
+    /// Reads the rows that a checkpoint has moved to `tree` from there.
     pub(super) fn rebase(&self, tree: &Checkpointed) {
         let states = {
             let mut line = self.line();
@@ -222,7 +223,7 @@ impl Timeline {
         states.iter().for_each(|state| state.rebase(tree));
     }
 
-    /// Lets go of the states that no transaction may read any more.
+    /// Releases the states that transactions may no longer read.
     pub(super) fn expire(&self) {
         let mut line = self.line();
         if line.ended.is_some() {
@@ -234,8 +235,8 @@ impl Timeline {
         expired.iter().for_each(|state| state.empty());
     }
 
-    /// Answers everything with the error returned from now on, and lets go of all rows. That is
-    /// `error` unless an earlier call gave another.
+    /// Makes all later calls fail with the returned error, and releases all rows. The error is `error`,
+    /// unless an earlier call gave another one.
     pub(super) fn end(&self, error: Error) -> Error {
         let mut line = self.line();
         let error = line.ended.get_or_insert(error).clone();
@@ -251,7 +252,7 @@ impl Timeline {
         error
     }
 
-    /// Fails if the store serves no longer.
+    /// Fails if the store has ended.
     pub(super) fn check(&self) -> Result<()> {
         self.serving().map(drop)
     }
@@ -266,7 +267,7 @@ impl Timeline {
         version
     }
 
-    /// Takes the oldest batch in flight away.
+    /// Removes the oldest batch in flight.
     fn land(&self, line: &mut Line, version: i64) {
         let landed = line.in_flight.pop_front();
         assert_eq!(landed, Some(version), "batches land in their order");
@@ -278,14 +279,15 @@ impl Timeline {
         self.in_flight.store(oldest, Ordering::Relaxed);
     }
 
-    /// Returns the version that it is now.
+    /// Returns the current version.
     fn clock(&self) -> i64 {
-        // In this order: a thread that sees a new horizon also sees the base that belongs to it.
+        // Load them in this order: a thread that sees a new horizon then also sees the base that belongs to
+        // it.
         let horizon = self.horizon.load(Ordering::Acquire);
         self.running().min(horizon)
     }
 
-    /// Returns what the clock would show if it did not stand still now.
+    /// Returns the version that the clock would have if it did not stand still.
     fn running(&self) -> i64 {
         const { assert!(VERSIONS_PER_SECOND == 1_000_000) };
         let elapsed = self.environment.now().saturating_sub(self.origin);
@@ -313,8 +315,8 @@ impl Line {
             .expect("a store that serves has published a state")
     }
 
-    /// Takes away the states that no transaction can read at `oldest` or later, and returns those
-    /// that some transaction holds nevertheless.
+    /// Removes the states that transactions cannot read at `oldest` or later, and returns those that a
+    /// transaction still holds.
     ///
     /// A state is read at versions below that of the next state.
     fn expire(&mut self, oldest: i64) -> Vec<Arc<State>> {
@@ -326,7 +328,7 @@ impl Line {
             self.reachable_bytes -= next.bytes();
             let next = next.version();
             let state = self.reachable.pop_front().expect("there is a second one");
-            // New holders come from `reachable` alone, so a state without holders stays without.
+            // New holders come only from `reachable`, so a state without holders stays without.
             if Arc::strong_count(&state) > 1 {
                 self.held.push_back((next, Arc::downgrade(&state)));
             }

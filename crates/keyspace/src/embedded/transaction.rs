@@ -1,4 +1,4 @@
-//! One transaction of the embedded store, as the contract sees it: its calls and its life cycle.
+//! A transaction of the embedded store: its calls and its life cycle.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -21,14 +21,14 @@ use crate::transaction::{
     Commit, ConflictKind, Isolation, OwnedTransaction, Transaction, TransactionOption,
 };
 
-/// How long a read at a version that was not given yet waits before it fails, as in FoundationDB, where
-/// the version may come meanwhile.
+/// How long a read at a future version waits before it fails. In FoundationDB, the version may be reached
+/// in that time.
 const FUTURE_VERSION_DELAY: Duration = Duration::from_secs(1);
 
 /// A transaction of the embedded store.
 ///
-/// Reads answer at once: their futures are never pending, but for `future_version`, which takes a second. A
-/// commit is pending until it is durable. Disk reads happen on the caller's thread.
+/// The futures of reads are ready at once, except that `future_version` takes a second. The future of a
+/// commit is ready once the commit is acknowledged. Reads from the disk block the caller's thread.
 pub struct EmbeddedTransaction {
     engine: Arc<Engine>,
     defaults: Defaults,
@@ -57,12 +57,12 @@ impl EmbeddedTransaction {
         State::new(persistent, defaults.size_limit)
     }
 
-    /// Locks the state. No code that holds the lock can leave the state half changed.
+    /// Locks the state. A panic of code that holds the lock cannot leave it half changed.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Stages a write that `check` finds valid; an error is kept for the next read and the commit.
+    /// Stages a write if it is valid, and otherwise keeps the error for the next read and the commit.
     fn write(&self, check: Result<(), Code>, stage: impl FnOnce(&mut State, bool)) {
         let mut state = self.lock();
         let conflict = !std::mem::take(&mut state.next_write_no_conflict);
@@ -71,8 +71,8 @@ impl EmbeddedTransaction {
         }
     }
 
-    /// Gives the answer of a read: at once, but for `future_version`, so that a loop of retries is no
-    /// busy one.
+    /// Returns the result of a read: at once, except for `future_version`, so that a retry loop does not
+    /// spin.
     fn answer<T: Send>(
         &self,
         answer: Result<T>,
@@ -88,7 +88,7 @@ impl EmbeddedTransaction {
         }
     }
 
-    /// Returns the wait before the next attempt, or gives `error` back if there must be none.
+    /// Returns the wait before the next attempt, or fails with `error` if there must be no retry.
     fn backoff(&self, error: Error) -> Result<Duration> {
         let mut state = self.lock();
         state.check_ended(&self.engine)?;
@@ -118,7 +118,7 @@ impl EmbeddedTransaction {
         Ok(wait)
     }
 
-    /// Makes the transaction ready for another attempt.
+    /// Resets the transaction for another attempt.
     fn restart(&mut self) {
         let fresh = Self::fresh_state(&self.engine, &self.defaults);
         let state = self.state.get_mut();
@@ -126,7 +126,7 @@ impl EmbeddedTransaction {
         state.persistent = old.persistent;
     }
 
-    /// Sends the commit and waits for its outcome, or for the timeout.
+    /// Sends the commit and waits for its result or for the timeout.
     async fn send(&self, request: CommitRequest) -> Result<Commit> {
         let remaining = self.lock().remaining(&self.engine);
         let commit = self.engine.commit(request);
@@ -142,7 +142,7 @@ impl EmbeddedTransaction {
         }
     }
 
-    /// Returns what is to be sent, or `None` if the transaction is read-only.
+    /// Returns the request to send, or `None` if the transaction is read-only.
     fn prepare_commit(&self) -> Result<Option<CommitRequest>> {
         let mut state = self.lock();
         state.check(&self.engine)?;
@@ -164,7 +164,7 @@ impl EmbeddedTransaction {
 
 /// Returns whether `on_error` retries after a code.
 ///
-/// `cluster_version_changed` is not among them: FoundationDB's client handles it below this level.
+/// `cluster_version_changed` is not among these codes: FoundationDB's client handles it below this level.
 fn is_retried(code: Code) -> bool {
     code.is_retryable() && code != Code::CLUSTER_VERSION_CHANGED
 }
@@ -280,7 +280,7 @@ impl Transaction for EmbeddedTransaction {
 
     fn clear(&self, key: &[u8]) {
         if key.len() > limits::KEY_BYTES && key < limits::END_OF_KEYSPACE {
-            // No such key can exist. The option that waits for the next write is used up.
+            // Such a key cannot exist. The option that applies to the next write is still used up.
             return self.write(Ok(()), |_, _| ());
         }
         self.write(check_key(key), |state, conflict| {
@@ -292,7 +292,8 @@ impl Transaction for EmbeddedTransaction {
 
     fn clear_range(&self, begin: &[u8], end: &[u8]) {
         self.write(check_range(begin, end), |state, conflict| {
-            // Keys over the limit cannot exist, so a bound cut one byte after it covers the same keys.
+            // Keys over the limit cannot exist, so a bound that is cut off one byte after the limit covers
+            // the same keys.
             let mut cut = |key: &[u8]| {
                 state
                     .arena
@@ -364,7 +365,7 @@ impl Transaction for EmbeddedTransaction {
         }
         async {
             requested?;
-            // The sender is gone without a word if the transaction was reset or dropped.
+            // The sender was dropped without sending if the transaction was reset or dropped.
             receiver
                 .await
                 .unwrap_or_else(|_| Err(Code::TRANSACTION_CANCELLED.into()))

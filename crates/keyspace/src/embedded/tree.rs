@@ -3,7 +3,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `keyspace.rows` | a key of the keyspace | its value |
-//! | `keyspace.meta` | `store` | [what the store knows of itself](super::meta) |
+//! | `keyspace.meta` | `store` | [the store's own record](super::meta) |
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
@@ -24,11 +24,10 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.me
 /// The rows of one state.
 pub(super) type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
 
-/// Calls redb, which panics on some pages that do not hold what it wrote. That is a damaged file,
-/// and no reason to take the process down.
+/// Calls redb, and turns its panics into errors.
 ///
-/// What the panic leaves behind is not used again: a file that was being opened is closed, a store
-/// that was open ends.
+/// redb panics on some pages that are damaged. A damaged file must not take the process down. State that a
+/// panic leaves behind is not used again: a file that was being opened is closed, and an open store ends.
 pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -44,7 +43,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Makes the tree of a new store in an empty backend.
+    /// Creates the tree of a new store in an empty backend.
     pub(super) fn create(
         backend: impl StorageBackend,
         cache_bytes: usize,
@@ -56,7 +55,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Opens a tree, and reads what the store at `path` knows of itself.
+    /// Opens a tree, and reads the record of the store at `path`.
     pub(super) fn open(
         backend: impl StorageBackend,
         cache_bytes: usize,
@@ -71,8 +70,8 @@ impl Tree {
         Ok((Self { database }, Meta::decode(&meta, path)?))
     }
 
-    /// Writes a part and `meta`, durably, with what it takes to open the file at once after a crash.
-    /// Counts the rows' bytes in `meta`.
+    /// Writes a part and `meta` durably, in a way that the file opens quickly after a crash. Updates the
+    /// size of the rows in `meta`.
     pub(super) fn apply(&self, part: &PartSnapshot, meta: &mut Meta) -> Result<(), redb::Error> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_quick_repair(true);
@@ -92,8 +91,7 @@ impl Tree {
         Ok(transaction.commit()?)
     }
 
-    /// Moves the pages together and makes the file as short as they allow. Does nothing while a backup reads
-    /// the rows.
+    /// Compacts the file as far as possible. Does nothing while a backup reads the rows.
     pub(super) fn compact(&mut self) -> Result<(), redb::Error> {
         guarded(|| match self.database.compact() {
             Ok(_) | Err(CompactionError::TransactionInProgress) => Ok(()),
@@ -101,7 +99,7 @@ impl Tree {
         })
     }
 
-    /// Returns the rows as the last part left them.
+    /// Returns the rows after the last part that was written.
     pub(super) fn rows(&self) -> Result<Rows, redb::Error> {
         Ok(self.database.begin_read()?.open_table(ROWS)?)
     }
@@ -122,7 +120,7 @@ fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
     Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
 }
 
-/// Returns how many bytes the keys and values have.
+/// Returns the total bytes of the keys and values.
 fn bytes_of(rows: &Table<'_, &[u8], &[u8]>) -> Result<u64, redb::StorageError> {
     rows.iter()?.try_fold(0, |bytes, row| {
         let (key, value) = row?;
@@ -134,7 +132,7 @@ fn row_bytes(key: &[u8], value: &[u8]) -> u64 {
     (key.len() + value.len()) as u64
 }
 
-/// Writes an entry, and keeps count of the rows' bytes.
+/// Writes an entry, and updates the size of the rows.
 fn write(
     rows: &mut Table<'_, &[u8], &[u8]>,
     entry: Entry<'_>,
@@ -156,7 +154,7 @@ fn write(
     Ok(())
 }
 
-/// Changes what a store knows of itself.
+/// Rewrites the store's record.
 #[cfg(test)]
 pub(super) fn rewrite_meta(
     backend: &(impl StorageBackend + Clone),

@@ -1,7 +1,7 @@
-//! What a transaction sees: what it knows of the store under its own writes.
+//! A transaction's view: its own writes over what it knows about the store.
 //!
-//! The keyspace falls into *stretches* that look alike: a row, an own operation that left no value,
-//! keys whose values are not known before the commit, keys that the store has to be asked for. All
+//! The keyspace is divided into *stretches*: a row; an operation of the transaction that left no value;
+//! keys whose values are not known before the commit; keys that the store has to be asked for. Everything
 //! else is empty. [`Cursor`] walks from stretch to stretch in either direction.
 
 use std::collections::VecDeque;
@@ -18,19 +18,19 @@ use crate::limits::END_OF_KEYSPACE;
 use crate::selector::KeyValue;
 use crate::transaction::key_after;
 
-/// What a read sees.
+/// The view of one read.
 pub(super) struct View<'a> {
     pub(super) engine: &'a Engine,
     pub(super) stored: &'a mut Stored,
     /// The transaction's own writes, unless the read bypasses them.
     pub(super) writes: Option<&'a WriteMap>,
-    /// Reads the key of a versionstamped operation as set, without the stamp filled in. Selectors
-    /// and ranges stop there all the same.
+    /// Reads the key of a versionstamped operation as set, without the stamp filled in. Selectors and
+    /// ranges still stop there.
     pub(super) bypass_unreadable: bool,
 }
 
 impl View<'_> {
-    /// Returns whether the store's answer is the answer.
+    /// Returns whether the store's result is the result of the read.
     pub(super) fn is_transparent(&self) -> bool {
         self.writes.is_none_or(WriteMap::is_transparent)
     }
@@ -58,20 +58,20 @@ impl View<'_> {
     }
 }
 
-/// A stretch of the keyspace that a walk has come to.
+/// A stretch of the keyspace that a walk has reached.
 pub(super) enum Step {
     Row(KeyValue),
-    /// An own operation has left no value under the key.
+    /// The transaction's operation left no value under this key.
     Missing(Bytes),
-    /// The walk stands before keys whose values are not known before the commit.
+    /// The walk is before keys whose values are not known before the commit.
     Unreadable,
-    /// The walk stands before keys that the store has to be asked for, up to this one.
+    /// The walk is before keys that the store has to be asked for, up to this one.
     Unknown(Bytes),
     End,
 }
 
 impl Step {
-    /// Returns the key that the walk has come past, with a value or without.
+    /// Returns the key that the walk has passed, with or without a value.
     pub(super) fn key(&self) -> Option<Bytes> {
         match self {
             Self::Row(row) => Some(row.to_key()),
@@ -81,10 +81,10 @@ impl Step {
     }
 }
 
-/// Walks from stretch to stretch, from a key on or backward from before a key.
+/// Walks from stretch to stretch: forward from a key on, or backward from before a key.
 pub(super) struct Cursor {
     direction: Direction,
-    /// Where the walk goes on. Forward: inclusive. Backward: exclusive.
+    /// Where the walk continues. Forward: inclusive. Backward: exclusive.
     pub(super) position: Bytes,
     /// Where the walk ends. Forward: exclusive. Backward: inclusive.
     pub(super) bound: Bytes,
@@ -106,7 +106,8 @@ impl Cursor {
         }
     }
 
-    /// Takes the next step. The walk passes rows and missing values, and stays before the rest.
+    /// Takes the next step. The walk moves past rows and missing values, and stops before the other
+    /// stretches.
     pub(super) fn next(&mut self, view: &mut View<'_>) -> Result<Step> {
         while !self.is_at_bound() {
             if let ControlFlow::Break(step) = self.advance(view)? {
@@ -123,9 +124,9 @@ impl Cursor {
         }
     }
 
-    /// Takes the next step, or goes on past a stretch without rows.
+    /// Takes the next step, or moves past a stretch without rows.
     fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Step>> {
-        // The keys next to the position that the own writes say nothing about end here.
+        // The keys next to the position that the transaction has not written end here.
         let mut edge = self.bound.clone();
         if let Some(writes) = view.writes {
             if self.neighbor(writes.unreadable(), &mut edge).is_some() {
@@ -160,7 +161,7 @@ impl Cursor {
         })
     }
 
-    /// Takes the next row of the store before `edge`, or goes on there.
+    /// Takes the next row of the store before `edge`, or moves to `edge`.
     fn advance_stored(&mut self, view: &mut View<'_>, edge: Bytes) -> Result<ControlFlow<Step>> {
         let mut unknown_edge = edge.clone();
         let Some((begin, end)) = self.neighbor(view.stored.known(), &mut unknown_edge) else {
@@ -193,8 +194,8 @@ impl Cursor {
         })
     }
 
-    /// Returns the range of `set` that the position stands in; if it stands in none, moves `edge`
-    /// to where the next one begins.
+    /// Returns the range of `set` that contains the position. If there is none, moves `edge` to the begin
+    /// of the next range.
     fn neighbor(&self, set: &RangeSet, edge: &mut Bytes) -> Option<(Bytes, Bytes)> {
         let range = match self.direction {
             Direction::Forward => set.first_from(&self.position)?,
@@ -209,8 +210,7 @@ impl Cursor {
         None
     }
 
-    /// Returns the written key that the position stands at; if it stands at none, moves `edge` to
-    /// the next one.
+    /// Returns the written key at the position. If there is none, moves `edge` to the next written key.
     fn neighbor_stack<'w>(
         &self,
         writes: &'w WriteMap,

@@ -1,8 +1,8 @@
-//! Watches: who waits for which key to differ from what it was.
+//! Watches: futures that wait until a key differs from an earlier value.
 //!
-//! A watch is armed first and then compared with the newest published value; a commit is published
-//! first and then looks for watches on the keys it wrote. Whichever comes second sees the other, so
-//! no change falls between the two.
+//! A watch is first armed, and then compared with the newest published value. A commit is first published,
+//! and then looks for watches on the keys that it wrote. Whichever of the two is second sees the other, so
+//! no change is missed.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,7 +20,7 @@ use super::engine::Shared;
 use super::log::effect::Effect;
 use crate::error::{Code, Error, Result};
 
-/// The watches of a store, to its transactions.
+/// The watches of a store, for its transactions.
 pub(super) struct Watches(Arc<Shared>);
 
 impl Watches {
@@ -28,13 +28,13 @@ impl Watches {
         Self(shared)
     }
 
-    /// Makes a watch, unless `max` are outstanding. It is armed later, by the transaction's commit.
+    /// Creates a watch, unless `max` watches are outstanding. The transaction's commit arms it later.
     pub(super) fn create(&self, max: usize) -> Result<(WatchSetter, WatchFuture)> {
         self.0.registry().create(max)
     }
 
-    /// Makes `setter` fire once the published value of `key` is another than `baseline`: at once,
-    /// if it is already.
+    /// Makes `setter` fire once the published value of `key` differs from `baseline`, or at once if it
+    /// already does.
     pub(super) fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
         let registry = self.0.registry();
         registry.arm(key.clone(), baseline, setter);
@@ -45,7 +45,7 @@ impl Watches {
     }
 }
 
-/// The armed watches, and how many watches are outstanding, armed or not.
+/// The armed watches, and the number of outstanding watches, armed or not.
 #[derive(Default)]
 pub(super) struct Registry {
     armed: Mutex<BTreeMap<Bytes, Vec<Armed>>>,
@@ -83,7 +83,7 @@ impl Registry {
 
     fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
         let mut armed = self.armed();
-        // A future that is dropped from here on waits for the lock, and then finds the key.
+        // A future that is dropped after this point waits for the lock, and then finds the key.
         if setter.outcome.is_closed() {
             return;
         }
@@ -97,7 +97,7 @@ impl Registry {
             .push(Armed { baseline, setter });
     }
 
-    /// Returns the watched keys among those that `effects` change.
+    /// Returns the watched keys that `effects` change.
     pub(super) fn watched<'a>(&self, effects: impl IntoIterator<Item = Effect<'a>>) -> Vec<Bytes> {
         let armed = self.armed();
         let mut watched = Vec::new();
@@ -119,7 +119,7 @@ impl Registry {
         watched
     }
 
-    /// Fires the watches of a key whose baseline is not `value`.
+    /// Fires the watches of a key whose baseline differs from `value`.
     pub(super) fn tell(&self, key: &[u8], value: Option<&Bytes>) {
         let fired: Vec<Armed> = {
             let mut armed = self.armed();
@@ -134,13 +134,13 @@ impl Registry {
             }
             fired
         };
-        // Outside the lock: a task that is woken may drop its future, which takes the lock.
+        // Do this without the lock: a task that is woken may drop its future, which takes the lock.
         for watch in fired {
             watch.setter.fire();
         }
     }
 
-    /// Fails all watches: the store has ended.
+    /// Fails all watches, because the store has ended.
     pub(super) fn fail_all(&self, error: &Error) {
         let armed = std::mem::take(&mut *self.armed());
         for watch in armed.into_values().flatten() {
@@ -148,7 +148,7 @@ impl Registry {
         }
     }
 
-    /// Lets go of the watches on a key whose futures were dropped.
+    /// Removes the watches on a key whose futures were dropped.
     fn forget_dropped(&self, watch: &Watch) {
         let mut armed = self.armed();
         let Some(key) = watch.armed_on.get() else {
@@ -167,7 +167,7 @@ impl Registry {
     }
 }
 
-/// What both sides of a watch know.
+/// The state that both sides of a watch share.
 struct Watch {
     /// The key, once the watch is armed. Written under the registry's lock.
     armed_on: OnceLock<Bytes>,
@@ -186,14 +186,15 @@ impl Drop for Side {
     }
 }
 
-/// The side of a watch that resolves it. Dropped unresolved, it gives `transaction_cancelled`.
+/// The side of a watch that resolves it. If it is dropped unresolved, the watch fails with
+/// `transaction_cancelled`.
 pub(super) struct WatchSetter {
     outcome: oneshot::Sender<Result<()>>,
     side: Side,
 }
 
 impl WatchSetter {
-    /// Resolves the watch: the value changed.
+    /// Resolves the watch because the value has changed.
     pub(super) fn fire(self) {
         // The future may have been dropped.
         let _ = self.outcome.send(Ok(()));

@@ -1,20 +1,21 @@
-//! What a transaction has written: the overlay that its own reads see and its commit sends.
+//! The writes of a transaction: its own reads see them over the store, and its commit sends them.
 //!
-//! Four facts are kept of every key, each as the set of keys it holds for:
+//! For every key there are four facts. Each is stored as the set of keys for which it is true:
 //!
 //! - its *stack*: the operations staged on it since it was last cleared or set;
-//! - *cleared*: whether what the store holds is gone (a stack may lie on top);
-//! - *unreadable*: whether its value depends on the versionstamp of this transaction. A clear makes
-//!   a key readable again, a set does not: its operation joins the stack;
-//! - *conflict*: whether the commit writes it, as other transactions see it. Nothing removes this.
+//! - *cleared*: whether its value in the store is gone (there may still be a stack on top);
+//! - *unreadable*: whether its value depends on the versionstamp of this transaction. A clear makes a key
+//!   readable again. A set does not: its operation joins the stack;
+//! - *conflict*: whether the commit writes it, as other transactions see it. No operation removes this.
 //!
-//! A versionstamped key is not known before the commit. Everything between the smallest and the
-//! largest key it can become is unreadable, and its operation stands at the smallest: a later clear
-//! that covers that place removes it, one that does not leaves it, even if it covers the key that
-//! the operation will write. Operations staged in that range before are sent to the commit first.
+//! A versionstamped key is not known before the commit. Everything between the smallest and the largest key
+//! that it can become is unreadable. Its operation is stored at the smallest key. A later clear that covers
+//! the smallest key removes the operation. A clear that does not cover it leaves the operation, even if it
+//! covers the key that the operation will write. Operations that were staged in that range earlier are
+//! first sent to the commit.
 //!
-//! The commit applies, in this order: what such flushes have sent, all clears in key order, all
-//! stacks in key order. This is the order in which FoundationDB's client sends them.
+//! The commit applies, in this order: the operations that were sent in this way; all clears, in key order;
+//! all stacks, in key order. This is the order in which FoundationDB's client sends them.
 
 use std::borrow::Cow;
 use std::iter;
@@ -27,17 +28,17 @@ use super::ranges::{KeyRange, RangeSet};
 use super::sorted_map::{Place, SortedMap};
 use crate::mutation::{MutationOp, Versionstamp};
 
-/// The bytes at the end of a versionstamp template that hold the offset of the stamp.
+/// The length of the stamp's offset at the end of a versionstamp template, in bytes.
 const OFFSET_BYTES: usize = 4;
 const STAMP_BYTES: usize = 10;
 
-/// What an operation counts in a transaction's size beside its operands, in bytes.
+/// The bytes that an operation adds to a transaction's size besides its operands.
 const OPERATION_OVERHEAD_BYTES: usize = 44;
 
 /// A staged operation on one key.
 #[derive(Debug, Clone)]
 struct Op {
-    /// `None` is a plain set.
+    /// The operation, `None` for a plain set.
     op: Option<MutationOp>,
     param: Bytes,
 }
@@ -50,8 +51,8 @@ impl Op {
         )
     }
 
-    /// Returns whether this operation and then `next`, of the same kind, do what one operation with
-    /// the combined param does.
+    /// Returns whether this operation followed by `next`, of the same kind, equals one operation with the
+    /// combined param.
     fn is_associative_with(&self, next: &Op) -> bool {
         match self.op {
             Some(MutationOp::AppendIfFits | MutationOp::ByteMin | MutationOp::ByteMax) => true,
@@ -87,12 +88,12 @@ impl Stack {
         iter::once(self.first).chain(self.later)
     }
 
-    /// Returns whether the value depends on what the store holds.
+    /// Returns whether the value depends on the value in the store.
     pub(super) fn is_dependent(&self) -> bool {
         !self.on_cleared && !self.first.is_independent()
     }
 
-    /// Computes the value from what the store holds.
+    /// Computes the value from the value in the store.
     pub(super) fn value(&self, stored: Option<&[u8]>) -> Option<Bytes> {
         let base = stored.filter(|_| !self.on_cleared).map(Cow::Borrowed);
         let value = self
@@ -107,15 +108,15 @@ impl Stack {
         value.map(|value| Bytes::from(value.into_owned()))
     }
 
-    /// Adds an operation to a readable key, so that the stack stays as short as can be: onto a known
-    /// value it is applied, and with the same operation before it is made one.
+    /// Adds an operation to a readable key, and keeps the stack as short as possible. On a known value the
+    /// operation is applied. After an operation of the same kind, the two are combined.
     ///
-    /// Two appends in a row are one: the limit on the value is checked against what is appended
+    /// Two consecutive appends are combined, so the limit on the value's size is checked against both
     /// together.
     fn merge(&mut self, op: Op) {
         if !self.is_dependent() {
             self.later.push(op);
-            // An operation that leaves no value stays: the commit has to carry it out.
+            // An operation that leaves no value stays, because the commit has to apply it.
             if let Some(param) = self.value(None) {
                 *self = Self::new(self.on_cleared, Op { op: None, param });
             }
@@ -133,7 +134,7 @@ impl Stack {
     }
 }
 
-/// What a transaction knows of a key from its own writes.
+/// What a transaction knows about a key from its own writes.
 pub(super) enum Own<'a> {
     Unmodified,
     Unreadable,
@@ -147,17 +148,17 @@ pub(super) struct WriteMap {
     cleared: RangeSet,
     unreadable: RangeSet,
     conflicts: RangeSet,
-    /// What was sent ahead of a versionstamped key.
+    /// The operations that were sent ahead of a versionstamped key.
     flushed: Vec<Mutation>,
 }
 
 impl WriteMap {
-    /// Returns whether no read can differ from the store's answer.
+    /// Returns whether every read has the store's result.
     pub(super) fn is_transparent(&self) -> bool {
         self.stacks.is_empty() && self.cleared.is_empty() && self.unreadable.is_empty()
     }
 
-    /// Returns whether the commit would change or conflict with nothing.
+    /// Returns whether the commit would change nothing and conflict with nothing.
     pub(super) fn is_read_only(&self) -> bool {
         self.is_transparent() && self.conflicts.is_empty() && self.flushed.is_empty()
     }
@@ -221,8 +222,8 @@ impl WriteMap {
         }
     }
 
-    /// Stages `SetVersionstampedKey` with a [valid](stamp_offset) template. The commit writes the
-    /// final key and adds the conflict on it.
+    /// Stages `SetVersionstampedKey` with a [valid](stamp_offset) template. The commit writes the final key
+    /// and adds its conflict.
     pub(super) fn set_versionstamped_key(&mut self, template: &[u8], value: Bytes, version: i64) {
         let offset = stamp_offset(template).expect("the caller has validated the template");
         let stamp = offset..offset + STAMP_BYTES;
@@ -261,8 +262,8 @@ impl WriteMap {
         self.conflicts.insert(range);
     }
 
-    /// Adds the keys of a range that were read from the store, not from the transaction's own
-    /// independent writes, to the read conflicts.
+    /// Adds the keys of a range to the read conflicts, if they were read from the store and not from
+    /// independent writes of the transaction.
     pub(super) fn add_read_conflict(&self, range: KeyRange, reads: &mut RangeSet) {
         match range.parts() {
             _ if self.is_transparent() => reads.insert(range),
@@ -272,7 +273,7 @@ impl WriteMap {
         }
     }
 
-    /// Returns whether the value of a key does not depend on what the store holds.
+    /// Returns whether the value of a key is independent of the store.
     fn is_independent(&self, key: &[u8]) -> bool {
         let stack = self.stacks.get(key);
         stack.is_some_and(|stack| !stack.is_dependent()) || self.cleared.contains(key)
@@ -289,7 +290,7 @@ impl WriteMap {
         }
         let mut from = begin;
         while from < end {
-            // Of the keys from here on, those up to the next own one were read from the store.
+            // From here on, keys up to the next written one were read from the store.
             let next = [&self.cleared, &own]
                 .into_iter()
                 .filter_map(|set| set.first_from(&from))
@@ -303,7 +304,7 @@ impl WriteMap {
         reads.insert(KeyRange::new(from, end));
     }
 
-    /// Returns the bytes of the operations as FoundationDB counts them.
+    /// Returns the size of the operations in bytes, as FoundationDB counts it.
     pub(super) fn operation_bytes(&self) -> usize {
         let stacked = self.stacks.iter().flat_map(|(key, stack)| {
             let ops = stack.ops();
@@ -349,7 +350,7 @@ impl WriteMap {
         }
     }
 
-    /// Sends what is staged in a range to the commit and forgets it.
+    /// Sends the operations staged in a range to the commit, and removes them from the map.
     fn flush(&mut self, range: &KeyRange) {
         let (begin, end) = range.clone().into_bounds();
         while let Some(cleared) = self.cleared.first_from(&begin) {
@@ -371,7 +372,7 @@ impl WriteMap {
         self.stacks.remove(from, to)
     }
 
-    /// Returns the place of the first stack in a range, and of the first one after it.
+    /// Returns the place of the first stack in a range, and the place after the last one.
     fn places(&self, range: &KeyRange) -> (Place, Place) {
         match range.parts() {
             (begin, Some(end)) => (self.stacks.at_or_after(begin), self.stacks.at_or_after(end)),
@@ -400,8 +401,8 @@ fn send(mutations: &mut Vec<Mutation>, key: Bytes, stack: Stack) {
     }));
 }
 
-/// Returns where the ten bytes of the stamp begin in a versionstamp template, `None` if the
-/// template is too short or the stamp would not fit.
+/// Returns the offset of the stamp's ten bytes in a versionstamp template, or `None` if the template is too
+/// short or the stamp would not fit.
 pub(super) fn stamp_offset(template: &[u8]) -> Option<usize> {
     let (body, offset) = template.split_last_chunk::<OFFSET_BYTES>()?;
     let offset = usize::try_from(i32::from_le_bytes(*offset)).ok()?;

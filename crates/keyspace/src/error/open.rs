@@ -1,11 +1,14 @@
-//! Why a store was not opened.
+//! The errors of opening a store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Error;
 
-/// The reason why a store was not opened. Nothing was changed.
+/// The reason why a store could not be opened.
+///
+/// No file was changed, except that an opening that fails with [`Open`](Self::Open) may have begun a recovery,
+/// which the next opening continues.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -18,15 +21,18 @@ pub enum OpenError {
         reason: String,
     },
 
-    /// Another handle, of this process or another, has the store open. One process at a time may
-    /// use an embedded store: share clones of the handle, or close the other one.
-    #[error("store {} is already open, in this process or another", path.display())]
+    /// Another handle, in this process or another, has the store open. Only one process at a time can use
+    /// an embedded store: share clones of the handle, or close the other handle.
+    #[error(
+        "store {} is already open, in this process or another: share its handle, or close it first",
+        path.display()
+    )]
     StoreInUse {
         /// The store's file.
         path: PathBuf,
     },
 
-    /// There is no file at the path of a store that was to be opened and not created. Check the path, or
+    /// There is no file at the path, and the opening was not allowed to create one. Check the path, or
     /// create the store with [`open`](crate::open).
     #[error("there is no store at {}: check the path, or create it with `open`", path.display())]
     NoStore {
@@ -57,11 +63,11 @@ pub enum OpenError {
         supported: u32,
     },
 
-    /// The store was not closed, and its log, which may hold commits that the store's file does not, is
-    /// missing, in whole or in part, or is an older copy. Put the files `<path>.log.*` back beside the
-    /// store's file, all of them as they were.
+    /// The store was not closed, and its log is missing, incomplete or an older copy. The log may hold
+    /// commits that the store's file does not. Put all the files `<path>.log.*` back beside the store's
+    /// file, unchanged.
     #[error(
-        "store {} was not closed, and files of its log are missing: put {}.log.* back beside it",
+        "store {} was not closed, and files of its log are missing: restore the files {}.log.*",
         path.display(), path.display()
     )]
     LogMissing {
@@ -69,10 +75,10 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// The store's file is missing, and its log is there. Put the file back, or remove `<path>.log.*` if
+    /// The store's file is missing, but its log is there. Put the file back, or remove `<path>.log.*` if
     /// the store is no longer needed.
     #[error(
-        "there is no store at {}, but a log of one: put the file back, or remove {}.log.*",
+        "there is no store at {}, but a log without its store: restore the file, or remove {}.log.*",
         path.display(), path.display()
     )]
     LogWithoutStore {
@@ -80,10 +86,10 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// The log beside the store's file has commits that the file has not: the file is an older copy. Put
-    /// the newer file back, or move `<path>.log.*` away to go on with the copy.
+    /// The log beside the store's file has commits that the file lacks, so the file is an older copy. Put
+    /// the newer file back, or move `<path>.log.*` away to continue with the copy.
     #[error(
-        "store {} is older than its log: put the newer file back, or move {}.log.* away",
+        "store {} is older than its log: restore the newer file, or move {}.log.* away",
         path.display(), path.display()
     )]
     LogNewer {
@@ -91,15 +97,15 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// A file has the name of a part of the store's log and is none: it belongs to another store or to
-    /// another program. Move it away.
-    #[error("{} is not part of the log of its store: move it away", path.display())]
+    /// A file has the name of a part of the store's log, but belongs to another store or program. Move it
+    /// away.
+    #[error("{} does not belong to the log of its store: move it away", path.display())]
     LogForeign {
         /// The file.
         path: PathBuf,
     },
 
-    /// The log does not hold what was flushed to it. Restore the store from a backup.
+    /// The log does not hold the data that was flushed to it. Restore the store from a backup.
     #[error("{} is damaged: {reason}: restore the store from a backup", path.display())]
     LogDamaged {
         /// The file of the log.
@@ -113,7 +119,7 @@ pub enum OpenError {
     Open {
         /// The store's file.
         path: PathBuf,
-        /// What the operating system or the storage engine reported.
+        /// The error of the operating system or the storage engine.
         #[source]
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
@@ -127,12 +133,12 @@ pub enum OpenError {
         reason: String,
     },
 
-    /// FoundationDB's client library is older than the API version of this build: install the
-    /// library of that version or a newer one, or build with the feature of an older version.
+    /// FoundationDB's client library is older than the API version of this build. Install the library of
+    /// that version or a newer one, or build with the feature of an older version.
     #[error(
-        "this build needs a FoundationDB client library of API version {wanted}, and the one \
-         installed knows no version over {supported}: install a newer one, or build with the \
-         feature of an older version"
+        "this build needs a FoundationDB client library of API version {wanted}, and the installed \
+         one supports versions up to {supported}: install a newer one, or build with the feature of \
+         an older version"
     )]
     ClientVersion {
         /// The API version of this build.
@@ -141,7 +147,7 @@ pub enum OpenError {
         supported: i32,
     },
 
-    /// The store's own record of itself does not decode, or an option was refused.
+    /// The store's own record does not decode, or it refused an option.
     #[error(transparent)]
     Store(#[from] Error),
 }

@@ -1,13 +1,13 @@
-//! Cluster files: which one is meant, and whether it can be one.
+//! Cluster files: which file to use, and whether its content is valid.
 //!
-//! The client library would find out too, later and without a word about which file it is.
+//! The client library would also notice a bad file, but later and without naming it.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::error::OpenError;
 
-/// Where an installation keeps its cluster file.
+/// The path of an installation's cluster file.
 const INSTALLED: &str = if cfg!(windows) {
     r"C:\ProgramData\foundationdb\fdb.cluster"
 } else if cfg!(target_os = "macos") {
@@ -16,10 +16,10 @@ const INSTALLED: &str = if cfg!(windows) {
     "/etc/foundationdb/fdb.cluster"
 };
 
-/// The variable that names a cluster file.
+/// The environment variable that names a cluster file.
 const VARIABLE: &str = "FDB_CLUSTER_FILE";
 
-/// Returns the file given or, as the client does, the first of the default ones.
+/// Returns the given file, or else the first default file that exists, as the client does.
 pub(super) fn find(file: Option<&Path>) -> Result<PathBuf, OpenError> {
     if let Some(file) = file {
         return Ok(file.to_owned());
@@ -37,13 +37,13 @@ pub(super) fn find(file: Option<&Path>) -> Result<PathBuf, OpenError> {
         return Ok(file.to_owned());
     }
     let reason = format!(
-        "no such file, nor `fdb.cluster` here, and ${VARIABLE} is not set: copy the cluster's file \
-         to one of these places or name it, as in `fdb:<cluster file>`"
+        "the file does not exist, there is no `fdb.cluster` here, and ${VARIABLE} is not set: copy \
+         the cluster's file to one of these places or name it, as in `fdb:<cluster file>`"
     );
     Err(refused(file, reason))
 }
 
-/// Returns the path for the client library if the file can be a cluster file.
+/// Returns the path for the client library if the content of the file is valid.
 pub(super) fn check(file: &Path) -> Result<&str, OpenError> {
     let text = fs::read_to_string(file).map_err(|error| {
         refused(
@@ -54,7 +54,7 @@ pub(super) fn check(file: &Path) -> Result<&str, OpenError> {
     let is_text = |line: &&str| !line.is_empty() && !line.starts_with('#');
     let mut lines = text.lines().map(str::trim).filter(is_text);
     let (Some(line), None) = (lines.next(), lines.next()) else {
-        return Err(refused(file, "expected one line that is no comment"));
+        return Err(refused(file, "expected one line that is not a comment"));
     };
     check_line(line).map_err(|reason| refused(file, reason))?;
     file.to_str()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cluster_file_is_refused_with_what_was_expected() {
+    fn a_malformed_cluster_file_is_refused_with_the_expected_form() {
         for (text, expected) in [
             ("", "expected one line"),
             ("# only a comment", "expected one line"),

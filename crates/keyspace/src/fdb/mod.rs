@@ -1,31 +1,29 @@
-//! FoundationDB: the contract on a cluster, through the `foundationdb` crate.
+//! FoundationDB: the transaction contract on a cluster, through the `foundationdb` crate.
 //!
-//! Compiled with exactly one of the features `fdb-7_1`, `fdb-7_3` and `fdb-7_4`. The number is the
-//! API version that the client library is asked for; the library itself may be newer.
+//! Compiled with exactly one of the features `fdb-7_1`, `fdb-7_3` and `fdb-7_4`. The number is the API
+//! version that this crate requests from the client library. The library itself may be newer.
 //!
-//! # Two ways in
+//! # Two ways to use it
 //!
-//! - [`Fdb`] is an owning handle, opened from `fdb:` or `fdb:<cluster file>`. A
+//! - [`Fdb`] is a handle that opens a cluster, from `fdb:` or `fdb:<cluster file>`. A
 //!   [`Runner`](crate::Runner) on it commits exactly once.
-//! - [`Transaction`](crate::Transaction) is implemented for [`foundationdb::Transaction`] itself.
-//!   Code that has one, from `foundationdb::Database::run` for instance, calls a recipe inside of
-//!   it: nothing is wrapped, and what the recipe stages commits with everything else. There is no
-//!   ledger there; see [`Receipt`](crate::Receipt) for how to compose with one. microqueue's example
-//!   `own_transactions` shows it.
+//! - [`Transaction`](crate::Transaction) is implemented for [`foundationdb::Transaction`] itself. Code that
+//!   has such a transaction, for instance inside `foundationdb::Database::run`, can pass it to a recipe.
+//!   The recipe's writes then commit together with all others of the transaction. There is no ledger in
+//!   this case; [`Receipt`](crate::Receipt) adds one. The example `own_transactions` of microqueue shows
+//!   how.
 //!
 //! # The network
 //!
-//! The client library has one network thread for each process. The first [`Fdb::open`] starts it,
-//! and it is stopped when the process exits, also while handles are alive. A process must not fork
-//! after that. An application that started the network by itself makes its handle with
-//! [`Fdb::new`].
+//! The client library has one network thread per process. The first [`Fdb::open`] starts it, and it stops
+//! when the process exits, even if handles are still alive. The process must not fork after the thread has
+//! started. An application that starts the network itself creates its handle with [`Fdb::new`].
 //!
-//! # Time
+//! # Time limits
 //!
-//! FoundationDB's client waits for an unreachable cluster forever. A handle therefore has a
-//! [default time limit](DEFAULT_TIMEOUT) for its transactions, which
-//! [`DatabaseOption::TransactionTimeout`] changes. A transaction that got no answer at all within
-//! its limit fails with [`Error::Unreachable`].
+//! FoundationDB's client waits forever for an unreachable cluster. A handle therefore sets a [default time
+//! limit](DEFAULT_TIMEOUT) for its transactions, which [`DatabaseOption::TransactionTimeout`] changes. A
+//! transaction that got no answer at all within its limit fails with [`Error::Unreachable`].
 
 mod cluster_file;
 mod network;
@@ -39,7 +37,7 @@ use std::time::Duration;
 
 use foundationdb::options;
 
-/// The crate behind this module, so that an application uses the same version of it.
+/// The `foundationdb` crate that this module uses, so that applications can use the same version.
 pub use foundationdb;
 
 pub use self::transaction::FdbTransaction;
@@ -47,11 +45,10 @@ pub use self::transaction::FdbTransaction;
 use crate::error::{Code, Error, OpenError, Result};
 use crate::transaction::{Database, DatabaseOption};
 
-/// How long a transaction of an [`Fdb`] may take, retries included, unless an option says
-/// otherwise: 30 seconds.
+/// The default time limit of a transaction of an [`Fdb`], retries included: 30 seconds.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A handle of a FoundationDB cluster. Clones share it.
+/// A handle on a FoundationDB cluster. Clones share it.
 ///
 /// ```no_run
 /// use keyspace::fdb::Fdb;
@@ -67,27 +64,28 @@ pub struct Fdb {
     cluster: Arc<Cluster>,
 }
 
-/// What the transactions of a handle share.
+/// The state that the clones of a handle share.
 struct Cluster {
     database: Arc<foundationdb::Database>,
-    /// The cluster file, `None` if the application connected by itself.
+    /// The cluster file, `None` if the application opened the database.
     file: Option<PathBuf>,
 }
 
 impl Fdb {
-    /// Opens the cluster that a cluster file names: the file given, or else the client's default,
-    /// which is `$FDB_CLUSTER_FILE`, `fdb.cluster` in the working directory or that of the
-    /// installation, the first of them that is there.
+    /// Opens a cluster by its cluster file.
     ///
-    /// Starts the network if no handle has been opened before, which blocks for some milliseconds.
-    /// Does not wait for the cluster: the first transaction does.
+    /// `None` stands for the client's default: the first that exists of `$FDB_CLUSTER_FILE`, `fdb.cluster`
+    /// in the working directory, and the file of the installation.
+    ///
+    /// The first call in a process starts the network, which blocks for some milliseconds. The call does
+    /// not wait for the cluster; the first transaction does.
     ///
     /// # Errors
-    /// [`OpenError::ClusterFile`] if the file is missing, unreadable or malformed;
-    /// [`OpenError::ClientVersion`] if the client library is too old for this build.
+    /// - [`OpenError::ClusterFile`] if the file is missing, unreadable or malformed
+    /// - [`OpenError::ClientVersion`] if the client library is too old for this build
     ///
     /// # Panics
-    /// If the application has selected the API version by itself: use [`Fdb::new`] then.
+    /// If the application has already selected the API version. Use [`Fdb::new`] in that case.
     pub fn open(cluster_file: Option<&Path>) -> Result<Self, OpenError> {
         let file = cluster_file::find(cluster_file)?;
         let path = cluster_file::check(&file)?;
@@ -107,8 +105,8 @@ impl Fdb {
         Ok(handle)
     }
 
-    /// Makes a handle of a database that the application opened, on a network that it started. Its
-    /// options stay as they are, the time limit included.
+    /// Returns a handle on a database that the application opened, on a network that it started. The
+    /// options of the database are not changed, so it has no time limit unless the application sets one.
     #[must_use]
     pub fn new(database: Arc<foundationdb::Database>) -> Self {
         Self {
@@ -157,18 +155,17 @@ impl fmt::Debug for Fdb {
     }
 }
 
-/// States an error of the client library in this crate's terms.
+/// Converts an error of the client library.
 fn error(error: foundationdb::FdbError) -> Error {
     Error::Store(Code::from_number(error.code()))
 }
 
-/// Returns a time as an option states it. A part of a millisecond counts as one: zero would turn
-/// the option off.
+/// Returns a time as an option takes it, rounded up to whole milliseconds: zero would disable the option.
 fn milliseconds(time: Duration) -> Result<i32> {
     number(time.as_micros().div_ceil(1_000))
 }
 
-/// Returns a retry limit as an option states it, -1 for none.
+/// Returns a retry limit as an option takes it, -1 for no limit.
 fn retry_limit(limit: Option<u32>) -> Result<i32> {
     limit.map_or(Ok(-1), number)
 }

@@ -6,7 +6,7 @@
 )]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-// The exit function must not touch thread-local variables, which other locks may use.
+// The exit function must not touch thread-local variables, which other kinds of locks may use.
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -18,29 +18,29 @@ use futures::executor::block_on;
 use super::error;
 use crate::error::{Code, Error, OpenError};
 
-/// Whether the network has started, or why it never will: the library does not start twice.
+/// Whether the network has started, or why it failed. The library does not start twice.
 static STARTED: OnceLock<Result<(), OpenError>> = OnceLock::new();
 
-/// Tells the thread that stops the network when the process exits. Guards nothing.
+/// Signals the thread that stops the network when the process exits. The mutex guards no data.
 static EXIT: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
-/// Whether the process exits. Set while the lock of [`EXIT`] is held.
+/// Whether the process is exiting. Set while the lock of [`EXIT`] is held.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
-/// How long calls that other threads have begun get to end before the network stops.
+/// The time that calls of other threads get to finish before the network stops.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// The thread that stops the network, taken at exit.
 ///
-/// The thread that exits cannot: when exit functions run, its thread-local variables are gone
-/// already, and the library needs its own for a last line of its log.
+/// The exiting thread cannot do it. Its thread-local variables are already destroyed when exit functions
+/// run, and the library needs its own to write the last line of its log.
 static STOPPER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
 fn refused(cause: FdbError) -> OpenError {
     error(cause).into()
 }
 
-/// Starts the network unless it runs already.
+/// Starts the network, unless it is already running.
 pub(super) fn start() -> Result<(), OpenError> {
     STARTED.get_or_init(boot).clone()
 }
@@ -52,8 +52,8 @@ fn boot() -> Result<(), OpenError> {
         return Err(OpenError::ClientVersion { wanted, supported });
     }
     let builder = builder.build().map_err(refused)?;
-    // SAFETY: what `boot` asks for is that the network is stopped before the process ends. The exit
-    // function registered below does that at every orderly end; an abort needs nothing.
+    // SAFETY: `boot` requires that the network is stopped before the process ends. The exit function
+    // registered below stops it at every orderly exit. An abort does not need it.
     let network = unsafe { builder.boot() }.map_err(refused)?;
     let stopper = thread::Builder::new()
         .name("fdb-stop".to_owned())
@@ -67,21 +67,20 @@ fn boot() -> Result<(), OpenError> {
     stop_at_exit()
 }
 
-/// Waits until the network has gone through its loop once, and has it stopped at exit before
-/// anything that it has made by then is torn down.
+/// Waits until the network has run its loop once, and then registers the function that stops it at exit.
 ///
-/// Exit functions run in the reverse order of their registration, and a library registers one for a
-/// static variable when it is first used. The network uses some at its end that it first uses in its
-/// loop. Measured without this: a process that opens a cluster and ends at once crashes in one run
-/// of three.
+/// Exit functions run in the reverse order of their registration, and a library registers one for a static
+/// variable when it is first used. The network stops with the help of statics that it first uses in its
+/// loop, so it must stop before they are destroyed. Without this wait, a process that opens a cluster and
+/// exits at once crashed in one of three runs.
 pub(super) fn finish_startup(database: &Database) -> Result<(), OpenError> {
     static FINISHED: OnceLock<Result<(), OpenError>> = OnceLock::new();
     FINISHED.get_or_init(|| turn(database)).clone()
 }
 
 fn turn(database: &Database) -> Result<(), OpenError> {
-    // The backoff of a retry, some milliseconds, is a timer of the network and needs no cluster. A
-    // timer ends in a later turn of the loop than the one that set it.
+    // The backoff of a retry, some milliseconds, is a timer of the network and needs no cluster. A timer
+    // fires in a later turn of the loop than the one that set it.
     let tr = database.create_trx().map_err(refused)?;
     let conflict = FdbError::from_code(Code::NOT_COMMITTED.number());
     block_on(tr.on_error(conflict)).map_err(refused)?;
@@ -89,16 +88,16 @@ fn turn(database: &Database) -> Result<(), OpenError> {
 }
 
 fn stop_at_exit() -> Result<(), OpenError> {
-    // SAFETY: `stop` is a function of this program, which is there until it ends.
+    // SAFETY: `stop` is a function of this program, so it exists until the program ends.
     match unsafe { libc::atexit(stop) } {
         0 => Ok(()),
         _ => Err(Error::from(Code::PLATFORM_ERROR).into()),
     }
 }
 
-/// Returns whether the process exits. From then on nothing more is asked of the network, and no
-/// transaction is given back to it: while it stops, it may come to a transaction's read after the
-/// transaction has been destroyed.
+/// Returns whether the process is exiting. From then on, no calls go to the network and no transaction is
+/// returned to it. While the network stops, it might still process a read of a transaction that was already
+/// destroyed.
 pub(super) fn is_exiting() -> bool {
     EXITING.load(Ordering::Relaxed)
 }
@@ -110,8 +109,8 @@ fn wait_for_exit() {
     thread::park_timeout(GRACE);
 }
 
-/// Stops the network, if nothing has, and waits until it has ended. Handles may be alive, and other
-/// threads may use them: what they do from here on fails, and the process is about to end.
+/// Stops the network, if it is still running, and waits until it has ended. Handles may be alive, and other
+/// threads may use them. Their calls fail from here on, and the process is about to end.
 extern "C" fn stop() {
     let (lock, exits) = &EXIT;
     let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +122,7 @@ extern "C" fn stop() {
         .unwrap_or_else(PoisonError::into_inner)
         .take();
     if let Some(stopper) = stopper {
-        // A panic over there was printed there, and there is nobody left to tell.
+        // The thread has already printed its panic, and the process is about to end.
         let _ = stopper.join();
     }
 }

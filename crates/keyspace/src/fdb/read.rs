@@ -1,4 +1,4 @@
-//! The contract for [`foundationdb::Transaction`] itself.
+//! The transaction contract for [`foundationdb::Transaction`] itself.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -14,11 +14,11 @@ use crate::mutation::{MutationOp, Versionstamp};
 use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
 use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption};
 
-/// Every call is the client library's own, made at the call. Offsets of selectors are limited to 2^30
-/// in either direction, because larger ones can bring down a server.
+/// Each method makes the client library's call immediately. The offsets of key selectors are limited to
+/// 2^30 in either direction, because larger ones can crash a server.
 ///
-/// The option of a write without a conflict range and the write that it is for are two calls: tasks
-/// that share a transaction must not mix them.
+/// `NextWriteNoWriteConflictRange` and the write that it applies to are two calls. Tasks that share a
+/// transaction must not interleave such pairs.
 impl Transaction for foundationdb::Transaction {
     fn get(
         &self,
@@ -117,8 +117,9 @@ fn is_snapshot(isolation: Isolation) -> bool {
     isolation == Isolation::Snapshot
 }
 
-/// How far a selector may point. A storage server of 7.3.79 computes with the offset in 32 bits, and
-/// ends with a segmentation fault when that overflows; nobody has the time to count so many keys.
+/// The largest offset of a key selector. A storage server of 7.3.79 computes with the offset in 32 bits,
+/// and crashes with a segmentation fault when that overflows. No server could count that many keys in time
+/// anyway.
 const FURTHEST: i32 = 1 << 30;
 
 fn selector_of(selector: &KeySelector) -> foundationdb::KeySelector<'_> {

@@ -1,4 +1,4 @@
-//! A transaction that can be committed, recovered and reset, again and again.
+//! A transaction that can be committed, retried and reset any number of times.
 
 use std::fmt;
 use std::future::Future;
@@ -19,20 +19,19 @@ use crate::transaction::{
 
 /// A transaction of a FoundationDB cluster.
 ///
-/// After a failed commit, [`on_error`](OwnedTransaction::on_error) is the client library's own if
-/// it is given that commit's code; given another one, it counts the retries and the backoff from
-/// the start.
+/// After a failed commit, pass that commit's error to [`on_error`](OwnedTransaction::on_error), which then
+/// continues the retry count and the backoff of the client library. With another error, both start over.
 pub struct FdbTransaction {
     cluster: Arc<Cluster>,
-    /// Whether this attempt has had any answer from the cluster.
+    /// Whether the cluster has answered at all in this attempt.
     answered: Arc<AtomicBool>,
     state: State,
 }
 
-/// Where a transaction is in its life. The `foundationdb` crate has a type for each state.
+/// The state of a transaction's life. The `foundationdb` crate has a type for each.
 enum State {
     Live(foundationdb::Transaction),
-    /// A commit was sent whose future is not done or was dropped.
+    /// A commit was sent, and its future is not done or was dropped.
     Sent,
     Committed(TransactionCommitted),
     Failed(TransactionCommitError),
@@ -67,7 +66,7 @@ impl FdbTransaction {
         }
     }
 
-    /// Awaits a request, if it could be issued, and notes whether the cluster answers.
+    /// Awaits a request that was issued without an error, and records that the cluster has answered.
     fn answer<F, V>(&self, issued: Result<F>) -> impl Future<Output = Result<V>> + Send + use<F, V>
     where
         F: Future<Output = Result<V>> + Send,
@@ -77,7 +76,7 @@ impl FdbTransaction {
         async move { cluster.note(&answered, issued?.await) }
     }
 
-    /// Makes the transaction new, and gives it out.
+    /// Resets the transaction and returns it.
     fn renew(&mut self) -> Result<foundationdb::Transaction> {
         self.answered = Arc::default();
         Ok(match mem::replace(&mut self.state, State::Lost) {
@@ -102,7 +101,7 @@ impl Drop for FdbTransaction {
 }
 
 impl Cluster {
-    /// Tells a time limit that ended an attempt without any answer from one that ended its work.
+    /// Distinguishes a time limit in an attempt without any answer from other time limits.
     fn note<V>(&self, answered: &AtomicBool, result: Result<V>) -> Result<V> {
         let timed_out = |error: &Error| error.code() == Some(Code::TRANSACTION_TIMED_OUT);
         match (&result, &self.file) {
@@ -216,7 +215,7 @@ impl Transaction for FdbTransaction {
     }
 
     fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<> {
-        // The client library counts by itself: the answer says nothing about the cluster.
+        // The client library computes the size itself, so the answer says nothing about the cluster.
         let size = self.live().map(Transaction::approximate_size);
         async move { size?.await }
     }

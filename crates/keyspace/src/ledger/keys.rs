@@ -20,7 +20,7 @@ use crate::env::Environment;
 use crate::error::{Error, Result};
 use crate::mutation::Versionstamp;
 
-/// What tells the ledgers in one subspace apart.
+/// The id of a ledger, unique in its subspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LedgerId([u8; 16]);
 
@@ -46,12 +46,12 @@ impl LedgerKeys {
         self.ledger(id).pack(&(slot,))
     }
 
-    /// Returns the range that holds the slots of a ledger and nothing else.
+    /// Returns the range of exactly the slots of a ledger.
     pub(crate) fn slots(&self, id: LedgerId) -> (Vec<u8>, Vec<u8>) {
         self.ledger(id).range()
     }
 
-    /// Returns the range that holds the slots of all ledgers and nothing else.
+    /// Returns the range of exactly the slots of all ledgers.
     pub(crate) fn all(&self) -> (Vec<u8>, Vec<u8>) {
         self.ledgers.range()
     }
@@ -75,7 +75,7 @@ impl LedgerKeys {
     }
 }
 
-/// What a slot says: which attempt of which operation was the last to commit on it.
+/// The content of a slot: the last attempt that committed on it, and its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotRecord {
     pub(crate) operation: u64,
@@ -99,7 +99,7 @@ impl SlotRecord {
         template
     }
 
-    /// Reads the record under `key`.
+    /// Decodes the record under `key`.
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
         let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(value) else {
             let reason = format!("expected {} bytes, found {}", Self::BYTES, value.len());

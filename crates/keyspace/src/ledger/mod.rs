@@ -1,88 +1,91 @@
 //! The ledger: how a commit with an unknown outcome happens exactly once.
 //!
-//! A commit can end without news: `commit_unknown_result`, `cluster_version_changed`,
-//! `transaction_timed_out`, or because its future was dropped. It may have happened, it may not,
-//! and it may *still* happen. Running the work again could do it twice, giving up could lose it.
-//! So a [`Runner`](crate::Runner) keeps a ledger in the store, and every transaction that writes
-//! also writes, in the same commit, which attempt of which operation it is.
+//! A commit can end without an answer: with `commit_unknown_result`, `cluster_version_changed` or
+//! `transaction_timed_out`, or because its future was dropped. It may have happened, it may not have
+//! happened, or it may *still* happen. Running the closure again could do its work twice, and giving up
+//! could lose it. A [`Runner`](crate::Runner) therefore keeps a ledger in the store. Every transaction that
+//! writes also records, in the same commit, which attempt of which operation it is.
 //!
-//! A ledger is a random id and a pool of *slots*, one key each. An operation takes a free slot for
-//! its own and gives it the next number. The bytes are in `keys.rs` and in `docs/schema.md`.
+//! A ledger is a random id and a pool of *slots*, one key each. An operation takes a free slot and gives
+//! itself the slot's next number. `keys.rs` and `docs/schema.md` describe the bytes.
 //!
 //! # The order of steps
 //!
-//! One attempt of an operation with number *n* ([`Receipt`] is all of it but the commit):
+//! These are the steps of one attempt of operation *n*. A [`Receipt`] does all of them except running the
+//! closure and committing:
 //!
 //! 1. Get the read version.
-//! 2. If an earlier attempt is in doubt, read the slot serializably. If it holds *(n, a)*, attempt
-//!    *a* has committed: its kept result is the answer. If it is missing, somebody swept the
-//!    ledger: the outcome stays unknown, and nothing runs again.
+//! 2. If an earlier attempt is in doubt, read the slot serializably. If the slot holds *(n, a)*, attempt
+//!    *a* has committed, and the value that its closure returned is the answer. If the slot is missing, the
+//!    ledger was swept: the outcome stays unknown, and the closure does not run again.
 //! 3. Add a read conflict on the slot.
 //! 4. Run the closure.
-//! 5. If it wrote anything, or something is in doubt, set the slot to *(n, attempt, versionstamp)*.
+//! 5. If the closure wrote anything, or an attempt is in doubt, set the slot to *(n, attempt,
+//!    versionstamp)*.
 //! 6. Commit.
 //!
-//! An error for an answer is an answer like any other: while something is in doubt it counts only
-//! once a fresh transaction with the slot alone has committed, so that nothing the closure staged
-//! goes with it.
+//! An error of the closure is also an answer that has to be certain. If an attempt is in doubt when the
+//! closure fails, the runner first commits a new transaction that writes the slot and nothing else. Then it
+//! returns the error. None of the closure's writes are committed.
 //!
-//! # Why each step is where it is
+//! # Why the steps come in this order
 //!
-//! What must never happen is that two attempts of one operation commit. Let attempt 1 be in doubt.
+//! Two attempts of one operation must never both commit. In the following cases, attempt 1 is in doubt.
 //!
-//! *It lands after attempt 2 has looked.*
+//! *Attempt 1 lands after attempt 2 has read the slot.*
 //! 1. Attempt 2 reads the slot and does not find attempt 1.
 //! 2. Attempt 1 lands and writes the slot.
-//! 3. Attempt 2 commits: its conflict on the slot meets that write, `not_committed`. Attempt 3
-//!    finds attempt 1.
+//! 3. Attempt 2 calls commit. Its read conflict on the slot meets the write of attempt 1: `not_committed`.
+//!    Attempt 3 finds attempt 1 in the slot.
 //!
-//! A conflict that is added after the slot was set would have been dropped, because a transaction
-//! does not conflict with what it has written itself. Hence 3 before 5, and before 4, where the
-//! closure may clear the range that the ledger lies in.
+//! A read conflict that is added after the write of the slot would be dropped, because a transaction does
+//! not conflict with its own writes. So step 3 comes before step 5. It also comes before step 4, because
+//! the closure may clear the range that contains the ledger.
 //!
-//! *It lands after attempt 2 has committed.*
-//! 1. Attempt 2 commits, and with it the slot.
-//! 2. Attempt 1 arrives: its own conflict on the slot meets that write, and it is refused.
+//! *Attempt 1 lands after attempt 2 has committed.*
+//! 1. Attempt 2 commits, including its write of the slot.
+//! 2. Attempt 1 arrives. Its read conflict on the slot meets that write, and the store refuses it.
 //!
-//! That holds only if attempt 1 got its read version before attempt 2 committed. A transaction
-//! that has none when it calls commit gets it inside the commit, however late: it would see the
-//! slot of attempt 2 as an old write and commit again. Hence 1. And it holds only if attempt 2
-//! writes the slot, also when its closure changed nothing and when its closure failed. Hence 5.
+//! This works only if attempt 1 got its read version before attempt 2 committed. A transaction without a
+//! read version gets one inside the commit, however late that is. It would see the slot of attempt 2 as an
+//! old write and commit a second time. Hence step 1. It also works only if attempt 2 writes the slot, even
+//! if its closure changed nothing or failed. Hence the second condition of step 5.
 //!
-//! *The slot's first record lands late.* A slot is written once, as operation 0, before its first
-//! use. That write must not reset a slot in use:
-//! 1. The first write is in doubt; its retry reads the slot, finds nothing, and commits its own.
-//! 2. Operation 1 commits *(1, 1)* without news.
-//! 3. The first write arrives. It too has read the slot, at a read version from before its retry,
-//!    and that read conflicts: it is refused.
+//! *The first record of a slot lands late.* Before its first use, a slot is written once, as operation 0.
+//! That write must not reset a slot that is in use:
+//! 1. The first write is in doubt. Its retry reads the slot, finds nothing, and commits its own write.
+//! 2. Operation 1 commits *(1, 1)*, and its outcome is unknown.
+//! 3. The first write arrives. It has read the slot too, at a read version before the retry's commit. That
+//!    read conflicts, and the store refuses the write.
 //!
-//! A blind write would have landed, and attempt 2 of operation 1 would have found "operation 0",
-//! taken it for "not committed" and run again.
+//! A blind write would have landed. Attempt 2 of operation 1 would then have found operation 0 in the slot,
+//! concluded that attempt 1 had not committed, and run the closure again.
 //!
-//! *The ledger is swept.* A sweep clears a ledger that nothing has committed on for a long time, in
-//! one range clear, so a missing slot says nothing about a commit:
-//! 1. Attempt 1 commits without news.
+//! *The ledger is swept.* A sweep clears a ledger on which nothing has committed for a long time, in one
+//! range clear. So a missing slot says nothing about a commit:
+//! 1. Attempt 1 commits, and its outcome is unknown.
 //! 2. A sweep clears the ledger.
-//! 3. Attempt 2 finds no slot. It must not run again: `OutcomeUnknown`.
+//! 3. Attempt 2 finds no slot. The closure must not run again: `OutcomeUnknown`.
 //!
-//! A sweep whose clear is itself in doubt cannot wipe out newer records: it has read the slots
-//! serializably. A ledger that has been idle for half of [`MIN_SWEEP_AGE`] takes a new id by itself.
+//! A sweep whose own commit is in doubt cannot erase newer records, because it has read the slots
+//! serializably. A runner that finds its ledger idle for half of [`MIN_SWEEP_AGE`] takes a new id before it
+//! uses the ledger again.
 //!
-//! *Nobody asks any more.* The future is dropped at the commit, or the limits run out while an
-//! attempt is in doubt. The slot goes back to the pool marked as in doubt, and slots in doubt are
-//! taken first. The next operation on it writes the slot in any case, which refuses the old commit
-//! if it has not happened by then. A new id would leave it free to land:
-//! 1. An operation gives up; its commit is on its way.
-//! 2. The caller reads what it would have written, finds nothing, and repeats the work.
-//! 3. The commit arrives, and no slot refuses it.
+//! *The caller stops waiting.* The future is dropped during the commit, or a limit is reached while an
+//! attempt is in doubt. The slot then returns to the pool, marked as in doubt, and the pool hands out slots
+//! in doubt first. The next operation on the slot always writes it. If the old commit has not happened by
+//! then, that write makes the store refuse it. With a new slot instead, the old commit could still land:
+//! 1. An operation gives up while its commit is under way.
+//! 2. The caller reads the state that the operation would have written, finds nothing, and repeats the
+//!    work.
+//! 3. The old commit arrives, and no write of its slot makes the store refuse it.
 //!
 //! # Without a ledger
 //!
-//! In somebody else's retry loop, or with [`RunOptions::exactly_once`](crate::RunOptions) turned
-//! off, an attempt runs again although an earlier one has committed: a counter counts twice, an item
-//! is enqueued twice, and a call that checks what it is about to remove finds it gone and reports
-//! failure although it has succeeded: right effect, wrong news. A [`Receipt`] brings the ledger
-//! into a foreign loop.
+//! In another retry loop, or with [`RunOptions::exactly_once`](crate::RunOptions::exactly_once) disabled, a
+//! closure may run again after an earlier attempt has committed. A counter is then incremented twice, or an
+//! item is enqueued twice. A closure that removes something finds it already gone and reports a failure,
+//! although its removal succeeded. A [`Receipt`] brings the ledger to other retry loops.
 
 mod keys;
 mod receipt;
@@ -97,11 +100,11 @@ pub(crate) use self::keys::{LedgerKeys, SlotRecord};
 pub use self::receipt::{EarlierCommit, Receipt};
 use crate::env::Environment;
 
-/// The youngest age at which a sweep may take a ledger for abandoned.
+/// The minimum age of a ledger that a sweep may clear.
 pub const MIN_SWEEP_AGE: Duration = Duration::from_secs(60 * 60);
 
-/// A ledger idle for longer takes a new id: half of what a sweep needs, for clocks that drift and
-/// operations that take their time.
+/// A ledger that was idle for longer takes a new id. Half of the sweep's minimum leaves room for clocks
+/// that drift and for slow operations.
 const MAX_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// A ledger: an id and the slots under it that no operation is using.
@@ -115,21 +118,21 @@ pub(crate) struct Ledger {
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) id: LedgerId,
-    /// How many slots this id has had.
+    /// The number of slots that were created under this id.
     slot_count: u64,
     clean: Vec<Slot>,
     /// Slots on which a commit may still land.
     in_doubt: Vec<Slot>,
-    /// A time before the newest record that is known to be committed under this id.
+    /// A time before the commit of the newest record under this id.
     recorded: Option<Duration>,
 }
 
-/// A slot in the hands of one operation or of the pool.
+/// A slot that an operation or the pool owns.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) ledger: LedgerId,
     pub(crate) key: Vec<u8>,
-    /// The number of the last operation on it, 0 if there was none.
+    /// The number of the last operation on the slot, 0 if there was none.
     pub(crate) operation: u64,
     /// Whether a commit of that operation may still land.
     pub(crate) in_doubt: bool,
@@ -156,7 +159,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a slot for one operation: one in doubt before a clean one before a new one.
+    /// Takes a slot for one operation: preferably one in doubt, else a clean one, else a new one.
     pub(crate) fn take(&self) -> Slot {
         let now = self.environment.now();
         let mut pool = self.lock();
@@ -176,7 +179,7 @@ impl Ledger {
         })
     }
 
-    /// Takes a slot back, unless the ledger has a new id by now.
+    /// Returns a slot to the pool, unless the ledger has a new id by now.
     fn give_back(&self, slot: Slot) {
         let mut pool = self.lock();
         if slot.ledger != pool.id {
@@ -189,7 +192,7 @@ impl Ledger {
         }
     }
 
-    /// Takes note that a record written after `time` is committed under `id`.
+    /// Records that a record written after `time` was committed under `id`.
     pub(crate) fn recorded_after(&self, id: LedgerId, time: Duration) {
         let mut pool = self.lock();
         if pool.id == id {
@@ -197,7 +200,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a new id, unless that has happened already.
+    /// Takes a new id, unless the ledger has one already.
     pub(crate) fn renew(&self, id: LedgerId) {
         let mut pool = self.lock();
         if pool.id == id {

@@ -11,21 +11,25 @@ use crate::error::{Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::{ConflictKind, Isolation, Transaction};
 
-/// One operation's entry in the ledger, for a retry loop of somebody else's.
+/// One operation's entry in the ledger, for use in retry loops other than the runner's.
 ///
-/// [`Runner::run`](crate::Runner::run) does all of this by itself. Inside another loop, such as
-/// `foundationdb::Database::run`, get one receipt per *operation*, outside the loop, and in every
-/// attempt call [`resolve`](Self::resolve) before anything else and [`stage`](Self::stage) after
-/// everything else, also when the attempt changes nothing. The receipt counts attempts by itself:
-/// it needs no "maybe committed" flag, and trusts none.
+/// [`Runner::run`](crate::Runner::run) handles receipts itself. In another loop, such as
+/// `foundationdb::Database::run`:
 ///
-/// When the loop has returned success, call [`complete`](Self::complete). A receipt that is dropped
-/// without it, because the loop failed or its future was dropped, leaves its slot marked as in doubt.
+/// 1. Before the loop, get one receipt for the whole operation from
+///    [`Runner::receipt`](crate::Runner::receipt).
+/// 2. In every attempt, call [`resolve`](Self::resolve) before anything else, and [`stage`](Self::stage)
+///    after everything else, even if the attempt changes nothing.
+/// 3. After the loop has succeeded, call [`complete`](Self::complete).
 ///
-/// What the loop cannot give is certainty after an error: if an attempt in doubt is followed by
-/// one that fails for good, the loop ends without news of the first.
+/// The receipt counts attempts itself and ignores the loop's "maybe committed" flag, if it has one. A
+/// receipt that is dropped without `complete`, because the loop failed or its future was dropped, leaves
+/// its slot marked as in doubt.
 ///
-/// The [module documentation](crate::ledger) says why the steps come in this order.
+/// Such a loop cannot be certain after an error. If an attempt is in doubt and the next one fails for good,
+/// the loop ends without knowing whether the first one committed.
+///
+/// The [module documentation](crate::ledger) explains the order of the steps.
 ///
 /// # Examples
 ///
@@ -61,31 +65,31 @@ pub struct Receipt {
     progress: Mutex<Progress>,
 }
 
-/// How far the operation has come.
+/// The progress of the operation.
 #[derive(Debug, Clone, Copy)]
 struct Progress {
     attempt: u32,
     doubt: Doubt,
-    /// What was in doubt when the attempt began.
+    /// The doubt at the begin of the attempt.
     earlier_doubt: Doubt,
-    /// When the attempt staged its record, if it did.
+    /// When the attempt staged its record, if it has.
     staged: Option<Duration>,
 }
 
-/// Which commit may still land on the slot.
+/// The commit that may still land on the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     Nothing,
-    /// One of the operation that had the slot before.
+    /// A commit of the operation that had the slot before.
     Predecessor,
-    /// One of this operation's attempts, and perhaps one of its predecessor.
+    /// A commit of one of this operation's attempts, and perhaps one of the predecessor.
     Attempt,
 }
 
-/// The attempt that has committed although its commit reported an error.
+/// An attempt that has committed although its commit reported an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlierCommit {
-    /// Its number: how many times [`Receipt::resolve`] had been called by then, itself included.
+    /// The number of the attempt. [`Receipt::resolve`] counts attempts, from 1.
     pub attempt: u32,
     /// The versionstamp of its commit.
     pub versionstamp: Versionstamp,
@@ -112,22 +116,23 @@ impl Receipt {
         }
     }
 
-    /// Begins an attempt: gets the read version, and returns the attempt that has committed already,
-    /// if there is one. Then nothing must run again: that attempt's result is the answer.
+    /// Begins an attempt: gets the read version, and returns the earlier attempt that has committed, if
+    /// there is one. In that case the work must not run again: the result of the earlier attempt is the
+    /// answer.
     ///
     /// # Conflicts
-    /// Reads the operation's own slot.
+    /// A serializable read of the operation's own slot.
     ///
     /// # Errors
-    /// [`Error::OutcomeUnknown`] if an attempt is in doubt and the slot is missing: the ledger was
-    /// swept. Otherwise as [`Transaction::get`]; [`Error::Corrupt`].
+    /// [`Error::OutcomeUnknown`] if an attempt is in doubt and the slot is missing because the ledger was
+    /// swept. [`Error::Corrupt`] if the slot does not decode. Otherwise as for [`Transaction::get`].
     ///
     /// # Cancel safety
-    /// Dropping it counts as an attempt that ended here.
+    /// A dropped call counts as an attempt that ended there.
     pub async fn resolve<T: Transaction>(&self, tr: &T) -> Result<Option<EarlierCommit>> {
         let attempt_in_doubt = self.next_attempt();
-        // In hand before the commit: one that the commit gets itself may be newer than a later
-        // attempt's commit, and then that does not refuse this one.
+        // The read version must be obtained before the commit. One that is obtained inside the commit may
+        // be newer than a later attempt's commit, which could then not make the store refuse this attempt.
         tr.read_version().await?;
         let earlier = if attempt_in_doubt {
             self.find_commit(tr).await?
@@ -138,17 +143,17 @@ impl Receipt {
         Ok(earlier)
     }
 
-    /// Ends an attempt: stages the record that says it has committed. The commit comes next.
+    /// Ends an attempt: stages the record of its commit. Commit right after this call.
     ///
     /// # Conflicts
     /// Writes the operation's own slot.
     ///
     /// # Errors
-    /// As [`Transaction::add_conflict_range`].
+    /// As for [`Transaction::add_conflict_range`].
     pub fn stage<T: Transaction>(&self, tr: &T) -> Result<()> {
         let mut progress = self.progress();
-        // The set alone would do, but for a closure that ended with the option that takes the
-        // write conflict from the next write: then it would refuse nothing.
+        // The write itself adds this conflict, unless the closure's last call set the option that makes the
+        // next write add none. Without the conflict, the write would not refuse late attempts.
         tr.add_conflict_key(ConflictKind::Write, &self.slot.key)?;
         tr.atomic(
             MutationOp::SetVersionstampedValue,
@@ -160,7 +165,8 @@ impl Receipt {
         Ok(())
     }
 
-    /// Ends the operation: its last attempt is known to have committed, so that none before it can.
+    /// Ends the operation. Call it once the last attempt has certainly committed: no earlier attempt can
+    /// commit after that.
     pub fn complete(self) {
         let staged = {
             let mut progress = self.progress();
@@ -172,13 +178,13 @@ impl Receipt {
         }
     }
 
-    /// Takes note that the attempt has certainly not committed and will not.
+    /// Records that the attempt has not committed and never will.
     pub(crate) fn not_committed(&self) {
         let mut progress = self.progress();
         progress.doubt = progress.earlier_doubt;
     }
 
-    /// Returns true if an attempt must write the slot before its answer counts.
+    /// Returns true if an attempt must write the slot before the operation can return its result.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.progress().doubt != Doubt::Nothing
     }
@@ -188,7 +194,7 @@ impl Receipt {
         self.progress().doubt == Doubt::Attempt
     }
 
-    /// Counts an attempt; returns true if an earlier one is in doubt.
+    /// Begins a new attempt, and returns true if an earlier one is in doubt.
     fn next_attempt(&self) -> bool {
         let mut progress = self.progress();
         progress.attempt += 1;
@@ -197,7 +203,7 @@ impl Receipt {
         progress.doubt == Doubt::Attempt
     }
 
-    /// Reads from the slot which attempt has committed.
+    /// Reads the slot to find the attempt that has committed.
     async fn find_commit<T: Transaction>(&self, tr: &T) -> Result<Option<EarlierCommit>> {
         let Some(value) = tr.get(&self.slot.key, Isolation::Serializable).await? else {
             self.ledger.renew(self.slot.ledger);
@@ -210,7 +216,8 @@ impl Receipt {
         if record.operation != self.slot.operation {
             return Ok(None);
         }
-        // It has a newer record than every other attempt has seen: none of them can commit now.
+        // The record is newer than the read version of every other attempt, so none of them can commit any
+        // more.
         self.progress().doubt = Doubt::Nothing;
         Ok(Some(EarlierCommit {
             attempt: record.attempt,

@@ -1,16 +1,18 @@
-//! The retry loop: a closure becomes a transaction that commits exactly once.
+//! The retry loop: runs a closure as a transaction that commits exactly once.
 //!
 //! # Contract
 //!
-//! - The closure may run several times. Everything it does must go through the transaction it is
-//!   given, and ids must be made outside it.
-//! - It returns `Ok`: the transaction is committed, and the value is returned once that is certain.
-//! - It returns an error with a code that FoundationDB calls retryable, or the commit does: the
-//!   transaction is made new after FoundationDB's own backoff, and the closure runs again.
-//! - It returns any other error: nothing is committed, and the error is returned once it is certain
-//!   that no earlier attempt has committed either.
-//! - The commit's outcome is unknown: the [ledger](crate::ledger) decides. The closure's value from
-//!   the attempt that did commit is the one that is returned.
+//! The closure may run several times. It must do everything through the transaction that it is given, and
+//! the caller must make ids outside of it. An attempt ends in one of these ways:
+//!
+//! - The closure returns `Ok`: the runner commits the transaction, and returns the value once the commit is
+//!   certain.
+//! - The closure or the commit fails with a code that FoundationDB calls retryable: the runner waits for
+//!   FoundationDB's backoff, resets the transaction and runs the closure again.
+//! - The closure fails with any other error: nothing is committed. The runner returns the error once it is
+//!   certain that no earlier attempt has committed.
+//! - The outcome of the commit is unknown: the [ledger](crate::ledger) shows which attempt committed, if
+//!   one did. The runner returns the value that the closure returned in that attempt.
 
 mod operation;
 mod tx;
@@ -42,7 +44,7 @@ struct Shared<D> {
     ledger: Arc<Ledger>,
 }
 
-/// How a [`Runner`] works.
+/// The options of a [`Runner`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,7 +69,7 @@ pub struct RunOptions {
 }
 
 impl Default for RunOptions {
-    /// The system's environment, the ledger on, no limits.
+    /// The system's environment, the ledger enabled, no limits.
     fn default() -> Self {
         Self {
             environment: Environment::system(),
@@ -81,48 +83,50 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// Sets where time and randomness come from.
+    /// Sets the source of time and randomness.
     #[must_use]
     pub fn environment(mut self, environment: Environment) -> Self {
         self.environment = environment;
         self
     }
 
-    /// Sets the subspace that ledgers lie in, by default the tuple `("keyspace.ledger",)`. All
-    /// users of a database may share one.
+    /// Sets the subspace of the ledgers, by default the tuple `("keyspace.ledger",)`. All applications on a
+    /// database may share one subspace.
     #[must_use]
     pub fn ledger_subspace(mut self, ledgers: Subspace) -> Self {
         self.ledgers = ledgers;
         self
     }
 
-    /// Turns the ledger off or on.
+    /// Enables or disables the ledger. It is enabled by default.
     ///
-    /// Off, a closure may run again although an earlier attempt has committed: right for work that
-    /// is idempotent anyway, and one small write cheaper.
+    /// Without the ledger, a closure may run again although an earlier attempt has committed. That is safe
+    /// for idempotent closures, and saves one small write per commit.
     #[must_use]
     pub fn exactly_once(mut self, exactly_once: bool) -> Self {
         self.exactly_once = exactly_once;
         self
     }
 
-    /// Limits the time of an operation, all attempts together. Without a limit it lasts until the
-    /// store answers. An operation that has to make a new slot in the ledger first, as one does that
-    /// finds all others in use, has this time for the slot and again for itself.
+    /// Limits the time of an operation, all attempts together. Without a limit, an operation retries until
+    /// the store answers.
+    ///
+    /// An operation that finds no free slot in the ledger first creates one. That step has the same limit
+    /// of its own, so the operation may take up to twice the limit.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
         self
     }
 
-    /// Limits how many attempts an operation makes. Zero means one.
+    /// Limits the number of attempts of an operation. Zero means one.
     #[must_use]
     pub fn attempt_limit(mut self, attempts: u32) -> Self {
         self.attempt_limit = Some(attempts);
         self
     }
 
-    /// Limits how long the wait between two attempts grows, one second by default.
+    /// Sets the longest wait between two attempts, one second by default.
     #[must_use]
     pub fn max_retry_delay(mut self, delay: Duration) -> Self {
         self.max_retry_delay = Some(delay);
@@ -130,14 +134,13 @@ impl RunOptions {
     }
 }
 
-/// The attempt that a closure runs in, as [`Tx::attempt`] returns it.
+/// One attempt of a closure, as [`Tx::attempt`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The number of the attempt, from 1. An attempt that fails before the closure would run counts
-    /// too.
+    /// The number of the attempt, from 1. It also counts attempts that failed before the closure ran.
     pub number: u32,
-    /// The code that the previous attempt failed with; `None` in the first.
+    /// The code that the previous attempt failed with, or `None` in the first attempt.
     pub after: Option<Code>,
 }
 
@@ -159,13 +162,22 @@ impl<D: Database> Runner<D> {
         }))
     }
 
+    /// Returns a runner with the same options but for one: it is not [exactly
+    /// once](RunOptions::exactly_once), so that it writes nothing but what its closures write. For reads, and for
+    /// work that is idempotent.
+    #[must_use]
+    pub fn idempotent(&self) -> Self {
+        let options = self.0.options.clone().exactly_once(false);
+        Self::with_options(self.0.db.clone(), options)
+    }
+
     /// Returns the database that the transactions run on.
     #[must_use]
     pub fn database(&self) -> &D {
         &self.0.db
     }
 
-    /// Returns where time and randomness come from.
+    /// Returns the source of time and randomness.
     #[must_use]
     pub fn environment(&self) -> &Environment {
         &self.0.options.environment
@@ -174,24 +186,28 @@ impl<D: Database> Runner<D> {
     /// Runs a closure in a transaction and commits it, exactly once.
     ///
     /// # Conflicts
-    /// Those of the closure. The ledger adds a slot that no other operation uses meanwhile.
+    /// Those of the closure. The ledger adds one slot, which no other operation uses at the same time.
     ///
     /// # Retries
-    /// As the [module documentation](self) states. The closure's own [`Timeout`] and [`RetryLimit`]
-    /// hold too; it cannot set the read version, which is there when it begins. A watch that it
-    /// returns fails with the commit's error if that left the outcome unknown.
+    /// The [module documentation](self) states when the closure runs again. A [`Timeout`] or [`RetryLimit`]
+    /// that the closure sets also applies. The closure cannot set the read version, because the transaction
+    /// has one before the closure starts. A watch that the closure returns fails with the commit's error if
+    /// the outcome of the commit was unknown at first.
     ///
     /// # Errors
-    /// - The closure's own error: nothing was committed.
-    /// - [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): the limits ran out, the store failed, or a sweep came between,
-    ///   before it was certain whether an attempt had committed.
-    /// - [`Error::HandleKept`](crate::Error::HandleKept): a clone of the transaction outlived the closure. Nothing was committed.
-    /// - `transaction_timed_out` or the last error when the limits run out, and what the store
-    ///   answers for good, such as `transaction_too_large`: nothing was committed.
+    /// Nothing was committed, except possibly with `OutcomeUnknown`.
+    ///
+    /// - The closure's own error.
+    /// - [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): a limit was reached, the store failed, or
+    ///   a sweep cleared the ledger before the runner knew whether an attempt had committed.
+    /// - [`Error::HandleKept`](crate::Error::HandleKept): a clone of the transaction outlived the closure.
+    /// - `transaction_timed_out` or the last error: a limit was reached.
+    /// - Errors of the store that a retry cannot fix, such as `transaction_too_large`.
     ///
     /// # Cancel safety
-    /// Dropping it before the commit leaves nothing. Dropping it at the commit leaves the outcome
-    /// unknown; the next operation of this runner that returns makes it final.
+    /// If the future is dropped before the commit, none of the closure's writes happen. If it is dropped
+    /// during the commit, the outcome is unknown until the next operation of this runner returns. After that,
+    /// the commit has either happened or never will.
     ///
     /// # Examples
     ///
@@ -227,17 +243,39 @@ impl<D: Database> Runner<D> {
         Ok(value)
     }
 
-    /// Runs a closure as [`run`](Self::run) does and also returns what the commit left behind: the
-    /// versionstamp, for whoever made stamped keys in it. [`Transaction::versionstamp`] fails where
-    /// the commit's outcome was unknown at first; this does not.
+    /// Runs a closure as [`run`](Self::run) does, and also returns the version and the versionstamp of its
+    /// commit.
+    ///
+    /// Callers need the versionstamp to know the stamped keys that the closure wrote. It is also available
+    /// if the outcome of the commit was unknown at first; [`Transaction::versionstamp`] fails then.
     ///
     /// [`Transaction::versionstamp`]: crate::Transaction::versionstamp
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
+    ///
+    /// # Examples
+    /// ```
+    /// use keyspace::{Error, Isolation, Runner, Transaction};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let ((), commit) = runner
+    ///     .run_committed(|tr| async move {
+    ///         tr.set_to_versionstamp(b"changed");
+    ///         Ok::<_, Error>(())
+    ///     })
+    ///     .await?;
+    /// let stored = runner.run(|tr| async move { tr.get(b"changed", Isolation::Snapshot).await }).await?;
+    /// let versionstamp = commit.versionstamp.expect("the closure wrote a key");
+    /// assert_eq!(stored.as_deref(), Some(&versionstamp.as_bytes()[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run_committed<R, E, F, Fut, Kind>(&self, closure: F) -> Result<(R, Commit), E>
     where
         F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,

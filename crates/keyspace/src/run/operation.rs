@@ -1,5 +1,5 @@
-//! One operation on its way through its attempts. The [ledger's](crate::ledger) documentation says
-//! why the steps come in this order.
+//! One operation and its attempts. The [ledger's](crate::ledger) documentation explains the order of the
+//! steps.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -15,23 +15,23 @@ use crate::transaction::{Commit, Database, OwnedTransaction, Transaction, Transa
 pub(super) struct Operation<'a, D: Database, R, E> {
     db: &'a D,
     options: &'a RunOptions,
-    /// Finds the code in an error of the closure's.
+    /// Finds the code in an error of the closure.
     code_of: fn(&E) -> Option<Code>,
     deadline: Option<Duration>,
     receipt: Option<Receipt>,
     tx: Tx<D::Transaction>,
     attempt: Attempt,
-    /// What the closure returned in the attempts whose commit ended without news.
+    /// The closure's results in the attempts whose commit has an unknown outcome, by the attempt's number.
     kept: Vec<(u32, R)>,
-    /// The error that will be the answer as soon as the slot is committed without anything of the
-    /// closure's. From here on attempts consist of the slot alone.
+    /// The error that the operation will return once a commit of the slot alone has succeeded. While it is
+    /// set, attempts write the slot and nothing else.
     refusal: Option<E>,
 }
 
-/// An attempt breaks with the operation's answer, or continues with what made it fail.
+/// The end of an attempt: break with the operation's result, or continue after a failure.
 type Step<R, E> = ControlFlow<Result<(R, Commit), E>, Failure<E>>;
 
-/// What made an attempt fail.
+/// The reason why an attempt failed.
 enum Failure<E> {
     Closure(E),
     Store(Error),
@@ -43,7 +43,7 @@ where
     R: Send,
     E: From<Error> + Send,
 {
-    /// Begins an operation; without a receipt it may commit more than once.
+    /// Begins an operation. Without a receipt it may commit more than once.
     pub(super) fn begin(
         db: &'a D,
         options: &'a RunOptions,
@@ -68,7 +68,7 @@ where
         })
     }
 
-    /// Makes attempts until there is an answer.
+    /// Makes attempts until there is a result.
     pub(super) async fn run<F, Fut>(mut self, closure: F) -> Result<(R, Commit), E>
     where
         F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
@@ -150,7 +150,7 @@ where
         }
     }
 
-    /// Stages the slot where that is due, and commits.
+    /// Stages the slot if it must be written, and commits.
     async fn commit(&mut self) -> Result<Commit> {
         if let Some(receipt) = &self.receipt
             && (self.tx.wrote() || receipt.is_in_doubt())
@@ -174,7 +174,7 @@ where
         result
     }
 
-    /// Returns what the attempt that has committed returned.
+    /// Returns the result of the attempt that has committed.
     fn answer_of(&mut self, earlier: EarlierCommit) -> Result<(R, Commit), E> {
         let is_earlier = |(number, _): &(u32, R)| *number == earlier.attempt;
         if let Some(index) = self.kept.iter().position(is_earlier) {
@@ -185,11 +185,11 @@ where
             };
             return Ok((value, commit));
         }
-        // Then it was an attempt that consisted of the slot alone.
+        // The attempt that committed wrote the slot alone.
         Err(self.refusal.take().unwrap_or_else(|| self.unknown(None)))
     }
 
-    /// Waits as FoundationDB would and makes the transaction new, within the limits.
+    /// Waits for FoundationDB's backoff and resets the transaction, within the limits.
     async fn retry(&mut self, code: Code) -> Result<()> {
         let limit = self.options.attempt_limit;
         if limit.is_some_and(|attempts| self.attempt.number >= attempts) {
@@ -198,7 +198,7 @@ where
         time_left(self.options, self.deadline)?;
         self.attempt.after = Some(code);
         if code == Code::CLUSTER_VERSION_CHANGED {
-            // Retryable, and yet no transaction survives it: `on_error` gives it back.
+            // This code is retryable, but `on_error` returns it, so the attempt gets a new transaction.
             self.options
                 .environment
                 .sleep(limits::INITIAL_BACKOFF)
@@ -209,7 +209,7 @@ where
         self.tx.reclaim()?.on_error(code.into()).await
     }
 
-    /// Returns why the time ran out, where somebody can do something about it.
+    /// Returns the reason why the time ran out, if it is one that an operator can act on.
     fn reason(&self, stop: Error) -> Error {
         let timed_out = stop.code() == Some(Code::TRANSACTION_TIMED_OUT);
         match self.attempt.after {
@@ -218,7 +218,7 @@ where
         }
     }
 
-    /// Ends the operation without an attempt that counts.
+    /// Ends the operation without a successful attempt.
     fn give_up(mut self, reason: Failure<E>) -> E {
         let outcome_in_doubt = (self.receipt.as_ref()).is_some_and(Receipt::is_outcome_in_doubt);
         match self.refusal.take() {
@@ -279,13 +279,13 @@ fn begin_transaction<D: Database>(
     Ok(Tx::new(tr))
 }
 
-/// Returns the time that remains, `None` if it is not limited.
+/// Returns the remaining time, or `None` if it is not limited.
 fn time_left(options: &RunOptions, deadline: Option<Duration>) -> Result<Option<Duration>> {
     let Some(deadline) = deadline else {
         return Ok(None);
     };
     match deadline.saturating_sub(options.environment.now()) {
-        // As a transaction's timeout, zero would mean that there is none.
+        // A transaction would take a timeout of zero for none.
         Duration::ZERO => Err(Code::TRANSACTION_TIMED_OUT.into()),
         time => Ok(Some(time)),
     }

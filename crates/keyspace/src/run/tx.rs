@@ -1,4 +1,4 @@
-//! The transaction handle that a closure gets.
+//! The transaction handle that a closure receives.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::mutation::{MutationOp, Versionstamp};
 use crate::selector::{KeySelector, RangeBatch, RangeQuery};
 use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption};
 
-/// The handle of a transaction that [`Runner::run`](crate::Runner::run) will commit.
+/// The handle of a transaction that [`Runner::run`](crate::Runner::run) commits.
 ///
-/// Clones are the same transaction and may be used by several tasks at once, but must be gone when
-/// the closure's future ends. Otherwise nothing is committed, `run` gives
-/// [`Error::HandleKept`], and from then on the handle answers `transaction_cancelled`. The futures
-/// of its reads and watches are no handles and may be kept.
+/// Clones are the same transaction, and several tasks may use them at once. Drop all of them before the
+/// closure's future ends. Otherwise nothing is committed, `run` returns [`Error::HandleKept`], and the
+/// remaining handles fail with `transaction_cancelled`. The futures of reads and watches are not handles,
+/// and may be kept.
 #[derive(Debug)]
 pub struct Tx<T>(Arc<Shared<T>>);
 
 #[derive(Debug)]
 struct Shared<T> {
     tr: T,
-    /// The attempt that the transaction is in.
+    /// The attempt that the transaction belongs to.
     attempt: Attempt,
-    /// Whether anything was staged that makes the commit more than the end of a read.
+    /// Whether the attempt has staged a write, so that its commit is not read-only.
     wrote: AtomicBool,
-    /// Whether the closure has ended with a clone left over.
+    /// Whether the closure ended while a clone was alive.
     cancelled: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl<T> Clone for Tx<T> {
 }
 
 impl<T> Tx<T> {
-    /// Returns the attempt that the closure runs in: its number, and the code that the previous one
+    /// Returns the number of the attempt that the closure runs in, and the code that the previous one
     /// failed with.
     #[must_use]
     pub fn attempt(&self) -> Attempt {
@@ -58,7 +58,7 @@ impl<T> Tx<T> {
         }))
     }
 
-    /// Returns the transaction to its owner, or cancels every clone if there are any.
+    /// Returns the transaction to its owner. If there are clones, cancels them and fails.
     pub(super) fn reclaim(&mut self) -> Result<&mut T> {
         if Arc::get_mut(&mut self.0).is_none() {
             self.0.cancelled.store(true, Ordering::Release);
@@ -72,7 +72,7 @@ impl<T> Tx<T> {
         self.0.wrote.load(Ordering::Relaxed)
     }
 
-    /// Begins an attempt, and forgets the writes of the previous one.
+    /// Begins an attempt, and forgets whether the previous one wrote.
     pub(super) fn begin_attempt(&mut self, attempt: Attempt) {
         let shared = Arc::get_mut(&mut self.0).expect("the previous attempt reclaimed the handle");
         shared.attempt = attempt;
@@ -92,10 +92,10 @@ impl<T> Tx<T> {
     }
 }
 
-/// Awaits a read, if it could be issued.
+/// Awaits a read that was issued without an error.
 ///
-/// An embedded store answers without ever pending. Each answer therefore uses up a part of the
-/// task's turn, so that a closure with many reads lets other tasks run.
+/// Reads of an embedded store never pend. Each read therefore consumes a part of the task's budget, so that
+/// a closure with many reads lets other tasks run.
 async fn answer<V>(issued: Result<impl Future<Output = Result<V>>>) -> Result<V> {
     let answer = issued?.await;
     tokio::task::coop::consume_budget().await;

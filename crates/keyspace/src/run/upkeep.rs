@@ -1,5 +1,5 @@
-//! What a ledger's upkeep commits: the first record of a slot, the end of a ledger, and the sweep
-//! of ledgers that were abandoned. All of it may happen twice, so none of it needs a receipt.
+//! The commits that maintain ledgers: the first record of a slot, closing a ledger, and sweeping abandoned
+//! ones. Each of them may happen twice, so none needs a receipt.
 
 use std::ops::ControlFlow;
 
@@ -12,15 +12,15 @@ use crate::transaction::{Database, Isolation, Transaction, visit_rows};
 use crate::version_clock::VersionClock;
 
 impl<D: Database> Runner<D> {
-    /// Returns the receipt of one operation, for a retry loop of somebody else's.
+    /// Returns the receipt of one operation, for use in a retry loop other than the runner's.
     ///
-    /// Commits the first record of a slot if no slot is free.
+    /// If no slot is free, commits the first record of a new slot.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
-    /// Dropping it may leave a slot behind that nobody uses, until the ledger is closed or swept.
+    /// Dropping the future may leave an unused slot in the store until the ledger is closed or swept.
     pub async fn receipt(&self) -> Result<Receipt> {
         let ledger = self.ledger();
         let slot = ledger.take();
@@ -30,10 +30,10 @@ impl<D: Database> Runner<D> {
         Ok(Receipt::new(ledger.clone(), slot))
     }
 
-    /// Commits a slot's record for operation 0, before its first use.
+    /// Commits a slot's record of operation 0, before its first use.
     ///
-    /// The serializable read refuses this write if it arrives late: the [module
-    /// documentation](crate::ledger) tells the race.
+    /// If this write arrives late, its serializable read makes the store refuse it. The [module
+    /// documentation](crate::ledger) describes the race.
     async fn write_first_record(&self, slot: &Slot) -> Result<()> {
         let ledger = self.ledger();
         let time = self.environment().now();
@@ -50,20 +50,38 @@ impl<D: Database> Runner<D> {
         Ok(())
     }
 
-    /// Clears this handle's ledger. Call it when nothing is running any more; the handle can be
+    /// Clears this runner's ledger. Call it when no operation of the runner is running. The runner can be
     /// used again, with a new ledger.
     ///
-    /// Without it the ledger stays in the store until somebody [sweeps](Self::sweep) it.
+    /// Without this call, the ledger stays in the store until another runner [sweeps](Self::sweep) it.
     ///
     /// # Conflicts
-    /// Writes the slots of the ledger. An operation that is still running, and in doubt, ends with
+    /// Writes the slots of the ledger. An operation that is running and in doubt ends with
     /// [`Error::OutcomeUnknown`].
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
-    /// Dropping it leaves the ledger cleared or to be swept.
+    /// Dropping the future leaves the ledger either cleared or for a sweep to clear.
+    ///
+    /// # Examples
+    /// ```
+    /// use keyspace::{Error, Runner, Transaction};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// runner
+    ///     .run(|tr| async move {
+    ///         tr.set(b"key", b"value");
+    ///         Ok::<_, Error>(())
+    ///     })
+    ///     .await?;
+    /// runner.close().await?; // The process is about to end.
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close(&self) -> Result<()> {
         let id = self.ledger().lock().id;
         self.ledger().renew(id);
@@ -75,24 +93,42 @@ impl<D: Database> Runner<D> {
         .await
     }
 
-    /// Clears the ledgers, beside this handle's own, on which nothing has committed for the age of
-    /// `clock`, and returns how many.
+    /// Clears the ledgers of other runners on which nothing has committed for the age of `clock`, and
+    /// returns their number.
     ///
-    /// Call it regularly, at least six times per age, from a process that lives long: each call lets
-    /// the clock observe, and a clock that has not yet observed for an age clears nothing. Each ledger
-    /// has a transaction of its own.
+    /// Call it regularly from a long-running process, at least six times per age. Each call is an
+    /// observation of the clock, and a clock clears nothing before its observations cover a whole age. Each
+    /// ledger is cleared in a transaction of its own.
     ///
     /// # Conflicts
-    /// Reads and writes the slots of the ledgers it clears, each ledger by itself, which aborts
-    /// attempts in flight. An operation in doubt whose ledger was cleared ends with
-    /// [`Error::OutcomeUnknown`]: choose an age beyond the longest time any operation may take.
+    /// Reads and writes the slots of the ledgers that it clears. This aborts attempts in flight on these
+    /// ledgers, and an operation that is in doubt ends with [`Error::OutcomeUnknown`]. Choose an age that
+    /// is longer than any operation may take.
     ///
     /// # Errors
-    /// `invalid_option_value` if the clock's age is under [`MIN_SWEEP_AGE`]; [`Error::Corrupt`] at
-    /// a key or a record that is no ledger's; otherwise as [`run`](Self::run).
+    /// `invalid_option_value` if the clock's age is below [`MIN_SWEEP_AGE`]. [`Error::Corrupt`] if there is
+    /// a key or a record that is not a ledger's. Otherwise as for [`run`](Self::run).
     ///
     /// # Cancel safety
-    /// Dropping it leaves the ledgers it has not come to; the next call begins from the first.
+    /// Dropping the future leaves the remaining ledgers as they are. The next call starts from the first
+    /// one.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use keyspace::{Environment, Runner, VersionClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let clock = VersionClock::new(Environment::system(), Duration::from_secs(24 * 60 * 60));
+    /// // Repeat this call every few hours, with the same clock.
+    /// let cleared_count = runner.sweep(&clock).await?;
+    /// assert_eq!(cleared_count, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn sweep(&self, clock: &VersionClock) -> Result<usize> {
         if clock.age() < MIN_SWEEP_AGE {
             return Err(Code::INVALID_OPTION_VALUE.into());
@@ -114,15 +150,15 @@ impl<D: Database> Runner<D> {
 }
 
 struct Swept {
-    /// Where the next ledger begins at the earliest.
+    /// The first key after the ledger that was examined.
     next: Vec<u8>,
     cleared: bool,
 }
 
-/// Clears the first ledger of the range if it is old, `None` if there is no ledger.
+/// Clears the first ledger of the range if it is old. Returns `None` if there is no ledger.
 ///
-/// The slots are read serializably: should the clear's outcome be unknown and should it arrive after
-/// its ledger has come back to life, the new record refuses it.
+/// The slots are read serializably. If the clear lands late, after the ledger has been used again, the new
+/// record makes the store refuse it.
 async fn sweep_next<T: Transaction>(
     tr: T,
     ledger: &Ledger,
@@ -132,7 +168,8 @@ async fn sweep_next<T: Transaction>(
 ) -> Result<Option<Swept>> {
     clock.observe(tr.read_version().await?);
     let first = RangeQuery::keys(begin.to_vec(), end.to_vec()).limit(1);
-    // By snapshot: it only finds where to look. What is cleared is read again.
+    // A snapshot read is safe: it only finds the first ledger. The slots are read again before they are
+    // cleared.
     let batch = tr.get_range(&first, Isolation::Snapshot).await?;
     let Some(row) = batch.rows.first() else {
         return Ok(None);
@@ -150,7 +187,7 @@ async fn sweep_next<T: Transaction>(
     }))
 }
 
-/// Reads a ledger's slots as far as the first that was written less than an age ago.
+/// Reads a ledger's slots until the first one that was written less than an age ago.
 async fn is_abandoned<T: Transaction>(
     tr: &T,
     clock: &VersionClock,

@@ -1,5 +1,4 @@
-//! What a build with FoundationDB meets around a cluster: one that does not answer, or one of the
-//! test's own.
+//! Tests of a build with FoundationDB on a cluster of their own, or on a cluster that does not answer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

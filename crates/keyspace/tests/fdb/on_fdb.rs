@@ -1,5 +1,5 @@
-//! What a process meets around a cluster: files that are no cluster files, a cluster that does not
-//! answer, and its own end while handles are alive.
+//! Cluster files that are not valid, clusters that do not answer, and processes that exit while handles are
+//! alive.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn cluster_file(text: &str) -> (tempfile::TempDir, PathBuf) {
     (folder, file)
 }
 
-/// Opens a cluster that nobody serves: port 1 of this machine.
+/// Opens a cluster without a server: port 1 of this machine.
 fn unreachable() -> (tempfile::TempDir, PathBuf, Fdb) {
     let (folder, file) = cluster_file("nobody:home@127.0.0.1:1\n");
     let db = Fdb::open(Some(&file)).unwrap();
@@ -44,7 +44,7 @@ fn assert_unreachable(error: &Error, file: &Path) {
 }
 
 #[test]
-fn a_file_that_is_no_cluster_file_is_named_with_what_is_wrong() {
+fn a_malformed_cluster_file_is_named_with_the_reason() {
     let (folder, file) = cluster_file("127.0.0.1:4500\n");
     let missing = folder.path().join("missing.cluster");
     for (path, expected) in [
@@ -119,7 +119,7 @@ async fn counted(db: &Fdb) -> u64 {
     value.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()))
 }
 
-/// A cluster of one's own, and a runner on it that gives up soon.
+/// A cluster for this test, and a runner on it with a short time limit.
 fn own_cluster(name: &str) -> Option<(Server, Runner<Fdb>)> {
     let server = match Server::start() {
         Ok(server) => server,
@@ -139,7 +139,7 @@ async fn a_cluster_that_stops_answering_is_named_and_loses_nothing() {
     let Some((server, runner)) = own_cluster(NAME) else {
         return;
     };
-    // As long as it takes for a new cluster to be there.
+    // The time that a new cluster needs to become available.
     while count(&runner).await.is_err() {}
     let mut counts = counted(runner.database()).await..;
     for _ in 0..3 {
@@ -149,7 +149,7 @@ async fn a_cluster_that_stops_answering_is_named_and_loses_nothing() {
         let error = count(&runner).await.unwrap_err();
         assert_unreachable(&error, &server.cluster_file());
         server.resume();
-        // It failed before its commit was sent, so that this is the next one.
+        // The operation failed before its commit was sent, so this is the next attempt.
         while count(&runner).await.is_err() {}
     }
     assert_eq!(Some(counted(runner.database()).await), counts.next());
@@ -168,20 +168,20 @@ async fn a_locked_cluster_says_so_and_changes_nothing() {
     assert_eq!(error.code(), Some(Code::DATABASE_LOCKED));
     assert!(error.to_string().contains("unlock it"), "{error}");
 
-    // What `unlock` does, which asks a human.
+    // Does the same as `unlock`, which asks a person to confirm.
     let options = "option on ACCESS_SYSTEM_KEYS; option on LOCK_AWARE";
     server.cli(&format!(r"writemode on; {options}; clear \xff/dbLocked"));
     while count(&runner).await.is_err() {}
     assert_eq!(counted(runner.database()).await, before + 1);
 }
 
-/// The test that a child process runs.
+/// The name of the test that a child process runs.
 const CHILD: &str = "on_fdb::a_process_ends_cleanly_while_handles_are_alive";
 
-/// Set for a child process: how it ends.
+/// The environment variable that says how a child process ends.
 const ENDING: &str = "KEYSPACE_FDB_ENDING";
 
-/// Ends the process with a live handle, a read under way and another thread that goes on asking.
+/// Ends the process with a live handle, a read under way and another thread that continues to read.
 fn end(ending: &str) -> ! {
     let (folder, _file, db) = unreachable();
     let busy = db.clone();
@@ -201,7 +201,7 @@ fn end(ending: &str) -> ! {
     }
 }
 
-/// Waits for a child. `None` if it takes longer than anything but a hang would; it is killed then.
+/// Waits for a child. If it takes so long that it must hang, kills it and returns `None`.
 fn wait(mut child: Child) -> Option<ExitStatus> {
     let mut output = child.stdout.take().unwrap();
     let (ended, end) = mpsc::channel();

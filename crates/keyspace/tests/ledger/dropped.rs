@@ -1,5 +1,5 @@
-//! Operations whose future is dropped at the commit, and operations that gave up: the next operation
-//! on the runner makes the outcome final.
+//! Operations whose future is dropped during the commit, and operations that gave up: the next operation on
+//! the runner makes the outcome final.
 
 use std::future::{self, Future};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ enum Next {
     Fail,
 }
 
-/// What the next operation fails with: whether it saw the item of the one before.
+/// The error of the next operation: whether it saw the item of the previous one.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("the closure refused, seen {seen}")]
@@ -63,7 +63,7 @@ async fn is_stored(world: &World) -> bool {
     count == 1
 }
 
-/// Polls a future that will never be ready until something else has happened.
+/// Polls a future that cannot be ready before some other event.
 async fn poll_until<C: Future<Output = bool>>(future: impl Future, condition: impl Fn() -> C) {
     let mut future = Box::pin(future);
     while !condition().await {
@@ -72,7 +72,7 @@ async fn poll_until<C: Future<Output = bool>>(future: impl Future, condition: im
     }
 }
 
-/// Drops operation 1 at its commit.
+/// Drops operation 1 during its commit.
 async fn drop_at_commit(world: &World, runner: &Runner<TestDatabase>, fate: Fate) {
     world.chaos.script([CommitFault::Silent(fate)]);
     poll_until(append(runner), async || {
@@ -81,8 +81,7 @@ async fn drop_at_commit(world: &World, runner: &Runner<TestDatabase>, fate: Fate
     .await;
 }
 
-/// Runs the next operation, and says what is wrong with it: what it saw of operation 1 is not what
-/// is so for ever after.
+/// Runs the next operation, and returns an error if the outcome of operation 1 that it saw is not final.
 async fn violation_after(
     world: &World,
     runner: &Runner<TestDatabase>,
@@ -106,7 +105,7 @@ async fn violation_after(
     let finally = is_stored(world).await;
     let right = match answer {
         Ok(seen) => seen == finally,
-        // It may have landed after the closure looked and before its answer counted.
+        // The commit may have landed after the closure read and before the operation returned.
         Err(Failure::Refused { seen }) => !seen || finally,
         Err(Failure::Store(_)) => false,
     };
@@ -220,7 +219,7 @@ async fn the_doubt_of_a_dropped_operation_is_not_that_of_the_next(store: TestSto
         let runner = world.runner().await;
         drop_at_commit(&world, &runner, fate).await;
         clear_ledgers(&world.db).await;
-        // Nothing of this operation is in doubt, so a missing slot leaves nothing unknown.
+        // No attempt of this operation is in doubt, so a missing slot leaves no outcome unknown.
         world.chaos.script([CommitFault::NotCommitted]);
         assert_eq!(violation_after(&world, &runner, Next::Append).await, None);
     }

@@ -1,11 +1,11 @@
-//! A log that operations append to, to be checked item by item.
+//! A log to which operations append, and which tests check item by item.
 
 use keyspace::{Database, Isolation, MutationOp, RangeQuery, Transaction, Versionstamp, read_all};
 
 const PREFIX: &[u8] = b"log/";
 const AFTER: &[u8] = b"log0";
 
-/// One item: who appended it, in which attempt, and where it stands.
+/// One item: the operation that appended it, in which attempt, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) operation: u64,
@@ -36,7 +36,7 @@ pub(crate) async fn items(tr: &impl Transaction) -> keyspace::Result<Vec<Item>> 
         .collect())
 }
 
-/// Reads the log as it is in the store.
+/// Reads the log as the store holds it.
 pub(crate) async fn stored_items(db: &impl Database) -> Vec<Item> {
     items(&db.begin().unwrap()).await.unwrap()
 }

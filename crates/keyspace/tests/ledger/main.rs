@@ -1,6 +1,6 @@
-//! The ledger on a store that fails: whatever becomes of a commit, an operation that reports success
-//! has happened exactly once, one that reports an error has not happened, and only "outcome unknown"
-//! leaves both open.
+//! The ledger on a store that fails. Whatever happens to a commit, an operation that reports success has
+//! happened exactly once, and one that reports an error has not happened. Only "outcome unknown" leaves
+//! this open.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

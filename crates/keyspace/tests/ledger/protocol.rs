@@ -16,17 +16,17 @@ conformance::on_every_store!(
     a_first_record_that_lands_late_does_not_reset_its_slot,
 );
 
-/// What the attempts after the first do.
+/// The action of the attempts after the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FollowUp {
     Append,
-    /// Append, and leave an option behind that takes the write conflict from the next write.
+    /// Appends, and then sets the option that makes the next write add no write conflict range.
     AppendAndDisarm,
     ChangeNothing,
     Fail,
 }
 
-/// When every ledger is cleared.
+/// When all ledgers are cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sweep {
     Never,
@@ -37,15 +37,15 @@ enum Sweep {
 
 #[derive(Debug, Clone, Copy)]
 struct Scenario {
-    /// How the commit is reported.
+    /// The error that reports the commit.
     no_news: Code,
-    /// What becomes of it.
+    /// The fate of the commit.
     fate: Fate,
     follow_up: FollowUp,
     sweep: Sweep,
 }
 
-/// What the closure returned: the attempt it ran in, and whether it appended.
+/// The value of the closure: the attempt that it ran in, and whether it appended.
 type Value = (u32, bool);
 
 fn landings(attempts: std::ops::RangeInclusive<u32>) -> impl Iterator<Item = Landing> {
@@ -94,15 +94,15 @@ fn scenarios() -> impl Iterator<Item = Scenario> {
     })
 }
 
-/// What one scenario came to.
+/// The outcome of a scenario.
 struct Outcome {
     answer: Result<(Value, Commit), Failure>,
     log: Vec<Item>,
     tally: Tally,
 }
 
-/// Runs operation 1, whose first commit meets its fate, and then operation 2, and lands whatever is
-/// still on its way.
+/// Runs operation 1, whose first commit meets its fate, and then operation 2. Then lets all late commits
+/// land.
 async fn play(store: &TestStore, plant: Plant, scenario: Scenario) -> Outcome {
     let mut world = World::new(store, 0, Faults::default(), plant).await;
     world.saboteur.no_news = scenario.no_news;
@@ -150,7 +150,7 @@ async fn play(store: &TestStore, plant: Plant, scenario: Scenario) -> Outcome {
     }
 }
 
-/// Says what is wrong with an outcome.
+/// Returns what is wrong with an outcome.
 fn violation(scenario: Scenario, outcome: &Outcome) -> Option<String> {
     let own: Vec<&Item> = outcome
         .log
@@ -168,7 +168,7 @@ fn violation(scenario: Scenario, outcome: &Outcome) -> Option<String> {
         Err(Failure::Store(Error::OutcomeUnknown { .. })) => {
             own.len() <= 1 && scenario.sweep != Sweep::Never
         }
-        // The one code of the three that ends an operation: then its commit is refused for good.
+        // This code ends an operation, unlike the other two, so its commit is refused for good.
         Err(Failure::Store(error)) => {
             error.code() == Some(Code::TRANSACTION_TIMED_OUT)
                 && scenario.no_news == Code::TRANSACTION_TIMED_OUT
@@ -301,7 +301,7 @@ async fn a_refused_commit_leaves_no_doubt(store: TestStore) {
     assert_eq!(number.unwrap(), 3);
 }
 
-/// The first record of the slot is late, and operation 1 commits without news.
+/// The first record of the slot lands late, and operation 1 commits with an unknown outcome.
 async fn play_late_first_record(
     store: &TestStore,
     plant: Plant,

@@ -1,4 +1,4 @@
-//! Many tasks, drawn from a seed, on a store where everything goes wrong: checked item by item.
+//! Many tasks, drawn from a seed, on a store with all faults, checked item by item.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,17 +17,17 @@ const TASK_COUNT: u64 = 6;
 const OPERATIONS_PER_TASK: u64 = 12;
 const FAULT_PROBABILITY: f64 = 0.08;
 
-/// What a closure returned: the attempt it ran in, and whether it appended.
+/// The value of the closure: the attempt that it ran in, and whether it appended.
 type Value = (u32, bool);
 
-/// How an operation ended.
+/// The end of an operation.
 #[derive(Debug)]
 enum End {
     Answered(Result<(Value, Commit), Failure>),
     Dropped,
 }
 
-/// What one attempt does.
+/// The action of one attempt.
 #[derive(Debug, Clone, Copy)]
 enum Deed {
     Append,
@@ -77,7 +77,7 @@ async fn operate(runner: &Runner<TestDatabase>, env: &Environment, operation: u6
     }
 }
 
-/// Says what is wrong with what an operation left in the log.
+/// Returns what is wrong with an operation's items in the log.
 fn violation(operation: u64, end: &End, items: &[Item], swept: bool) -> Option<String> {
     let right = match end {
         End::Answered(Ok(((attempt, true), commit))) => {
@@ -95,7 +95,7 @@ fn violation(operation: u64, end: &End, items: &[Item], swept: bool) -> Option<S
     (!right).then(|| format!("operation {operation} ended {end:?}, and the log has {items:?}"))
 }
 
-/// What playing a seed, or several, came to.
+/// The numbers of one or several seeds.
 #[derive(Debug, Default)]
 struct Course {
     violations: Vec<String>,
@@ -116,8 +116,7 @@ impl Course {
     }
 }
 
-/// Plays one seed in memory; `swept` adds somebody who clears all ledgers, however young, again and
-/// again.
+/// Plays one seed in memory. With `swept`, another task clears all ledgers again and again, however young.
 async fn play(seed: u64, plant: Plant, swept: bool) -> Course {
     let clock = ManualClock::moved_by_sleepers();
     let world = World::timed(clock, seed, Faults::all(FAULT_PROBABILITY), plant).await;
@@ -160,7 +159,7 @@ async fn play_in(world: World, seed: u64, swept: bool) -> Course {
     judge(&world, ends, swept).await
 }
 
-/// Compares how every operation ended with what it left in the log.
+/// Compares the end of each operation with its items in the log.
 async fn judge(world: &World, ends: HashMap<u64, End>, swept: bool) -> Course {
     let mut log: HashMap<u64, Vec<Item>> = HashMap::new();
     for item in log::stored_items(&world.db).await {
@@ -187,7 +186,7 @@ async fn judge(world: &World, ends: HashMap<u64, End>, swept: bool) -> Course {
     course
 }
 
-/// Plays all seeds and checks that what makes a run hard has happened.
+/// Plays all seeds, and checks that the events that make a run hard have happened.
 async fn play_all(swept: bool) {
     let mut total = Course::default();
     for seed in seeds() {
@@ -206,7 +205,8 @@ async fn play_all(swept: bool) {
     }
 }
 
-/// The seeds to play: the one asked for, or a number that depends on the length of the run.
+/// Returns the seeds to play: the requested one, or a number of seeds that depends on the length of the
+/// run.
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("LEDGER_SEED") {
         Ok(seed) => {

@@ -1,4 +1,4 @@
-//! The ledger inside somebody else's retry loop.
+//! The ledger inside other retry loops.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ conformance::on_every_store!(
 
 type TestTransaction = <TestDatabase as Database>::Transaction;
 
-/// A loop as FoundationDB's bindings have it: it knows nothing of ledgers, and its "maybe committed"
-/// flag is that of the last error alone, so nobody can rely on it.
+/// A retry loop like those of FoundationDB's bindings. It does not know ledgers, and its "maybe committed"
+/// flag describes only the last error, so it cannot be relied on.
 async fn foreign_run<Fut>(
     db: &TestDatabase,
     closure: impl Fn(Arc<TestTransaction>) -> Fut,
@@ -71,7 +71,7 @@ fn fates() -> Vec<Fate> {
 
 async fn a_foreign_loop_with_a_receipt_commits_exactly_once(store: TestStore) {
     for first in fates() {
-        // A definite error follows the unknown one: the loop's own flag would say "not committed".
+        // A definite error follows the unknown one, so the loop's own flag would say "not committed".
         for second in [
             CommitFault::None,
             CommitFault::NotCommitted,
@@ -116,7 +116,7 @@ async fn a_swept_slot_ends_the_foreign_loop(store: TestStore) {
     assert_eq!(log::stored_items(&world.db).await.len(), 1);
 }
 
-/// Takes a receipt and has its one attempt reported as unknown, on its way to the store.
+/// Takes a receipt, and reports its only attempt as unknown while the commit is under way.
 async fn leave_late_commit(world: &World, runner: &Runner<TestDatabase>) -> Receipt {
     let receipt = runner.receipt().await.unwrap();
     let landing = Landing {

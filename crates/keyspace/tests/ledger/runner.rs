@@ -1,4 +1,4 @@
-//! What the retry loop promises beside the ledger's protocol.
+//! The promises of the retry loop, apart from the ledger's protocol.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,7 +20,7 @@ conformance::on_every_store!(
     a_writing_operation_records_itself_in_its_slot,
     a_reading_operation_leaves_its_slot_alone,
     an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle,
-    what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write,
+    a_write_of_an_earlier_attempt_does_not_make_a_reading_attempt_write,
     every_kind_of_write_is_recorded,
     operations_one_after_the_other_share_a_slot,
     operations_at_the_same_time_have_slots_of_their_own,
@@ -28,8 +28,8 @@ conformance::on_every_store!(
     an_attempt_says_what_the_previous_one_failed_with,
     a_retryable_error_of_the_closure_runs_it_again,
     any_other_error_of_the_closure_is_the_answer,
-    what_the_store_refuses_for_good_is_the_answer,
-    what_the_store_refuses_for_good_is_the_answer_also_after_an_unknown_commit,
+    a_permanent_refusal_is_returned,
+    a_permanent_refusal_is_returned_even_after_an_unknown_commit,
     a_handle_kept_past_the_closure_commits_nothing_and_is_cancelled,
     a_handle_kept_by_an_attempt_in_doubt_leaves_no_doubt,
     a_watch_may_leave_the_closure,
@@ -141,7 +141,7 @@ async fn an_operation_whose_outcome_was_found_out_leaves_nothing_to_settle(store
     }
 }
 
-async fn what_an_earlier_attempt_wrote_does_not_make_a_reading_one_write(store: TestStore) {
+async fn a_write_of_an_earlier_attempt_does_not_make_a_reading_attempt_write(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let before = ledger_rows(&world.db).await;
@@ -314,7 +314,7 @@ async fn any_other_error_of_the_closure_is_the_answer(store: TestStore) {
     assert_eq!(ledger_rows(&world.db).await, before);
 }
 
-async fn what_the_store_refuses_for_good_is_the_answer(store: TestStore) {
+async fn a_permanent_refusal_is_returned(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let answer = runner
@@ -327,9 +327,7 @@ async fn what_the_store_refuses_for_good_is_the_answer(store: TestStore) {
     assert_eq!(get(&world.db, b"key").await, None);
 }
 
-async fn what_the_store_refuses_for_good_is_the_answer_also_after_an_unknown_commit(
-    store: TestStore,
-) {
+async fn a_permanent_refusal_is_returned_even_after_an_unknown_commit(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     world.chaos.script([CommitFault::Unknown(Fate::Lost)]);
@@ -410,7 +408,7 @@ async fn a_watch_may_leave_the_closure(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
     let watch = runner.run(|tr| async move { Ok::<_, Error>(tr.watch(b"key")) });
-    // The future of a watch is large, and so is one that returns it.
+    // The future of a watch is large, and so is a future that returns it.
     let watch = Box::pin(watch).await.unwrap();
     let mut tr = world.db.begin().unwrap();
     tr.set(b"key", b"changed");

@@ -1,4 +1,4 @@
-//! A store through which one step of the ledger's protocol goes missing.
+//! A store wrapper that omits one step of the ledger's protocol.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -10,26 +10,26 @@ use keyspace::{
     OwnedTransaction, Result, Subspace, Transaction,
 };
 
-/// A bug in the ledger, planted between it and the store.
+/// A bug in the ledger, planted between the ledger and the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plant {
-    /// None: everything is passed on as it is.
+    /// No bug: all calls are passed on unchanged.
     Nothing,
     /// A missing slot is taken for "not committed".
     RerunOnMissingSlot,
-    /// The read conflict on the slot comes after its write, where the store drops it.
+    /// The read conflict on the slot is added after its write, where the store drops it.
     ConflictAfterWrite,
-    /// The slot's write goes without the write conflict of its own.
+    /// The write of the slot adds no write conflict.
     NoWriteConflict,
-    /// An attempt that wrote nothing but the slot does not write that either.
+    /// An attempt that would write only the slot does not write it.
     AnswerWithoutSlot,
-    /// The read version is left to the commit.
+    /// The commit obtains the read version.
     NoReadVersion,
-    /// Slots are read by snapshot.
+    /// Slots are read with snapshot reads.
     SnapshotSlot,
 }
 
-/// What happens between two attempts of one transaction.
+/// An event between two attempts of one transaction.
 pub(crate) type Interlude = Arc<dyn Fn() -> BoxFuture<()> + Send + Sync>;
 
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub(crate) struct Saboteur<D> {
     pub(crate) db: D,
     pub(crate) plant: Plant,
     pub(crate) interlude: Option<Interlude>,
-    /// How a commit without news is reported.
+    /// The error that reports a commit with an unknown outcome.
     pub(crate) no_news: Code,
 }
 

@@ -1,4 +1,4 @@
-//! Closing, sweeping, and what an idle ledger does.
+//! Tests of closing, sweeping, and idle ledgers.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn slots(world: &World) -> Vec<KeyValue> {
     read_all(&tr, query, Isolation::Snapshot).await.unwrap()
 }
 
-/// The ids of the ledgers that have slots.
+/// Returns the ids of the ledgers that have slots.
 async fn ids(world: &World) -> Vec<Vec<u8>> {
     let mut ids: Vec<Vec<u8>> = (slots(world).await.iter())
         .map(|row| ledgers().unpack::<(Vec<u8>, u64)>(row.key()).unwrap().0)
@@ -46,7 +46,7 @@ async fn append<D: Database>(runner: &Runner<D>, operation: u64) -> Result<u32, 
         .await
 }
 
-/// Sweeps regularly for as long as it takes.
+/// Sweeps regularly for `duration`.
 async fn sweep_for<D: Database>(
     world: &World,
     sweeper: &Runner<D>,
@@ -104,7 +104,7 @@ async fn closing_refuses_the_commit_of_a_dropped_operation() {
 }
 
 #[tokio::test]
-async fn a_sweep_clears_what_was_abandoned_and_nothing_else() {
+async fn a_sweep_clears_only_abandoned_ledgers() {
     let world = World::calm_and_timed().await;
     let sweeper = world.runner().await;
     let living = world.runner().await;
@@ -124,7 +124,7 @@ async fn a_sweep_clears_what_was_abandoned_and_nothing_else() {
     }
     append(&living, 6).await.unwrap();
     assert_eq!(sweep_for(&world, &sweeper, &clock, STEP).await, 1);
-    // Its own ledger is as old as the one that was cleared.
+    // The runner's own ledger is as old as the one that was cleared.
     assert_eq!(ledger_count(&world).await, 2);
     assert_eq!(sweeper.sweep(&clock).await.unwrap(), 0);
 }
@@ -154,7 +154,7 @@ async fn a_sweep_by_too_young_an_age_is_refused() {
 }
 
 #[tokio::test]
-async fn a_sweep_stops_at_what_is_no_ledgers() {
+async fn a_sweep_stops_at_a_row_that_is_not_a_slot() {
     let record = b"\x01\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x01\0\0".as_slice();
     let id = [0; 16].as_slice();
     for (key, value) in [
@@ -246,7 +246,7 @@ async fn reading_does_not_keep_a_ledger_young() {
 async fn a_sweep_that_lands_late_spares_what_came_back_to_life() {
     let world = World::calm_and_timed().await;
     let owner: Runner<TestDatabase> = world.runner().await;
-    // An operation that begins now and commits long after.
+    // An operation that begins before the sweep and commits long after it.
     let receipt = owner.receipt().await.unwrap();
 
     let failing = Chaos::new(world.db.clone(), world.env.clone(), Faults::default());

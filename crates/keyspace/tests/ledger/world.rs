@@ -18,16 +18,17 @@ use crate::saboteur::{Plant, Saboteur, ledgers};
 pub(crate) type TestDatabase = Saboteur<Chaos<Recorded<Part<Store>>>>;
 
 pub(crate) struct World {
-    /// The store, where nothing fails, with a record of its transactions.
+    /// The store without faults, with a record of its transactions.
     pub(crate) db: Recorded<Part<Store>>,
     pub(crate) chaos: Chaos<Recorded<Part<Store>>>,
-    /// What everything but the store goes by, and the store too if it is a [timed](World::timed) one.
+    /// The clock and random numbers of everything except the store. A [timed](World::timed) store uses them
+    /// too.
     pub(crate) clock: ManualClock,
     pub(crate) env: Environment,
     pub(crate) saboteur: TestDatabase,
 }
 
-/// What the closures in these tests fail with.
+/// The error of the closures in these tests.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("the closure refused")]
@@ -37,19 +38,19 @@ pub(crate) enum Failure {
 }
 
 impl World {
-    /// A world in a part of a store of its own.
+    /// Returns a world in its own part of a store.
     pub(crate) async fn new(store: &TestStore, seed: u64, faults: Faults, plant: Plant) -> Self {
         let clock = ManualClock::moved_by_sleepers();
         let part = store.fresh().part();
         Self::on(part, environment(&clock, seed), clock, faults, plant).await
     }
 
-    /// A world where nothing goes wrong but what a test scripts.
+    /// Returns a world with only the faults that a test scripts.
     pub(crate) async fn calm(store: &TestStore) -> Self {
         Self::new(store, 0, Faults::default(), Plant::Nothing).await
     }
 
-    /// A world in memory whose store goes by its clock, too.
+    /// Returns a world in memory whose store also uses its clock.
     pub(crate) async fn timed(clock: ManualClock, seed: u64, faults: Faults, plant: Plant) -> Self {
         let env = environment(&clock, seed);
         let store = Options::new().environment(env.clone()).memory().unwrap();
@@ -57,13 +58,13 @@ impl World {
         Self::on(part, env, clock, faults, plant).await
     }
 
-    /// A timed world where nothing goes wrong but what a test scripts.
+    /// Returns a timed world with only the faults that a test scripts.
     pub(crate) async fn calm_and_timed() -> Self {
         let clock = ManualClock::moved_by_sleepers();
         Self::timed(clock, 0, Faults::default(), Plant::Nothing).await
     }
 
-    /// A timed and calm world whose clock only the test moves.
+    /// Returns a timed and calm world whose clock only the test moves.
     pub(crate) async fn still() -> Self {
         Self::timed(ManualClock::new(), 0, Faults::default(), Plant::Nothing).await
     }
@@ -92,7 +93,7 @@ impl World {
         }
     }
 
-    /// Moves the clock whenever nothing else can be done.
+    /// Moves the clock whenever no task can run.
     pub(crate) async fn let_time_pass<F: Future>(&self, future: F) -> F::Output {
         let mut future = Box::pin(future);
         let step = Duration::from_millis(100);
@@ -113,7 +114,7 @@ impl World {
         RunOptions::default().environment(self.env.clone())
     }
 
-    /// A runner with a slot in its pool, so that the next commit is that of an operation.
+    /// Returns a runner with a slot in its pool, so that its next commit is that of an operation.
     pub(crate) async fn runner(&self) -> Runner<TestDatabase> {
         self.runner_with(self.options()).await
     }
@@ -124,7 +125,7 @@ impl World {
         runner
     }
 
-    /// Sets what happens between two attempts of a transaction.
+    /// Sets the event between two attempts of a transaction.
     pub(crate) fn between_attempts<F, Fut>(&mut self, interlude: F)
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -147,7 +148,7 @@ fn environment(clock: &ManualClock, seed: u64) -> Environment {
     Environment::seeded(seed, Arc::new(clock.clone()))
 }
 
-/// What a sweep does, however old the ledgers are.
+/// Does what a sweep does, however young the ledgers are.
 pub(crate) async fn clear_ledgers(db: &impl Database) {
     let mut tr = db.begin().unwrap();
     let (begin, end) = ledgers().range();

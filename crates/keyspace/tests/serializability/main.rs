@@ -1,5 +1,5 @@
-//! Many tasks on one store: each committed transaction saw what it would have seen if all had run
-//! one after the other, in the order of their versionstamps.
+//! Many tasks on one store. Each committed transaction must have seen what it would have seen if all had
+//! run one after the other, in the order of their versionstamps.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -56,7 +56,8 @@ async fn run_and_replay_chaos<D: Database>(
     (recorded.check().await, chaos.tally())
 }
 
-/// The seeds to play: the one asked for, or a number that depends on the length of the run.
+/// Returns the seeds to play: the requested one, or a number of seeds that depends on the length of the
+/// run.
 fn seeds(short: usize, long: usize) -> std::ops::Range<u64> {
     match std::env::var("SERIALIZABILITY_SEED") {
         Ok(seed) => {
@@ -67,7 +68,7 @@ fn seeds(short: usize, long: usize) -> std::ops::Range<u64> {
     }
 }
 
-/// Fails unless a history was right, and long enough to say something.
+/// Fails unless a history was correct, and long enough to be meaningful.
 #[track_caller]
 fn assert_right(seed: u64, checked: Result<Checked, HistoryError>) {
     let checked = checked.unwrap_or_else(|error| {
@@ -130,7 +131,7 @@ async fn transactions_of_the_reference_model_replay_in_commit_order() {
     }
 }
 
-/// Needs a cluster that holds nothing else: the record is of the whole store.
+/// Needs a cluster without other data: the record is of the whole store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn on_fdb_transactions_of_a_cluster_replay_in_commit_order() {
     const NAME: &str = "on_fdb_transactions_of_a_cluster_replay_in_commit_order";
@@ -150,7 +151,7 @@ async fn on_fdb_transactions_of_a_cluster_replay_in_commit_order() {
     .await;
 }
 
-/// Plays seeds until the plant shows, and returns how.
+/// Plays seeds until the planted bug is found, and returns the error.
 async fn symptom(plant: Plant) -> HistoryError {
     for seed in 0..50 {
         let planted = Planted::new(memory(seed), plant);

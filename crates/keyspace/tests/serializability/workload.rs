@@ -1,4 +1,4 @@
-//! Random transactions over a few keys, so that most of them meet.
+//! Random transactions on a few keys, so that most of them touch the same keys.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use tokio::task::JoinSet;
 pub(crate) const TASKS: usize = 8;
 pub(crate) const TRANSACTIONS_PER_TASK: usize = 40;
 
-/// How many keys hold values that are not stamped by their keys.
+/// The number of keys that are not versionstamped.
 const KEY_COUNT: u8 = 12;
 const KEYS: &[u8] = b"k/";
 const KEYS_END: &[u8] = b"k0";
 
-/// What the tasks do, but for how they meet.
+/// The operations of the tasks, without their timing.
 #[derive(Clone, Copy)]
 pub(crate) struct Workload {
     pub(crate) seed: u64,
 }
 
 impl Workload {
-    /// Runs all tasks to their end.
+    /// Runs all tasks to the end.
     pub(crate) async fn run<D: Database>(self, db: &D) {
-        // Each wait moves the clock: longer ones would make most transactions too old.
+        // Each wait moves the clock. With longer waits, most transactions would be too old.
         let patience = DatabaseOption::TransactionMaxRetryDelay(Duration::from_millis(100));
         db.set_option(patience).unwrap();
         let mut tasks = JoinSet::new();
@@ -166,7 +166,7 @@ impl Task {
         }
     }
 
-    /// Chooses a limit, a direction and a size of the batches.
+    /// Draws a limit, a direction and a size of batches.
     fn cut(&mut self, mut query: RangeQuery) -> RangeQuery {
         query.limit = self.rng.random_range(0..5);
         query.reverse = self.rng.random();
@@ -177,7 +177,7 @@ impl Task {
     }
 }
 
-/// Where the keys are that end in versionstamps.
+/// The prefix of the keys that end in versionstamps.
 fn stamped() -> Subspace {
     Subspace::from("stamped")
 }

@@ -1,28 +1,28 @@
-//! The check: every line of every file arrived exactly once, and in order.
+//! Checks that every line of every file arrived exactly once and in order.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::store::{Received, ReceivedLine};
 
-/// Holds what the consumers recorded against what the files say.
+/// Compares the records of the consumers with the contents of the files.
 #[derive(Default)]
 pub(crate) struct Check {
     /// The checksums received, by file and line number.
     received: HashMap<String, BTreeMap<u64, u32>>,
     /// The last line that a consumer received of a file.
     last: HashMap<(u64, String), u64>,
-    /// How many files were compared.
+    /// The number of files compared.
     pub(crate) files: u64,
-    /// How many of their lines are as they should be.
+    /// The number of their lines that arrived exactly once and in order.
     pub(crate) lines: u64,
-    /// What is not.
+    /// The deviations found.
     pub(crate) problems: Vec<String>,
-    /// The files that are not relayed, and why.
+    /// The files that are not relayed, with the reasons.
     pub(crate) skipped: Vec<String>,
 }
 
 impl Check {
-    /// Takes a record of a consumer. A consumer's records come in its order.
+    /// Adds a record of a consumer. The records of a consumer must be added in its order.
     pub(crate) fn receive(&mut self, consumer: u64, Received { file, lines }: Received) {
         let received = self.received.entry(file.clone()).or_default();
         let last = self.last.entry((consumer, file.clone())).or_default();
@@ -39,7 +39,7 @@ impl Check {
         }
     }
 
-    /// Compares a file with what was received of it.
+    /// Compares a file with the lines received from it.
     pub(crate) fn compare(&mut self, file: &str, text: &str) {
         self.files += 1;
         let mut received = self.received.remove(file).unwrap_or_default();
@@ -62,7 +62,7 @@ impl Check {
         self.skipped.push(format!("{file}: {reason}"));
     }
 
-    /// Ends the check: lines of files that were not compared should not be there.
+    /// Ends the check. Lines of files that were not compared count as deviations.
     pub(crate) fn finish(mut self) -> Self {
         for (file, received) in std::mem::take(&mut self.received) {
             self.unexpected(&file, &received);
@@ -84,7 +84,8 @@ mod tests {
 
     const TEXT: &str = "one\ntwo\n\nfour";
 
-    /// Checks records, each a consumer and the numbers of the lines it received, against a file.
+    /// Checks records against a file. Each record is a consumer and the numbers of the lines that it
+    /// received.
     fn check(records: &[(u64, &[u64])]) -> Vec<String> {
         let lines: Vec<_> = TEXT.lines().collect();
         let mut check = Check::default();

@@ -1,4 +1,4 @@
-//! Why a relay stops.
+//! The errors that stop a relay.
 
 use std::io;
 use std::path::PathBuf;

@@ -15,16 +15,16 @@ pub(crate) struct Source {
     path: PathBuf,
 }
 
-/// What a file holds.
+/// The contents of a file.
 pub(crate) enum Content {
     /// Lines to relay.
     Text(String),
-    /// Something that is not relayed, and why.
+    /// A reason why the file is not relayed.
     Skipped(String),
 }
 
-/// What an item needs beside a line's text and its file's name: a format byte, two lengths and a
-/// number.
+/// The bytes that an item needs besides the text of a line and the name of its file: a format byte, two
+/// lengths and a number.
 const ITEM_FRAMING_BYTES: usize = 32;
 
 /// Finds the files under a directory, sorted. Symbolic links are not followed.
@@ -41,7 +41,7 @@ pub(crate) fn find(directory: &Path) -> Result<Vec<Source>> {
         let below = entry.path().strip_prefix(directory);
         let below = below.expect("a walk stays below its directory");
         sources.push(Source {
-            // Two names may become one here only if neither is Unicode, and such a file is
+            // Two names can map to the same name here only if neither is Unicode, and such files are
             // skipped.
             name: below.to_string_lossy().into_owned(),
             path: entry.into_path(),
@@ -51,7 +51,7 @@ pub(crate) fn find(directory: &Path) -> Result<Vec<Source>> {
 }
 
 impl Source {
-    /// Reads the file, all of it.
+    /// Reads the whole file.
     pub(crate) fn read(&self) -> Result<Content> {
         if self.path.to_str().is_none() {
             return Ok(Content::Skipped("its name is not UTF-8".to_owned()));

@@ -1,4 +1,4 @@
-//! Relays every line of every text file under a directory through a queue, and checks that each
+//! Relays every line of every text file under a directory through a queue, and checks that each line
 //! arrived exactly once and in order.
 //!
 //! ```text
@@ -6,13 +6,14 @@
 //! cargo run --release -p fdbq-microqueue --example relay -- docs --db embedded:relay.redb
 //! ```
 //!
-//! Producers enqueue, consumers dequeue, all at the same time. A producer's position is written in
-//! the transaction that enqueues, a consumer's record in the one that dequeues. So with an
-//! `embedded:` store a run that was killed continues where it was, and a run on a directory that
-//! has been relayed has nothing to do. The check reads the consumers' records from the store.
+//! Producers enqueue and consumers dequeue at the same time. The transaction that enqueues also writes
+//! the producer's position, and the transaction that dequeues also writes the consumer's record. With an
+//! `embedded:` store, a run that was killed therefore continues where it stopped, and a run on a
+//! directory that has already been relayed has nothing to do. The check reads the consumers' records from
+//! the store.
 //!
-//! Exit status: 0 if every line arrived exactly once and in order, 1 if not, 2 if the relay could
-//! not run.
+//! Exit status: 0 if every line arrived exactly once and in order, 1 if not, 2 if the relay could not
+//! run.
 
 mod check;
 mod error;
@@ -47,11 +48,11 @@ struct Arguments {
     #[arg(long, value_name = "URL", default_value = "memory:")]
     db: String,
 
-    /// How many producers enqueue. Each file is read by one of them.
+    /// The number of producers. Each file is read by one of them.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024))]
     producers: u64,
 
-    /// How many consumers dequeue.
+    /// The number of consumers.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024))]
     consumers: u64,
 
@@ -60,7 +61,7 @@ struct Arguments {
     progress: bool,
 }
 
-/// How many entries of a list are printed.
+/// The most entries of a list that are printed.
 const SHOWN: usize = 10;
 
 #[tokio::main]
@@ -81,7 +82,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Relays, checks and reports. Returns whether the check found everything as it should be.
+/// Relays, checks and reports. Returns whether the check found no deviation.
 async fn relay(arguments: Arguments) -> Result<bool> {
     let directory = fs::canonicalize(&arguments.directory).map_err(|cause| Error::Read {
         path: arguments.directory.clone(),
@@ -101,7 +102,7 @@ async fn relay(arguments: Arguments) -> Result<bool> {
     Ok(check.problems.is_empty())
 }
 
-/// Holds the consumers' records, as they are in the store, against the files.
+/// Compares the consumers' records in the store with the files.
 async fn check<D: Database>(relay: &Relay<D>) -> Result<Check> {
     let mut check = Check::default();
     let mut next = Some(relay.store.records());

@@ -17,13 +17,13 @@ use crate::error::{Error, Result};
 use crate::files::{Content, Source};
 use crate::store::{Line, Received, ReceivedLine, Store};
 
-/// How many lines one transaction moves.
+/// The number of lines that one transaction moves.
 const BATCH_LINES: usize = 500;
 
-/// How many bytes of text one transaction enqueues, unless a single line has more.
+/// The most bytes of text that one transaction enqueues, unless a single line is larger.
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// What one side of the queue does in a run.
+/// The role of a task in a run.
 #[derive(Default)]
 pub(crate) struct Side {
     counts: Mutex<Counts>,
@@ -35,18 +35,18 @@ pub(crate) struct Counts {
     pub(crate) lines: u64,
     pub(crate) conflicts: u64,
     pub(crate) retries: u64,
-    /// From the start of the run to the end of the side's last task.
+    /// The time from the start of the run to the end of the side's last task.
     pub(crate) elapsed: Duration,
 }
 
-/// A run from a directory into the consumers' records.
+/// A run that relays a directory into the consumers' records.
 pub(crate) struct Relay<D: Database> {
     pub(crate) store: Store,
     pub(crate) runner: Runner<D>,
     pub(crate) enqueued: Side,
     pub(crate) dequeued: Side,
     sources: Vec<Source>,
-    /// How many of the sources a producer has begun.
+    /// The number of sources that a producer has started.
     begun: AtomicUsize,
     /// Whether to print a line for every batch.
     progress: bool,
@@ -69,7 +69,7 @@ impl<D: Database> Relay<D> {
         &self.sources
     }
 
-    /// Ties the store to a directory: a store relays one directory.
+    /// Binds the store to a directory, since a store relays only one directory.
     pub(crate) async fn claim(&self, directory: &Path) -> Result<()> {
         let directory = &directory.display().to_string();
         self.runner
@@ -91,7 +91,7 @@ impl<D: Database> Relay<D> {
                 Ok::<_, Error>(())
             });
         }
-        // The producers hold the channel open: it closes with the last of them.
+        // The producers hold the channel open. It closes when the last of them finishes.
         drop(produced);
         for consumer in 0..consumers {
             let (relay, seen) = (self.clone(), seen.clone());
@@ -134,7 +134,7 @@ impl<D: Database> Relay<D> {
         Ok(())
     }
 
-    /// Enqueues the next lines of a file and moves its position behind them.
+    /// Enqueues the next lines of a file and advances its position past them.
     async fn enqueue(&self, tr: &impl Transaction, file: &str, lines: &[&str]) -> Result<u64> {
         let position = self.store.position(tr, file).await?;
         let rest = lines
@@ -155,8 +155,8 @@ impl<D: Database> Relay<D> {
 
     async fn consume(&self, consumer: u64, mut produced: watch::Receiver<()>) -> Result<()> {
         loop {
-            // Asked before the look: a look that began after the last producer had finished, and
-            // found nothing, is the last one.
+            // This is checked before the dequeue. If a dequeue that started after the last producer had
+            // finished finds nothing, it is the last one.
             let finished = produced.has_changed().is_err();
             produced.mark_unchanged();
             let dequeued = self
@@ -173,13 +173,13 @@ impl<D: Database> Relay<D> {
             } else if finished {
                 return Ok(());
             } else {
-                // An error says that the last producer has finished: one more look.
+                // An error means that the last producer has finished, so the queue is checked once more.
                 let _closed = produced.changed().await;
             }
         }
     }
 
-    /// Dequeues lines and records that this consumer has them.
+    /// Dequeues lines and records that this consumer has received them.
     async fn dequeue(&self, tr: &impl Transaction, consumer: u64) -> Result<u64> {
         let lines = self.store.queue.dequeue_batch(tr, BATCH_LINES).await?;
         self.store.record(tr, consumer, &by_file(&lines))?;

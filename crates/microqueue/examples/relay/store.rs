@@ -1,4 +1,4 @@
-//! What the relay keeps in the store.
+//! The keys and values of the relay.
 //!
 //! ```text
 //! ("relay", "directory")                              path of the directory
@@ -7,8 +7,8 @@
 //! ("relay", "received", consumer, versionstamp, run)  lines of one file that a consumer took
 //! ```
 //!
-//! A position is written by the transaction that enqueues the lines, a record of received lines by
-//! the one that dequeues them: whatever moment the process dies at, both agree with the queue.
+//! The transaction that enqueues lines writes the position. The transaction that dequeues lines writes
+//! the record of received lines. Both therefore agree with the queue at whatever moment the process dies.
 
 use keyspace::codec::{Codec, MessagePack};
 use keyspace::tuple::Versionstamp;
@@ -35,7 +35,7 @@ pub(crate) struct Received {
     pub(crate) lines: Vec<ReceivedLine>,
 }
 
-/// What is kept of a line: enough to tell that it is this one.
+/// The fingerprint of a line, which is enough to recognize it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReceivedLine {
     pub(crate) number: u64,
@@ -67,7 +67,7 @@ impl Store {
         }
     }
 
-    /// Ties the store to a directory.
+    /// Binds the store to a directory.
     pub(crate) async fn claim(&self, tr: &impl Transaction, directory: &str) -> Result<()> {
         let key = self.root.pack(&"directory");
         match typed::get::<String>(tr, &MessagePack, &key, Isolation::Serializable).await? {
@@ -80,7 +80,7 @@ impl Store {
         }
     }
 
-    /// Returns how many lines of a file were enqueued.
+    /// Returns the number of lines of a file that were enqueued.
     pub(crate) async fn position(&self, tr: &impl Transaction, file: &str) -> Result<u64> {
         let key = self.position_key(file);
         let position = typed::get(tr, &MessagePack, &key, Isolation::Serializable).await?;
@@ -96,10 +96,10 @@ impl Store {
         )?)
     }
 
-    /// Records what a consumer took in this transaction, in its order.
+    /// Records the lines that a consumer took in this transaction, in its order.
     ///
-    /// The versionstamp in the key makes a consumer's records sort as it took them, and keeps the
-    /// write blind: consumers meet at the head of the queue and nowhere else.
+    /// The versionstamp in the key makes a consumer's records sort in the order in which it took them. It
+    /// also keeps the write blind, so that consumers conflict only at the head of the queue.
     pub(crate) fn record(
         &self,
         tr: &impl Transaction,

@@ -1,4 +1,5 @@
-//! `cargo +nightly fuzz run block`: any bytes are a block or refused, and a block has one form.
+//! `cargo +nightly fuzz run block`: any bytes are a valid block or refused, and a block has only one
+//! encoding.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! `cargo +nightly fuzz run record`: any row in a queue's subspace is an item or corrupt.
+//! `cargo +nightly fuzz run record`: any row in a queue's subspace decodes as an item or is refused as
+//! corrupt.
 
 #![no_main]
 

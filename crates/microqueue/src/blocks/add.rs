@@ -1,4 +1,4 @@
-//! Adding: entries gather in blocks, one or more for each log, and are staged together.
+//! Collects entries into blocks, at least one for each log, and stages them together.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::BlockLogs;
 use super::frame::{Frame, MAX_ENTRY_BYTES};
 use crate::error::{Error, Result};
 
-/// Entries that are to be staged together.
+/// Entries that will be staged together.
 #[derive(Debug)]
 pub struct BlockBatch<'a> {
     logs: &'a BlockLogs,
@@ -16,7 +16,7 @@ pub struct BlockBatch<'a> {
 }
 
 impl BlockLogs {
-    /// Begins a batch of entries.
+    /// Starts a batch of entries.
     #[must_use]
     pub fn batch(&self) -> BlockBatch<'_> {
         BlockBatch {
@@ -27,7 +27,7 @@ impl BlockLogs {
 }
 
 impl BlockBatch<'_> {
-    /// Appends an entry to a log. Nothing is staged yet.
+    /// Appends an entry to the batch, without staging anything.
     ///
     /// # Errors
     /// [`ItemTooLarge`](Error::ItemTooLarge) if it is larger than [`MAX_ENTRY_BYTES`].
@@ -52,19 +52,19 @@ impl BlockBatch<'_> {
         Ok(())
     }
 
-    /// Returns the logs that the batch adds to.
+    /// Returns the logs that the batch adds to, in order.
     pub fn logs(&self) -> impl Iterator<Item = u32> {
         self.blocks.keys().copied()
     }
 
-    /// Stages the entries at the ends of their logs, those of one log in the order in which they were
-    /// appended. The commit fixes their places.
+    /// Stages the entries at the ends of their logs, in the order in which they were appended. The commit
+    /// determines their places.
     ///
     /// # Conflicts
-    /// Reads nothing, and so never conflicts. Writes the rows of the blocks.
+    /// Reads nothing, so it never conflicts. Writes the rows of the blocks.
     ///
     /// # Retries
-    /// A retry of the transaction stages them anew.
+    /// A retry of the transaction must stage the batch again.
     ///
     /// # Errors
     /// [`PrefixTooLong`](Error::PrefixTooLong), before anything is staged.
@@ -72,7 +72,7 @@ impl BlockBatch<'_> {
         let Some(last) = self.blocks.keys().next_back() else {
             return Ok(());
         };
-        // The last log has the longest prefix.
+        // The log with the largest number has the longest prefix.
         self.logs.layout(*last).check_prefix()?;
         let count: usize = self.blocks.values().map(Vec::len).sum();
         let mut call = self.logs.env.next_calls(count as u64);

@@ -5,16 +5,16 @@ use keyspace::{Subspace, Versionstamp};
 
 use crate::item::ItemId;
 
-/// How many bytes the id of an entry has.
+/// The number of bytes in the id of an entry.
 pub const ENTRY_ID_BYTES: usize = 20;
 
-/// The index that means all entries of a block, and the block itself: it sorts after every entry.
+/// The index that stands for a whole block. It sorts after every entry of the block.
 pub const WHOLE_BLOCK: u16 = u16::MAX;
 
-/// The place of an entry: the id of its block, and its index there.
+/// The place of an entry: the id of its block and its index in the block.
 ///
-/// Ids sort as the entries do: by commit, then by call, then by index, as values and as
-/// [bytes](Self::to_bytes).
+/// Ids sort in the order of the entries, by commit, then by call, then by index. Their
+/// [bytes](Self::to_bytes) sort the same way.
 ///
 /// ```
 /// use microqueue::blocks::{EntryId, WHOLE_BLOCK};
@@ -27,15 +27,15 @@ pub const WHOLE_BLOCK: u16 = u16::MAX;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
-    /// The commit that added the block.
+    /// The versionstamp of the commit that added the block.
     pub versionstamp: Versionstamp,
-    /// The number of the block, which tells the blocks of one commit apart.
+    /// The call number of the block, which distinguishes blocks of the same commit.
     pub call: u64,
     /// The index in the block, from 0, or [`WHOLE_BLOCK`].
     pub index: u16,
 }
 
-/// Bytes are no id of an entry.
+/// The bytes are not the id of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected the id of an entry: {ENTRY_ID_BYTES} bytes")]
 pub struct EntryIdError;
@@ -50,8 +50,8 @@ impl EntryId {
         }
     }
 
-    /// Returns the bytes, which sort as the ids do: ten of the versionstamp, eight of the call and two
-    /// of the index, big-endian.
+    /// Returns the id as bytes that sort as the ids do: ten bytes of versionstamp, eight of call and two
+    /// of index, big-endian.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ENTRY_ID_BYTES] {
         let mut bytes = [0; ENTRY_ID_BYTES];
@@ -61,14 +61,14 @@ impl EntryId {
         bytes
     }
 
-    /// Returns the key that the id has in a subspace: (versionstamp, call, index).
+    /// Returns the key that this id has in `subspace`: (versionstamp, call, index).
     #[must_use]
     pub fn key_in(&self, subspace: &Subspace) -> Vec<u8> {
         let versionstamp = TupleVersionstamp::complete(*self.versionstamp.as_bytes(), 0);
         subspace.pack(&(versionstamp, self.call, self.index))
     }
 
-    /// Returns the id whose key in a subspace this is.
+    /// Returns the id that `key` encodes in `subspace`, or `None` if it encodes none.
     #[must_use]
     pub fn of_key(subspace: &Subspace, key: &[u8]) -> Option<Self> {
         let (versionstamp, call, index): (TupleVersionstamp, u64, u16) =
@@ -79,7 +79,8 @@ impl EntryId {
             call,
             index,
         };
-        // Another key with the same id, of a user version that is not zero, is not ours.
+        // Another key may unpack to the same id with a user version that is not zero. Such a key is not
+        // ours.
         Some(id).filter(|id| id.key_in(subspace) == key)
     }
 }

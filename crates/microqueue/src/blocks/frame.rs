@@ -6,19 +6,20 @@ use keyspace::{Bytes, limits};
 
 use crate::keys::FORMAT as ITEM_FORMAT;
 
-/// The largest block as stored: a record that sets one aside fits a value, with any reason in it.
+/// The largest stored block, in bytes. It leaves room in a value for the record that sets the block aside
+/// with a reason.
 pub const MAX_BLOCK_BYTES: usize = limits::VALUE_BYTES - 3 - SHORT_BYTES;
 
 /// The largest entry, key and value together, in bytes.
 pub const MAX_ENTRY_BYTES: usize = MAX_BLOCK_BYTES - HEADER_BYTES - 2 * LENGTH_BYTES;
 
-/// How large a block becomes, unless one entry is larger.
+/// The size at which a block is full, in bytes, unless it has a single larger entry.
 pub(super) const USUAL_BLOCK_BYTES: usize = 16 << 10;
 
 /// The bytes of the shortest entry: its two lengths.
 const LEAST_ENTRY_BYTES: usize = 2;
 
-/// A block that is full of the shortest entries has an index for each, and one that means the whole block.
+/// A full block of the shortest entries has an index for each entry, and one for the whole block.
 const _: () = assert!(USUAL_BLOCK_BYTES / LEAST_ENTRY_BYTES < u16::MAX as usize);
 
 /// The format number of a block.
@@ -26,7 +27,7 @@ const FORMAT: u8 = 1;
 
 const HEADER_BYTES: usize = 4;
 
-/// The bytes of the largest length that a block can have.
+/// The number of bytes that the largest length takes.
 const LENGTH_BYTES: usize = 3;
 
 /// An entry of a block.
@@ -34,7 +35,7 @@ const LENGTH_BYTES: usize = 3;
 pub struct Entry {
     /// The key.
     pub key: Bytes,
-    /// What belongs to the key: a value, or an update of it.
+    /// The value, or an update of it.
     pub value: Bytes,
 }
 
@@ -47,7 +48,7 @@ impl Frame {
         Self(vec![ITEM_FORMAT, FORMAT, 0, 0])
     }
 
-    /// Appends an entry, which is not over the [limit](MAX_ENTRY_BYTES). False: the block is full.
+    /// Appends an entry that is within the [limit](MAX_ENTRY_BYTES). Returns false if the block is full.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
         let count = u16::from_be_bytes([self.0[2], self.0[3]]);
         let bytes = self.0.len() + 2 * LENGTH_BYTES + key.len() + value.len();
@@ -68,21 +69,21 @@ impl Frame {
     }
 }
 
-/// Returns the entries of a block, in their order. There is at least one.
+/// Returns the entries of a block, in order. A block has at least one.
 ///
 /// # Errors
-/// [`DecodeError`] if the bytes are no block: a format that this version does not know, a count or a
-/// length that does not hold, bytes that are left over, more than [`MAX_BLOCK_BYTES`].
+/// [`DecodeError`] if the bytes are not a block: they have an unknown format, a wrong count or length, or
+/// bytes left over, or they are more than [`MAX_BLOCK_BYTES`].
 pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
     let mut fields = Fields::new(block);
     let entries = (|| {
         let count = read_header(&mut fields)?;
-        // What sets an entry of it aside would not fit a value.
+        // The record that sets such a block aside would not fit a value.
         if block.len() > MAX_BLOCK_BYTES {
             let bytes = block.len();
             return Err(format!("{bytes} bytes are more than {MAX_BLOCK_BYTES}"));
         }
-        // A count that lies reserves no memory.
+        // A wrong count must not reserve more memory than the entries can take.
         let most = fields.rest().len() / LEAST_ENTRY_BYTES;
         let mut entries = Vec::with_capacity(usize::from(count).min(most));
         for _ in 0..count {
@@ -98,10 +99,10 @@ pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
     entries.map_err(error)
 }
 
-/// Returns how many entries a block has, from its header alone.
+/// Returns the number of entries according to the header of a block.
 ///
 /// # Errors
-/// [`DecodeError`] if the header is none of a block.
+/// [`DecodeError`] if the bytes do not start with the header of a block.
 pub fn entry_count(block: &[u8]) -> Result<u16, DecodeError> {
     read_header(&mut Fields::new(block)).map_err(error)
 }
@@ -122,7 +123,7 @@ fn read_header(fields: &mut Fields<'_>) -> Result<u16, String> {
     }
 }
 
-/// Appends a length, seven bits in each byte, the lowest first.
+/// Appends a length, seven bits in each byte, lowest bits first.
 fn push_length(bytes: &mut Vec<u8>, mut length: usize) {
     while length >= 0x80 {
         bytes.push(0x80 | (length & 0x7f) as u8);
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_refused_with_its_reason() {
+    fn an_invalid_block_is_refused_with_the_reason() {
         for (bytes, expected) in [
             (&b""[..], "ends 1 bytes early"),
             (b"\x02\x01\0\x01\0\0", "newer"),

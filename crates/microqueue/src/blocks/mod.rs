@@ -1,8 +1,8 @@
-//! Logs of blocks: what one call adds to one log is one row, however many entries it has.
+//! Logs of blocks: each call that adds to a log writes one row, however many entries it adds.
 //!
-//! A log is a queue in [commit order](crate::Order::Commit) whose items are *blocks* of entries. Each
-//! entry is a key and a value, as bytes. Recipes that divide their keys into buckets keep one log for
-//! each bucket, and [`BlockLogs`] is all logs of a recipe.
+//! A log is a queue in [commit order](crate::Order::Commit) whose items are *blocks* of entries. An entry
+//! is a key and a value, both bytes. A recipe that divides its keys into buckets keeps one log for each
+//! bucket. [`BlockLogs`] holds all logs of a recipe.
 //!
 //! # Key schema
 //!
@@ -24,11 +24,12 @@
 //!         value
 //! ```
 //!
-//! A variable-length integer has seven bits in each byte, the lowest first; the highest bit of a byte
-//! says that another byte follows. Only the shortest form of a number is accepted.
+//! A variable-length integer has seven bits in each byte, lowest bits first. The highest bit of a byte is
+//! set if another byte follows. Only the shortest form of a number is accepted.
 //!
-//! A block has about 16 KiB, unless it is one entry that is larger, and at most [`MAX_BLOCK_BYTES`].
-//! The place of an entry is its [`EntryId`]: the id of its block and its index there.
+//! A new block starts when the next entry would bring the current one above 16 KiB. A block with a single
+//! larger entry may have up to [`MAX_BLOCK_BYTES`]. The place of an entry is its [`EntryId`]: the id of
+//! its block and its index in the block.
 
 mod add;
 mod entry_id;
@@ -49,9 +50,9 @@ use crate::keys::Layout;
 use crate::order::Order;
 use crate::queue::MicroQueue;
 
-/// The logs of blocks in a subspace, by number from 0.
+/// The logs of blocks in a subspace, numbered from 0.
 ///
-/// A handle holds nothing of the store: clone it freely.
+/// A handle keeps no state from the store, so cloning it is cheap.
 #[derive(Clone)]
 pub struct BlockLogs {
     logs: Subspace,
@@ -60,7 +61,7 @@ pub struct BlockLogs {
 }
 
 impl BlockLogs {
-    /// Returns the logs in a subspace, and takes call numbers from `env`.
+    /// Returns the `log_count` logs in the subspace `logs`. Call numbers come from `env`.
     #[must_use]
     pub fn new(logs: Subspace, log_count: u32, env: Environment) -> Self {
         Self {

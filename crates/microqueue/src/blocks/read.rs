@@ -1,4 +1,4 @@
-//! Reading: which logs have blocks, and the blocks of a log.
+//! Reads which logs have blocks, and the blocks of a log.
 
 use std::ops::ControlFlow;
 
@@ -16,18 +16,18 @@ use super::{BlockLogs, entry_count};
 use crate::error::{Error, Result};
 use crate::item::ItemId;
 
-/// How many logs are looked at side by side. With more of them, a look goes from one log that has
-/// blocks to the next.
+/// The most logs that are read at the same time. With more logs, a read goes from one log that has blocks
+/// to the next.
 const LOOKS_AT_ONCE: u32 = 64;
 
-/// A block, as it is stored.
+/// A stored block.
 #[derive(Debug, Clone)]
 pub struct StoredBlock {
     /// Its key in the store.
     pub row: Bytes,
-    /// Its id. An entry of it has this id with its own index.
+    /// Its id, with the index [`WHOLE_BLOCK`]. An entry of the block has this id with its own index.
     pub id: EntryId,
-    /// Its bytes, whether they are a block or not.
+    /// The stored bytes, which may not be a valid block.
     pub bytes: Bytes,
 }
 
@@ -40,7 +40,7 @@ impl StoredBlock {
         decode_block(&self.bytes)
     }
 
-    /// Returns how many entries the header says there are.
+    /// Returns the number of entries according to the header.
     ///
     /// # Errors
     /// As [`entry_count`].
@@ -50,8 +50,9 @@ impl StoredBlock {
 }
 
 impl BlockLogs {
-    /// Returns the keys of a log from a position on, as begin and end: of all blocks but those that
-    /// are wholly before or at the position.
+    /// Returns the range of keys of a log after a position, as begin and end.
+    ///
+    /// The range leaves out blocks that lie wholly at or before the position.
     #[must_use]
     pub fn after(&self, log: u32, position: Option<EntryId>) -> (Vec<u8>, Vec<u8>) {
         let subspace = self.subspace(log);
@@ -66,19 +67,16 @@ impl BlockLogs {
         (begin, end)
     }
 
-    /// Reads the blocks of a log from a [position](Self::after) on, one after the other, to the end or
+    /// Reads the blocks of a log after a [position](Self::after), in order, until the end of the log or
     /// until `visit` breaks.
     ///
     /// # Conflicts
-    /// Reads by snapshot: blocks come at the end only, and a caller that clears some protects what it
-    /// clears.
+    /// Reads by snapshot. New blocks come only at the end. A caller that clears blocks must add the read
+    /// conflicts for them.
     ///
     /// # Errors
-    /// [`Corrupt`](keyspace::Error::Corrupt) if a key is none of a block; those of the store; the first
-    /// that `visit` returns.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](keyspace::Error::Corrupt) if a key is not the key of a block; those of the store; the
+    /// first error that `visit` returns.
     pub async fn visit<E: From<Error>>(
         &self,
         tr: &impl Transaction,
@@ -106,30 +104,24 @@ impl BlockLogs {
         })
     }
 
-    /// Refuses a transaction that has added to a log, also if its snapshot reads ignore that.
+    /// Fails if the transaction has added to a log, even if its snapshot reads ignore its own writes.
     ///
     /// # Conflicts
-    /// Reads a key that nothing writes but a clear of the log.
+    /// Reads a key that only a clear of the log writes.
     ///
     /// # Errors
     /// [`ReadAfterWrite`](Error::ReadAfterWrite).
-    ///
-    /// # Cancel safety
-    /// Reads only.
     pub async fn refuse_after_add(&self, tr: &impl Transaction, log: u32) -> Result<()> {
         self.queue(log).probe(tr).await
     }
 
-    /// Returns the first block of a log from a [position](Self::after) on.
+    /// Returns the first block of a log after a [position](Self::after), or `None` if there is none.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](keyspace::Error::Corrupt) if the key is none of a block; those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the key is not the key of a block; those of the store.
     pub async fn first(
         &self,
         tr: &impl Transaction,
@@ -148,15 +140,24 @@ impl BlockLogs {
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of the store; [`Corrupt`](keyspace::Error::Corrupt) if a key is none of a block.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// As [`firsts`](Self::firsts).
     pub async fn non_empty(&self, tr: &impl Transaction) -> Result<Vec<u32>> {
+        let firsts = self.firsts(tr).await?;
+        Ok(firsts.into_iter().map(|(log, _)| log).collect())
+    }
+
+    /// Returns the logs that have a block, in order, each with its first block.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Corrupt`](keyspace::Error::Corrupt) if a key is not the key of a block; those of the store.
+    pub async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(u32, EntryId)>> {
         if self.log_count <= LOOKS_AT_ONCE {
             let looks = (0..self.log_count).map(|log| async move {
                 let first = self.first(tr, log, None).await?;
-                Ok::<_, Error>(first.map(|_| log))
+                Ok::<_, Error>(first.map(|first| (log, first)))
             });
             return Ok(try_join_all(looks).await?.into_iter().flatten().collect());
         }
@@ -169,24 +170,21 @@ impl BlockLogs {
                 return Ok(found);
             }
             let log = self.log_of(&key)?;
-            found.push(log);
+            found.push((log, of_block(&self.layout(log).id(&key)?)));
             begin = self.subspace(log).range().1;
         }
     }
 
-    /// Makes sure that blocks added from now on go after all that are there, as
+    /// Verifies that blocks added after this transaction will go after all existing ones, as
     /// [`MicroQueue::verify_order`](crate::MicroQueue::verify_order) does for one queue.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`StampAhead`](Error::StampAhead) if they would not; those of the store.
-    ///
-    /// # Cancel safety
-    /// Reads only.
+    /// [`StampAhead`](Error::StampAhead) if new blocks would go before existing ones; those of the store.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
-        // Safe as snapshot reads: what commits after the read version gets a stamp above it.
+        // Safe as snapshot reads: a block that commits after the read version gets a larger versionstamp.
         let read_version = tr.read_version().await?;
         for logs in self.non_empty(tr).await?.chunks(LOOKS_AT_ONCE as usize) {
             let looks = logs.iter().map(|log| self.last(tr, *log));
@@ -215,7 +213,7 @@ impl BlockLogs {
         }
     }
 
-    /// Returns the id of the block under a key that was found in a log or after its end.
+    /// Returns the id of the block with this key, or `None` if the key is at or after the end of the log.
     fn id_before(&self, log: u32, key: &[u8], end: &[u8]) -> Result<Option<EntryId>> {
         if key >= end {
             return Ok(None);
@@ -223,7 +221,7 @@ impl BlockLogs {
         Ok(Some(of_block(&self.layout(log).id(key)?)))
     }
 
-    /// Returns the log that a key is in.
+    /// Returns the number of the log that contains a key.
     fn log_of(&self, key: &[u8]) -> Result<u32> {
         let unpacked: Result<(u32, TupleVersionstamp, u64), _> = self.logs.unpack(key);
         let log = unpacked.ok().map(|(log, ..)| log);
@@ -232,7 +230,7 @@ impl BlockLogs {
     }
 }
 
-/// Which side an error comes from while blocks are visited.
+/// The origin of an error during a visit of blocks.
 enum Either<E> {
     Ours(Error),
     Theirs(E),

@@ -1,9 +1,9 @@
-//! The body of the fuzz target, which a plain test drives too.
+//! The body of the fuzz target, which a plain test also runs.
 
 use microqueue::blocks::{decode_block, entry_count};
 use microqueue::keyspace::Bytes;
 
-/// Reads a block. What is accepted must have exactly the bytes that its entries are written as.
+/// Decodes a block. Encoding the entries of a valid block must give exactly its bytes.
 pub(crate) fn block(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     let Ok(entries) = decode_block(&bytes) else {

@@ -1,4 +1,4 @@
-//! Damaged blocks: the body of the fuzz target `block`, driven by seeded damage to whole blocks.
+//! Damaged blocks: runs the body of the fuzz target `block` on blocks with seeded damage.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

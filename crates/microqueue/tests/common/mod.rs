@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers that the tests share.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
@@ -20,19 +20,19 @@ pub(crate) fn jobs(order: Order) -> MicroQueue<u64> {
     MicroQueue::with_order(Subspace::from("jobs"), order)
 }
 
-/// Returns the queue under test in a part of a store.
+/// Returns the queue under test, in a part of a store.
 pub(crate) fn jobs_of(store: &TestStore, order: Order) -> MicroQueue<u64> {
     MicroQueue::with_order(store.root.subspace(&"jobs"), order)
 }
 
-/// Enqueues in a transaction of its own.
+/// Enqueues in its own transaction.
 pub(crate) async fn enqueue_committed(db: &Store, queue: &MicroQueue<u64>, values: &[u64]) {
     let mut tr = db.begin().unwrap();
     queue.enqueue_all(&tr, values).await.unwrap();
     tr.commit().await.unwrap();
 }
 
-/// Returns the values in the queue, in its order.
+/// Returns the values in the queue, in order.
 pub(crate) async fn contents(db: &Store, queue: &MicroQueue<u64>) -> Vec<u64> {
     let tr = db.begin().unwrap();
     let listed = queue.items(&tr, None, usize::MAX).await.unwrap();
@@ -59,7 +59,7 @@ pub(crate) async fn rows_of(store: &TestStore) -> Vec<KeyValue> {
     read_all(&tr, all, Isolation::Snapshot).await.unwrap()
 }
 
-/// Sets one key in a transaction of its own.
+/// Sets one key in its own transaction.
 pub(crate) async fn set_committed(db: &impl Database, key: &[u8], value: &[u8]) {
     let mut tr = db.begin().unwrap();
     tr.set(key, value);
@@ -75,7 +75,7 @@ pub(crate) fn corrupt_key(error: Error) -> Bytes {
     }
 }
 
-/// Returns the code that a commit failed with.
+/// Returns the error code of a commit that failed.
 #[track_caller]
 pub(crate) fn code(result: keyspace::Result<Commit>) -> Option<Code> {
     result.unwrap_err().code()

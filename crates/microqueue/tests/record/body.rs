@@ -1,4 +1,4 @@
-//! The body of the fuzz target, which a plain test drives too.
+//! The body of the fuzz target, which a plain test also runs.
 
 use futures::executor::block_on;
 use microqueue::keyspace::Store;
@@ -10,8 +10,8 @@ thread_local! {
     static STORE: Store = keyspace::open("memory:").expect("a store in memory opens");
 }
 
-/// Puts a row into a queue's subspace and looks at the queue. The first byte of the input is the
-/// length of the rest of the key.
+/// Puts a row into the subspace of a queue and reads the queue. The first byte of the input is the length
+/// of the key after the prefix.
 pub(crate) fn record(input: &[u8]) {
     let Some((&key_bytes, row)) = input.split_first() else {
         return;

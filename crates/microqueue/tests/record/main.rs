@@ -1,4 +1,4 @@
-//! Damaged rows: the body of the fuzz target `record`, driven by seeded damage to whole rows.
+//! Damaged rows: runs the body of the fuzz target `record` on rows with seeded damage.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use microqueue::{MicroQueue, Order};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// Returns the row of a queue that holds one value.
+/// Returns the row of a queue with one value.
 async fn row<T, C: Codec<T> + Default>(order: Order, value: T) -> KeyValue {
     let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
     let db = memory();

@@ -1,26 +1,26 @@
-//! The database of the model: a few keys with small values, and optimistic transactions on them.
+//! The database of the model: a few keys with small values, and optimistic transactions.
 //!
-//! A transaction reads one state of the database, remembers what it read and which of these reads
-//! are in its conflict ranges, and stages writes. Instead of versions the model keeps the
-//! transactions that are in flight: a commit that writes what one of them may not find changed dooms
-//! it, and a doomed transaction is dropped at once. Nobody can tell that from a conflict that is
-//! reported later: what its client does after it, it may do later, too.
+//! A transaction reads one state of the database, remembers its reads and which of them are in its conflict ranges,
+//! and stages writes. Instead of versions, the model keeps the transactions in flight. A commit that writes a key in
+//! the conflict ranges of such a transaction dooms it, and a doomed transaction is dropped at once. This is
+//! equivalent to a conflict that is reported later: everything that its client does after the conflict, it may also
+//! do later.
 
 use std::ops::Range;
 
-/// How many sessions there are at most.
+/// The largest number of sessions.
 pub(super) const SESSIONS: usize = 3;
 
-/// How many items there are at most.
+/// The largest number of items.
 pub(super) const ITEMS: usize = 3;
 
 /// The value of a key that does not exist.
 pub(super) const ABSENT: u8 = 0;
 
-/// The value of a key of which only the existence, or that it was written, matters.
+/// The value of a key of which only the existence, or the fact that it was written, matters.
 pub(super) const PRESENT: u8 = 1;
 
-/// The value of the key of a session that lives.
+/// The value of the key of a session that is alive.
 pub(super) const ALIVE: u8 = 1;
 
 /// The value of the key of a session that was declared dead.
@@ -29,16 +29,15 @@ pub(super) const DEAD: u8 = 2;
 /// The value of the key of the first request.
 pub(super) const FIRST: u8 = 1;
 
-/// The value of a grant without items: it tells its request that it has become the first.
+/// The value of a grant without items: the notice to its request that it is the first.
 pub(super) const TURN: u8 = 1 << ITEMS;
 
-/// Written to the key of a request, this is replaced at the commit, as a versionstamp is, by the
-/// request's rank. Ranks count from [`FIRST`] and close up when a request is removed: of the ids of requests
-/// only the order matters.
+/// A placeholder for the rank of a request. Like a versionstamp, it is replaced at the commit. Ranks count from
+/// [`FIRST`] and close up when a request is removed: only the order of request ids matters.
 pub(super) const STAMP: u8 = u8::MAX;
 
-/// A key, by what it holds. A session has at most one request at a time, so that the session names
-/// its request and its grant.
+/// A key, by its contents. A session has at most one request at a time, so that the session identifies its request
+/// and its grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     /// `s/<session>`: [`ALIVE`] or [`DEAD`].
@@ -49,12 +48,12 @@ pub(super) enum Key {
     Request(usize),
     /// `g/<session>/<request>`: the granted items, one bit for each, or [`TURN`].
     Grant(usize),
-    /// `h/<session>/<item>` or, until it is collected, the item's row of the grant: the number of the
-    /// grant. Whoever returns the item finds it in either place.
+    /// `h/<session>/<item>` or, until it is collected, the item's row of the grant. The value is the number of the
+    /// grant. A session that returns the item finds it in either place.
     Held(usize, usize),
     /// `i/<id>`: the number that the item's next grant gets.
     Item(usize),
-    /// The application's data: how often the item has had its effect.
+    /// Application data: how often the item has taken effect.
     Effect(usize),
     /// The pause.
     Pause,
@@ -65,7 +64,7 @@ pub(super) enum Key {
 /// How many keys a session has.
 const KEYS_OF_SESSION: usize = 4 + ITEMS;
 
-/// How many keys there are: first those of one session after the other, then those of nobody.
+/// The number of keys: first those of one session after another, then the keys that belong to no session.
 const KEYS: usize = SESSIONS * KEYS_OF_SESSION + 2 * ITEMS + 2;
 
 /// Returns the indexes of a session's keys.
@@ -89,7 +88,7 @@ impl Key {
     }
 }
 
-/// Another name for each session, by the name it has.
+/// A new name for each session, by its present name.
 pub(super) type Names = [usize; SESSIONS];
 
 /// A set of keys.
@@ -149,7 +148,7 @@ impl Values {
     }
 }
 
-/// What has been committed.
+/// The committed state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Database {
     values: Values,
@@ -173,7 +172,7 @@ impl Database {
         self.get(key) != ABSENT
     }
 
-    /// Writes what a transaction staged.
+    /// Applies the writes of a transaction.
     pub(super) fn apply(&mut self, staged: &Staged) {
         for index in 0..KEYS {
             if staged.written.0 & (1 << index) != 0 {
@@ -188,7 +187,7 @@ impl Database {
         }
     }
 
-    /// Returns the same database with session `n` called `names[n]`.
+    /// Returns the database after renaming session `n` to `names[n]`.
     pub(super) fn renamed(&self, names: &Names) -> Self {
         Database {
             values: self.values.renamed(names),
@@ -240,12 +239,12 @@ impl<'a> Transaction<'a> {
         self.values.set(key, value);
     }
 
-    /// Stages that a key is cleared.
+    /// Stages a clear of a key.
     pub(super) fn clear(&mut self, key: Key) {
         self.set(key, ABSENT);
     }
 
-    /// Returns what is to be committed; `None` if nothing was written.
+    /// Returns the staged writes, or `None` if nothing was written.
     pub(super) fn staged(self) -> Option<Staged> {
         let staged = Staged {
             conflicts: self.conflicts,
@@ -257,7 +256,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// What a transaction hands to the commit.
+/// The part of a transaction that is sent to the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Staged {
     conflicts: Keys,
@@ -267,26 +266,26 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// Returns whether everything that the transaction read is in its conflict ranges.
+    /// Returns whether all reads of the transaction are in its conflict ranges.
     ///
-    /// If so, then at its commit it would read what it has read, and stage what it has staged: the
-    /// whole transaction might as well happen at that moment. If it fails, nothing has happened. The
-    /// model takes it in one step, and leaves out no behavior.
+    /// If so, it would read and stage the same at its commit, so that the whole transaction can be considered to
+    /// happen at that moment. If it fails, nothing has happened. The model therefore runs it in one step, which
+    /// excludes no behavior.
     pub(super) fn is_serializable(&self) -> bool {
         self.is_serializable
     }
 
-    /// Returns the value that a key is given, if it is written.
+    /// Returns the value that is written to a key, if it is written.
     pub(super) fn written(&self, key: Key) -> Option<u8> {
         self.written.contains(key).then(|| self.values.get(key))
     }
 
-    /// Returns whether the commit of this makes `other` fail.
+    /// Returns whether this commit makes `other` fail.
     pub(super) fn dooms(&self, other: &Staged) -> bool {
         self.written.meets(other.conflicts)
     }
 
-    /// Returns the same with session `n` called `names[n]`.
+    /// Returns the transaction after renaming session `n` to `names[n]`.
     pub(super) fn renamed(&self, names: &Names) -> Self {
         Staged {
             conflicts: self.conflicts.renamed(names),

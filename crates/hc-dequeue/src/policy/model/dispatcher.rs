@@ -1,4 +1,4 @@
-//! What a session's dispatcher does: the steps of the [policy](crate::policy), one after the other.
+//! The dispatcher of a session: performs the steps of the [policy](crate::policy), one after another.
 
 use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, Staged};
 use super::protocol::{self, Taking};
@@ -7,33 +7,33 @@ use super::steps::{Protocol, Step};
 use crate::policy::{Event, Facts, Lead, Pace, Returns, Scope, Timer, Wants};
 use crate::registry::request::Precedence;
 
-/// What the policy is told to do.
+/// The step that the policy returns.
 type Due = crate::policy::Step<()>;
 
 /// A step of a dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dispatch {
-    /// What the policy says is next.
+    /// The next step of the policy.
     Act(Measured),
     /// A timer runs out while there is nothing to do.
     Elapse(Timer),
-    /// The consumer goes, and the policy withdraws the request.
+    /// The consumer gives up, and the policy withdraws the request.
     Withdraw,
-    /// `give_back`, of what `reclaim::held_after` finds and the process does not count as its own, at a
-    /// heartbeat.
+    /// `give_back`, at a heartbeat, of an item that `reclaim::held_after` finds and for which the process has no
+    /// delivery.
     GiveBack(usize),
-    /// What is in flight commits, and the dispatcher learns it.
+    /// The commit in flight succeeds, and the dispatcher learns it.
     Commit,
-    /// The dispatcher gives up to learn what becomes of its commit, and goes on.
+    /// The dispatcher gives up waiting for the outcome of its commit, and continues.
     Doubt,
 }
 
-/// What a driver measures. The model takes any of it at any time.
+/// The measurements of a driver. In the model, they may have any value at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Measured {
-    /// Whether other sessions were met of late.
+    /// Whether other sessions were met recently.
     is_contended: bool,
-    /// Whether a request is registered with the answer to the one before.
+    /// Whether a request is registered together with the answer to the previous one.
     asks: bool,
 }
 
@@ -60,7 +60,7 @@ impl Protocol {
         for is_contended in [false, true] {
             let due = self.due(state, me, is_contended);
             let asks = false;
-            // Elsewhere it makes no difference.
+            // In other cases it makes no difference.
             let matters = due != self.due(state, me, !is_contended)
                 || matches!(due, Due::Register | Due::Collect(()));
             if due != Due::Rest && (matters || !is_contended) {
@@ -98,7 +98,7 @@ impl Protocol {
         }
     }
 
-    /// Returns what the policy says is next.
+    /// Returns the next step of the policy.
     fn due(&self, state: &State, me: usize, is_contended: bool) -> Due {
         let facts = self.facts(state, me, is_contended);
         state.sessions[me].policy.clone().next(facts)
@@ -119,14 +119,14 @@ impl Protocol {
         }
     }
 
-    /// Of a request for which there will be no item no consumer has anything.
+    /// Returns whether no item will come any more, so that no request is needed.
     fn is_over(&self, state: &State) -> bool {
         (0..self.budget.arrivals).all(|item| state.db.has(Key::Effect(item)))
     }
 
-    /// Returns whether a timer may run out. Those of failures do only where they change anything, after a
-    /// process has fallen silent, or after a commit in doubt: without that, a session that sleeps sleeps
-    /// until it is woken.
+    /// Returns whether a timer may run out. Timers for failures do so only where this matters: after a process has
+    /// fallen silent, or after a commit in doubt. Without these, a session that sleeps stays asleep until it is
+    /// woken.
     fn may_elapse(&self, state: &State, me: usize, timer: Timer) -> bool {
         let policy = &state.sessions[me].policy;
         let mut after = *policy;
@@ -142,7 +142,7 @@ impl Protocol {
         }
     }
 
-    /// Returns whether a session that sleeps is to give up on the first request.
+    /// Returns whether a session that sleeps should lose patience with the first request.
     pub(super) fn loses_patience(&self, state: &State, me: usize) -> bool {
         let has_died = state.budget.deaths < self.budget.deaths;
         let has_items = (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
@@ -150,8 +150,8 @@ impl Protocol {
         has_died && has_supply && self.changes(state, me, Taking::ForOthers)
     }
 
-    /// Returns whether a session that sleeps is to find that its request is gone: its own commit, of which
-    /// it gave up to learn the outcome, may have answered it.
+    /// Returns whether a session that sleeps should find that its request is gone: its own commit, whose outcome it
+    /// did not wait for, may have answered it.
     pub(super) fn polls_in_vain(&self, state: &State, me: usize) -> bool {
         let has_doubted = state.budget.doubts < self.budget.doubts;
         has_doubted && !state.db.has(Key::Request(me)) && !state.is_answered(me)
@@ -162,7 +162,7 @@ impl Protocol {
         protocol::fulfill(&state.db, self.rules, me, taking).is_some()
     }
 
-    /// Takes a step of a dispatcher. `None`: it finds nothing to do.
+    /// Performs a step of a dispatcher. Returns `None` if it finds nothing to do.
     pub(super) fn dispatch(
         &self,
         db: &Database,
@@ -208,7 +208,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Performs the step that is due. `None`: there is none.
+    /// Performs the step that is due. Returns `None` if there is none.
     fn act(&self, db: &Database, next: &mut State, me: usize, measured: Measured) -> Option<()> {
         let facts = self.facts(next, me, measured.is_contended);
         let due = next.sessions[me].policy.next(facts);
@@ -224,7 +224,7 @@ impl Protocol {
             }
         };
         match event {
-            // What it opens anew is another session. In this one it will do nothing any more.
+            // The process opens another session. In this one it does nothing any more.
             Some(Event::SessionLost) => next.end(me),
             Some(event) => next.report(me, event, measured.is_contended),
             // The transaction is in flight.
@@ -261,7 +261,7 @@ impl Protocol {
         }
     }
 
-    /// Returns what a session's next fulfillment takes.
+    /// Returns the items that a session's next fulfillment takes.
     pub(super) fn taking(&self, state: &State, me: usize, lead: Lead) -> Taking {
         match lead {
             Lead::HandOver => Taking::Nothing,
@@ -280,7 +280,7 @@ impl Protocol {
         None
     }
 
-    /// Commits a take or a fulfillment whose outcome the dispatcher learns.
+    /// Commits a take or a fulfillment, and reports the outcome to the dispatcher.
     fn commit(&self, next: &mut State, me: usize, staged: &Staged) -> Event<()> {
         next.commit(staged);
         let memory = &mut next.sessions[me];
@@ -302,7 +302,7 @@ impl Protocol {
     }
 }
 
-/// Returns whether a step takes over an answer that is there.
+/// Returns whether a step collects an existing answer.
 fn collects(due: Due) -> bool {
     matches!(due, Due::Look { .. } | Due::Collect(()))
 }
@@ -374,7 +374,7 @@ fn watch_pause(db: &Database, next: &mut State, me: usize) -> Event<()> {
     Event::PauseWatched
 }
 
-/// Returns whether a transaction that reads this state grants an item and leaves one before it.
+/// Returns whether a transaction that reads this state grants an item and skips an earlier one.
 fn skips_an_item(db: &Database, staged: &Staged) -> bool {
     let queued = (0..ITEMS).map(Key::Item).filter(|key| db.has(*key));
     !queued.is_sorted_by_key(|key| staged.written(key).is_none())

@@ -1,4 +1,4 @@
-//! What the handlers of deliveries do, beside the dispatcher.
+//! The handlers of deliveries, which run concurrently with the dispatcher.
 
 use super::database::{ABSENT, Database, ITEMS, Key};
 use super::protocol;
@@ -8,14 +8,13 @@ use super::steps::{Protocol, Step};
 /// A step of the handler of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Handle {
-    /// `delivery::ack`, of a delivery that the process counts as its own.
+    /// `delivery::ack`, of a delivery that the process considers its own.
     Acknowledge,
-    /// The delivery lapses while the handler goes on: it is leaked, or its time is over.
+    /// The delivery lapses while the handler continues: it is leaked, or its time limit passes.
     Lapse,
     /// `delivery::ack`, after the delivery has lapsed.
     AcknowledgeLapsed,
-    /// After the delivery has lapsed, the handler ends without an acknowledgement, or with one that
-    /// fails.
+    /// After the delivery has lapsed, the handler ends without an acknowledgement, or with one that fails.
     Abandon,
 }
 
@@ -38,7 +37,7 @@ impl Protocol {
         }
     }
 
-    /// Takes a step of a handler.
+    /// Performs a step of a handler.
     pub(super) fn handle(
         &self,
         db: &Database,

@@ -1,4 +1,4 @@
-//! The life of a session, its death, and what others do after it.
+//! The life and death of a session, and the steps of other sessions after its death.
 
 use super::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
 use super::dispatcher::pace;
@@ -7,34 +7,34 @@ use super::state::{Process, State};
 use super::steps::{self, Protocol};
 use crate::policy::{Event, Facts, Returns, Step, Wants};
 
-/// A step between life and death.
+/// A step in the life of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Live {
     /// The heartbeats of the process stop arriving.
     FallSilent,
-    /// `session::beat`, of a process that comes back late.
+    /// `session::beat`, by a process that comes back late.
     Beat,
     /// A process whose heartbeats have stopped ends.
     Crash,
-    /// `reclaim::retire`, by a process that ends as it should.
+    /// `reclaim::retire`, by a process that shuts down properly.
     Retire,
 }
 
-/// A step of somebody else.
+/// A step of another session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reclaim {
     /// `reclaim::declare_dead`.
     DeclareDead,
     /// `reclaim::return_items`.
     ReturnItem(usize),
-    /// `reclaim::remove_requests` and `reclaim::bury`, by a session that leads afterwards if it has removed
-    /// a request.
+    /// `reclaim::remove_requests` and `reclaim::bury`, by a session that leads afterwards if it has removed a
+    /// request.
     Bury(usize),
 }
 
 impl Protocol {
-    /// Adds the steps between life and death. There is always one process whose heartbeats arrive:
-    /// without any there is nobody to finish.
+    /// Adds the steps in the life of a session. The heartbeats of at least one process always arrive: otherwise no
+    /// session could finish the work.
     pub(super) fn steps_of_life(&self, state: &State, me: usize, steps: &mut Vec<steps::Step>) {
         let mut add = |step| steps.push(steps::Step::Live(me, step));
         let memory = &state.sessions[me];
@@ -45,7 +45,7 @@ impl Protocol {
                 if state.budget.deaths > 0 {
                     add(Live::FallSilent);
                 }
-                // Whoever ends with a commit in doubt is like one that falls silent and crashes.
+                // A session that ends with a commit in doubt is like one that falls silent and crashes.
                 let is_in_doubt = memory.in_flight.is_some() || !state.adrift.is_empty();
                 if state.budget.endings > 0 && !is_in_doubt && self.may_end(state, me) {
                     add(Live::Retire);
@@ -72,7 +72,7 @@ impl Protocol {
         policy.next(facts) == Step::Rest
     }
 
-    /// Takes a step between life and death. `None`: it finds nothing to do.
+    /// Performs a step in the life of a session. Returns `None` if it finds nothing to do.
     pub(super) fn live(
         &self,
         db: &Database,
@@ -90,7 +90,7 @@ impl Protocol {
                     next.sessions[me].process = Process::Timely;
                     next.commit(&staged);
                 }
-                // What it opens anew is another session. In this one it will do nothing any more.
+                // The process opens another session. In this one it does nothing any more.
                 None => next.end(me),
             },
             Live::Crash => next.end(me),
@@ -103,8 +103,8 @@ impl Protocol {
         Some(())
     }
 
-    /// Adds the steps of those who reclaim a session. Only who removes a request remembers it: of all
-    /// other steps it does not matter who takes them, as long as there is somebody else.
+    /// Adds the steps that reclaim a session. Only a session that removes a request remembers it. For all other
+    /// steps, it does not matter which of the other sessions performs them.
     pub(super) fn steps_of_reclaim(
         &self,
         state: &State,
@@ -136,7 +136,7 @@ impl Protocol {
         }
     }
 
-    /// Takes a step of somebody who reclaims a session. `None`: it finds nothing to do.
+    /// Performs a step that reclaims a session. Returns `None` if it finds nothing to do.
     pub(super) fn reclaim(
         &self,
         db: &Database,
@@ -161,8 +161,8 @@ impl Protocol {
     }
 }
 
-/// Runs a transaction whose outcome nobody needs to learn. If it is not serializable, it may land at
-/// any later time. `None`: the same is under way.
+/// Runs a transaction whose outcome is not needed. If it is not serializable, it may land at any later time. Returns
+/// `None` if the same transaction is already in flight.
 fn run_for_nobody(next: &mut State, staged: Staged) -> Option<()> {
     if staged.is_serializable() {
         next.commit(&staged);

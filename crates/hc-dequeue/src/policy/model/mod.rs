@@ -1,60 +1,61 @@
 //! The protocol of the staged registry, checked in every order of its steps.
 //!
-//! The model has a few sessions that take a few items from one queue, and a checker that visits
-//! every state that they can reach. What a session does next is decided by the [policy](super) itself.
-//! The transactions are stand-ins, each named after the function of the crate that it stands for.
+//! The model has a few sessions that take a few items from one queue. A checker visits every state that they can
+//! reach. The [policy](super) itself decides what a session does next. The transactions are stand-ins, each named
+//! after the function of the crate that it represents.
 //!
 //! - [`database`]: keys, and optimistic transactions with their conflicts.
-//! - [`protocol`]: what each function reads and stages, and the rules that a planted bug breaks.
-//! - [`state`]: what is committed, in flight and remembered.
-//! - [`steps`]: of all kinds; those of a [`dispatcher`], of a [`handler`], between [`life`] and death.
-//! - [`promises`]: what must hold.
-//! - [`progress`]: what is left to do.
+//! - [`protocol`]: the reads and writes of each function, and the rules that planted bugs break.
+//! - [`state`]: committed data, transactions in flight, and the memory of processes.
+//! - [`steps`]: all kinds of steps; those of a [`dispatcher`], of a [`handler`], and in the [`life`] of a session.
+//! - [`promises`]: properties that must hold.
+//! - [`progress`]: a measure of the remaining work.
 //!
 //! # What happens
 //!
-//! A transaction begins in one step and commits in another, unless all that it read is in its
-//! conflict ranges: such a transaction might as well happen at its commit, and it does. Every process
-//! takes any step that the protocol allows, at any time. Beyond that, within a
-//! [`Budget`](state::Budget), which bounds how often,
+//! A transaction begins in one step and commits in another, unless all of its reads are in its conflict ranges: such
+//! a transaction can be considered to happen at its commit, and takes one step. Every process may take any step that
+//! the protocol allows, at any time. In addition, the following may happen, each up to a number of times given by a
+//! [`Budget`](state::Budget):
 //!
-//! - items are enqueued;
-//! - a process falls silent at any point. It comes back late and goes on with what it was at and what
-//!   it believes to hold, or it crashes, and leaves a commit that lands at any later time or never;
-//! - a living process gives up to learn what becomes of a take or a fulfillment, and goes on (of its
-//!   other commits it learns the outcome);
-//! - a delivery is lost to its process, while its handler goes on and acknowledges late, or does not;
-//! - a request is withdrawn;
-//! - the queue is paused, until it is resumed;
-//! - a session that has no request and does not lead ends as it should.
+//! - An item is enqueued.
+//! - A process falls silent at any point. Either it comes back late and continues with its step and its deliveries,
+//!   or it crashes and leaves a commit that lands at any later time or never.
+//! - A living process gives up waiting for the outcome of a take or a fulfillment, and continues. It learns the
+//!   outcomes of its other commits.
+//! - A process loses a delivery while the handler continues and acknowledges late, or not at all.
+//! - A request is withdrawn.
+//! - The queue is paused, and later resumed.
+//! - A session that has no request and does not lead ends properly.
 //!
-//! The ordinary run has two sessions, two items and one death; the long run has three sessions, three
-//! items and two deaths, and two items and one death where everything else comes together.
+//! The ordinary run has two sessions, two items and one death. The long run has three sessions, three items and two
+//! deaths, and two items and one death where everything else is combined.
 //!
-//! There is no clock. What a driver measures is anything at any time. The timers of a healthy queue, for
-//! the answer and for the time in which another session leads, run out at any time while there is nothing
-//! else to do. Those of failures run out where that changes anything, and only after a failure: patience
-//! after a process has fallen silent, the poll interval after that or after a commit in doubt. Without
-//! that, a session that sleeps sleeps until it is woken. A heartbeat is old when its process is silent.
+//! There is no clock. The measurements of a driver may have any value at any time. The timers of a healthy queue (for
+//! the answer, and for the time in which another session leads) run out at any time while there is nothing else to
+//! do. Timers for failures run out only where this matters, and only after a failure: patience after a process has
+//! fallen silent, and the poll interval after that or after a commit in doubt. Without a failure, a session that
+//! sleeps stays asleep until it is woken. A heartbeat counts as old when its process is silent.
 //!
 //! # What must hold
 //!
-//! No item is lost, none has its effect twice, and more [`promises`]. That everything can be finished
-//! is asked of single states, in two parts that together say it for runs.
+//! No item is lost, no item takes effect twice, and further [`promises`]. That everything can be finished is checked
+//! for single states, in two parts that together imply it for runs:
 //!
-//! 1. Each step leaves less to do, by a measure that is [asserted](progress) at every step. So there
-//!    is no infinite run, and no need to assume that any process is treated fairly.
-//! 2. A state from which only steps of the budget lead on, or none, is one in which all items have had
-//!    their effect and all dead sessions are buried.
+//! 1. Each step leaves less work, by a measure that is [asserted](progress) at every step. Therefore no run is
+//!    infinite, and no fairness between processes needs to be assumed.
+//! 2. In a state from which only steps of the budget lead on, or none, all items have taken effect and all dead
+//!    sessions are buried.
 //!
-//! So whatever has happened: once nothing more happens to them, the processes finish, whichever steps
-//! they take. What may remain is the request of a buried session. `registry::fulfill` clears it when
-//! it meets it, which is among the steps.
+//! After the last event of the budget, the processes therefore finish, whichever steps they take. The request of a
+//! buried session may remain; `registry::fulfill` clears it when it reads it, and is among the steps.
 //!
 //! # What is left out
 //!
-//! A session has one request and one consumer, which wants nothing between a withdrawal and the first
-//! look after it, and all requests want the same number of items. All consumers wait. A session
+//! A session has one request and one consumer. The consumer wants nothing between a withdrawal and the first check
+//! after it. All requests want the same number of items, and all consumers wait. A session that finds itself dead
+//! opens another session, which is one of the others in the model. Delayed items, dead letters, `pop` and limits on
+//! batches are not modeled.
 //! that finds itself dead opens anew as another, which is one of the others of the model. Delayed items,
 //! dead letters, `pop` and limits on batches are not in the model.
 
@@ -81,7 +82,7 @@ use self::state::Budget;
 use self::steps::Protocol;
 use crate::policy::Fault;
 
-/// As many items as two sessions need to meet, and no misfortune.
+/// As many items as two sessions need to collide, and no failures.
 const QUIET: Budget = Budget {
     arrivals: 2,
     deaths: 0,
@@ -96,7 +97,7 @@ const QUIET: Budget = Budget {
 /// How many threads check one model.
 const THREADS: usize = 2;
 
-/// Returns the bounds of a run without other misfortunes than deaths.
+/// Returns the bounds of a run in which deaths are the only failures.
 fn deaths() -> Budget {
     Budget {
         arrivals: scale(2, 3),
@@ -105,7 +106,7 @@ fn deaths() -> Budget {
     }
 }
 
-/// Visits every state that the protocol can reach, with requests for so many items.
+/// Visits every state that the protocol can reach, with requests for `wanted` items.
 fn check(wanted: usize, budget: Budget) {
     let protocol = Protocol {
         rules: Rules {
@@ -132,7 +133,7 @@ fn catch(mistake: Mistake, property: &'static str, budget: Budget) {
     catch_in(Some(mistake), None, property, budget);
 }
 
-/// Breaks a rule of the policy, and expects that a session stops short.
+/// Breaks a rule of the policy, and expects that a session stops before its work is done.
 fn catch_fault(fault: Fault, budget: Budget) {
     catch_in(None, Some(fault), FINISHES, budget);
 }

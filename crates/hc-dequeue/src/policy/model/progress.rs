@@ -1,7 +1,7 @@
-//! What is left to do, as a measure that every step makes smaller.
+//! The remaining work, as a measure that every step makes smaller.
 //!
-//! It is why the model has no infinite run, so that everything that must happen at last can be asked
-//! of the states in which no step is left.
+//! Because of it the model has no infinite run. Everything that must eventually happen can therefore be checked in
+//! the states in which no step is left.
 
 use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, Staged, TURN};
 use super::state::{Process, State};
@@ -9,8 +9,8 @@ use super::steps::Protocol;
 use crate::policy::request::{Request, Stage};
 use crate::policy::{Phase, Reason};
 
-/// Returns what is left to do. Of two measures the first number that differs decides: a step may
-/// make work of a kind that comes after one of which it leaves less.
+/// Returns the remaining work. When two measures are compared, the first number that differs decides: a step may
+/// create work of a later kind if it reduces work of an earlier kind.
 pub(super) fn work_left(protocol: &Protocol, state: &State) -> [usize; 10] {
     let sum = |of_session: fn(&State, usize) -> usize| -> usize {
         (0..SESSIONS)
@@ -33,8 +33,8 @@ pub(super) fn work_left(protocol: &Protocol, state: &State) -> [usize; 10] {
     ]
 }
 
-/// How far a session is from its burial, and its process from its end. Only the budget lets a
-/// process fall silent.
+/// The distance of a session from its burial, and of its process from its end. Only the budget lets a process fall
+/// silent.
 fn life(state: &State, session: usize) -> usize {
     let process = match state.sessions[session].process {
         Process::Late => 2,
@@ -49,8 +49,8 @@ fn life(state: &State, session: usize) -> usize {
     process + in_database
 }
 
-/// Items that a session must return. More come to be only by a death, by the budget, or by a commit
-/// that was adrift.
+/// The items that a session must return. More are added only by a death, by the budget, or by a commit that was
+/// adrift.
 fn returns(state: &State, session: usize) -> usize {
     let is_dead = state.db.get(Key::Session(session)) == DEAD;
     (0..ITEMS)
@@ -61,7 +61,7 @@ fn returns(state: &State, session: usize) -> usize {
         .count()
 }
 
-/// How far the items are from their completion. Only a return takes one a step back.
+/// The distance of the items from their completion. Only a return moves one a step back.
 fn sum_of_items(state: &State) -> usize {
     let queued = (0..ITEMS).filter(|item| state.db.has(Key::Item(*item)));
     let held = (0..SESSIONS).flat_map(|session| (0..ITEMS).map(move |item| (session, item)));
@@ -69,8 +69,8 @@ fn sum_of_items(state: &State) -> usize {
     2 * queued.count() + held.count()
 }
 
-/// How far a session is from having a request answered. It can begin anew when it was given an item,
-/// or by the budget.
+/// The distance of a session from the answer to its request. It can start again after it was given an item, or by the
+/// budget.
 fn registration(state: &State, session: usize) -> usize {
     let may_register = state.db.get(Key::Session(session)) == ALIVE;
     let request = match state.db.get(Key::Request(session)) {
@@ -82,13 +82,13 @@ fn registration(state: &State, session: usize) -> usize {
     request + grant
 }
 
-/// Whether a session has a request that was not told that it is the first.
+/// Whether a session has a request that was not notified that it is the first.
 fn untold(state: &State, session: usize) -> usize {
     let is_registered = state.db.has(Key::Request(session));
     usize::from(is_registered && state.db.get(Key::Grant(session)) == ABSENT)
 }
 
-/// How far a process is from having told the first request: several may be about to.
+/// The distance of a process from having notified the first request. Several processes may be about to do so.
 fn tells(state: &State, session: usize) -> usize {
     let Some(first) = (0..SESSIONS).find(|other| state.is_first(*other)) else {
         return 0;
@@ -100,8 +100,7 @@ fn tells(state: &State, session: usize) -> usize {
     }
 }
 
-/// What a process has in mind. All of it may change when something is committed; but every commit
-/// leaves less of another kind.
+/// The steps that a process plans. All of them may change at a commit, but every commit reduces another kind of work.
 fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
     let memory = &state.sessions[session];
     let numbers = memory.deliveries.iter().chain(&memory.lapsed);
@@ -112,7 +111,7 @@ fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
         Some(lead) => {
             let taking = protocol.taking(state, session, lead);
             match protocol.changes(state, session, taking) {
-                // A commit follows.
+                // A commit follows, which reduces other work.
                 true => 0,
                 false => phase + 100,
             }
@@ -121,7 +120,7 @@ fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
     deliveries + policy + usize::from(memory.in_flight.is_none())
 }
 
-/// How many steps without a commit may follow one another at most from a phase of the policy, in no unit.
+/// The largest number of consecutive steps without a commit from a phase of the policy, as a relative number.
 fn phase(protocol: &Protocol, state: &State, session: usize) -> usize {
     let is_paused = state.db.has(Key::Pause);
     match state.sessions[session].policy.phase {

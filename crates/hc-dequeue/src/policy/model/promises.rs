@@ -1,4 +1,4 @@
-//! What must hold of every state.
+//! Properties that must hold in every state.
 
 use stateright::{Model, Property};
 
@@ -7,15 +7,15 @@ use super::state::{Process, State};
 use super::steps::Protocol;
 
 pub(super) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
-pub(super) const OWNED: &str = "what is held or granted belongs to a session that is not buried";
-pub(super) const NOTHING_STALE: &str = "what a session was told goes with its request";
-pub(super) const ONCE: &str = "an item has its effect at most once";
+pub(super) const OWNED: &str = "a held or granted item belongs to a session that is not buried";
+pub(super) const NOTHING_STALE: &str = "a notice to a session is removed with its request";
+pub(super) const ONCE: &str = "an item takes effect at most once";
 pub(super) const LATE_REFUSED: &str = "an acknowledgement by the number of an old grant is refused";
 pub(super) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
 pub(super) const IN_ORDER: &str = "the first items in the queue are granted first";
 pub(super) const FINISHES: &str = "when nothing more happens, all is done and the dead are buried";
 
-/// Returns everything that must hold.
+/// Returns all properties.
 pub(super) fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(ONE_PLACE, |protocol: &Protocol, state: &State| {
@@ -53,21 +53,20 @@ pub(super) fn all() -> Vec<Property<Protocol>> {
     ]
 }
 
-/// Returns in how many places an item is.
+/// Returns the number of places in which an item is.
 fn place_count(db: &Database, item: usize) -> usize {
     let held = (0..SESSIONS).map(|session| Key::Held(session, item));
     let places = held.chain([Key::Item(item), Key::Effect(item)]);
     places.filter(|key| db.has(*key)).count()
 }
 
-/// Returns whether a session neither holds nor was granted anything.
+/// Returns whether a session neither holds an item nor was granted one.
 fn has_nothing(db: &Database, session: usize) -> bool {
     let held = (0..ITEMS).map(|item| Key::Held(session, item));
     !held.chain([Key::Grant(session)]).any(|key| db.has(key))
 }
 
-/// Returns whether every item that was enqueued has had its effect, and every session is buried whose
-/// process has ended.
+/// Returns whether every enqueued item has taken effect, and every session whose process has ended is buried.
 fn is_finished(protocol: &Protocol, state: &State) -> bool {
     let mut gone = (0..SESSIONS).filter(|session| !state.sessions[*session].runs());
     let mut enqueued = protocol.enqueued(state);
@@ -75,7 +74,7 @@ fn is_finished(protocol: &Protocol, state: &State) -> bool {
         && gone.all(|session| !state.db.has(Key::Session(session)))
 }
 
-/// Returns whether there is a step that takes nothing from the budget.
+/// Returns whether there is a step that uses nothing of the budget.
 fn can_go_on(protocol: &Protocol, state: &State) -> bool {
     let mut steps = Vec::new();
     protocol.actions(state, &mut steps);

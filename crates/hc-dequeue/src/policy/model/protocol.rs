@@ -1,6 +1,6 @@
-//! The transactions of the protocol, each named like the function of the crate that it stands for.
+//! The transactions of the protocol, each named after the function of the crate that it represents.
 //!
-//! They return what they stage, or `None` if they find nothing to do.
+//! They return the staged writes, or `None` if they find nothing to do.
 
 use super::database::{
     ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, PRESENT, SESSIONS, STAMP, Staged, TURN,
@@ -20,21 +20,21 @@ pub(super) enum Mistake {
     LastItemsFirst,
     /// `delivery::ack` does not compare the number of the grant.
     GrantNumberIgnored,
-    /// `reclaim::bury` does not read what the session holds and was granted.
+    /// `reclaim::bury` does not read the items and grants of the session.
     BuriedUnread,
-    /// `registry::fulfill` tells nobody that it has become the first.
+    /// `registry::fulfill` does not notify the next request that it is the first.
     NobodyTold,
     /// `registry::fulfill` does nothing while the queue is paused.
     NobodyToldInPause,
-    /// `registry::fulfill` adds no read conflict on the request that it tells.
+    /// `registry::fulfill` adds no read conflict on the request that it notifies.
     ToldNotInConflict,
-    /// `registry::fulfill` leaves what the own request was told when it answers it.
+    /// When `registry::fulfill` answers the session's own request, it leaves the notice to it.
     TurnKept,
     /// `enqueue` does not write the wake stamp.
     EnqueuedSilently,
 }
 
-/// The rules by which the protocol is run.
+/// The rules of a run of the protocol.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     /// How many items a request wants.
@@ -71,7 +71,7 @@ impl Rules {
     }
 }
 
-/// `enqueue`: blind, and wakes.
+/// `enqueue`: writes blindly, and writes the wake stamp.
 pub(super) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.set(Key::Item(item), 1);
@@ -88,7 +88,7 @@ pub(super) fn pause(db: &Database) -> Option<Staged> {
     tr.staged()
 }
 
-/// `resume`: wakes.
+/// `resume`: writes the wake stamp, too.
 pub(super) fn resume(db: &Database) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.clear(Key::Pause);
@@ -96,7 +96,7 @@ pub(super) fn resume(db: &Database) -> Option<Staged> {
     tr.staged()
 }
 
-/// `session::open`: blind.
+/// `session::open`: writes blindly.
 pub(super) fn open(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.set(Key::Session(me), ALIVE);
@@ -104,7 +104,7 @@ pub(super) fn open(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `session::beat`. `None`: the session is dead.
+/// `session::beat`. Returns `None` if the session is dead.
 pub(super) fn beat(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.get(Key::Heartbeat(me));
@@ -114,7 +114,7 @@ pub(super) fn beat(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `registry::take`: the fast path, as long as nobody has registered.
+/// `registry::take`: the fast path, if no request is registered.
 pub(super) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let is_alive = tr.get(Key::Session(me)) == ALIVE;
@@ -140,22 +140,21 @@ pub(super) fn register(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// What a fulfillment takes for those who have no request.
+/// The items that a fulfillment takes without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taking {
-    /// Items for its own session, after all others.
+    /// Items for its own session, after all requests.
     Last,
     /// Nothing for its own session.
     ForOthers,
-    /// Nothing for anybody, whoever has a request.
+    /// Nothing for any session, with or without a request.
     Nothing,
 }
 
-/// `registry::fulfill`: pairs the first requests with the first items, clears the requests of the dead
-/// that it meets, and tells the request that is the first after it. One's own request gets no grant: its
-/// owner learns its items from the commit, and what it was told goes with it. Who has a demand of its own,
-/// without a request, comes last. While the queue is paused, and for who hands over, it is as if there
-/// were no items.
+/// `registry::fulfill`: pairs the first requests with the first items, clears requests of dead sessions that it
+/// reads, and notifies the next request that it is the first. The session's own request gets no grant: the session
+/// learns its items from the commit, and the notice to it is cleared. A demand without a request comes last. While
+/// the queue is paused, or if the session hands over, it acts as if there were no items.
 pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let is_paused = tr.get(Key::Pause) != ABSENT;
@@ -183,7 +182,7 @@ pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) ->
         }
         tr.conflict(Key::Request(session));
         tr.clear(Key::Request(session));
-        // Everybody gets something before anybody gets all.
+        // Every request gets an item before any request gets all that it wants.
         let share = (items.len() - 1) / (unanswered + 1) + 1;
         let mut grant = 0;
         for item in items.by_ref().take(share.min(rules.wanted)) {
@@ -204,7 +203,7 @@ pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) ->
     tr.staged()
 }
 
-/// Reads the sessions that have requests, in the order of these, and whether they are alive.
+/// Reads the sessions that have requests, in the order of the requests, and whether they are alive.
 fn requests(tr: &mut Transaction<'_>, rules: Rules) -> Vec<(usize, u8)> {
     let mut requests: Vec<_> = (0..SESSIONS)
         .map(|session| (tr.snapshot(Key::Request(session)), session))
@@ -219,7 +218,7 @@ fn requests(tr: &mut Transaction<'_>, rules: Rules) -> Vec<(usize, u8)> {
     sessions.map(|session| (session, life(session))).collect()
 }
 
-/// Tells a request that it is the first, unless that was done before.
+/// Notifies a request that it is the first, unless that was done before.
 fn tell_turn(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
     if tr.snapshot(Key::Grant(session)) == ABSENT {
         if !rules.breaks(Mistake::ToldNotInConflict) {
@@ -229,8 +228,8 @@ fn tell_turn(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
     }
 }
 
-/// `registry::collect`: moves the items out of the grant, so that it writes them. Who asks again registers
-/// the next request with it, whether its session lives or not.
+/// `registry::collect`: moves the items out of the grant, so that it writes them. If the session asks again, the same
+/// transaction registers its next request, whether the session is alive or not.
 pub(super) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let grant = tr.get(Key::Grant(me));
@@ -259,7 +258,7 @@ pub(super) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `delivery::ack`, in the transaction that gives the item its effect. `None`: the delivery is lost.
+/// `delivery::ack`, in the transaction that gives the item its effect. Returns `None` if the delivery is lost.
 pub(super) fn ack(
     db: &Database,
     rules: Rules,
@@ -300,9 +299,8 @@ pub(super) fn declare_dead(db: &Database, rules: Rules, session: usize) -> Optio
     tr.staged()
 }
 
-/// `reclaim::return_items`, for one item. The function returns several in one transaction, with a
-/// read conflict on each: that is the same as this step for one after the other, with nothing in
-/// between.
+/// `reclaim::return_items`, for one item. The function returns several items in one transaction, with a read conflict
+/// on each: this is equivalent to this step for one item after another, with nothing in between.
 pub(super) fn return_item(db: &Database, session: usize, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(session)) == DEAD {
@@ -311,7 +309,7 @@ pub(super) fn return_item(db: &Database, session: usize, item: usize) -> Option<
     tr.staged()
 }
 
-/// `reclaim::retire`, of a session that ends.
+/// `reclaim::retire`, by a session that ends.
 pub(super) fn retire(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(me)) == ALIVE {
@@ -336,10 +334,10 @@ pub(super) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged
     tr.staged()
 }
 
-/// `reclaim::remove_requests`. It searches the first requests for those of the session: here one, so
-/// that others are left for whoever meets them. (The crate searches by snapshot. Here the read is in
-/// conflict, which saves a step. What is left out is a request that becomes the first in between, by a
-/// burial at the same time: it stays there until somebody loses patience.)
+/// `reclaim::remove_requests`. It searches the first requests for those of the session. Here it searches only one, so
+/// that others are left for a later fulfillment. The crate searches by snapshot; here the read is in conflict, which
+/// saves a step. This excludes one case: a request that becomes the first during the search, by a concurrent burial,
+/// stays until another session loses patience.
 fn remove_requests(tr: &mut Transaction<'_>, session: usize) {
     if tr.get(Key::Grant(session)) != ABSENT {
         tr.clear(Key::Grant(session));
@@ -349,7 +347,7 @@ fn remove_requests(tr: &mut Transaction<'_>, session: usize) {
     }
 }
 
-/// Moves an item from those that a session holds back to its place in the queue, and wakes.
+/// Moves an item from those that a session holds back to its place in the queue, and writes the wake stamp.
 fn put_back(tr: &mut Transaction<'_>, session: usize, item: usize) {
     let number = tr.get(Key::Held(session, item));
     if number != ABSENT {

@@ -1,4 +1,4 @@
-//! A state of the model: what is committed, what is in flight, and what each process remembers.
+//! A state of the model: committed data, transactions in flight, and the memory of each process.
 
 use stateright::Representative;
 
@@ -8,21 +8,21 @@ use super::protocol;
 use crate::policy::{Event, Fault, Policy};
 use crate::registry::request::Woken;
 
-/// How often what need not happen may still happen.
+/// How often each optional event may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Budget {
     /// Items that may still be enqueued.
     pub(super) arrivals: usize,
-    /// Processes that still may miss their heartbeats: they crash, or pause and come back late.
+    /// Processes that may still miss their heartbeats: they crash, or pause and come back late.
     pub(super) deaths: usize,
-    /// Takes and fulfillments whose outcome a living process may still give up to learn.
+    /// Takes and fulfillments whose outcome a living process may still stop waiting for.
     pub(super) doubts: usize,
-    /// Deliveries that may still be lost to their process while a handler goes on: the time limit
-    /// passes, or the delivery is leaked.
+    /// Deliveries that a process may still lose while a handler continues: the time limit passes, or the delivery is
+    /// leaked.
     pub(super) lapses: usize,
     /// Requests that may still be withdrawn.
     pub(super) withdrawals: usize,
-    /// Sessions that may still end as they should, with no commit in doubt.
+    /// Sessions that may still end properly, with no commit in doubt.
     pub(super) endings: usize,
     /// How often the queue may still be paused.
     pub(super) pauses: usize,
@@ -31,7 +31,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Returns how much is left in all.
+    /// Returns the total that is left.
     pub(super) fn sum(&self) -> usize {
         self.arrivals
             + self.deaths
@@ -44,18 +44,18 @@ impl Budget {
     }
 }
 
-/// Whether a process runs, and whether others can see that.
+/// Whether a process runs, and whether other sessions can see that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Process {
     /// Its heartbeats arrive.
     Timely,
-    /// Its last heartbeat is old. What it does may come at any later time.
+    /// Its last heartbeat is old. Its steps may happen at any later time.
     Late,
-    /// It will do nothing any more.
+    /// It has ended.
     Gone,
 }
 
-/// What wakes a session that sleeps.
+/// The event that wakes a session that sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Watch {
     /// Its grant.
@@ -66,26 +66,26 @@ pub(super) enum Watch {
     Resumed,
 }
 
-/// A process and what it remembers of its session.
+/// A process, and its memory of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Memory {
     pub(super) process: Process,
-    /// The deliveries that the process counts as its own, by the numbers of their grants.
+    /// The deliveries that the process considers its own, by the numbers of their grants.
     pub(super) deliveries: [u8; ITEMS],
-    /// Deliveries that only a handler knows any more, which may still acknowledge them.
+    /// Deliveries that only a handler still knows, which may acknowledge them.
     pub(super) lapsed: [u8; ITEMS],
-    /// What it does next, decided by the real thing.
+    /// Its next step, decided by the policy of the crate.
     pub(super) policy: Policy<()>,
-    /// Its consumer has left, and comes back once the session does not lead.
+    /// Its consumer has gone, and comes back when the session does not lead.
     pub(super) has_left: bool,
-    /// It sleeps until this wakes it.
+    /// The watch that wakes it while it sleeps.
     pub(super) watches: Option<Watch>,
-    /// What the process is about to commit. It may not have sent it yet, or not know the outcome.
+    /// The transaction that the process is about to commit. It may not have sent it yet, or may not know the outcome.
     pub(super) in_flight: Option<Staged>,
 }
 
 impl Memory {
-    /// Returns the memory of a process that has just begun, with a fault in its policy or without.
+    /// Returns the memory of a process that has just started, with an optional fault in its policy.
     fn new(fault: Option<Fault>) -> Self {
         let mut policy = Policy {
             fault,
@@ -103,7 +103,7 @@ impl Memory {
         }
     }
 
-    /// Returns what is left of a process that does not run.
+    /// Returns the memory of a process that does not run.
     pub(super) fn gone() -> Self {
         Memory {
             process: Process::Gone,
@@ -122,20 +122,20 @@ impl Memory {
 pub(super) struct State {
     pub(super) db: Database,
     pub(super) sessions: [Memory; SESSIONS],
-    /// Commits in flight whose outcome nobody will learn.
+    /// Commits in flight whose outcome no process will learn.
     pub(super) adrift: Vec<Staged>,
     pub(super) budget: Budget,
     /// A delivery was acknowledged under a number that was not that of the grant.
     pub(super) acknowledged_late: bool,
-    /// An item was granted before one that was queued before it.
+    /// An item was granted before an earlier queued item.
     pub(super) granted_out_of_order: bool,
 }
 
 impl State {
-    /// Returns the state in which so many sessions are open and nothing else has happened.
+    /// Returns the state in which `session_count` sessions are open and nothing else has happened.
     ///
-    /// A session that is not yet open has nothing to do with anybody else's steps, and whoever is
-    /// killed at its opening leaves what one leaves that is killed right after it.
+    /// A session that is not open yet does not affect the steps of others. A process that is killed while it opens
+    /// its session leaves the same state as one that is killed right after it.
     pub(super) fn new(session_count: usize, budget: Budget, fault: Option<Fault>) -> Self {
         let mut state = State {
             db: Database::new(),
@@ -153,7 +153,7 @@ impl State {
         state
     }
 
-    /// Commits, dooms what this makes fail, and wakes those who watch.
+    /// Commits a transaction, dooms those that it makes fail, and wakes sessions that watch its writes.
     pub(super) fn commit(&mut self, staged: &Staged) {
         let before = self.db;
         self.db.apply(staged);
@@ -193,7 +193,7 @@ impl State {
         memory.has_left &= memory.policy.leads();
     }
 
-    /// Sets a commit in flight adrift.
+    /// Sets the commit in flight of a session adrift.
     pub(super) fn set_adrift(&mut self, session: usize) {
         self.adrift.extend(self.sessions[session].in_flight.take());
         self.adrift.sort_unstable();
@@ -222,8 +222,7 @@ impl State {
         !matches!(self.db.get(Key::Grant(session)), ABSENT | TURN)
     }
 
-    /// Returns whether the database says that the session holds an item of which its process does
-    /// not know.
+    /// Returns whether the session holds an item in the database of which its process does not know.
     pub(super) fn is_stray(&self, session: usize, item: usize) -> bool {
         let held = self.db.get(Key::Held(session, item));
         held != ABSENT
@@ -231,7 +230,7 @@ impl State {
             && self.db.get(Key::Grant(session)) & (1 << item) == 0
     }
 
-    /// Returns what tells one session from another and holds no name of a session.
+    /// Returns a value that distinguishes sessions without their names.
     fn signature(&self, session: usize) -> impl Ord {
         let memory = self.sessions[session];
         let own = [
@@ -249,9 +248,9 @@ impl State {
     }
 }
 
-/// Sessions differ only by their names: of states that differ only in these one is enough. The
-/// representative has them in the order of their signatures. Where two are alike, a state may have
-/// more than one representative, which costs time and nothing else.
+/// Sessions differ only by their names: of the states that differ only in these, one is enough. In the
+/// representative, they are in the order of their signatures. If two signatures are equal, a state may have more than
+/// one representative, which only costs time.
 impl Representative for State {
     fn representative(&self) -> Self {
         let mut order: [usize; SESSIONS] = std::array::from_fn(|session| session);

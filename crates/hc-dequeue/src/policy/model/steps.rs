@@ -1,4 +1,4 @@
-//! The model: which step can happen when, and what it does.
+//! The model: when each step can happen, and its effect.
 
 use std::ops::Range;
 
@@ -14,18 +14,18 @@ use super::protocol::{self, Rules};
 use super::state::{Budget, State};
 use crate::policy::Fault;
 
-/// The model: the rules of the protocol, and how much happens.
+/// The model: the rules of the protocol, and the budget.
 #[derive(Debug, Clone)]
 pub(super) struct Protocol {
     pub(super) rules: Rules,
     pub(super) session_count: usize,
     pub(super) budget: Budget,
-    /// The rule of the policy that is broken.
+    /// The rule of the policy that is broken, if any.
     pub(super) fault: Option<Fault>,
 }
 
-/// A step: a transaction that begins, a commit, or something that happens to a process. A transaction
-/// that is serializable commits as it begins.
+/// A step: the begin of a transaction, a commit, or an event in a process. A serializable transaction commits in the
+/// step in which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// `enqueue`, of the next item.
@@ -34,17 +34,17 @@ pub(super) enum Step {
     Pause,
     /// `resume`.
     Resume,
-    /// A session's dispatcher does something.
+    /// The dispatcher of a session takes a step.
     Dispatch(usize, Dispatch),
-    /// A session's handler of an item does something.
+    /// The handler of an item takes a step in a session.
     Handle(usize, usize, Handle),
-    /// Something happens between life and death of a session.
+    /// An event in the life of a session.
     Live(usize, Live),
-    /// Somebody does something about a session that seems dead.
+    /// Another session takes a step to reclaim a session that seems dead.
     Reclaim(usize, Reclaim),
-    /// One of the commits lands of which nobody will learn.
+    /// A commit whose outcome no process will learn succeeds.
     Land(usize),
-    /// One of them is lost.
+    /// Such a commit is lost.
     Lose(usize),
 }
 
@@ -98,7 +98,7 @@ impl Protocol {
         self.fault.is_some() || self.rules.mistake.is_some()
     }
 
-    /// Returns the state after a step; `None` if it finds nothing to do.
+    /// Returns the state after a step, or `None` if the step finds nothing to do.
     pub(super) fn after(&self, last: &State, step: Step) -> Option<State> {
         let (db, mut next) = (&last.db, last.clone());
         match step {

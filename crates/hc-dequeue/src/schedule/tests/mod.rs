@@ -1,4 +1,4 @@
-//! Schedules, one transaction at a time, on every store, with a wall clock that is set by hand.
+//! Schedules, one transaction at a time, on every store, with a wall clock that the tests set.
 
 mod once;
 mod policy;
@@ -90,7 +90,7 @@ impl<D: Database> World<D> {
         self.runner.run(fire).await.unwrap()
     }
 
-    /// Fires all that is due, in as many transactions as that takes, and returns how many items that made.
+    /// Fires all due times, in as many transactions as necessary, and returns how many items were enqueued.
     async fn fire(&self) -> usize {
         let (mut items, mut after) = (0, None);
         loop {
@@ -104,7 +104,7 @@ impl<D: Database> World<D> {
         }
     }
 
-    /// Returns the items: the value of each, and the time at which it counts as enqueued.
+    /// Returns the value of each item, and the time at which it counts as enqueued.
     async fn items(&self) -> Vec<(String, SystemTime)> {
         let items = &self.queue.keys.items;
         let items = |tr| async move {
@@ -149,7 +149,7 @@ impl<D: Database> World<D> {
         self.runner.run(rows).await.unwrap().len()
     }
 
-    /// Panics unless the index has one entry for each schedule that fires again, and counters are right.
+    /// Panics unless the index has one entry for each schedule that fires again, and the counters are correct.
     async fn check(&self) {
         let list = self.list().await;
         let fires = |listed: &&ListedSchedule<String>| {

@@ -1,4 +1,4 @@
-//! Each time fires once, at whichever step a session ends and whatever other processes do meanwhile.
+//! Each time fires once, at whichever step a session ends and whatever other processes do at the same time.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,7 +20,7 @@ conformance::on_every_store!(
     a_change_during_a_firing_makes_it_fail,
 );
 
-/// Polls a future a number of times, and drops it. `None`: it was not ready by then.
+/// Polls a future a number of times, and drops it. Returns `None` if it was not ready by then.
 async fn poll_times<F: Future>(future: F, mut polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -33,7 +33,7 @@ async fn poll_times<F: Future>(future: F, mut polls: usize) -> Option<F::Output>
     .await
 }
 
-/// A world whose store answers as FoundationDB does, or fails as it does, and one without that.
+/// Returns a world whose store delays and fails as FoundationDB may, and another one whose store does not.
 async fn faulty(
     store: &TestStore,
     seed: u64,
@@ -53,7 +53,7 @@ async fn a_firing_that_ends_at_any_step_fires_once(store: TestStore) {
     let mut steps = 0;
     for polls in 0.. {
         let (world, quiet) = faulty(&store, 0, Faults::default()).await;
-        // So that no answer is there at once.
+        // Delay the answers, so that none is ready at once.
         world
             .runner
             .database()
@@ -61,7 +61,7 @@ async fn a_firing_that_ends_at_any_step_fires_once(store: TestStore) {
         let keys = &*world.queue.keys;
         let fire = |tr| async move { fire_due(&tr, keys, None).await };
         world.set(NOON);
-        // The process ends here: what it has sent may take effect, at any later time.
+        // The process ends here. Requests that it has sent may still take effect at any later time.
         let fired = poll_times(world.runner.run(fire), polls).await;
         quiet.fire().await;
         assert_eq!(quiet.times().await, [utc(NOON)], "after {polls} polls");
@@ -72,7 +72,7 @@ async fn a_firing_that_ends_at_any_step_fires_once(store: TestStore) {
         }
         steps = polls;
     }
-    // It ended before each of the reads, and before and after it had sent the commit.
+    // The process has ended before each of the reads, and before and after it sent the commit.
     assert!(steps >= 3, "{steps}");
 }
 
@@ -100,13 +100,13 @@ async fn a_firing_that_ends_with_its_commit_fires_once(store: TestStore) {
                 tokio::task::yield_now().await;
             }
         };
-        // The process ends once the commit was sent.
+        // The process ends after it sent the commit.
         tokio::select! {
             biased;
             _ = world.runner.run(fire) => unreachable!("the commit is never answered"),
             () = is_sent => {}
         }
-        // Another process on the same network, where the late commit lands.
+        // Another process fires on the same network, where the late commit lands.
         assert_eq!(
             world.fire().await,
             usize::from(fate == Fate::Lost),

@@ -1,4 +1,4 @@
-//! Which times fire, and what becomes of schedules that are made again, removed, or do not decode.
+//! Which times fire, and what happens to schedules that are created again, removed, or do not decode.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_schedule_fires_at_its_times(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
     let queue = &world.queue;
     let pause = |tr: Tx<_>| async move {
-        // The items of a paused queue wait.
+        // While the queue is paused, its items wait.
         queue.pause(&tr);
         Ok::<_, Error>(())
     };
@@ -49,7 +49,7 @@ async fn a_schedule_fires_at_its_times(store: TestStore) {
     );
     world.check().await;
 
-    // Its years end.
+    // This schedule has a last year.
     let last = Schedule::new("0 0 0 1 1 * 2027");
     assert_eq!(world.schedule("a", &last).await, Scheduled::Changed);
     world.set("2027-01-01T00:00:00Z");
@@ -91,7 +91,7 @@ async fn what_was_missed_fires_as_the_schedule_says(store: TestStore) {
 
 async fn the_changes_to_and_from_summer_time_fire_at_croners_times(store: TestStore) {
     let table: [(&str, &str, &str, u32, &[&str]); 5] = [
-        // 02:30 does not exist.
+        // 02:30 does not exist on this day.
         (
             "30 2 * * *",
             "Europe/Berlin",
@@ -106,7 +106,7 @@ async fn the_changes_to_and_from_summer_time_fire_at_croners_times(store: TestSt
             48,
             &["2027-03-14T07:00:00Z", "2027-03-15T06:30:00Z"],
         ),
-        // 02:30 comes twice in Berlin, 01:30 in New York.
+        // 02:30 occurs twice in Berlin, and 01:30 in New York.
         (
             "30 2 * * *",
             "Europe/Berlin",
@@ -151,11 +151,11 @@ async fn scheduling_again_keeps_the_next_time_unless_the_times_change(store: Tes
     let world = World::new(&store, "2026-11-22T11:30:00Z").await;
     let daily = Schedule::new("0 12 * * *");
     assert_eq!(world.schedule("a", &daily).await, Scheduled::Created);
-    // Due, and not fired yet.
+    // The schedule is due but has not fired yet.
     world.set("2026-11-22T12:00:10Z");
     assert_eq!(world.schedule("a", &daily).await, Scheduled::Unchanged);
     assert_eq!(world.entry().await.next, Some(utc(NOON)));
-    // Another payload, another policy.
+    // Another payload or policy keeps the next time.
     let skips = daily.clone().missed(Missed::Skip);
     for (schedule, job, done) in [
         (&daily, "b", Scheduled::Changed),
@@ -172,7 +172,7 @@ async fn scheduling_again_keeps_the_next_time_unless_the_times_change(store: Tes
     }
     assert_eq!(world.fire().await, 1);
     assert_eq!(world.items().await, [("b".to_owned(), utc(NOON))]);
-    // Another zone, another text.
+    // Another zone or expression changes the next time.
     let berlin = skips.clone().time_zone("Europe/Berlin");
     let later = Schedule::new("0 13 * * *").time_zone("Europe/Berlin");
     world.set("2026-11-22T23:00:00Z");
@@ -200,7 +200,7 @@ async fn a_clock_that_is_behind_fires_no_time_again(store: TestStore) {
     world.create("a", &minutely()).await;
     world.set(NOON);
     assert_eq!(world.fire().await, 1);
-    // Another process, whose clock is behind, changes the schedule to one with the same times.
+    // Another process, with a slow clock, changes the schedule to one with the same times.
     world.set("2026-11-22T11:59:50Z");
     let same = Schedule::new("*/1 * * * *");
     assert_eq!(world.schedule("a", &same).await, Scheduled::Changed);
@@ -212,7 +212,7 @@ async fn a_clock_that_is_behind_fires_no_time_again(store: TestStore) {
 
 async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
-    // More than one transaction looks at, and before the others in the index.
+    // There are more of these than one transaction reads, and they come first in the index.
     for number in 0..SCHEDULES_PER_FIRING + 3 {
         world.create(&format!("bad {number:03}"), &minutely()).await;
     }
@@ -222,7 +222,7 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
         for number in 0..SCHEDULES_PER_FIRING + 3 {
             tr.set(&keys.schedule(&format!("bad {number:03}")), b"\x02?");
         }
-        // A name that is no text, and a time of no schedule.
+        // A key that contains no name, and an entry of a schedule that does not exist.
         tr.set(&keys.queue.pack(&("f", 1, 1)), b"");
         tr.set(&keys.fire_time(2, "gone"), b"");
         tr.set(&keys.fire_time(3, "good"), b"");
@@ -241,7 +241,7 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
     assert!(first.after.is_some() && last.after.is_none() && !last.has_left);
     assert_eq!(last.next_millis, Some(unix_millis(utc(NOON) + MINUTE)));
     assert_eq!(world.items().await, [("good".to_owned(), utc(NOON))]);
-    // The stray ones are gone.
+    // The two stray entries were removed.
     assert_eq!(world.rows("f").await, 1 + SCHEDULES_PER_FIRING + 3 + 1);
 
     let list = world.list().await;
@@ -257,7 +257,7 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
         .await
         .unwrap_err();
     assert!(matches!(refused, Error::Keyspace(_)), "{refused}");
-    // It can be removed, and its entry goes with the next firing.
+    // The schedule can be removed, and the next firing removes its entry.
     let queue = &world.queue;
     let unschedule = |tr| async move { queue.unschedule(&tr, "bad 000").await };
     assert!(world.runner.run(unschedule).await.unwrap());

@@ -1,26 +1,26 @@
 //! Reads the live rows of a range of all layers, in either direction.
 //!
-//! "Near" is the side from which a range is read, "far" the other: reading backwards mirrors all
-//! positions and nothing else.
+//! "Near" is the side from which a range is read, "far" is the other one. Reading backward mirrors all
+//! positions and changes nothing else.
 
 use std::ops::Range;
 
 use super::{Base, BaseRow};
 use crate::embedded::window::{Cursor, Entry, PartSnapshot, Position};
 
-/// How many rows or entries are stepped over one by one before a seek is cheaper.
+/// How many rows or entries to step over one by one before a seek is cheaper.
 const MAX_STEPS: usize = 8;
 
-/// The live rows of a range: for each key, what the newest layer says.
+/// The live rows of a range: each key as the newest layer has it.
 pub(super) struct Merge<'a, B: Base> {
     direction: Direction,
-    /// Everything nearer is done, but for rows of the base that came after it.
+    /// Everything nearer is done, except for rows of the base that came after it.
     at: Position<'a>,
-    /// Where the range ends.
+    /// The end of the range.
     limit: Position<'a>,
     /// The entries of the parts, newest first.
     tracks: Vec<Track<'a>>,
-    /// The nearest entry; of several at one place, the newest.
+    /// The nearest entry, and the newest of several at the same place.
     nearest: Option<Nearest<'a>>,
     base: BaseTrack<'a, B>,
 }
@@ -51,12 +51,12 @@ impl<R: BaseRow> Row<'_, R> {
 struct Nearest<'a> {
     track: usize,
     entry: Entry<'a>,
-    /// The near edge of what `at` leaves of the entry.
+    /// The near edge of the rest of the entry, after `at`.
     near: Position<'a>,
 }
 
 impl<'a, B: Base> Merge<'a, B> {
-    /// Begins to read a range, from its end backwards if `reverse`.
+    /// Begins to read a range, from its end backward if `reverse`.
     pub(super) fn new(
         parts: &'a [PartSnapshot],
         base: &'a B,
@@ -86,7 +86,7 @@ impl<'a, B: Base> Merge<'a, B> {
     /// Returns the next live row.
     pub(super) fn next(&mut self) -> Result<Option<Row<'a, B::Row>>, B::Error> {
         while self.direction.is_before(self.at, self.limit) {
-            // A Gap under the reader is left before the base is asked for a row in it.
+            // Leave a Gap before asking the base for a row, which might be in the Gap.
             if self.leave_gap() {
                 continue;
             }
@@ -108,8 +108,8 @@ impl<'a, B: Base> Merge<'a, B> {
         Ok(None)
     }
 
-    /// Moves to the far edge of the Gap that begins where the reader is, or to the first entry of a
-    /// newer part in it. Returns whether there is such a Gap.
+    /// Moves to the far edge of the Gap that begins at the reader's position, or to the first entry of a
+    /// newer part inside it. Returns whether there is such a Gap.
     fn leave_gap(&mut self) -> bool {
         let Some(Nearest { track, entry, near }) = self.nearest else {
             return false;
@@ -155,7 +155,7 @@ enum Direction {
 }
 
 impl Direction {
-    /// Returns whether a reader comes to `one` before it comes to `other`.
+    /// Returns whether a reader reaches `one` before it reaches `other`.
     fn is_before(self, one: Position<'_>, other: Position<'_>) -> bool {
         match self {
             Direction::Forward => one < other,
@@ -234,7 +234,7 @@ impl<'a> Track<'a> {
     fn seek(&mut self, at: Position<'a>, direction: Direction) {
         self.cursor.seek(at);
         if direction == Direction::Forward {
-            // A Gap that begins before the position may reach over it.
+            // A Gap that begins before the position may extend beyond it.
             match self.cursor.prev() {
                 Some(entry) if at < direction.edges(entry).1 => {}
                 Some(_) => {
@@ -254,16 +254,16 @@ impl<'a> Track<'a> {
     }
 }
 
-/// The rows of the base. They are looked for when one is needed, and not before.
+/// The rows of the base, which are read only when one is needed.
 struct BaseTrack<'a, B: Base> {
     base: &'a B,
     direction: Direction,
     limit: Position<'a>,
-    /// The rows after `head`; `None` before the first is needed.
+    /// The rows after `head`, `None` before the first one is needed.
     rows: Option<B::Range<'a>>,
-    /// The first row that was not returned, once it was looked for.
+    /// The first row that was not returned, once it was read.
     head: Option<B::Row>,
-    /// Whether there is no further row before the limit.
+    /// Whether there are no more rows before the limit.
     is_ended: bool,
 }
 
@@ -279,7 +279,7 @@ impl<'a, B: Base> BaseTrack<'a, B> {
         }
     }
 
-    /// Returns the next row if it is at or after `at` and before `bound`.
+    /// Returns the next row, if it is at or after `at` and before `bound`.
     fn next_before(
         &mut self,
         bound: Position<'_>,

@@ -6,7 +6,8 @@
 //! base: the tree's snapshot that belongs to them
 //! ```
 //!
-//! The newest layer that knows a key decides: a Set gives its value, a Gap says that it has none.
+//! The newest layer that has an entry for a key decides: a Set gives its value, and a Gap means that it has
+//! none.
 
 mod merge;
 #[cfg(test)]
@@ -29,7 +30,7 @@ pub(super) use self::window::{Checkpointed, FrozenPart, PartId, Parts, Window};
 
 /// The lowest layer: rows that do not change.
 pub(super) trait Base {
-    /// Why a read failed.
+    /// The error of a failed read.
     type Error;
     /// A row of a range.
     type Row: BaseRow;
@@ -41,7 +42,7 @@ pub(super) trait Base {
     /// Reads a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Self::Error>;
 
-    /// Reads the rows between two bounds, of which the first is before the second.
+    /// Returns the rows between two bounds. The first bound must be before the second.
     fn range(&self, begin: Bound<&[u8]>, end: Bound<&[u8]>)
     -> Result<Self::Range<'_>, Self::Error>;
 }
@@ -57,7 +58,7 @@ pub(super) trait BaseRow {
 /// One state of an open store.
 pub(super) type Snapshot = Layers<Arc<TreeRows>>;
 
-/// One state of the store, to be read.
+/// One state of the store, for reading.
 #[derive(Clone)]
 pub(super) struct Layers<B> {
     /// Newest first.
@@ -66,7 +67,7 @@ pub(super) struct Layers<B> {
 }
 
 impl<B: Base> Layers<B> {
-    /// Lays parts, newest first, over a base.
+    /// Returns the layers of parts, newest first, over a base.
     pub(super) fn new(parts: Vec<PartSnapshot>, base: B) -> Self {
         Self { parts, base }
     }
@@ -76,12 +77,12 @@ impl<B: Base> Layers<B> {
         &self.parts
     }
 
-    /// Lays a part over all others.
+    /// Puts a part on top of all others.
     pub(super) fn push(&mut self, part: PartSnapshot) {
         self.parts.insert(0, part);
     }
 
-    /// Keeps the newest `count` parts. `base` holds the others, too.
+    /// Keeps the newest `count` parts. `base` must contain the others.
     pub(super) fn rebase(&mut self, count: usize, base: B) {
         self.parts.truncate(count);
         self.base = base;
@@ -103,7 +104,7 @@ impl<B: Base> Layers<B> {
         self.base.get(key)
     }
 
-    /// Reads up to `max_rows` rows `begin <= key < end`, from the end backwards if `reverse`.
+    /// Reads up to `max_rows` rows `begin <= key < end`, from the end backward if `reverse`.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl<B: Base> Layers<B> {
     }
 }
 
-/// What lies under the active part, if its snapshot is not among the layers.
+/// The content below the active part, for layers that do not include the active part.
 impl<B: Base> Below for Layers<B> {
     type Error = B::Error;
 

@@ -1,4 +1,4 @@
-//! Random programs on layers, against a map for each version.
+//! Random programs on layers, compared with a map for each version.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use crate::transaction::key_after;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A base in memory that counts what it is asked for.
+/// A base in memory that counts its reads.
 #[derive(Clone, Default)]
 struct MapBase {
     rows: Arc<Map>,
@@ -34,7 +34,7 @@ impl MapBase {
         }
     }
 
-    /// Returns how many ranges were opened and how many rows were read since the last call.
+    /// Returns the number of ranges opened and of rows read since the last call.
     fn take_counts(&self) -> (usize, usize) {
         let take = |count: &AtomicUsize| count.swap(0, Ordering::Relaxed);
         (take(&self.ranges), take(&self.steps))
@@ -70,13 +70,13 @@ impl BaseRow for (Vec<u8>, Vec<u8>) {
     }
 }
 
-/// A store without its engine: the layers, and what they should hold.
+/// A store without its engine: the layers, and their expected content.
 struct World {
     active: Part,
     frozen: Vec<PartSnapshot>,
     base: MapBase,
     model: Map,
-    /// Published versions that are still read.
+    /// Published versions that are read again later.
     versions: Vec<(Layers<MapBase>, Map)>,
 }
 
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Returns what lies under the active part.
+    /// Returns the layers below the active part.
     fn below(&self) -> Layers<MapBase> {
         Layers::new(self.frozen.clone(), self.base.clone())
     }
@@ -145,14 +145,14 @@ impl World {
     }
 }
 
-/// Which keys a program uses.
+/// The keys that a program uses.
 #[derive(Debug, Clone, Copy)]
 enum Keys {
-    /// Up to three bytes of which most are zero, so that keys are often next to each other.
+    /// Up to three bytes, most of them zero, so that keys are often adjacent.
     Short,
-    /// Up to 3,000 different ones, mostly ascending, so that trees are three levels high.
+    /// Up to 3,000 different keys, mostly ascending, so that trees have three levels.
     Numbered,
-    /// Almost 10,000 bytes of which only the last differ.
+    /// Keys of almost 10,000 bytes that differ only in their last bytes.
     Long,
 }
 
@@ -174,7 +174,7 @@ impl Keys {
         }
     }
 
-    /// Returns the bounds of a range, at times empty or inverted.
+    /// Returns the bounds of a range, which is sometimes empty or inverted.
     fn random_range(self, rng: &mut StdRng) -> (Vec<u8>, Vec<u8>) {
         let begin = self.random(rng);
         let end = match rng.random_range(0..10) {
@@ -258,7 +258,7 @@ fn run_program(seed: u64, keys: Keys, steps: usize) {
             }
             60..75 => world.clear(&keys.random(rng)),
             75..82 => {
-                // The head of a queue is popped.
+                // Pops the head of a queue.
                 let first = world.model.keys().next().cloned();
                 world.clear(&first.unwrap_or_default());
             }
@@ -291,7 +291,7 @@ fn run_program(seed: u64, keys: Keys, steps: usize) {
     }
 }
 
-/// Runs programs. A failing one is run again alone with `TEST_SEED=<seed>`.
+/// Runs programs. To repeat one that failed, set `TEST_SEED=<seed>`.
 fn run_programs(keys: Keys, programs: usize, steps: usize) {
     for seed in seeds(programs) {
         println!("TEST_SEED={seed}, {keys:?}");

@@ -1,4 +1,4 @@
-//! The newest state of the rows, as its one writer has it.
+//! The newest state of the rows, as the resolver writes it.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub(in crate::embedded) struct PartId(u64);
 #[derive(Clone)]
 pub(in crate::embedded) struct Checkpointed {
     rows: Arc<TreeRows>,
-    /// The newest part that is in the rows.
+    /// The newest part whose rows are in the tree.
     through: PartId,
 }
 
 impl Checkpointed {
-    /// A tree that no part was moved to yet.
+    /// A tree to which no part was moved yet.
     pub(in crate::embedded) fn new(rows: TreeRows) -> Self {
         Self {
             rows: Arc::new(rows),
@@ -30,7 +30,7 @@ impl Checkpointed {
         }
     }
 
-    /// The tree that a part was moved to.
+    /// The tree after this part was moved to it.
     pub(in crate::embedded) fn after(rows: TreeRows, through: PartId) -> Self {
         Self {
             rows: Arc::new(rows),
@@ -38,8 +38,8 @@ impl Checkpointed {
         }
     }
 
-    /// Goes on over this tree with layers whose newest part has the number `newest`. Does nothing if the
-    /// tree has writes that may be newer than the layers.
+    /// Rebases layers, whose newest part has the number `newest`, onto this tree. Does nothing if the tree
+    /// has writes that may be newer than the layers.
     pub(in crate::embedded) fn take_over(&self, layers: &mut Snapshot, newest: PartId) {
         if let Some(left) = newest.0.checked_sub(self.through.0)
             && left > 0
@@ -54,14 +54,14 @@ impl Checkpointed {
 
 /// The parts of the window as a batch left them, without the tree below.
 pub(in crate::embedded) struct Parts {
-    /// The number of the first one.
+    /// The number of the first part.
     pub(in crate::embedded) newest: PartId,
-    /// Newest first, numbered without a gap.
+    /// Newest first, with consecutive numbers.
     parts: Vec<PartSnapshot>,
 }
 
 impl Parts {
-    /// Lays the parts that are not in the tree over it.
+    /// Puts the parts that are not in the tree on top of it.
     pub(in crate::embedded) fn over(self, tree: &Checkpointed) -> Snapshot {
         let mut layers = Layers::new(self.parts, tree.rows.clone());
         tree.take_over(&mut layers, self.newest);
@@ -69,12 +69,12 @@ impl Parts {
     }
 }
 
-/// A part that takes no further writes.
+/// A part that takes no more writes.
 #[derive(Clone)]
 pub(in crate::embedded) struct FrozenPart {
     pub(in crate::embedded) id: PartId,
     pub(in crate::embedded) part: PartSnapshot,
-    /// The memory that it takes, about.
+    /// The memory of the part, approximately.
     pub(in crate::embedded) bytes: usize,
 }
 
@@ -82,7 +82,7 @@ pub(in crate::embedded) struct FrozenPart {
 pub(in crate::embedded) struct Window {
     active: Part,
     active_id: PartId,
-    /// What lies below the active part. Its content does not change; a checkpoint only moves it.
+    /// The layers below the active part. A checkpoint moves their content, but does not change it.
     below: Snapshot,
     /// The number of the newest part that is in the tree of `below`.
     through: PartId,
@@ -90,7 +90,7 @@ pub(in crate::embedded) struct Window {
 }
 
 impl Window {
-    /// An empty window over a tree. Its parts may have about `limit_bytes` together.
+    /// Returns an empty window over a tree. Its parts may have about `limit_bytes` together.
     pub(in crate::embedded) fn new(tree: &Checkpointed, limit_bytes: usize) -> Self {
         Self {
             active: Part::new(),
@@ -113,7 +113,7 @@ impl Window {
     /// Applies an effect.
     ///
     /// # Errors
-    /// A clear reads the tree. The state has not changed if that fails.
+    /// Those of a read of the tree, which a clear needs. The state has not changed in that case.
     pub(in crate::embedded) fn apply(&mut self, effect: Effect<'_>) -> Result<(), StorageError> {
         match effect {
             Effect::Set { key, value } => {
@@ -125,7 +125,7 @@ impl Window {
         }
     }
 
-    /// Returns the parts with all that was applied.
+    /// Returns the parts with all applied effects.
     pub(in crate::embedded) fn parts(&mut self) -> Parts {
         let mut parts = vec![self.active.snapshot()];
         parts.extend_from_slice(self.below.parts());
@@ -135,9 +135,9 @@ impl Window {
         }
     }
 
-    /// Returns whether the active part has become so large that the next one is to begin.
+    /// Returns whether the active part is so large that the next one should begin.
     pub(in crate::embedded) fn is_due(&self) -> bool {
-        // What later writes replaced takes memory, but no time to be moved to the tree.
+        // Values that were replaced by later writes take memory, but no time in a checkpoint.
         self.active.content_bytes() >= self.limit_bytes / 4
             || self.active.held_bytes() >= self.limit_bytes / 2
     }
@@ -152,7 +152,7 @@ impl Window {
         FrozenPart { id, part, bytes }
     }
 
-    /// Reads from `tree` what a checkpoint has moved there.
+    /// Reads the rows that a checkpoint has moved to `tree` from there.
     pub(in crate::embedded) fn rebase(&mut self, tree: &Checkpointed) {
         if tree.through != self.through {
             let left = self.active_id.0 - 1 - tree.through.0;
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(published.parts().len(), 1);
         assert!(published.get(b"a").unwrap().is_some() && published.get(b"b").unwrap().is_some());
 
-        // A state from before the part was frozen is not laid over a tree that may be newer.
+        // A state from before the part was frozen must not be put over a tree that may be newer.
         let mut older = while_active.over(&before);
         store.tree.take_over(&mut older, PartId(1));
         assert_eq!(older.parts().len(), 1);

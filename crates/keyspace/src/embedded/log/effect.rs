@@ -1,4 +1,4 @@
-//! Effects: what a batch does to the rows, and how it is written.
+//! Effects: the changes of rows in a batch, and their encoding.
 //!
 //! ```text
 //! 1 | key length | value length | key | value     sets a key
@@ -13,8 +13,8 @@ const SET: u8 = 1;
 const CLEAR: u8 = 2;
 const CLEAR_RANGE: u8 = 3;
 
-/// A change of the rows. Applied in order and from any earlier point on, the effects of a log give the
-/// same rows: they do not depend on what a row held before.
+/// A change of rows that does not depend on their earlier values. Applying the effects of a log in order
+/// from any earlier state therefore always gives the same rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Effect<'a> {
     Set { key: &'a [u8], value: &'a [u8] },
@@ -52,20 +52,20 @@ fn encode_length(bytes: &mut Vec<u8>, length: usize) {
     bytes.push(rest as u8);
 }
 
-/// The effects of a batch in order. All of them were checked, so reading them cannot fail.
+/// The effects of a batch, in order. They were all checked, so reading them cannot fail.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Effects<'a>(Fields<'a>);
 
 impl<'a> Effects<'a> {
-    /// The effects that were encoded to `body`.
+    /// Returns the effects that were encoded to `body`.
     pub(super) fn pushed(body: &'a [u8]) -> Self {
         Self(Fields::new(body))
     }
 
-    /// Checks the body of a batch that is to hold `count` effects.
+    /// Checks the body of a batch with `count` effects.
     ///
     /// # Errors
-    /// The reason, if it holds anything else.
+    /// The reason why the body is not valid.
     pub(super) fn parse(body: &'a [u8], count: u32) -> Result<Self, String> {
         let mut fields = Fields::new(body);
         let mut found: u32 = 0;

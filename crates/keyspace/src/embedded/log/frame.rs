@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::effect::{Effect, Effects};
 use crate::record::Fields;
 
-/// What frames begin at multiples of, in bytes.
+/// The alignment of frames, in bytes.
 pub(in super::super) const BLOCK_BYTES: usize = 4096;
 
 const HEADER_BYTES: usize = 48;
@@ -32,11 +32,11 @@ const BATCH: u8 = 2;
 const CLOCK: u8 = 3;
 const SEAL: u8 = 4;
 
-/// Where the log was when a segment began: the first frame of each segment says it.
+/// The end of the log when a segment began, as recorded in the first frame of each segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Begin {
     pub(in super::super) previous_segment: u64,
-    /// Where its frames end, in bytes.
+    /// The end of its frames, in bytes.
     pub(in super::super) end: u64,
     pub(in super::super) last_frame: u64,
 }
@@ -49,12 +49,12 @@ pub(super) struct Place {
     pub(super) flushed_through: u64,
 }
 
-/// A frame that is to be written, in the buffer from which it is written.
+/// A frame to be written, with its buffer.
 #[derive(Debug)]
 pub(in super::super) struct Record {
-    /// Room for the header, the body and, once the frame was finished, the padding.
+    /// Room for the header, then the body, and the padding once the frame is finished.
     bytes: Vec<u8>,
-    /// Bytes without the padding.
+    /// The length without the padding.
     len: usize,
     kind: u8,
     version: i64,
@@ -62,22 +62,22 @@ pub(in super::super) struct Record {
 }
 
 impl Record {
-    /// A batch without effects.
+    /// Returns a batch without effects.
     pub(in super::super) fn batch(version: i64) -> Self {
         Self::new(BATCH, version)
     }
 
-    /// A claim of versions, without effects.
+    /// Returns a claim of a version, without effects.
     pub(in super::super) fn clock(version: i64) -> Self {
         Self::new(CLOCK, version)
     }
 
-    /// The last frame of a segment.
+    /// Returns the last frame of a segment.
     pub(super) fn seal() -> Self {
         Self::new(SEAL, 0)
     }
 
-    /// The first frame of a segment.
+    /// Returns the first frame of a segment.
     pub(super) fn begin(begin: Begin) -> Self {
         let mut record = Self::new(BEGIN, 0);
         for number in [begin.previous_segment, begin.end, begin.last_frame] {
@@ -105,22 +105,22 @@ impl Record {
         self.effects += 1;
     }
 
-    /// Returns the bytes of the effects, also after the batch was appended.
+    /// Returns the bytes of the effects. It may also be called after the batch was appended.
     pub(in super::super) fn body(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..self.len]
     }
 
-    /// Returns the effects, also after the batch was appended.
+    /// Returns the effects. It may also be called after the batch was appended.
     pub(in super::super) fn effects(&self) -> Effects<'_> {
         Effects::pushed(self.body())
     }
 
-    /// Returns how many bytes the frame takes in its segment.
+    /// Returns the bytes that the frame takes in its segment.
     pub(super) fn frame_bytes(&self) -> usize {
         self.len.next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Fills in the header and the padding. Returns what is to be written.
+    /// Fills in the header and the padding, and returns the bytes to write.
     pub(super) fn finish(&mut self, place: Place, salt: u64) -> &[u8] {
         let len = u32::try_from(self.len).expect("a frame fits into a segment");
         let padded = self.frame_bytes();
@@ -143,11 +143,11 @@ impl Record {
 pub(super) struct Frame<'a> {
     pub(super) place: Place,
     pub(super) content: Content<'a>,
-    /// How many bytes the frame takes in its segment.
+    /// The bytes that the frame takes in its segment.
     pub(super) bytes: usize,
 }
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Debug, Clone)]
 pub(super) enum Content<'a> {
     Begin(Begin),
@@ -156,12 +156,12 @@ pub(super) enum Content<'a> {
     Seal,
 }
 
-/// Why bytes are not a frame.
+/// The reason why bytes are not a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Defect {
-    /// The checksum is not right: no frame was written there with this salt, or not all of it is left.
+    /// The checksum is wrong: no frame with this salt was written there, or it is damaged or incomplete.
     Invalid,
-    /// The checksum is right, what is below it makes no sense: the reason.
+    /// The checksum is right, but the content is not valid. The text is the reason.
     Malformed(String),
 }
 
@@ -177,7 +177,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Returns the place that the bytes of a frame would name. They may be anything.
+    /// Returns the place that these bytes would have as a frame. They may be anything.
     pub(super) fn unchecked_place(bytes: &[u8]) -> Option<Place> {
         Some(Place {
             number: u64::from_be_bytes(*bytes.get(16..)?.first_chunk()?),
@@ -185,7 +185,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Reads a frame from its length on.
+    /// Parses the frame after its checksum was verified.
     fn parse_checked(bytes: &'a [u8]) -> Result<Self, String> {
         let mut fields = Fields::new(bytes);
         let _len = fields.u32()?;

@@ -2,19 +2,21 @@
 //!
 //! # Torn or corrupt
 //!
-//! Let X be the first place without a valid frame, where frame k should begin.
+//! Let X be the first offset without a valid frame, where frame k should begin.
 //!
-//! 1. If the next segment has a valid Begin, it must say that the log had ended at X with frame k-1:
-//!    an earlier recovery has settled it, or X is after a Seal. Anything else is corrupt.
-//! 2. Otherwise, a valid frame after X, in the segment of X or in the next one, that is numbered above k
-//!    and says that frame k had been flushed: corrupt.
-//! 3. Otherwise frame k was not flushed: the log ends at X.
+//! 1. If the next segment has a valid Begin, it must record that the log ended at X with frame k-1. In that
+//!    case X comes after a Seal, or an earlier recovery has decided that the log ended at X. Otherwise the
+//!    log is corrupt.
+//! 2. If there is no such segment, look for a valid frame after X, in the segment of X or in the next one,
+//!    with a number above k, which records that frame k had been flushed. If there is one, the log is
+//!    corrupt.
+//! 3. Otherwise frame k was not flushed, and the log ends at X.
 //!
-//! A sealed segment without a next header is a log of which a segment is missing, for the Seal is only
-//! written once the next header is on disk. So is a later segment that has begun, after the end of the
-//! log, for it began after the Seal of the one before was flushed: corrupt.
+//! If a sealed segment has no next header, a segment of the log is missing, because the Seal is written
+//! only after the next header is on disk. If a segment after the end of the log has begun, the log is
+//! corrupt, because a segment begins only after the Seal of the one before was flushed.
 //!
-//! Frames that a slot held before are not valid, since each segment has a salt of its own.
+//! Frames that a slot held earlier are not valid, because each segment has its own salt.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,13 +26,13 @@ use super::effect::Effects;
 use super::frame::{BLOCK_BYTES, Content, Defect, Frame, Place};
 use super::segment::{FORMAT, FRAMES_START, Header, HeaderDefect, LogId};
 
-/// Why a log is refused. No file was changed.
+/// The reason why a log is refused. No file was changed.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum LogError {
-    /// A segment is gone that the log must have.
+    /// A segment that the log must have is missing.
     #[error("segment {segment} of the log is missing")]
     Missing { segment: u64 },
-    /// What was flushed is not what is there.
+    /// Data that was flushed is no longer there.
     #[error("the log is damaged in slot {:016x} at byte {offset}: {reason}", slot.0)]
     Corrupt {
         slot: Slot,
@@ -43,17 +45,17 @@ pub(in super::super) enum LogError {
         found: u32,
         supported: u32,
     },
-    /// The file belongs to another store, or to another program.
+    /// The file belongs to another store or to another program.
     #[error("slot {:016x} of the log is not of this store", slot.0)]
     Foreign { slot: Slot },
-    /// The slots hold batches that a store without a log does not have.
+    /// The slots hold newer batches than the store, although the store has no log.
     #[error("slot {:016x} of the log has commits that the store has not", slot.0)]
     Newer { slot: Slot },
     #[error("the log cannot be read")]
     Io(#[from] io::Error),
 }
 
-/// Where a log begins. Both numbers are counted from 1.
+/// The start of a log. Both numbers count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Start {
     pub(in super::super) segment: u64,
@@ -61,32 +63,33 @@ pub(in super::super) struct Start {
     pub(in super::super) frame: u64,
 }
 
-/// Where a log ends.
+/// The end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct End {
     pub(in super::super) segment: u64,
-    /// Where the next frame would begin, in bytes.
+    /// The offset of the next frame, in bytes.
     pub(in super::super) offset: u64,
     pub(in super::super) last_frame: u64,
-    /// The newest version of a batch or clock, `None` if there is neither.
+    /// The newest version of a batch or a claim, `None` if there is neither.
     pub(in super::super) newest_version: Option<i64>,
 }
 
-/// What a log was recovered from.
+/// The result of recovering a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct Recovered {
     pub(in super::super) end: End,
     /// The segments that were read, and their slots.
     pub(in super::super) segments: BTreeMap<u64, Slot>,
-    /// The slot of the segment after the last one, which has not begun. If the last segment is sealed,
-    /// the log is refused without it.
+    /// The slot of the segment after the last one, which has not begun. If the last segment is sealed and
+    /// this slot is missing, the log is refused.
     pub(in super::super) next: Option<Slot>,
-    /// The other slots: nothing in them is part of the log.
+    /// The other slots, which hold no part of the log.
     pub(in super::super) unused: Vec<Slot>,
 }
 
 impl Recovered {
-    /// A log that is about to begin with segment 1 and frame 1. The slots `unused` hold no part of it.
+    /// Returns an empty log, which begins with segment 1 and frame 1. The slots `unused` hold no part of
+    /// it.
     pub(in super::super) fn nothing(unused: Vec<Slot>) -> Self {
         Self {
             end: End {
@@ -102,20 +105,21 @@ impl Recovered {
     }
 }
 
-/// A batch that is read from the log.
+/// A batch that was read from the log.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Replayed<'a> {
     pub(in super::super) version: i64,
     pub(in super::super) effects: Effects<'a>,
 }
 
-/// Reads the log `id` from `start` on and calls `visit` with each batch newer than `after`, in the
-/// order of the log. Writes nothing.
+/// Reads the log `id` from `start` on, and calls `visit` with each batch newer than `after`, in the order
+/// of the log. Writes nothing.
 ///
-/// The log may be found damaged after batches were visited: keep nothing of what was visited if this
-/// fails.
+/// The log may turn out to be damaged after batches were visited. If the call fails, drop everything that
+/// was visited.
 ///
 /// # Errors
+/// [`LogError`], and the error that `visit` returns.
 /// [`LogError`], or what `visit` returns.
 pub(in super::super) fn recover<E: From<LogError>>(
     files: &dyn Files,
@@ -150,11 +154,11 @@ pub(in super::super) fn recover<E: From<LogError>>(
     Ok(survey.divide(scan.end))
 }
 
-/// Looks at the slots beside a store that has no log, for example after a crash in its last close. They
-/// can be removed, as everything in them is in the store: `last_version` is its newest commit.
+/// Inspects the slots of a store that has no log, for example after a crash at the end of a close. They can
+/// be removed, because the store contains everything in them. `last_version` is the store's newest commit.
 ///
 /// # Errors
-/// [`LogError::Newer`] if it is not.
+/// [`LogError::Newer`] if the slots hold a newer commit.
 pub(in super::super) fn leftovers(
     files: &dyn Files,
     store: [u8; 16],
@@ -188,9 +192,9 @@ pub(in super::super) fn leftovers(
     Ok(Recovered::nothing(slots))
 }
 
-/// What the headers of all slots say.
+/// The headers of all slots.
 struct Survey {
-    /// The log's segments from its first one on.
+    /// The log's segments, beginning with its first one.
     segments: BTreeMap<u64, (Slot, Header)>,
     unused: Vec<Slot>,
 }
@@ -222,7 +226,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Reads a segment whole. `None`: no slot holds it.
+    /// Reads a whole segment. `None` if no slot holds it.
     fn load(&self, files: &dyn Files, segment: u64) -> Result<Option<Segment>, LogError> {
         let Some(&(slot, header)) = self.segments.get(&segment) else {
             return Ok(None);
@@ -235,7 +239,7 @@ impl Survey {
         }))
     }
 
-    /// Makes sure that no segment after `segment` has begun.
+    /// Checks that no segment after `segment` has begun.
     fn check_none_after(&self, files: &dyn Files, segment: u64) -> Result<(), LogError> {
         for &later in self.segments.keys().filter(|&&later| later > segment) {
             if let Some(later) = self.load(files, later)?
@@ -269,7 +273,7 @@ impl Survey {
     }
 }
 
-/// A segment that was read whole.
+/// A segment that was read completely.
 struct Segment {
     slot: Slot,
     header: Header,
@@ -287,13 +291,13 @@ impl Segment {
         self.bytes.get(offset..).unwrap_or_default()
     }
 
-    /// Makes sure that no frame from `offset` on says that frame `number`, which is not there, had been
+    /// Checks that no frame from `offset` on records that frame `number`, which is missing, had been
     /// flushed.
     fn check_not_flushed(&self, offset: u64, number: u64, from: u64) -> Result<(), LogError> {
         let says_flushed = |place: Place| place.number > number && place.flushed_through >= number;
         let offsets = (from..self.bytes.len() as u64).step_by(BLOCK_BYTES);
         for later in offsets {
-            // Looked at first, since checksums over what is not a frame would take long.
+            // Check the place first: checksums over bytes that are not a frame would take long.
             if Frame::unchecked_place(self.at(later)).is_some_and(says_flushed)
                 && self.frame(later).is_ok()
             {
@@ -305,7 +309,7 @@ impl Segment {
     }
 }
 
-/// How far a log was read.
+/// The progress of reading a log.
 struct Scan {
     end: End,
     is_sealed: bool,
@@ -326,7 +330,7 @@ impl Scan {
         }
     }
 
-    /// Reads the frames of a segment up to its Seal or the first that is not valid.
+    /// Reads the frames of a segment up to its Seal or the first invalid frame.
     fn read<E: From<LogError>>(
         &mut self,
         segment: &Segment,
@@ -358,7 +362,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Checks that a frame may stand at the end of what was read. Returns the reason if not.
+    /// Checks that a frame is valid after the frames that were read. Returns the reason if it is not.
     fn check(&self, frame: &Frame<'_>) -> Result<(), String> {
         let expected = self.end.last_frame + 1;
         if frame.place.number != expected {
@@ -385,7 +389,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Checks the end of a segment after which there is no other one.
+    /// Checks the end of the last segment.
     fn check_last(&self, segment: &Segment) -> Result<(), LogError> {
         match self.is_sealed {
             true => Err(LogError::Missing {
@@ -395,7 +399,7 @@ impl Scan {
         }
     }
 
-    /// Returns true if the log goes on in `next`, and is at its start then.
+    /// Returns true if the log continues in `next`, and moves to its start in that case.
     fn goes_on(&mut self, segment: &Segment, next: &Segment) -> Result<bool, LogError> {
         let number = self.end.last_frame + 1;
         let begin = match next.frame(FRAMES_START) {
@@ -446,7 +450,7 @@ fn open(files: &dyn Files, slot: Slot) -> io::Result<File> {
     files.open(slot)?.ok_or_else(gone)
 }
 
-/// Reads the header of a slot. `None`: the file holds nothing yet.
+/// Reads the header of a slot. `None` if the file is still empty.
 fn read_header(slot: Slot, file: &File) -> Result<Option<Header>, LogError> {
     match Header::decode(&read(&**file, BLOCK_BYTES)?) {
         Ok(Some(header)) => Ok(Some(header)),
@@ -462,7 +466,7 @@ fn read_header(slot: Slot, file: &File) -> Result<Option<Header>, LogError> {
     }
 }
 
-/// Reads a file from its start on, up to `most` bytes.
+/// Reads a file from its start, up to `most` bytes.
 fn read(file: &dyn redb::StorageBackend, most: usize) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
     let mut bytes = vec![0; len.min(most)];

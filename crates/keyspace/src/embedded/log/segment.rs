@@ -20,10 +20,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::frame::BLOCK_BYTES;
 use crate::record::Fields;
 
-/// Where the frames of a segment begin, in bytes.
+/// The offset of a segment's first frame, in bytes.
 pub(super) const FRAMES_START: u64 = BLOCK_BYTES as u64;
 
-/// What the end of a segment is kept for: its Seal, in bytes.
+/// The room at the end of a segment that is reserved for its Seal, in bytes.
 pub(super) const SEAL_BYTES: u64 = BLOCK_BYTES as u64;
 
 /// The newest format that this version reads, and the one it writes.
@@ -33,13 +33,13 @@ const MAGIC: [u8; 8] = *b"fdbq.log";
 
 const CHECKED_BYTES: usize = 64;
 
-/// How large the segments of a log are.
+/// The sizes of the segments of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Sizes {
-    /// The most that a segment takes, in bytes.
+    /// The largest size of a segment, in bytes.
     pub(in super::super) segment_bytes: u64,
-    /// In which steps zeros are written ahead of the frames, in bytes: appending to what was written
-    /// before costs half of what growing a file costs.
+    /// The size of the steps in which zeros are written ahead of the frames, in bytes. Overwriting zeros
+    /// costs half as much as growing the file with each frame.
     pub(in super::super) grow_bytes: u64,
 }
 
@@ -52,15 +52,15 @@ impl Default for Sizes {
     }
 }
 
-/// Which log a segment belongs to.
+/// The log that a segment belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct LogId {
     pub(in super::super) store: [u8; 16],
-    /// Differs from the ids of earlier logs of the store.
+    /// A different id for each log of the store.
     pub(in super::super) log: [u8; 16],
 }
 
-/// What the header of a segment says.
+/// The content of a segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) id: LogId,
@@ -68,19 +68,19 @@ pub(super) struct Header {
     pub(super) salt: u64,
 }
 
-/// Why bytes are not a header.
+/// The reason why bytes are not a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HeaderDefect {
     /// The file was not written by this library.
     Foreign,
-    /// A newer version of this library has written it.
+    /// The file was written by a newer version of this library.
     NewerFormat { found: u32 },
-    /// It was written by this library, and does not hold what was written: the reason.
+    /// The file was written by this library, but is damaged. The text is the reason.
     Damaged(String),
 }
 
 impl Header {
-    /// Returns the block that a segment begins with.
+    /// Returns the first block of the segment.
     pub(super) fn encode(&self) -> [u8; BLOCK_BYTES] {
         let mut block = [0; BLOCK_BYTES];
         block[..8].copy_from_slice(&MAGIC);
@@ -94,8 +94,8 @@ impl Header {
         block
     }
 
-    /// Reads the header of a slot from the bytes of its file, all of them or the first ones. `None`:
-    /// they are all zero, so no header was written yet.
+    /// Decodes the header of a slot from the first bytes of its file, or from all of them. `None` if they
+    /// are all zero: no header was written yet.
     pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, HeaderDefect> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);

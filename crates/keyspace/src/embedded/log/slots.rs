@@ -1,4 +1,4 @@
-//! The slots of a log: which segment each holds, and the spare that the log goes on to.
+//! The slots of a log: which segment each one holds, and the spare for the next segment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -8,16 +8,16 @@ use super::super::files::{File, Files, Slot};
 use super::recover::Recovered;
 use super::segment::{FRAMES_START, Header, LogId, Sizes};
 
-/// How many free slots are kept for later segments; others are removed.
+/// The number of free slots that are kept for later segments. Others are removed.
 const MAX_FREE: usize = 1;
 
-/// A segment without frames that is on disk for certain, its name included.
+/// An empty segment that is certainly on disk, including its name.
 #[derive(Debug)]
 pub(in super::super) struct Spare {
     pub(super) file: File,
     pub(super) segment: u64,
     pub(super) salt: u64,
-    /// How many bytes of the file were written.
+    /// The number of bytes of the file that were written.
     pub(super) grown_bytes: u64,
 }
 
@@ -27,19 +27,20 @@ pub(in super::super) struct Slots {
     files: Arc<dyn Files>,
     id: LogId,
     sizes: Sizes,
-    /// The slots of the log's segments, those of spares included.
+    /// The slots of the log's segments, including those of spares.
     segments: BTreeMap<u64, Slot>,
-    /// Slots whose content is not needed. A spare is made of the first one.
+    /// Slots whose content is no longer needed. The first one becomes the next spare.
     free: VecDeque<Slot>,
     next_segment: u64,
-    /// False if a power loss might still take a slot away.
+    /// False if a power loss might still undo the creation of a slot.
     folder_is_synced: bool,
 }
 
 impl Slots {
-    /// Begins with what a log was recovered from, or with a new log: flushes the segments that were
-    /// read, since a crash of the process may have left parts of them in the operating system's cache
-    /// only, and removes the slots that are not used.
+    /// Takes over a recovered log or a new one.
+    ///
+    /// Flushes the segments that were read, because after a crash of the process, parts of them may be only
+    /// in the operating system's cache. Removes the slots that are not used.
     pub(in super::super) fn start(
         files: Arc<dyn Files>,
         id: LogId,
@@ -53,24 +54,25 @@ impl Slots {
         for &slot in &recovered.unused {
             files.remove(slot)?;
         }
-        // A later segment that is no longer used must be gone before another slot gets its number.
+        // An unused later segment must be gone before another slot gets its number.
         files.sync_folder()?;
         Ok(Self {
             files,
             id,
             sizes,
             segments: recovered.segments,
-            // Its header stays until it is written again: a sealed segment needs a next one.
+            // Its header stays until it is overwritten: a sealed segment needs a next one.
             free: recovered.next.into_iter().collect(),
             next_segment: recovered.end.segment + 1,
             folder_is_synced: true,
         })
     }
 
-    /// Makes the next segment, in a free slot or in a new one. `salt` must be random: frames
-    /// that the slot held before are not valid with another salt.
+    /// Prepares the next segment, in a free slot or in a new one. `salt` must be random, so that frames
+    /// that the slot held before are not valid in the new segment.
     ///
-    /// A failure, for example of a full disk, leaves the log as it was. The call may be repeated.
+    /// If the call fails, for example because the disk is full, the log has not changed. The call may be
+    /// repeated.
     pub(in super::super) fn prepare(&mut self, salt: u64) -> io::Result<Spare> {
         let slot = match self.free.front() {
             Some(&slot) => slot,
@@ -106,7 +108,7 @@ impl Slots {
         })
     }
 
-    /// Frees the segments before `segment`. That the log begins there must be on disk by now.
+    /// Frees the segments before `segment`. The record that the log begins there must already be on disk.
     pub(in super::super) fn free_before(&mut self, segment: u64) -> io::Result<()> {
         let kept = self.segments.split_off(&segment);
         let freed = std::mem::replace(&mut self.segments, kept);
@@ -119,7 +121,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Removes every slot for certain. That the store has no log must be on disk by now.
+    /// Removes every slot durably. The record that the store has no log must already be on disk.
     pub(in super::super) fn remove_all(&mut self) -> io::Result<()> {
         let segments = std::mem::take(&mut self.segments);
         for slot in segments.into_values().chain(self.free.drain(..)) {
@@ -129,8 +131,8 @@ impl Slots {
     }
 }
 
-/// Writes the header, and zeros up to `first_bytes` into a file that is shorter. Returns how many
-/// bytes of the file were written.
+/// Writes the header, and extends a shorter file with zeros to `first_bytes`. Returns the number of bytes
+/// of the file that were written.
 fn write_header(file: &File, header: &Header, first_bytes: u64) -> io::Result<u64> {
     let len = file.len()?;
     if len >= first_bytes {

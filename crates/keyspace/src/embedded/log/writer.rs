@@ -7,27 +7,27 @@ use super::recover::End;
 use super::segment::{FRAMES_START, SEAL_BYTES, Sizes};
 use super::slots::Spare;
 
-/// Why a frame was not appended.
+/// The reason why a frame was not appended.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum AppendError {
-    /// The segment is full and there is no spare. Nothing was written: append again when the writer
-    /// has got one.
+    /// The segment is full and there is no spare. Nothing was written. Append again after giving the writer
+    /// a spare.
     #[error("the log has no segment to go on to")]
     NoSpare,
-    /// The frame fits into no segment. Nothing was written.
+    /// The frame does not fit into any segment. Nothing was written.
     #[error("a frame of {bytes} bytes fits into no segment of the log")]
     TooLarge { bytes: u64 },
-    /// The disk is full. Nothing was appended: append again when there is room.
+    /// The disk is full. Nothing was appended. Append again when there is room.
     #[error("the disk has no room for the log")]
     NoSpace(#[source] io::Error),
-    /// The disk failed, now or earlier. The writer appends no more, and what was not flushed may be on
-    /// disk or not.
+    /// The disk failed, in this call or earlier. The writer appends no more, and it is unknown which
+    /// unflushed frames are on disk.
     #[error("the log cannot be written")]
     Io(#[from] io::Error),
 }
 
 impl AppendError {
-    /// Returns the error for a failure to make room for frames: nothing was appended.
+    /// Returns the error for a failure to make room for frames. Nothing was appended.
     pub(in super::super) fn of_preparing(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace(error),
@@ -36,13 +36,14 @@ impl AppendError {
     }
 }
 
-/// Appends to a log. Appending and flushing are two calls: a frame is on disk for certain when the
-/// flush after it has returned.
+/// Appends to a log. Appending and flushing are separate calls: a frame is certainly on disk once the next
+/// flush has returned.
 #[derive(Debug)]
 pub(in super::super) struct Writer {
     sizes: Sizes,
     segment: Spare,
-    /// Where the next frame begins. At the start of the segment, its Begin is written with that frame.
+    /// The offset of the next frame. At the start of a segment, the Begin frame is written together with
+    /// that frame.
     end: u64,
     begin: Begin,
     spare: Option<Spare>,
@@ -52,7 +53,7 @@ pub(in super::super) struct Writer {
 }
 
 impl Writer {
-    /// Goes on in `spare` where a log ended. Nothing is written yet.
+    /// Continues a log, which ended at `end`, in `spare`. Writes nothing yet.
     pub(in super::super) fn start(sizes: Sizes, spare: Spare, end: &End) -> Self {
         assert_eq!(spare.segment, end.segment + 1, "the chain has no gap");
         Self {
@@ -71,30 +72,30 @@ impl Writer {
         }
     }
 
-    /// Returns true until the writer was given the segment after the one that it writes.
+    /// Returns true until the writer has been given the segment after the current one.
     #[cfg(test)]
     pub(in super::super) fn needs_spare(&self) -> bool {
         self.spare.is_none()
     }
 
-    /// Gives the writer the segment to go on to.
+    /// Gives the writer the next segment.
     pub(in super::super) fn give_spare(&mut self, spare: Spare) {
         assert!(self.spare.is_none() && spare.segment == self.segment.segment + 1);
         self.spare = Some(spare);
     }
 
-    /// Returns the segment that is written.
+    /// Returns the number of the segment that is being written.
     pub(in super::super) fn segment(&self) -> u64 {
         self.segment.segment
     }
 
-    /// Returns the number of the frame that is appended next if it begins no segment.
+    /// Returns the number of the next frame, unless that frame begins a segment.
     pub(in super::super) fn next_frame(&self) -> u64 {
         self.next_frame
     }
 
-    /// Writes a frame in one call, after a Begin if it is the first of its segment. If it does not fit
-    /// into the segment, the log goes on to the spare first.
+    /// Writes a frame in one call, after a Begin frame if it is the first of its segment. If the frame does
+    /// not fit into the segment, the log first continues in the spare.
     pub(in super::super) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
         let most = self.sizes.segment_bytes - SEAL_BYTES;
         let bytes = record.frame_bytes() as u64;
@@ -109,7 +110,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes what was appended survive a power loss.
+    /// Makes the appended frames survive a power loss.
     pub(in super::super) fn flush(&mut self) -> io::Result<()> {
         self.attempt(|writer| {
             writer.segment.file.sync_data()?;
@@ -118,8 +119,8 @@ impl Writer {
         })
     }
 
-    /// Ends the segment and flushes it; the next frame begins the next one. Does nothing to a segment
-    /// without frames.
+    /// Ends and flushes the segment, so that the next frame begins the next one. Does nothing if the
+    /// segment has no frames.
     pub(in super::super) fn roll_over(&mut self) -> Result<(), AppendError> {
         if self.is_empty() {
             return Ok(());
@@ -171,7 +172,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for a frame of some bytes, and for the Begin before it. Appends nothing.
+    /// Makes room for a frame of this size, and for a Begin frame before it. Appends nothing.
     fn make_room(&mut self, frame_bytes: u64) -> Result<(), AppendError> {
         self.check()?;
         let begin_bytes = if self.is_empty() {
@@ -200,7 +201,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Lets no call succeed after one that has failed.
+    /// Runs a call, unless an earlier one has failed.
     fn attempt(&mut self, call: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.check()?;
         let outcome = call(self);

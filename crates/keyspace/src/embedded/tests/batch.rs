@@ -1,4 +1,4 @@
-//! What the resolver and the publisher do with a batch, step by step.
+//! Tests of the resolver and the publisher on one batch, step by step.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn a_read_of_what_an_earlier_transaction_of_the_batch_writes_conflicts() {
         [
             set(None, &["a"], "1"),
             reading(set(None, &["b"], "2"), "a"),
-            // What it reads was to be written by a transaction that was rejected.
+            // A transaction that was rejected would have written what it reads.
             reading(set(None, &["c"], "3"), "b"),
         ],
     );
@@ -204,7 +204,7 @@ fn a_batch_of_rejected_commits_is_answered_and_leaves_nothing_in_flight() {
 #[test]
 fn each_durability_flushes_as_often_as_it_says() {
     let interval = Duration::from_secs(10);
-    // The log flushes when it goes on in another segment, and the tree at the checkpoint after that.
+    // The log is flushed when it continues in another segment, and the tree at the next checkpoint.
     for (durability, expected) in [
         (Durability::Immediate, 64..80),
         (Durability::Relaxed { interval }, 0..16),
@@ -241,7 +241,7 @@ fn a_commit_that_was_resolved_before_a_claim_is_replayed_after_a_checkpoint() {
         ..CommitRequest::default()
     }));
     committer.step().unwrap();
-    // Its batch ends the part that holds the first one.
+    // Its batch ends the part that contains the first one.
     let commit = engine.commit(set(None, &["a"], "1"));
     committer.resolve().unwrap();
     clock.advance(Duration::from_secs(30));
@@ -296,7 +296,7 @@ fn a_panic_of_the_resolver_ends_the_store() {
     let (environment, _) = still();
     let store = memory(&setup()).unwrap();
     let engine = Engine::start(store, &Options::new().environment(environment)).unwrap();
-    // No transaction sends a template without an offset: it is checked when it is staged.
+    // No transaction sends a template without an offset, because it is checked when it is staged.
     let bad = Mutation::Atomic {
         op: MutationOp::SetVersionstampedKey,
         key: Bytes::new(),

@@ -1,7 +1,7 @@
-//! A disk that loses power, tears writes, fills up and fails.
+//! A simulated disk that loses power, tears writes, fills up and fails.
 //!
-//! It holds a store's file, which the [`Disk`] itself is as a [`StorageBackend`], and the slots of
-//! its log, which are reached through [`Files`].
+//! It holds a store's file and the slots of its log. The [`Disk`] itself is the store's file, as a
+//! [`StorageBackend`]. The slots are accessed through [`Files`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +13,13 @@ use redb::StorageBackend;
 
 use super::super::files::{File, Files, Slot};
 
-/// What a disk writes whole or not at all, in bytes.
+/// The unit that a disk writes completely or not at all, in bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// What goes wrong.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Fault {
-    /// The call does not come back, and none after it does.
+    /// The call does not return, and neither does any later one.
     PowerLoss,
     /// The call fails without effect. Later ones succeed.
     Error,
@@ -42,15 +42,15 @@ pub(in super::super) struct Disk(Arc<Mutex<State>>);
 
 struct State {
     main: Cached,
-    /// Every slot that was ever there, also those removed since.
+    /// Every slot that ever existed, including those that were removed.
     slots: Vec<Cached>,
-    /// What the folder holds: indexes into `slots`.
+    /// The content of the folder, as indexes into `slots`.
     folder: BTreeMap<Slot, usize>,
-    /// What it holds after a power loss for certain.
+    /// The content of the folder that certainly survives a power loss.
     durable_folder: BTreeMap<Slot, usize>,
-    /// What leads from `durable_folder` to `folder`: the slot is there, or no longer.
+    /// The changes from `durable_folder` to `folder`: a slot was created or removed.
     cached_names: Vec<(Slot, Option<usize>)>,
-    /// How many changes and flushes of all files are left before the fault.
+    /// The number of changes and flushes, of all files, before the fault.
     countdown: usize,
     fault: Fault,
     keeps_failing: bool,
@@ -61,11 +61,11 @@ struct State {
 /// The bytes of a file.
 #[derive(Default)]
 struct Cached {
-    /// What survives a power loss for certain.
+    /// The content that certainly survives a power loss.
     durable: Vec<u8>,
-    /// What reads see.
+    /// The content that reads see.
     current: Vec<u8>,
-    /// What leads from `durable` to `current`.
+    /// The changes from `durable` to `current`.
     cached: Vec<Change>,
 }
 
@@ -75,7 +75,7 @@ enum Change {
 }
 
 impl Disk {
-    /// Returns a disk without faults whose main file holds `main`, and that has no slots.
+    /// Returns a disk without faults and slots whose main file holds `main`.
     pub(in super::super) fn new(main: Vec<u8>) -> Self {
         Self::with(Image {
             main,
@@ -101,8 +101,7 @@ impl Disk {
         })))
     }
 
-    /// Lets the change or flush after the next `calls` meet a fault, whatever file it is of. Until
-    /// then nothing fails.
+    /// Makes a change or a flush fail, of any file, after the next `calls` ones, which succeed.
     pub(in super::super) fn fail_after(&self, calls: usize, fault: Fault) {
         let mut state = self.state();
         state.countdown = calls;
@@ -110,14 +109,14 @@ impl Disk {
         state.keeps_failing = false;
     }
 
-    /// Lets every call fail from now on.
+    /// Makes every call fail from now on.
     pub(in super::super) fn lose_power(&self) {
         let mut state = self.state();
         state.fault = Fault::PowerLoss;
         state.keeps_failing = true;
     }
 
-    /// Lets nothing fail from now on. What was written and not flushed is still so.
+    /// Makes all calls succeed from now on. Writes that were not flushed stay unflushed.
     pub(in super::super) fn go_on(&self) {
         let mut state = self.state();
         state.keeps_failing = false;
@@ -129,22 +128,22 @@ impl Disk {
         self.state().countdown == 0
     }
 
-    /// Makes flushes do nothing and report success.
+    /// Makes flushes do nothing but report success.
     pub(in super::super) fn ignore_flushes(&self) {
         self.state().ignores_flushes = true;
     }
 
-    /// Returns how often files of the disk were flushed.
+    /// Returns the number of flushes of the disk's files.
     pub(in super::super) fn flushes(&self) -> usize {
         self.state().flushes
     }
 
-    /// Returns what survives a power loss for certain.
+    /// Returns the content that certainly survives a power loss.
     pub(in super::super) fn flushed(&self) -> Image {
         self.image_left(SECTOR_BYTES, &mut |_| 0)
     }
 
-    /// Returns what reads of all files see.
+    /// Returns the content that reads of all files see.
     pub(in super::super) fn image(&self) -> Image {
         let state = self.state();
         let slots = state.folder.iter();
@@ -156,14 +155,14 @@ impl Disk {
         }
     }
 
-    /// Returns what may be left of all files after a power loss: of each cached change all, nothing,
-    /// or some of its sectors.
+    /// Returns possible contents of all files after a power loss. Each cached change survives completely,
+    /// not at all, or in some of its sectors.
     pub(in super::super) fn image_after_power_loss(&self, rng: &mut impl Rng) -> Image {
         self.image_left(SECTOR_BYTES, &mut |choices| rng.random_range(0..choices))
     }
 
-    /// Returns what is left of all files after a power loss that keeps of each cached change all,
-    /// nothing, or some of its pieces of `piece_bytes`. `choose(n)` decides, with a number below `n`.
+    /// Returns the contents of all files after a power loss. Each cached change survives completely, not at
+    /// all, or in some of its pieces of `piece_bytes`. `choose(n)` decides, with a number below `n`.
     pub(in super::super) fn image_left(
         &self,
         piece_bytes: usize,
@@ -263,7 +262,7 @@ impl Cached {
 }
 
 impl State {
-    /// Counts a change or flush. Returns the fault that it is to meet, if any.
+    /// Counts a change or flush. Returns the fault that it must have, if any.
     fn next_fault(&mut self) -> Option<Fault> {
         if self.countdown == 0 {
             return self.keeps_failing.then_some(self.fault);
@@ -290,7 +289,7 @@ impl State {
         }
     }
 
-    /// Makes a slot be there, or no longer.
+    /// Adds a slot to the folder or removes it.
     fn rename(&mut self, slot: Slot, index: Option<usize>) {
         match index {
             Some(index) => drop(self.folder.insert(slot, index)),
@@ -324,7 +323,7 @@ impl Files for Disk {
         }
         let fault = state.next_fault();
         let index = state.slots.len();
-        // Power may go once the name is in the cache.
+        // The power may fail once the name is in the cache.
         if matches!(fault, None | Some(Fault::PowerLoss)) {
             state.slots.push(Cached::default());
             state.rename(slot, Some(index));
@@ -338,7 +337,7 @@ impl Files for Disk {
         if !state.folder.contains_key(&slot) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        // A full disk still removes.
+        // A full disk can still remove files.
         let fault = state.next_fault().filter(|&fault| fault != Fault::Full);
         if matches!(fault, None | Some(Fault::PowerLoss)) {
             state.rename(slot, None);
@@ -427,7 +426,7 @@ impl StorageBackend for DiskFile {
         state.has_power()?;
         let fault = state.next_fault();
         let written = match fault {
-            // Power may go while a write is under way.
+            // The power may fail during a write.
             None | Some(Fault::PowerLoss) => data,
             Some(Fault::ShortWrite) => &data[..data.len() / 2],
             Some(Fault::Error | Fault::Full) => &[],
@@ -482,7 +481,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns which slots are left after each of many power losses.
+    /// Returns the slots that are left after each of many power losses.
     fn slots_left(disk: &Disk) -> Vec<Vec<Slot>> {
         let mut rng = StdRng::seed_from_u64(0);
         let images = (0..50).map(|_| disk.image_after_power_loss(&mut rng));
@@ -510,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_file_was_flushed_for_stays_and_what_another_one_holds_may_go() {
+    fn a_power_loss_keeps_the_flushed_file_and_may_lose_writes_of_another() {
         let disk = Disk::new(Vec::new());
         let [one, two] = [1, 2].map(|number| disk.create(Slot(number)).unwrap());
         disk.sync_folder().unwrap();

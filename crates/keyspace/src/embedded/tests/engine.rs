@@ -1,4 +1,4 @@
-//! What transactions get from the engine, its thread included.
+//! Tests of the engine with its threads, as transactions use it.
 
 use std::future::Future;
 use std::pin::pin;
@@ -289,7 +289,7 @@ fn no_change_falls_between_arming_a_watch_and_a_commit() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 start.wait();
-                // Meets the commit at another step in every round.
+                // The failure meets the commit at a different step in every round.
                 (0..round % 400 * 20).for_each(|_| std::hint::spin_loop());
                 engine.watches().arm("a".into(), baseline, setter);
             });
@@ -314,7 +314,7 @@ async fn a_transaction_counts_44_bytes_for_an_operation_and_32_for_a_conflict_ra
     check(&tr, (1 + 1 + 44) + (1 + 2 + 32)).await;
     tr.set(b"k", b"v");
     check(&tr, 0).await;
-    // The key after k makes one range of two keys: it ends one byte later.
+    // With the next key, the range has two keys: it ends one byte later.
     tr.set(b"k\0", b"");
     check(&tr, (2 + 44) + 1).await;
     tr.clear(b"a");
@@ -328,7 +328,7 @@ async fn a_transaction_counts_44_bytes_for_an_operation_and_32_for_a_conflict_ra
     check(&tr, 4 + 5 + 32).await;
     tr.get(b"read", Isolation::Snapshot).await.unwrap();
     check(&tr, 0).await;
-    // What was staged among the keys it can become is sent first, and counts as before.
+    // Writes that were staged among the keys that it can become are sent first, and count as before.
     tr.atomic(
         MutationOp::SetVersionstampedKey,
         b"k..........\x01\0\0\0",

@@ -1,5 +1,5 @@
-//! Failures of the disk: what is in flight is unknown, everything later is refused, and opening
-//! the store again, once the disk works again, recovers what was acknowledged.
+//! Failures of the disk. Commits in flight have an unknown outcome, all later calls are refused, and
+//! opening the store again on a working disk recovers all acknowledged commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +29,14 @@ fn options() -> Options {
     Options::new().environment(Environment::seeded(0, Arc::new(ManualClock::new())))
 }
 
-/// Asserts that an error says that the store has failed, and why.
+/// Asserts that an error reports the failure of the store and its reason.
 fn assert_poisoned(error: &Error) {
     assert!(matches!(error, Error::Poisoned { .. }), "{error:?}");
     assert_eq!(error.code(), Some(Code::IO_ERROR));
     assert!(std::error::Error::source(error).is_some());
 }
 
-/// Asserts that a store that has failed refuses everything.
+/// Asserts that a failed store refuses every call.
 fn assert_refuses_all(engine: &Engine, (version, snapshot): (i64, Snapshot), watch: WatchFuture) {
     assert_poisoned(&engine.read_version().err().unwrap());
     assert_poisoned(&engine.snapshot_at(version).err().unwrap());
@@ -49,7 +49,7 @@ fn assert_refuses_all(engine: &Engine, (version, snapshot): (i64, Snapshot), wat
     assert_poisoned(&late.now_or_never().unwrap().unwrap_err());
 }
 
-/// Opens the store, commits until the disk fails, and opens it again on what is left.
+/// Opens the store, commits until the disk fails, and opens the store again on the files that are left.
 fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut workload = Workload::default();
@@ -80,10 +80,10 @@ fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
             // A checkpoint failed while the commit waited for room.
             None => assert!(stepped.is_err() && fault == Fault::Full),
         }
-        // Also of a checkpoint, after the commit was acknowledged.
+        // A checkpoint, too, may fail after the commit was acknowledged.
         match stepped {
             Err(failed) => break Some(failed),
-            // The log has gone on.
+            // The log has continued in another segment.
             Ok(()) if has_waited => break None,
             Ok(()) => {}
         }
@@ -136,7 +136,7 @@ fn a_disk_that_fails_while_the_store_is_opened_leaves_it_to_be_opened_again() {
 #[test]
 fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     let disk = Disk::with(new_store());
-    // Many rows and no cache: a read of one of them reads the disk.
+    // With many rows and no cache, a read of one of them reads from the disk.
     let setup = Setup {
         cache_bytes: 0,
         ..setup()
@@ -154,7 +154,8 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     engine.watches().arm("key".into(), None, setter);
     disk.lose_power();
     assert_poisoned(&snapshot.1.get(&[0, 0, 1, 0]).unwrap_err());
-    // A thread of the store may be about to fail what is armed: once all have ended, all is settled.
+    // A thread of the store may be about to fail the armed watches. After all threads have ended, all
+    // watches have failed.
     assert_poisoned(&engine.shut_down().unwrap_err());
     assert_refuses_all(&engine, snapshot, watch);
 }
@@ -171,7 +172,7 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
         .block_on(engine.commit(set(None, &["first"], "1")))
         .unwrap();
     disk.fail_after(1, Fault::Full);
-    // More than the zeros that were written have room for.
+    // The value is larger than the room that was filled with zeros.
     let large = |value_bytes| CommitRequest {
         mutations: vec![Mutation::Set {
             key: "large".into(),
@@ -179,7 +180,7 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
         }],
         ..CommitRequest::default()
     };
-    // One is being written, one fills the open batch, and one is not resolved.
+    // One is being written, one fills the open batch, and one is not resolved yet.
     let waiting = [64 << 10, 5 << 20, 1].map(|bytes| engine.commit(large(bytes)));
     let closed = engine.shut_down().unwrap_err();
     assert_poisoned(&closed);

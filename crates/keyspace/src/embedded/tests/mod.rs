@@ -21,7 +21,7 @@ use super::tree::rewrite_meta;
 use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 
-/// How stores are opened: with a log of so small segments that it often goes on to the next one.
+/// Returns options with log segments that are so small that the log often continues in the next one.
 pub(super) fn setup() -> Setup {
     Setup {
         cache_bytes: 1 << 20,
@@ -39,7 +39,7 @@ fn open_on(disk: &Disk) -> Result<Store, OpenError> {
     Store::open(disk.clone(), Arc::new(disk.clone()), path(), &setup())
 }
 
-/// What errors call the store under test.
+/// The path of the store under test, for errors.
 fn path() -> &'static Path {
     Path::new("test.redb")
 }
@@ -50,7 +50,7 @@ fn still() -> (Environment, ManualClock) {
     (Environment::seeded(0, Arc::new(clock.clone())), clock)
 }
 
-/// A transaction that sets keys to a value, having read at a version.
+/// Returns a transaction that has read at a version and sets keys to a value.
 fn set(read_version: Option<i64>, keys: &[&'static str], value: &'static str) -> CommitRequest {
     let mut write_conflicts = RangeSet::default();
     for &key in keys {
@@ -70,7 +70,7 @@ fn set(read_version: Option<i64>, keys: &[&'static str], value: &'static str) ->
     }
 }
 
-/// Returns what the disk of a new store holds.
+/// Returns the disk content of a new store.
 fn new_store() -> Image {
     static NEW_STORE: LazyLock<Image> = LazyLock::new(|| {
         let disk = Disk::new(Vec::new());
@@ -81,7 +81,7 @@ fn new_store() -> Image {
     NEW_STORE.clone()
 }
 
-/// Returns what the disk of a new store of format 1 holds.
+/// Returns the disk content of a new store of format 1.
 fn new_store_of_format_1() -> Image {
     let disk = Disk::with(new_store());
     rewrite_meta(&disk, |meta| {

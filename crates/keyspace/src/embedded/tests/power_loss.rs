@@ -1,5 +1,5 @@
-//! Power losses and kills at every step: nothing acknowledged is lost, commits are whole, those that survive
-//! are the first ones, and new versionstamps are newer than all before.
+//! Power losses and kills at every step. No acknowledged commit is lost, commits are whole, the surviving
+//! commits are the first ones, and new versionstamps are newer than all earlier ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::env::{Environment, ManualClock};
 use crate::error::{Code, OpenError};
 use crate::limits::RECOVERY_VERSIONS;
 
-/// How often power is lost in the life of one store.
+/// The number of power losses in the life of one store.
 const LOSSES: usize = 8;
 
-/// A store that is opened again and again, on what is left of its disk.
+/// A store that is opened again and again, on the remaining content of its disk.
 struct Life {
     rng: StdRng,
     durability: Durability,
@@ -53,11 +53,13 @@ impl Life {
         }
     }
 
-    /// Opens the store and commits until the power goes or the process is killed, each time on what was
-    /// left before, and then once more without a loss. `plant` is done to each store before the commits.
+    /// Opens the store and commits until the power fails or the process is killed, each time on the
+    /// remaining content, and then once more without a loss. `plant` is applied to each store before the
+    /// commits.
     fn run(mut self, plant: impl Fn(&Disk, &mut Store)) -> Result<(), String> {
         for _ in 0..LOSSES {
-            // Few calls end in the recovery, more in the commits, many in the clean shutdown.
+            // Few calls end during the recovery, more during the commits, and many during the clean
+            // shutdown.
             let most = 1 << self.rng.random_range(0..10);
             let calls = self.rng.random_range(1..=most);
             self.disk.fail_after(calls, Fault::PowerLoss);
@@ -67,7 +69,7 @@ impl Life {
                 let left = self.disk.image_after_power_loss(&mut self.rng);
                 self.disk = Disk::with(left);
             } else {
-                // The process was killed. What it has written is there, and may be in the cache only.
+                // The process was killed. Its writes are there, possibly only in the cache.
                 self.disk.go_on();
             }
         }
@@ -122,7 +124,7 @@ impl Life {
     }
 }
 
-/// Returns what the first life that goes wrong reports.
+/// Returns the report of the first life that goes wrong.
 fn first_failure(plant: impl Fn(&Disk, &mut Store)) -> Option<String> {
     seeds(scale(200, 2_000).div_ceil(LOSSES)).find_map(|seed| {
         let failure = Life::new(seed).run(&plant).err()?;
@@ -152,7 +154,7 @@ fn the_check_finds_versionstamps_from_a_clock_that_went_back() {
         store.version = RECOVERY_VERSIONS;
     });
     let failure = failure.unwrap();
-    // Their batches may be taken for such as the tree has already.
+    // Their batches may be taken for ones that the tree already contains.
     let is_found = |text: &&str| failure.contains(*text);
     let found = [
         "is not newer than all before",

@@ -1,4 +1,4 @@
-//! Commits whose survivors can be recognized, and the check that a store holds what it must.
+//! Commits that can be recognized in a store, and a check that a store contains all commits that it must.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,32 @@ use super::super::store::Store;
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 
-/// Holds the number of the last commit.
+/// The key of the number of the last commit.
 const NEWEST: &[u8] = b"newest";
-/// Begins the key under which each commit puts its versionstamp.
+/// The prefix of the keys under which commits store their versionstamps.
 const STAMP: &[u8] = b"stamp/";
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What was sent to a store over all its openings, and what is known of it.
+/// The commits of a store over all its openings, and what is known about them.
 ///
 /// Commits are numbered from 1.
 #[derive(Default)]
 pub(super) struct Workload {
-    /// The commits in order, as far as they may be in the store.
+    /// The commits that may be in the store, in order.
     sent: Vec<Vec<Mutation>>,
     /// The versionstamps that were acknowledged.
     stamps: BTreeMap<usize, Versionstamp>,
-    /// How many commits must be in the store.
+    /// The number of commits that must be in the store.
     durable: usize,
-    /// How many commits must be in the store as long as the power is on.
+    /// The number of commits that must be in the store while the power is on.
     acknowledged: usize,
-    /// The newest versionstamp seen, also of commits that may have been lost since.
+    /// The newest versionstamp seen, including those of commits that may have been lost.
     newest_stamp: Option<Versionstamp>,
 }
 
 impl Workload {
-    /// Makes the next commit, and its number.
+    /// Returns the next commit and its number.
     pub(super) fn next(&mut self, rng: &mut StdRng) -> (usize, CommitRequest) {
         let number = self.sent.len() + 1;
         let mut mutations = vec![
@@ -62,7 +62,7 @@ impl Workload {
         (number, request)
     }
 
-    /// Notes that a commit was acknowledged.
+    /// Records that a commit was acknowledged.
     pub(super) fn acknowledge(
         &mut self,
         number: usize,
@@ -79,18 +79,18 @@ impl Workload {
         Ok(())
     }
 
-    /// Notes that what was acknowledged since the last power loss must be in the store.
+    /// Records that the commits that were acknowledged since the last power loss must be in the store.
     pub(super) fn all_is_durable(&mut self) {
         self.durable = self.acknowledged;
     }
 
-    /// Notes that what was acknowledged and is not durable may be gone.
+    /// Records that commits that were acknowledged but are not durable may be lost.
     pub(super) fn power_was_lost(&mut self) {
         self.acknowledged = self.durable;
     }
 
-    /// Checks that the store holds the state after some commit, no acknowledged one missing, and
-    /// goes on from there.
+    /// Checks that the store holds the state after some commit, with all acknowledged commits, and
+    /// continues from that state.
     pub(super) fn check(&mut self, store: &mut Store) -> Result<(), String> {
         let mut contents = read(store);
         let number = contents.get(NEWEST).map_or(0, |value| decode(value));
@@ -122,7 +122,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Takes the rows with versionstamps out of `contents` and checks them.
+    /// Removes the rows with versionstamps from `contents` and checks them.
     fn check_stamps(&mut self, contents: &mut Contents) -> Result<(), String> {
         let mut previous = None;
         for number in 1..=self.durable {
@@ -190,7 +190,7 @@ fn random_mutation(rng: &mut StdRng) -> Mutation {
     }
 }
 
-/// Applies a mutation as its documentation says, stamps left out.
+/// Applies a mutation as documented, except for versionstamps.
 fn apply(contents: &mut Contents, mutation: &Mutation) {
     match mutation {
         Mutation::Set { key, value } => {

@@ -1,23 +1,23 @@
 //! The bytes of a part's entries.
 //!
-//! What a batch writes is appended to one buffer, which becomes a chunk when the batch is published:
-//! it never changes or moves again. Of an entry, a chunk holds the key and right after it the *tail*:
-//! the value of a Set, the end of a Gap. Chunks live as long as their part, also when no entry refers
-//! to them any more.
+//! The writes of a batch are appended to one buffer. When the batch is published, the buffer becomes a
+//! chunk, which never changes or moves again. For each entry, a chunk holds the key, directly followed by
+//! the *tail*: the value of a Set, or the end of a Gap. Chunks live as long as their part, even if no entry
+//! refers to them any more.
 
 use std::sync::{Arc, OnceLock};
 
-/// What the layers below may not answer: a row of the part, or a range in which nothing lives.
+/// An entry, which hides the layers below: a row of the part, or a range without live keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::embedded) enum Entry<'a> {
     /// `key` has `value`.
     Set { key: &'a [u8], value: &'a [u8] },
-    /// Nothing lives in `begin <= key < end`.
+    /// No key lives in `begin <= key < end`.
     Gap { begin: &'a [u8], end: &'a [u8] },
 }
 
 impl<'a> Entry<'a> {
-    /// Returns the key of a Set, the begin of a Gap.
+    /// Returns the key of a Set, or the begin of a Gap.
     pub(in crate::embedded) fn key(self) -> &'a [u8] {
         match self {
             Entry::Set { key, .. } => key,
@@ -40,7 +40,7 @@ enum Kind {
     Gap,
 }
 
-/// Where the bytes of an entry are: 16 bytes, however long the entry is.
+/// Refers to the bytes of an entry. Takes 16 bytes, however long the entry is.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EntryRef {
     chunk: u32,
@@ -51,7 +51,7 @@ pub(super) struct EntryRef {
 }
 
 impl EntryRef {
-    /// Returns the length of key and tail.
+    /// Returns the length of the key and the tail.
     pub(super) fn content_bytes(self) -> usize {
         usize::from(self.key_bytes) + self.tail_bytes as usize
     }
@@ -68,7 +68,7 @@ pub(super) struct Chunks {
 type Chunk = OnceLock<Box<[u8]>>;
 
 impl Chunks {
-    /// Returns a chunk, `None` before it is added.
+    /// Returns a chunk, `None` if it was not added yet.
     fn get(&self, chunk: u32) -> Option<&[u8]> {
         let (bucket, slot) = Self::place(chunk);
         let chunk = self.buckets[bucket].get()?[slot].get()?;
@@ -96,7 +96,7 @@ pub(super) struct ChunkWriter {
     published: Arc<Chunks>,
     published_count: u32,
     published_bytes: usize,
-    /// What the batch has written so far: the chunk with the number `published_count`.
+    /// The writes of the current batch: the chunk with the number `published_count`.
     open: Vec<u8>,
 }
 
@@ -117,7 +117,7 @@ impl ChunkWriter {
         }
     }
 
-    /// Ends the batch: gives readers what it wrote.
+    /// Ends the batch, and makes its writes available to readers.
     pub(super) fn publish(&mut self) -> Arc<Chunks> {
         if !self.open.is_empty() {
             self.published_bytes += self.open.len();
@@ -128,7 +128,7 @@ impl ChunkWriter {
         Arc::clone(&self.published)
     }
 
-    /// Returns how many bytes the chunks have.
+    /// Returns the total size of the chunks in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         self.published_bytes + self.open.len()
     }
@@ -145,12 +145,12 @@ impl ChunkWriter {
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     published: &'a Chunks,
-    /// The only chunk that references lead to and that is not published.
+    /// The open chunk. All other chunks that references lead to are published.
     open: &'a [u8],
 }
 
 impl<'a> Source<'a> {
-    /// Resolves what was published.
+    /// Resolves references to published chunks.
     pub(super) fn published(chunks: &'a Chunks) -> Self {
         Self {
             published: chunks,

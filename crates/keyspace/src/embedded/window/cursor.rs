@@ -5,19 +5,19 @@ use super::key_array::KeyArray;
 use super::node::{Inner, Node, Tree};
 use super::position::Position;
 
-/// Stands between two entries of a tree, or at one of its ends.
+/// A position between two entries of a tree, or at one of its ends.
 pub(in crate::embedded) struct Cursor<'a> {
     tree: &'a Tree,
     source: Source<'a>,
     /// The inner nodes from the root on, each with the index of the child that the path takes.
     path: Vec<(&'a Inner, usize)>,
     leaf: &'a KeyArray,
-    /// How many entries of the leaf are before the cursor.
+    /// The number of entries of the leaf before the cursor.
     index: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// Makes a cursor that stands before the first entry.
+    /// Returns a cursor before the first entry.
     pub(super) fn new(tree: &'a Tree, source: Source<'a>) -> Self {
         let mut path = Vec::new();
         let leaf = descend(&mut path, tree.root(), |_| 0);
@@ -30,7 +30,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Moves to where all entries on the left have keys before `position`, and none on the right.
+    /// Moves to the place where all entries on the left have keys before `position`, and none on the right
+    /// has.
     pub(in crate::embedded) fn seek(&mut self, position: Position<'_>) {
         let source = self.source;
         self.path.clear();
@@ -40,7 +41,7 @@ impl<'a> Cursor<'a> {
         self.index = self.leaf.count_before(source, position);
     }
 
-    /// Moves over the next entry and returns it; stays at the end.
+    /// Moves past the next entry and returns it. Does not move at the end.
     pub(in crate::embedded) fn next(&mut self) -> Option<Entry<'a>> {
         if self.index == self.leaf.entries().len() {
             self.leave(|index, children| (index + 1 < children).then_some(index + 1))?;
@@ -52,7 +53,7 @@ impl<'a> Cursor<'a> {
         Some(self.source.entry(*entry))
     }
 
-    /// Moves back over the entry before and returns it; stays at the begin.
+    /// Moves back past the previous entry and returns it. Does not move at the begin.
     pub(in crate::embedded) fn prev(&mut self) -> Option<Entry<'a>> {
         if self.index == 0 {
             self.leave(|index, _| index.checked_sub(1))?;
@@ -64,7 +65,7 @@ impl<'a> Cursor<'a> {
         Some(self.source.entry(self.leaf.entries()[last]))
     }
 
-    /// Goes up to the nearest inner node that has a neighbor of the path's child, and takes that one.
+    /// Goes up to the nearest inner node in which the path's child has a neighbor, and takes that neighbor.
     fn leave(&mut self, neighbor: impl Fn(usize, usize) -> Option<usize>) -> Option<()> {
         let found = self
             .path

@@ -1,23 +1,23 @@
 //! The sorted references in one node of the tree.
 //!
-//! A comparison of keys follows a reference into a chunk, which often misses the processor's cache.
-//! So an array knows a prefix that all its keys have, and of each key its *head*: the 4 bytes after
-//! that prefix, big-endian, zeros where the key is shorter. Heads decide most comparisons (Graefe,
-//! "Modern B-Tree Techniques", 3.5: poor man's normalized keys).
+//! A comparison of keys follows a reference into a chunk, which often misses the processor's cache. An
+//! array therefore stores the length of a prefix that all its keys share, and the *head* of each key: the 4
+//! bytes after that prefix, big-endian, with zeros where the key is shorter. Heads decide most comparisons
+//! (Graefe, "Modern B-Tree Techniques", 3.5: poor man's normalized keys).
 
 use std::ops::Range;
 
 use super::chunk::{EntryRef, Source};
 use super::position::Position;
 
-/// How many references make an array full. A node whose array is full is split.
+/// The number of references at which an array is full. A node with a full array is split.
 pub(super) const FANOUT: usize = 32;
 
 /// Up to [`FANOUT`] references in key order.
 #[derive(Clone)]
 pub(super) struct KeyArray {
     len: usize,
-    /// The length of a prefix that all keys have.
+    /// The length of a prefix that all keys share.
     prefix_bytes: usize,
     heads: [u32; FANOUT],
     entries: [EntryRef; FANOUT],
@@ -63,7 +63,7 @@ impl KeyArray {
         self.len += 1;
         let key = source.key(entry);
         let neighbor = self.entries[usize::from(index == 0)];
-        // Of fewer keys the prefix is another one, or is not known: others were removed.
+        // With fewer keys, the prefix may be too short: other keys were removed.
         if self.len > 2 && key.starts_with(&source.key(neighbor)[..self.prefix_bytes]) {
             self.heads[index] = head(key, self.prefix_bytes);
         } else {
@@ -71,7 +71,7 @@ impl KeyArray {
         }
     }
 
-    /// Puts a reference in place of one with the same key.
+    /// Replaces a reference with another one to the same key.
     pub(super) fn replace(&mut self, index: usize, entry: EntryRef) {
         self.entries[index] = entry;
     }
@@ -83,8 +83,8 @@ impl KeyArray {
         self.len -= removed.len();
     }
 
-    /// Moves the right part of a full array to a new one. `inserted` is the index of the reference
-    /// that made it full: one at the end is moved alone, so that ascending keys leave full nodes.
+    /// Moves the right part of a full array to a new one. `inserted` is the index of the reference that
+    /// made it full. A reference at the end is moved alone, so that ascending keys leave full nodes.
     pub(super) fn split_if_full(&mut self, source: Source<'_>, inserted: usize) -> Option<Self> {
         if self.len < FANOUT {
             return None;
@@ -100,7 +100,7 @@ impl KeyArray {
         Some(right)
     }
 
-    /// Makes the prefix as long as it can be, or drops what is no longer a prefix of all keys.
+    /// Finds the longest prefix that all keys share.
     fn find_prefix(&mut self, source: Source<'_>) {
         let entries = &self.entries[..self.len];
         let (Some(&first), Some(&last)) = (entries.first(), entries.last()) else {

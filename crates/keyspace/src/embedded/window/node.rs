@@ -1,8 +1,8 @@
 //! A copy-on-write B+tree of references to entries.
 //!
-//! All leaves have the same depth. A node that becomes empty is unlinked at once; otherwise nodes
-//! are not merged (Johnson and Shasha, "B-trees with inserts and deletes: why free-at-empty is
-//! better than merge-at-half"). So the first entry is found in O(log n) after any number of erasures.
+//! All leaves have the same depth. A node that becomes empty is unlinked immediately. Other nodes are never
+//! merged (Johnson and Shasha, "B-trees with inserts and deletes: why free-at-empty is better than
+//! merge-at-half"). Finding the first entry therefore takes O(log n) after any number of erasures.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::chunk::{EntryRef, Source};
 use super::key_array::KeyArray;
 use super::position::Position;
 
-/// A tree of entries in key order. A clone is O(1) and shares nodes; a change copies the shared nodes
-/// on its path.
+/// A tree of entries in key order. A clone is O(1) and shares nodes. A change copies the shared nodes on
+/// its path.
 #[derive(Clone)]
 pub(super) struct Tree {
     root: Node,
@@ -25,24 +25,24 @@ pub(super) enum Node {
 
 #[derive(Clone)]
 pub(super) struct Leaf {
-    /// The content of the entries.
+    /// The total content of the entries, in bytes.
     pub(super) bytes: usize,
     pub(super) entries: KeyArray,
 }
 
 #[derive(Clone)]
 pub(super) struct Inner {
-    /// The content of all entries below.
+    /// The total content of all entries below, in bytes.
     pub(super) bytes: usize,
-    /// Between each two neighboring children, an entry with a key greater than every key of the left
-    /// one, and at most every key of the right one. The tree may not hold that entry any more.
+    /// Between every two neighboring children, an entry whose key is greater than every key of the left one
+    /// and at most every key of the right one. The tree may not contain that entry any more.
     pub(super) lows: KeyArray,
     pub(super) children: Vec<Node>,
 }
 
-/// What an insertion found and did.
+/// The result of an insertion.
 struct Insertion {
-    /// The entry in the same leaf that had the key, or else the one before.
+    /// The entry in the same leaf that had the key, or otherwise the entry before.
     floor: Option<EntryRef>,
     split: Option<Split>,
 }
@@ -64,13 +64,13 @@ impl Tree {
         &self.root
     }
 
-    /// Returns the content of all entries.
+    /// Returns the total content of all entries, in bytes.
     pub(super) fn content_bytes(&self) -> usize {
         self.root.bytes()
     }
 
-    /// Inserts an entry, in place of the one with the same key. Returns that one, or else the last
-    /// entry before.
+    /// Inserts an entry, and replaces one with the same key. Returns the replaced entry, or otherwise the
+    /// last entry before.
     pub(super) fn insert(&mut self, source: Source<'_>, entry: EntryRef) -> Option<EntryRef> {
         let key = source.key(entry);
         let Insertion { floor, split } = self.root.insert(source, key, entry);
@@ -105,7 +105,7 @@ impl Tree {
         source: Source<'_>,
         position: Position<'_>,
     ) -> Option<EntryRef> {
-        // The nearest subtree on the left of the path.
+        // The nearest subtree to the left of the path.
         let mut left = None;
         let mut node = &self.root;
         loop {
@@ -144,7 +144,7 @@ impl Node {
         }))
     }
 
-    /// Returns the content of all entries below.
+    /// Returns the total content of all entries below, in bytes.
     fn bytes(&self) -> usize {
         match self {
             Node::Leaf(leaf) => leaf.bytes,
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// Erases entries, and returns how many bytes of content they had.
+    /// Erases entries, and returns the bytes of their content.
     fn erase(&mut self, source: Source<'_>, begin: &[u8], end: &[u8]) -> usize {
         match self {
             Node::Leaf(leaf) => Arc::make_mut(leaf).erase(source, begin, end),
@@ -232,7 +232,7 @@ impl Inner {
         Insertion { floor, split }
     }
 
-    /// Takes in what was split off the child with this index.
+    /// Inserts the right half of the child with this index, after that child was split.
     fn insert_child(&mut self, source: Source<'_>, index: usize, split: Split) -> Option<Split> {
         self.bytes += split.right.bytes();
         self.lows.insert(source, index, split.low);

@@ -12,18 +12,18 @@ use super::position::Position;
 use crate::limits::END_OF_KEYSPACE;
 use crate::transaction::key_after;
 
-/// What lies below the active part: the frozen parts and the tree.
+/// The layers below the active part: the frozen parts and the tree.
 ///
-/// Its content does not change while the part is active; a checkpoint only moves it.
+/// Their content does not change while the part is active. A checkpoint only moves it.
 pub(in crate::embedded) trait Below {
-    /// Why a read failed.
+    /// The error of a failed read.
     type Error;
 
     /// Returns the first key at or after `key` that has a value.
     fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, Self::Error>;
 }
 
-/// What a part knows of a key.
+/// What a part knows about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::embedded) enum Lookup<'a> {
     /// The key has this value.
@@ -37,8 +37,8 @@ pub(in crate::embedded) enum Lookup<'a> {
 /// The active part, which takes writes. It has one owner; others read [snapshots](Self::snapshot).
 ///
 /// - Entries are in key order and do not overlap; two Gaps never touch.
-/// - A Gap is as long as it can be to the right: it ends at a Set, at a key that lives below, or at
-///   the end of the keyspace. So clears of neighboring keys become one Gap.
+/// - A Gap extends as far to the right as possible: it ends at a Set, at a key that lives below, or at the
+///   end of the keyspace. Clears of neighboring keys therefore become one Gap.
 pub(in crate::embedded) struct Part {
     pub(super) tree: Tree,
     pub(super) chunks: ChunkWriter,
@@ -52,18 +52,18 @@ impl Part {
         }
     }
 
-    /// Returns the content of all entries: their keys and values, the ends of Gaps.
+    /// Returns the total content of all entries, in bytes: keys, values, and ends of Gaps.
     pub(in crate::embedded) fn content_bytes(&self) -> usize {
         self.tree.content_bytes()
     }
 
-    /// Returns how many bytes were written to the part, those that later writes replaced included.
-    /// The part and its snapshots keep all of them in memory.
+    /// Returns the number of bytes that were written to the part, including those that later writes
+    /// replaced. The part and its snapshots keep all of them in memory.
     pub(in crate::embedded) fn held_bytes(&self) -> usize {
         self.chunks.held_bytes()
     }
 
-    /// Returns what the part knows of a key, with all that was written so far.
+    /// Returns what the part knows about a key, including all writes so far.
     pub(in crate::embedded) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
         lookup(&self.tree, self.chunks.source(), key)
     }
@@ -94,7 +94,7 @@ impl Part {
     ///
     /// # Errors
     ///
-    /// Those of `below`; the part has not changed then.
+    /// Those of `below`. The part has not changed in that case.
     pub(in crate::embedded) fn clear<B: Below>(
         &mut self,
         key: &[u8],
@@ -103,14 +103,14 @@ impl Part {
         self.clear_range(key, &key_after(key), below)
     }
 
-    /// Clears the keys `begin <= key < end`; an empty or inverted range clears nothing.
+    /// Clears the keys `begin <= key < end`. An empty or inverted range clears nothing.
     ///
-    /// Reads at most two keys of `below`. Leaves a Gap only if something that lives below was
-    /// cleared, or if there was a Gap already that the range touches.
+    /// Reads at most two keys of `below`. Leaves a Gap only if a key that lives below was cleared, or if
+    /// the range touches a Gap.
     ///
     /// # Errors
     ///
-    /// Those of `below`; the part has not changed then.
+    /// Those of `below`. The part has not changed in that case.
     pub(in crate::embedded) fn clear_range<B: Below>(
         &mut self,
         begin: &[u8],
@@ -137,7 +137,7 @@ impl Part {
         Ok(())
     }
 
-    /// Publishes what was written so far: returns the part as it is now.
+    /// Publishes all writes so far, and returns the part as it is then.
     pub(in crate::embedded) fn snapshot(&mut self) -> PartSnapshot {
         PartSnapshot {
             chunks: self.chunks.publish(),
@@ -145,15 +145,15 @@ impl Part {
         }
     }
 
-    /// Ends the part: it takes no further writes.
+    /// Ends the part, which takes no more writes.
     pub(in crate::embedded) fn freeze(mut self) -> PartSnapshot {
         self.snapshot()
     }
 }
 
 impl Part {
-    /// Returns the Gap that a clear of `begin <= key < end` leaves, `None` if it leaves none. The
-    /// range does not lie in one Gap already.
+    /// Returns the Gap that a clear of `begin <= key < end` leaves, or `None` if it leaves none. The range
+    /// must not lie within one Gap.
     fn gap_left_by_clear<B: Below>(
         &self,
         begin: &[u8],
@@ -205,8 +205,8 @@ impl Part {
         }
     }
 
-    /// Inserts an entry, in place of the one with the same key. Returns that one, or else the last
-    /// entry before.
+    /// Inserts an entry, and replaces one with the same key. Returns the replaced entry, or otherwise the
+    /// last entry before.
     fn insert(&mut self, entry: Entry<'_>) -> Option<EntryRef> {
         let entry = self.chunks.append(entry);
         self.tree.insert(self.chunks.source(), entry)
@@ -217,7 +217,7 @@ impl Part {
     }
 }
 
-/// A part as one batch left it, or a frozen part. Never changes; a clone is O(1).
+/// A part as one batch left it, or a frozen part. It never changes, and a clone is O(1).
 #[derive(Clone)]
 pub(in crate::embedded) struct PartSnapshot {
     tree: Tree,
@@ -225,12 +225,12 @@ pub(in crate::embedded) struct PartSnapshot {
 }
 
 impl PartSnapshot {
-    /// Returns what the part knows of a key.
+    /// Returns what the part knows about a key.
     pub(in crate::embedded) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
         lookup(&self.tree, Source::published(&self.chunks), key)
     }
 
-    /// Returns a cursor that stands before the first entry.
+    /// Returns a cursor before the first entry.
     pub(in crate::embedded) fn cursor(&self) -> Cursor<'_> {
         Cursor::new(&self.tree, Source::published(&self.chunks))
     }

@@ -31,7 +31,7 @@ impl<'a> Position<'a> {
         self.key
     }
 
-    /// Returns whether `key` lies before this position.
+    /// Returns whether `key` is before this position.
     pub(super) fn follows(self, key: &[u8]) -> bool {
         if self.is_after {
             key <= self.key

@@ -1,4 +1,4 @@
-//! Tests of the window by itself, and what must be true of every part.
+//! Tests of the window on its own, and the invariants of every part.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -14,7 +14,7 @@ use super::{Below, Entry, Lookup, Part, Position};
 use crate::embedded::tests::seeds;
 use crate::limits::END_OF_KEYSPACE;
 
-/// Panics unless the part is what [`Part`] promises, over what lies below.
+/// Panics if the part violates what [`Part`] promises, over the layers below.
 pub(in crate::embedded) fn assert_sound<B: Below<Error: std::fmt::Debug>>(part: &Part, below: &B) {
     let source = part.chunks.source();
     let mut entries = Vec::new();
@@ -107,7 +107,7 @@ fn check_array(source: Source<'_>, array: &KeyArray) {
     }
 }
 
-/// Keys that live below.
+/// The keys that live below.
 struct Keys(BTreeSet<Bytes>);
 
 impl Keys {
@@ -270,7 +270,7 @@ fn keys_of_all_lengths_are_found_while_others_come_and_go() {
                 [prefix, &rest[..rng.random_range(0..=rest.len())]].concat()
             })
             .collect();
-        // Ascending keys split nodes in another way.
+        // Ascending keys split nodes in a different way.
         if rng.random() {
             keys.sort();
         }

@@ -1,4 +1,4 @@
-//! Chains put together by hand: what each of the rules of recovery refuses.
+//! Handmade chains, which test each rule of recovery.
 
 use super::super::super::files::Slot;
 use super::super::super::tests::disk::{Disk, Image};
@@ -12,16 +12,16 @@ const START: Start = Start {
     frame: 1,
 };
 
-/// A frame with its number and what it says was flushed.
+/// A frame with its number and the last frame that it records as flushed.
 type Numbered = (u64, u64, Record);
 
-/// A chain of slots, as it is changed for each case.
+/// A chain of slots, which each case changes.
 struct Chain {
     slots: Vec<(Header, Vec<Numbered>)>,
 }
 
 impl Chain {
-    /// Two segments with two batches and a spare.
+    /// Returns two segments with two batches, and a spare.
     fn new() -> Self {
         let end = 4 * BLOCK_BYTES as u64;
         let first = vec![
@@ -89,7 +89,7 @@ fn begin(previous_segment: u64, end: u64, last_frame: u64) -> Record {
     })
 }
 
-/// Returns the versions that are recovered, or the error with its sources.
+/// Returns the recovered versions, or the error with its sources.
 fn recovered(image: Image, start: Start) -> Result<Vec<i64>, String> {
     let (found, _) = read(&Disk::with(image), start).map_err(|error| error.to_string())?;
     Ok(found.into_iter().map(|(version, _)| version).collect())
@@ -114,7 +114,7 @@ fn a_chain_is_read_from_the_segment_that_it_begins_with() {
     assert_eq!(found, [(20, vec![])]);
     assert_eq!(recovered.unused, [Slot(1)]);
 
-    // The spare is where the log begins, and nothing was written to it yet.
+    // The log begins in the spare, which has no content yet.
     let third = Start {
         segment: 3,
         frame: 7,
@@ -129,7 +129,7 @@ fn a_chain_is_read_from_the_segment_that_it_begins_with() {
 #[test]
 fn an_end_that_a_later_segment_states_is_settled() {
     let mut chain = Chain::new();
-    // Frame 3 was torn, and a recovery has gone on without it.
+    // Frame 3 was torn, and a recovery has continued without it.
     chain.frames(0).truncate(2);
     chain.frames(1)[0] = (3, 2, begin(1, 3 * BLOCK_BYTES as u64, 2));
     chain.frames(1)[1].0 = 4;
@@ -254,7 +254,7 @@ fn a_frame_that_a_later_one_says_was_flushed_must_be_there() {
         let refused = recovered(image, START).unwrap_err();
         assert!(refused.contains("had been flushed"), "{refused}");
     }
-    // The Seal of the first one.
+    // The Seal of the first segment.
     let mut image = Chain::new().image();
     tear(&mut image, Slot(1), 3);
     let refused = recovered(image, START).unwrap_err();

@@ -1,4 +1,4 @@
-//! Crashes: whatever reached the disk of what was not flushed, all that was flushed is recovered.
+//! Crashes: whichever unflushed changes reached the disk, all flushed batches are recovered.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::Step::{Append, Clock, Flush, Free, Prepare, RollOver};
 use super::flaw::Flaw;
 use super::{Log, Model, Step, check, each_choice};
 
-/// What is done to a small log before the power goes, at every one of its calls.
+/// The steps on a small log. The power fails at every one of their calls.
 const SCRIPTS: [&[Step]; 6] = [
     // One flush for each batch, over several segments.
     &[
@@ -30,7 +30,7 @@ const SCRIPTS: [&[Step]; 6] = [
         Append(1),
         Flush,
     ],
-    // Batches of which the disk may take any.
+    // Several batches per flush, any of which the disk may lose.
     &[Append(1), Append(2), Append(1), Append(1), Append(1)],
     &[Append(1), Flush, Append(1), Append(1), Flush, Append(3)],
     &[
@@ -44,7 +44,7 @@ const SCRIPTS: [&[Step]; 6] = [
         Append(1),
         Clock,
     ],
-    // Slots that are used again.
+    // Slots that are reused.
     &[
         Append(3),
         Flush,
@@ -77,7 +77,7 @@ const SCRIPTS: [&[Step]; 6] = [
     ],
 ];
 
-/// Runs a script until the power goes with the given call. Returns true if it came to its end before.
+/// Runs a script until the power fails at the given call. Returns true if the script ended before.
 fn run(disk: &Disk, model: &mut Model, script: &[Step], calls: usize) -> bool {
     disk.fail_after(calls, Fault::PowerLoss);
     let mut run = || {
@@ -89,8 +89,8 @@ fn run(disk: &Disk, model: &mut Model, script: &[Step], calls: usize) -> bool {
     ended.is_ok()
 }
 
-/// Checks all that may be left of a disk, block by block. Returns how many cases there were, and the
-/// first that went wrong.
+/// Checks all contents that a disk may have, block by block. Returns the number of cases, and the first
+/// that went wrong.
 fn check_all_left(model: &Model, disk: &Disk) -> (usize, Option<String>) {
     let mut failure = None;
     let cases = each_choice(|choose| {
@@ -102,14 +102,14 @@ fn check_all_left(model: &Model, disk: &Disk) -> (usize, Option<String>) {
     (cases, failure)
 }
 
-/// Returns false if the log was not yet there for certain: the store's file does not name it then.
+/// Returns false if the log was not yet certain to exist. The store's file does not name it in that case.
 fn holds_log(image: &Image) -> bool {
     let mut headers = image.slots.values().map(|bytes| bytes.first());
     headers.any(|first| first.is_some_and(|&byte| byte != 0))
 }
 
-/// Runs every script with a power loss at every call. Returns how many cases there were, or the first
-/// that went wrong.
+/// Runs every script with a power loss at every call. Returns the number of cases, or the first that went
+/// wrong.
 fn check_scripts(flaw: Option<Flaw>) -> Result<usize, String> {
     let mut cases = 0;
     for (index, script) in SCRIPTS.iter().enumerate() {
@@ -154,7 +154,7 @@ fn the_check_finds_a_salt_used_twice() {
     assert!(failure.contains("refused"), "{failure}");
 }
 
-/// One log that is opened again and again, on what is left of its disk after random steps.
+/// A log that is opened again and again, on the remaining content of its disk after random steps.
 fn live(seed: u64) -> Result<(), String> {
     const OPENINGS: usize = 6;
     let mut model = Model::new(seed, None);

@@ -1,4 +1,4 @@
-//! Damage of what was flushed: the log is recovered whole or refused.
+//! Damage to flushed data: the log is recovered completely or refused.
 
 use rand::{Rng, RngCore};
 
@@ -11,17 +11,17 @@ use super::{Log, Model, Step, read};
 
 const SECTOR_BYTES: usize = 512;
 
-/// What a log is damaged in.
+/// The log to be damaged.
 struct Case {
     model: Model,
     image: Image,
-    /// What the disk held before slots were used again.
+    /// The content of the disk before slots were reused.
     stale: Image,
 }
 
 impl Case {
-    /// Makes a log of three segments and a spare, some of them in slots that were used before, with two
-    /// frames at the end that say that all batches were flushed.
+    /// Returns a log of three segments and a spare, some of them in reused slots. Two frames at the end
+    /// record that all batches were flushed.
     fn new(flaw: Option<Flaw>) -> Self {
         let disk = Disk::new(Vec::new());
         let mut model = Model::new(0, flaw);
@@ -56,7 +56,7 @@ impl Case {
         case
     }
 
-    /// Checks that a damaged log is recovered whole or refused. Returns true if it was refused.
+    /// Checks that a damaged log is recovered completely or refused. Returns true if it was refused.
     fn check(&self, image: &Image) -> Result<bool, String> {
         match read(&Disk::with(image.clone()), self.model.start) {
             Ok((found, _)) if found == self.model.expected() => Ok(false),
@@ -65,7 +65,7 @@ impl Case {
         }
     }
 
-    /// Flips a bit of each byte. Returns how often the log was refused.
+    /// Flips a bit of each byte. Returns how many times the log was refused.
     fn flip_each_byte(&self) -> Result<usize, String> {
         let mut refused = Ok(0);
         at_each(&self.image, 1, |image, slot, offset| {

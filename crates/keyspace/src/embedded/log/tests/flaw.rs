@@ -1,4 +1,4 @@
-//! Bugs that are planted below the log, to see that the checks find them.
+//! Bugs that are planted below the log, to prove that the checks find them.
 
 use std::io;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::super::super::files::{File, Files, Slot};
 use super::super::super::tests::disk::Disk;
 use super::super::frame::BLOCK_BYTES;
 
-/// What a log does wrong.
+/// The bug of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Each frame says that no frame had been flushed.
+    /// Each frame records that no frame had been flushed.
     NoneFlushed,
-    /// Each frame says that all frames before it had been flushed.
+    /// Each frame records that all frames before it had been flushed.
     AllFlushed,
     /// All segments have the same salt.
     SaltReused,
-    /// A spare is not flushed before the segment before it is sealed.
+    /// A spare is not flushed before the previous segment is sealed.
     SpareNotFlushed,
 }
 
@@ -74,7 +74,7 @@ impl Files for Flawed {
 struct FlawedFile {
     file: File,
     flaw: Flaw,
-    /// True once a frame was written, and not only the header.
+    /// True once a frame was written, not only the header.
     has_frames: AtomicBool,
 }
 
@@ -121,7 +121,7 @@ impl StorageBackend for FlawedFile {
     }
 }
 
-/// Calls `change` with each frame of a write, the padding not included. Zeros are no frames.
+/// Calls `change` with each frame of a write, without the padding. Zeros are not frames.
 fn each_frame(mut bytes: &mut [u8], change: impl Fn(&mut [u8])) {
     while bytes.len() >= BLOCK_BYTES {
         let len = u32::from_be_bytes(*bytes[8..].first_chunk().unwrap()) as usize;

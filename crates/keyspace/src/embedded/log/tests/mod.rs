@@ -27,7 +27,7 @@ const ID: LogId = LogId {
     log: [2; 16],
 };
 
-/// Header, Begin, three blocks of frames and the Seal.
+/// The header, a Begin, three blocks of frames and the Seal.
 const SIZES: Sizes = Sizes {
     segment_bytes: 6 * BLOCK_BYTES as u64,
     grow_bytes: 2 * BLOCK_BYTES as u64,
@@ -41,16 +41,16 @@ struct Sent {
     segment: u64,
 }
 
-/// What is known of a log over all its openings.
+/// What is known about a log over all its openings.
 #[derive(Debug, Clone)]
 struct Model {
-    /// The batches in order, as far as they may be in the log.
+    /// The batches that may be in the log, in order.
     sent: Vec<Sent>,
-    /// How many of them are flushed.
+    /// The number of batches that are flushed.
     flushed: usize,
-    /// The last version that was given to a batch, also to one that was lost since.
+    /// The last version of a batch, including batches that were lost.
     version: i64,
-    /// Where the log begins: what the store's own file says.
+    /// The start of the log, which the store's own file records.
     start: Start,
     /// The planted bug.
     flaw: Option<Flaw>,
@@ -75,7 +75,7 @@ impl Model {
         }
     }
 
-    /// Returns what the log reaches its disk through.
+    /// Returns the files through which the log accesses its disk.
     fn files(&self, disk: &Disk) -> Arc<dyn Files> {
         match self.flaw {
             Some(flaw) => Arc::new(Flawed::new(disk.clone(), flaw)),
@@ -90,7 +90,7 @@ impl Model {
         }
     }
 
-    /// Returns the batches that are in the log, and in nothing else.
+    /// Returns the batches that are only in the log.
     fn expected(&self) -> Vec<Content> {
         let first = self.start.segment;
         let in_log = self.sent.iter().filter(|sent| sent.segment >= first);
@@ -99,7 +99,7 @@ impl Model {
             .collect()
     }
 
-    /// Recovers the log of a disk after a legal crash, checks it, and goes on from there.
+    /// Recovers the log of a disk after a possible crash, checks it, and continues from there.
     fn recover(&mut self, files: &dyn Files) -> Result<Recovered, String> {
         let (found, recovered) =
             read(files, self.start).map_err(|error| format!("refused: {error}"))?;
@@ -131,8 +131,8 @@ fn read(files: &dyn Files, start: Start) -> Result<(Vec<Content>, Recovered), Lo
     Ok((found, recovered))
 }
 
-/// Checks what is left of a log's disk after a legal crash: what was flushed is recovered, what was
-/// not may be lost from some point on, and recovery writes nothing.
+/// Checks the remaining content of a log's disk after a possible crash. All flushed batches are recovered,
+/// the others may be missing from some point on, and recovery writes nothing.
 fn check(model: &Model, image: Image) -> Result<(), String> {
     let disk = Disk::with(image);
     let before = disk.image();
@@ -141,25 +141,25 @@ fn check(model: &Model, image: Image) -> Result<(), String> {
     Ok(())
 }
 
-/// A log that is open.
+/// An open log.
 struct Log {
     slots: Slots,
     writer: Writer,
 }
 
-/// A step of a store, as the log sees it.
+/// A step of a store that the log takes part in.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Appends a batch that takes so many blocks.
+    /// Appends a batch of this number of blocks.
     Append(usize),
-    /// Appends a clock.
+    /// Appends a claim.
     Clock,
     Flush,
-    /// Prepares the spare, if there is none.
+    /// Prepares the spare, unless there is one.
     Prepare,
-    /// Goes on to the spare.
+    /// Continues in the spare.
     RollOver,
-    /// Frees all segments before the one that is written.
+    /// Frees all segments before the current one.
     Free,
 }
 
@@ -203,7 +203,7 @@ impl Log {
             }
             Step::Free => self.free(model)?,
         }
-        // Going on to another segment has flushed what was sent before.
+        // Continuing in another segment has flushed the earlier batches.
         if self.writer.segment() != segment {
             model.flushed = model.flushed.max(sent);
         }
@@ -232,7 +232,7 @@ impl Log {
         appended
     }
 
-    /// Appends a frame, and gives the writer a spare when it asks for one.
+    /// Appends a frame, and gives the writer a spare when it needs one.
     fn append(&mut self, model: &mut Model, record: &mut Record) -> io::Result<()> {
         loop {
             match self.writer.append(record) {
@@ -255,8 +255,8 @@ impl Log {
         Ok(())
     }
 
-    /// As a checkpoint does: what is before the segment is on disk elsewhere, the store's file says so,
-    /// and then the segments are free.
+    /// Does what a checkpoint does: the content before the segment is on disk elsewhere, the store's file
+    /// records that, and then the segments are freed.
     fn free(&mut self, model: &mut Model) -> io::Result<()> {
         let segment = self.writer.segment();
         self.prepare_if_needed(model)?;
@@ -273,8 +273,8 @@ impl Log {
     }
 }
 
-/// Calls `check` with every sequence of choices that it can make: `choose(n)` gives each number below
-/// `n`. Returns how many there were.
+/// Calls `check` with every possible sequence of choices: `choose(n)` returns each number below `n`.
+/// Returns the number of sequences.
 fn each_choice(mut check: impl FnMut(&mut dyn FnMut(usize) -> usize)) -> usize {
     let mut chosen: Vec<(usize, usize)> = Vec::new();
     for count in 1.. {

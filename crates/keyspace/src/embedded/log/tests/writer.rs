@@ -1,4 +1,4 @@
-//! The writer and the slots without crashes: what they write where, and what ends them.
+//! Tests of the writer and the slots without crashes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
-//! One random history: many sessions on one queue, and what must be true in the end.
+//! A random history: many sessions on one queue, and the properties that must hold at its end.
+
+mod end;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,14 +8,12 @@ use std::time::Duration;
 use conformance::stores::TestStore;
 use hc_dequeue::{
     Cancelled, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place,
+    Settings,
 };
 use keyspace::chaos::{Chaos, Faults};
-use keyspace::{
-    Environment, Isolation, MutationOp, RangeQuery, RunOptions, Runner, Store, Transaction,
-    read_all,
-};
+use keyspace::{Environment, MutationOp, RunOptions, Runner, Store, Transaction};
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
@@ -23,10 +23,13 @@ use crate::process::{FATES, Process, runner, runner_with};
 const STEPS: usize = 120;
 const PROCESSES: usize = 3;
 
-/// Values that differ by this are of the same item.
+/// Longer than any history.
+pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// Values that differ by this belong to the same item.
 const SAME: u64 = 1_000_000;
 
-/// What happens in a history beside enqueues, deliveries and acknowledgements.
+/// The events of a history besides enqueues, deliveries and acknowledgements.
 #[derive(Debug, Clone)]
 pub(crate) struct Play {
     pub(crate) seed: u64,
@@ -35,22 +38,28 @@ pub(crate) struct Play {
     pub(crate) deaths: bool,
     /// Whether items are popped, too.
     pub(crate) pops: bool,
+    /// How long done items may be kept. The queue is created with the first of these.
+    pub(crate) keeps: Vec<Duration>,
 }
 
-/// What a history came to.
+/// The results of a history.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
     pub(crate) enqueued: usize,
     pub(crate) killed: usize,
     pub(crate) late_refused: usize,
     pub(crate) late_accepted: usize,
-    /// Pops that did not return, each of which may have taken an item with it.
+    /// Pops that did not return, each of which may have removed an item.
     pub(crate) unanswered_pops: usize,
     pub(crate) cancelled: u64,
     pub(crate) merged: u64,
+    /// The items whose ends are kept.
+    pub(crate) kept: usize,
+    /// How often the settings were changed.
+    pub(crate) configured: usize,
 }
 
-/// A wish that a task waits for.
+/// The result of a call that a task waits for.
 enum Answer {
     Delivered(Vec<Delivery<u64>>),
     Popped(u64),
@@ -65,25 +74,32 @@ struct Player {
     play: Play,
     rng: StdRng,
     runner: Runner<Chaos<Store>>,
-    /// The same, and it tries once.
+    /// A runner on the same store that makes only one attempt.
     hasty: Runner<Chaos<Store>>,
     queue: Queue,
     processes: Vec<Process>,
-    /// The ways of the dead to the store.
+    /// The connections of dead processes to the store.
     graves: Vec<Chaos<Store>>,
     wishes: JoinSet<Answer>,
     held: Vec<Delivery<u64>>,
     popped: BTreeMap<u64, usize>,
-    items: Vec<ItemRef>,
+    /// The items by their values.
+    items: BTreeMap<u64, ItemRef>,
+    /// The stored settings.
+    settings: Settings,
+    /// How long each session keeps done items, as long as all of them agree.
+    keep_done: Option<Duration>,
     next_value: u64,
     course: Course,
 }
 
-/// Plays a history and checks what it left.
+/// Plays a history and checks its results.
 pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String> {
     let chaos = Chaos::new(store.db.clone(), Environment::system(), play.faults.clone());
     let runner = runner(&store, chaos.clone());
-    let queue = open(&store, &runner, settings()).await.unwrap();
+    let keep_done = play.keeps[0];
+    let settings = settings().keep_done(keep_done);
+    let queue = open(&store, &runner, settings.clone()).await.unwrap();
     let mut player = Player {
         rng: StdRng::seed_from_u64(play.seed),
         hasty: runner_with(
@@ -100,7 +116,9 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
         wishes: JoinSet::new(),
         held: Vec::new(),
         popped: BTreeMap::new(),
-        items: Vec::new(),
+        items: BTreeMap::new(),
+        settings,
+        keep_done: Some(keep_done),
         next_value: 0,
         course: Course::default(),
     };
@@ -115,7 +133,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
 
 impl Player {
     async fn start(&mut self) {
-        // Short, so that what is leaked or hangs comes back while its process lives.
+        // Short, so that deliveries that are leaked or hang come back while their process is alive.
         let options = ConsumerOptions::default()
             .poll_interval(Duration::from_millis(50))
             .delivery_time_limit(settings().get_lease() * 2);
@@ -133,9 +151,10 @@ impl Player {
             22..25 => Box::pin(self.change()).await,
             25..55 => self.wish(),
             55..75 => self.acknowledge().await,
-            75..85 => self.let_go().await,
+            75..82 => self.let_go().await,
+            82..85 => self.configure().await,
             85..87 => self.pause(Duration::from_millis(10)).await,
-            // Time enough to be found dead.
+            // Long enough for the session to be declared dead.
             87..92 => self.pause(settings().get_lease() * 2).await,
             _ if self.play.deaths => self.strike().await,
             _ => {}
@@ -169,12 +188,12 @@ impl Player {
         };
         let (staged, commit) = self.runner.run_committed(enqueue).await.unwrap();
         let stamp = commit.versionstamp.unwrap();
-        self.items
-            .extend(staged.into_iter().map(|item| item.at(stamp)));
+        let staged = staged.into_iter().map(|item| item.at(stamp));
+        self.items.extend(values.iter().copied().zip(staged));
     }
 
-    /// Enqueues under one of a few dedupe ids. What is refused or replaced by that is noted in the same
-    /// transaction.
+    /// Enqueues under one of a few dedupe ids. Records in the same transaction whether the item was refused or
+    /// replaced.
     async fn enqueue_once(&mut self) {
         let value = self.next_value;
         self.next_value += 1;
@@ -196,7 +215,8 @@ impl Player {
                 Some(item) => queue.status(tr, item).await?,
                 None => None,
             };
-            match queue.enqueue_with(tr, &value, options).await? {
+            let enqueued = queue.enqueue_with(tr, &value, options).await?;
+            match enqueued {
                 Enqueued::Staged(_) => {}
                 Enqueued::Replaced(item) => {
                     assert_eq!(Some(item), there);
@@ -204,20 +224,52 @@ impl Player {
                 }
                 _ => count(tr, store, "merged", value),
             }
-            Ok::<_, Error>(())
+            Ok::<_, Error>(enqueued)
         };
-        Box::pin(self.runner.run(enqueue)).await.unwrap();
+        let enqueued = Box::pin(self.runner.run_committed(enqueue)).await.unwrap();
+        match enqueued {
+            (Enqueued::Staged(item), commit) => {
+                let item = item.at(commit.versionstamp.unwrap());
+                self.items.insert(value, item);
+            }
+            (Enqueued::Replaced(item), _) => drop(self.items.insert(value, item)),
+            _ => {}
+        }
+    }
+
+    /// Changes the settings, including the lease: a session that promises the new lease has adopted them.
+    async fn configure(&mut self) {
+        let leases = [100, 150, 300].map(Duration::from_millis);
+        let others = leases
+            .into_iter()
+            .filter(|lease| *lease != self.settings.get_lease());
+        let settings = Settings::new()
+            .lease(others.choose(&mut self.rng).unwrap())
+            .max_attempts(self.rng.random_range(1..20))
+            .max_deaths(self.rng.random_range(1..5))
+            .max_deliveries(self.rng.random_range(2..40))
+            .keep_done(*self.play.keeps.choose(&mut self.rng).unwrap());
+        let kept_as_long = settings.get_keep_done() == self.settings.get_keep_done();
+        self.keep_done = self.keep_done.filter(|_| kept_as_long);
+        let (queue, changed) = (&self.queue, &settings);
+        let configure = |tr| async move { queue.configure(&tr, changed).await };
+        self.runner.run(configure).await.unwrap();
+        self.settings = settings;
+        self.course.configured += 1;
     }
 
     /// Cancels, expedites or replaces an item, wherever it is.
     async fn change(&mut self) {
-        let Some(item) = self.items.choose(&mut self.rng).copied() else {
+        let Some(item) = self.items.values().choose(&mut self.rng).copied() else {
             return;
         };
         let (queue, store, what) = (&self.queue, &self.store, self.rng.random_range(0..3));
+        let keep_done = self.settings.get_keep_done();
         let change = |tr| async move {
             let tr = &tr;
-            let Some(status) = queue.status(tr, &item).await? else {
+            let status = queue.status(tr, &item).await?;
+            let is_done = |place: &Place| matches!(place, Place::Done { .. });
+            let Some(status) = status.filter(|status| !is_done(&status.place)) else {
                 return Ok(());
             };
             let value = status.value.unwrap();
@@ -235,9 +287,12 @@ impl Player {
                     if !was_cancelled {
                         count(tr, store, "cancelled", value);
                     }
+                    if cancelled == Cancelled::Removed {
+                        count_kept(tr, store, value, Some(keep_done));
+                    }
                 }
                 1 => drop(queue.expedite(tr, &item).await?),
-                // The same item, by another value.
+                // The same item with another value.
                 _ => drop(queue.replace(tr, &item, &(value + SAME)).await?),
             }
             Ok::<_, Error>(())
@@ -245,7 +300,7 @@ impl Player {
         Box::pin(self.runner.run(change)).await.unwrap();
     }
 
-    /// Somebody wants items, and may lose interest at any moment.
+    /// Starts a call for items, which may be dropped at any moment.
     fn wish(&mut self) {
         let process = self.processes.choose(&mut self.rng).unwrap();
         let consumer = process.consumer.clone();
@@ -284,7 +339,7 @@ impl Player {
         }
     }
 
-    /// Acknowledges one of the deliveries, be it late, together with an effect.
+    /// Acknowledges one of the deliveries, which may be lost, together with an effect.
     async fn acknowledge(&mut self) {
         if self.held.is_empty() {
             return;
@@ -293,11 +348,11 @@ impl Player {
         let delivery = self.held.swap_remove(place);
         let was_lost = delivery.is_lost();
         if self.rng.random_range(0..8) == 0 {
-            // Given up after one attempt, whatever became of it.
-            let _ = acknowledge(&self.hasty, &self.store, &delivery).await;
+            // Makes only one attempt, whatever its outcome.
+            let _ = acknowledge(&self.hasty, &self.store, &delivery, self.keep_done).await;
             return;
         }
-        match acknowledge(&self.runner, &self.store, &delivery).await {
+        match acknowledge(&self.runner, &self.store, &delivery, self.keep_done).await {
             Ok(()) if was_lost => self.course.late_accepted += 1,
             Ok(()) => {}
             Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {
@@ -307,7 +362,7 @@ impl Player {
         }
     }
 
-    /// Gives a delivery back, or leaks it, or goes on with it after it was lost.
+    /// Gives a delivery back, leaks it, or continues with it after it was lost.
     async fn let_go(&mut self) {
         if self.held.is_empty() {
             return;
@@ -329,7 +384,7 @@ impl Player {
                 drop(tokio::spawn(async move { delivery.snooze(delay).await }));
             }
             4 => std::mem::forget(delivery),
-            // Its transaction never commits.
+            // The transaction of this acknowledgement never commits.
             _ => {
                 let tr = keyspace::Database::begin(&self.store.db).unwrap();
                 let _ = delivery.ack(&tr).await;
@@ -337,7 +392,7 @@ impl Player {
         }
     }
 
-    /// Kills or stops a process, or lets what is stopped go on.
+    /// Kills or stops a process, or resumes a stopped one.
     async fn strike(&mut self) {
         let place = self.rng.random_range(0..self.processes.len());
         match self.rng.random_range(0..5) {
@@ -359,177 +414,56 @@ impl Player {
                     process.go_on();
                 }
                 for grave in std::mem::take(&mut self.graves) {
-                    // What the dead had sent arrives now.
+                    // Requests that the dead process had sent arrive at this point.
                     grave.flush().await;
                 }
             }
         }
     }
-
-    /// Lets one last process finish what there is, and checks what is left.
-    async fn end(mut self) -> Result<Course, String> {
-        for process in std::mem::take(&mut self.processes) {
-            self.graves.push(process.chaos.clone());
-        }
-        for grave in std::mem::take(&mut self.graves) {
-            grave.flush().await;
-        }
-        self.hasty.database().flush().await;
-        while let Some(answer) = self.wishes.join_next().await {
-            self.take_in(answer.unwrap());
-        }
-        let quiet = Faults::default();
-        let chaos = Chaos::new(self.store.db.clone(), Environment::system(), quiet.clone());
-        self.runner = runner(&self.store, chaos);
-        let options = ConsumerOptions::default().poll_interval(Duration::from_millis(50));
-        let last = Process::start(&self.store, &quiet, options).await;
-        self.held.clear();
-        let drained = Environment::system()
-            .timeout(LONG, Box::pin(self.drain(&last)))
-            .await;
-        if drained.is_none() {
-            return Err(format!("not all was delivered: {}", self.describe().await));
-        }
-        last.consumer
-            .clone()
-            .shut_down(Duration::ZERO)
-            .await
-            .unwrap();
-        self.judge().await?;
-        Ok(self.course)
-    }
-
-    /// Acknowledges what comes until every item is completed and every session but one is gone.
-    async fn drain(&self, process: &Process) {
-        loop {
-            let stats = self.stats().await;
-            let is_drained = stats.queued + stats.delayed + stats.held + stats.dead == 0;
-            if is_drained && self.rows("s").await == 1 {
-                return;
-            }
-            let queue = &self.queue;
-            let redrive = |tr| async move {
-                for letter in queue.dead_letters(&tr, None, 100).await? {
-                    queue.redrive(&tr, &letter.item).await?;
-                }
-                Ok::<_, Error>(())
-            };
-            self.runner.run(redrive).await.unwrap();
-            let wait = Duration::from_millis(50);
-            for delivery in process
-                .consumer
-                .dequeue_batch_within(8, wait)
-                .await
-                .unwrap()
-            {
-                match acknowledge(&self.runner, &self.store, &delivery).await {
-                    Ok(()) | Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {}
-                    Err(error) => panic!("seed {}: {error}", self.play.seed),
-                }
-            }
-        }
-    }
-
-    async fn stats(&self) -> hc_dequeue::Stats {
-        let queue = &self.queue;
-        let stats = |tr| async move { queue.stats(&tr).await };
-        Box::pin(self.runner.run(stats)).await.unwrap()
-    }
-
-    /// Compares what is left with what was asked for.
-    async fn judge(&mut self) -> Result<(), String> {
-        let audit = self.queue.audit(&self.runner).await.unwrap();
-        if !audit.is_clean() {
-            return Err(format!("{audit:?}"));
-        }
-        let done = self.effects("done").await;
-        let cancelled = self.effects("cancelled").await;
-        let merged = self.effects("merged").await;
-        let mut missing = 0;
-        for value in 0..self.next_value {
-            let acknowledged = done.get(&value).copied().unwrap_or_default();
-            let popped = self.popped.get(&value).copied().unwrap_or_default();
-            let ended = [&cancelled, &merged].map(|ended| ended.get(&value).copied());
-            let ended: usize = ended.into_iter().flatten().sum();
-            match acknowledged + popped + ended {
-                0 => missing += 1,
-                1 => {}
-                times => return Err(format!("item {value} was effective {times} times")),
-            }
-        }
-        if missing > self.course.unanswered_pops {
-            return Err(format!(
-                "{missing} items were lost, {} may have been",
-                self.course.unanswered_pops
-            ));
-        }
-        let stats = self.stats().await;
-        let sum = |ended: &BTreeMap<u64, usize>| ended.values().sum::<usize>() as u64;
-        self.course.cancelled = sum(&cancelled);
-        self.course.merged = sum(&merged);
-        let ended = self.course.cancelled + self.course.merged;
-        let expected = (self.next_value - ended, self.course.cancelled);
-        if (stats.completed, stats.cancelled) != expected {
-            return Err(format!("{stats:?}, not {expected:?}"));
-        }
-        for part in [
-            "i", "t", "h", "g", "r", "d", "s", "b", "o", "k", "n", "a", "y",
-        ] {
-            let left = self.rows(part).await;
-            if left != 0 {
-                return Err(format!("{left} keys are left under `{part}`"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns how often something was counted of each item.
-    async fn effects(&self, what: &str) -> BTreeMap<u64, usize> {
-        let part = self.store.root.subspace(&what);
-        let (begin, end) = part.range();
-        let query = &RangeQuery::keys(begin, end);
-        let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-        let rows = self.runner.run(read).await.unwrap();
-        let effect = |row: &keyspace::KeyValue| {
-            let count = u64::from_le_bytes(row.value().try_into().unwrap());
-            (part.unpack(row.key()).unwrap(), count as usize)
-        };
-        rows.iter().map(effect).collect()
-    }
-
-    async fn rows(&self, part: &str) -> usize {
-        let (begin, end) = self.queue.subspace().subspace(&part).range();
-        let query = &RangeQuery::keys(begin, end);
-        let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-        self.runner.run(read).await.unwrap().len()
-    }
-
-    async fn describe(&self) -> String {
-        let mut parts = format!("{:?}", self.stats().await);
-        for part in ["r", "g", "h", "s"] {
-            parts += &format!(", {part}: {}", self.rows(part).await);
-        }
-        parts
-    }
 }
 
-/// Acknowledges a delivery, and counts that in the same transaction.
+/// Acknowledges a delivery, and counts it in the same transaction.
 async fn acknowledge(
     runner: &Runner<Chaos<Store>>,
     store: &TestStore,
     delivery: &Delivery<u64>,
+    keep_done: Option<Duration>,
 ) -> Result<(), Error> {
     runner
         .run(|tr| async move {
             delivery.ack(&tr).await?;
-            count(&tr, store, "done", *delivery.value());
+            count_done(&tr, store, *delivery.value(), keep_done);
             Ok(())
         })
         .await
 }
 
-/// Counts something of an item.
+/// Counts an item under a name.
 fn count(tr: &impl Transaction, store: &TestStore, what: &str, value: u64) {
     let key = store.root.pack(&(what, value % SAME));
     tr.atomic(MutationOp::Add, &key, &1_u64.to_le_bytes());
+}
+
+/// Counts that an item is done.
+fn count_done(tr: &impl Transaction, store: &TestStore, value: u64, keep_done: Option<Duration>) {
+    count(tr, store, "done", value);
+    count_kept(tr, store, value, keep_done);
+}
+
+/// Counts that a done item is kept to the end of the history, or not at all, if either is known.
+fn count_kept(tr: &impl Transaction, store: &TestStore, value: u64, keep_done: Option<Duration>) {
+    match is_kept(keep_done) {
+        Some(true) => count(tr, store, "kept", value),
+        Some(false) => count(tr, store, "not kept", value),
+        None => {}
+    }
+}
+
+/// Returns whether a done item still exists at the end of the history. Returns `None` if it may have been swept.
+fn is_kept(keep_done: Option<Duration>) -> Option<bool> {
+    match keep_done? {
+        Duration::ZERO => Some(false),
+        HOUR => Some(true),
+        _ => None,
+    }
 }

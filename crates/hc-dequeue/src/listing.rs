@@ -1,0 +1,247 @@
+//! Lists items by place, page by page.
+
+use std::fmt;
+use std::str::FromStr;
+
+use microqueue::ItemId;
+use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::{
+    Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, Undecodable, key_after,
+};
+
+use crate::error::{Error, Result};
+use crate::find::{Spot, Status};
+use crate::item_ref::{ItemRef, hex, parse_hex};
+use crate::keys::Keys;
+use crate::queue::HighContentionQueue;
+use crate::record::{Part, Record, is_turn};
+
+/// Where listed items are: a [`Place`](crate::Place) without its details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PlaceKind {
+    /// Items that are waiting to be granted, in the order in which they will be granted.
+    Queued,
+    /// Delayed items, in the order of their due times.
+    Delayed,
+    /// Held items: first those that their session has not collected yet, then the others, session by session.
+    Held,
+    /// Dead letters, in the order of their first enqueue.
+    Dead,
+    /// Done items that are kept, in the order of their first enqueue.
+    Done,
+}
+
+impl PlaceKind {
+    /// All places.
+    pub const ALL: [Self; 5] = [
+        Self::Queued,
+        Self::Delayed,
+        Self::Held,
+        Self::Dead,
+        Self::Done,
+    ];
+
+    /// Returns the name of the place: `queued`, `delayed`, `held`, `dead` or `done`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Delayed => "delayed",
+            Self::Held => "held",
+            Self::Dead => "dead",
+            Self::Done => "done",
+        }
+    }
+
+    /// Returns the key range of the place. The range from `"g"` to `"h"` contains no other part of the queue.
+    fn range(self, keys: &Keys) -> (Vec<u8>, Vec<u8>) {
+        match self {
+            Self::Queued => keys.part("i"),
+            Self::Delayed => keys.part("t"),
+            Self::Held => (keys.part("g").0, keys.part("h").1),
+            Self::Dead => keys.part("d"),
+            Self::Done => keys.part("x"),
+        }
+    }
+}
+
+/// A page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ItemPage<T> {
+    /// The items. A page with fewer items than requested is not necessarily the last one.
+    pub items: Vec<ListedItem<T>>,
+    /// Where the next page begins. `None` if this is the last page.
+    pub next: Option<Cursor>,
+}
+
+/// An item in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedItem<T> {
+    /// The item.
+    pub item: ItemRef,
+    /// The state of the item, or why its record does not decode.
+    pub status: Result<Status<T>, Undecodable>,
+}
+
+/// A position in a listing, where the next page begins. It stays valid if the last item of the page moves elsewhere.
+///
+/// Its text is hexadecimal: the letter of the place's part, followed by the rest of the last row's key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Cursor(Bytes);
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bytes = parse_hex(text).filter(|bytes| !bytes.is_empty());
+        bytes
+            .map(|bytes| Self(bytes.into()))
+            .ok_or(Error::MalformedCursor)
+    }
+}
+
+impl Cursor {
+    /// Returns the cursor after a row of a queue.
+    fn after(keys: &Keys, row: &[u8]) -> Self {
+        Self(Bytes::copy_from_slice(&row[keys.queue.bytes().len()..]))
+    }
+
+    /// Returns the key at which the page of a place begins.
+    fn begin(&self, keys: &Keys, place: PlaceKind) -> Result<Vec<u8>> {
+        let row = [keys.queue.bytes(), &self.0].concat();
+        let (begin, end) = place.range(keys);
+        match begin <= row && row < end {
+            true => Ok(key_after(&row)),
+            false => Err(Error::MalformedCursor),
+        }
+    }
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Returns a page of the items in a place, from up to `limit` rows: those after a cursor, or the first ones. An
+    /// item that does not decode is listed with the reason.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::{Transaction};
+    /// # use hc_dequeue::{HighContentionQueue, PlaceKind, Result};
+    /// async fn print_dead(tr: &impl Transaction, jobs: &HighContentionQueue<String>) -> Result<()> {
+    ///     let mut after = None;
+    ///     loop {
+    ///         let page = jobs.list(tr, PlaceKind::Dead, after.as_ref(), 100).await?;
+    ///         for listed in page.items {
+    ///             println!("{} {:?}", listed.item, listed.status);
+    ///         }
+    ///         after = page.next;
+    ///         if after.is_none() {
+    ///             return Ok(());
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Error::MalformedCursor`] for a cursor of another place; [`Corrupt`](microqueue::keyspace::Error::Corrupt)
+    /// for a key that is not that of an item;
+    /// [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) after an enqueue in the same
+    /// transaction.
+    pub async fn list(
+        &self,
+        tr: &impl Transaction,
+        place: PlaceKind,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<ItemPage<T>> {
+        let keys = &*self.keys;
+        let (mut begin, end) = place.range(keys);
+        if let Some(after) = after {
+            begin = after.begin(keys, place)?;
+        }
+        if limit == 0 {
+            let (items, next) = (Vec::new(), after.cloned());
+            return Ok(ItemPage { items, next });
+        }
+        let query = RangeQuery::keys(begin, end)
+            .limit(limit)
+            .mode(StreamingMode::WantAll);
+        // One batch is enough: the next page begins where it ends.
+        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+        let is_last = !batch.more && batch.rows.len() < limit;
+        let next = batch.rows.last().filter(|_| !is_last);
+        let next = next.map(|row| Cursor::after(keys, row.key()));
+        let rows = batch.rows.iter();
+        let rows = rows.filter(|row| place != PlaceKind::Held || !is_turn(row.value()));
+        let items = rows.map(|row| self.parse_item(place, row));
+        let items = items.collect::<Result<_>>()?;
+        Ok(ItemPage { items, next })
+    }
+
+    fn parse_item(&self, place: PlaceKind, row: &KeyValue) -> Result<ListedItem<T>> {
+        let (spot, id, record) = parse_row(&self.keys, place, row)?;
+        let status = match record {
+            Ok(record) => Ok(self
+                .status_of(&id, Some((spot, record)))?
+                .expect("an item was found")),
+            Err(error) => Err(Undecodable::new(row.to_key(), row.to_value(), error)),
+        };
+        let item = ItemRef::new(&self.keys, id);
+        Ok(ListedItem { item, status })
+    }
+}
+
+/// Returns the item of a row: its place, its id, and its record or why it does not decode.
+fn parse_row(
+    keys: &Keys,
+    place: PlaceKind,
+    row: &KeyValue,
+) -> Result<(Spot, ItemId, Result<Record, DecodeError>)> {
+    let (spot, part) = match place {
+        PlaceKind::Queued => (Spot::Queued, keys.items.clone()),
+        PlaceKind::Dead => (Spot::Dead, keys.dead.clone()),
+        PlaceKind::Done => (Spot::Done, keys.done.clone()),
+        PlaceKind::Delayed => {
+            let ready = keys.parse_ready(row)?;
+            (Spot::Delayed(ready), keys.delayed(ready))
+        }
+        PlaceKind::Held if row.key() < &*keys.part("h").0 => {
+            return parse_granted(keys, row);
+        }
+        PlaceKind::Held => {
+            let session = keys.parse_holder(row.key())?;
+            (Spot::Held(session), keys.held(session))
+        }
+    };
+    let listed = part.parse_listed(row)?;
+    let record = listed.value.map_err(|error| DecodeError {
+        codec: error.codec,
+        reason: error.reason,
+    });
+    Ok((spot, listed.id, record))
+}
+
+/// Like [`parse_row`], for a row of a grant.
+fn parse_granted(
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<(Spot, ItemId, Result<Record, DecodeError>)> {
+    let (session, _) = keys.parse_grant(row.key())?;
+    let Part { parts, item } = Part::decode(row.key(), row.to_value())?;
+    let key = row.key().to_vec();
+    let spot = Spot::Granted {
+        session,
+        key,
+        parts,
+    };
+    Ok((spot, item.id, Ok(item.value)))
+}

@@ -1,0 +1,209 @@
+//! The bytes of a record: a list of fields, and the payload.
+
+use std::sync::Arc;
+
+use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::record::Fields;
+use microqueue::keyspace::{self, Bytes, Result};
+
+use super::{
+    End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_RESULT_BYTES,
+    MAX_TRACE_CONTEXT_BYTES, Record, StoredEnd, StoredFailure, undecodable,
+};
+
+/// The tags of the fields of a record.
+pub(super) mod tag {
+    pub(in crate::record) const END: u8 = 0;
+    pub(in crate::record) const ENQUEUED: u8 = 1;
+    pub(in crate::record) const DELIVERIES: u8 = 2;
+    pub(in crate::record) const ATTEMPTS: u8 = 3;
+    pub(in crate::record) const DEATHS: u8 = 4;
+    pub(in crate::record) const FAILURE: u8 = 5;
+    pub(in crate::record) const LIMITS: u8 = 6;
+    pub(in crate::record) const DEDUPE: u8 = 7;
+    pub(in crate::record) const TOKEN: u8 = 8;
+    pub(in crate::record) const CANCELLED: u8 = 9;
+    pub(in crate::record) const DONE: u8 = 10;
+    pub(in crate::record) const TRACE_CONTEXT: u8 = 11;
+    pub(in crate::record) const GRANTED: u8 = 12;
+}
+
+/// The codec of [`Record`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RecordCodec;
+
+impl Codec<Record> for RecordCodec {
+    const NAME: &'static str = "a record";
+
+    fn encode(&self, record: &Record, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+        buffer.push(FORMAT);
+        for (tag, number) in [
+            (tag::ENQUEUED, record.enqueued_millis),
+            (tag::DELIVERIES, record.deliveries),
+            (tag::ATTEMPTS, record.attempts),
+            (tag::DEATHS, record.deaths),
+        ] {
+            push_number(buffer, tag, number);
+        }
+        if let Some(StoredFailure { millis, text }) = &record.failure {
+            let bytes = [&millis.to_be_bytes(), text.as_bytes()].concat();
+            push_field(buffer, tag::FAILURE, &bytes);
+        }
+        if record.limits != Limits::default() {
+            push_field(buffer, tag::LIMITS, &record.limits.to_bytes());
+        }
+        push_field(buffer, tag::DEDUPE, &record.dedupe);
+        push_field(
+            buffer,
+            tag::TOKEN,
+            record.token.as_ref().map_or(&[], |token| token),
+        );
+        push_number(buffer, tag::CANCELLED, record.cancelled_millis);
+        if let Some(end) = &record.end {
+            let times = [end.millis.to_be_bytes(), end.until_millis.to_be_bytes()].concat();
+            let bytes = [&times, &[end.how as u8][..], &end.result].concat();
+            push_field(buffer, tag::DONE, &bytes);
+        }
+        let trace_context = record.trace_context.as_deref().unwrap_or_default();
+        push_field(buffer, tag::TRACE_CONTEXT, trace_context.as_bytes());
+        push_number(buffer, tag::GRANTED, record.granted_millis);
+        buffer.extend_from_slice(&record.unknown);
+        buffer.push(tag::END);
+        buffer.extend_from_slice(&record.payload);
+        Ok(())
+    }
+
+    fn decode(&self, bytes: Bytes) -> Result<Record, DecodeError> {
+        decode_record(&bytes).map_err(|reason| undecodable(Self::NAME, reason))
+    }
+}
+
+/// Appends a number without leading zeros, unless it is zero.
+fn push_number(buffer: &mut Vec<u8>, tag: u8, number: u64) {
+    let bytes = number.to_be_bytes();
+    push_field(buffer, tag, &bytes[number.leading_zeros() as usize / 8..]);
+}
+
+/// Appends a field, unless it is empty.
+pub(super) fn push_field(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        let length = u16::try_from(bytes.len()).expect("fields are shorter by far");
+        buffer.push(tag);
+        buffer.extend_from_slice(&length.to_be_bytes());
+        buffer.extend_from_slice(bytes);
+    }
+}
+
+fn decode_record(bytes: &Bytes) -> Result<Record, String> {
+    let mut fields = Fields::new(bytes);
+    fields.format(FORMAT)?;
+    let mut record = Record::default();
+    let (mut last, mut unknown_from) = (tag::END, None);
+    loop {
+        let begin = fields.rest();
+        let [tag] = fields.array()?;
+        if tag == tag::END {
+            if let Some(from) = unknown_from {
+                record.unknown = bytes.slice(from..bytes.len() - begin.len());
+            }
+            record.payload = bytes.slice_ref(fields.rest());
+            return Ok(record);
+        }
+        if tag <= last {
+            return Err(format!("field {tag} comes after field {last}"));
+        }
+        last = tag;
+        let length = u16::from_be_bytes(fields.array()?);
+        let field = fields.take(length.into())?;
+        if field.is_empty() {
+            return Err(format!("field {tag} is empty"));
+        }
+        match tag {
+            tag::ENQUEUED => record.enqueued_millis = number(field)?,
+            tag::DELIVERIES => record.deliveries = number(field)?,
+            tag::ATTEMPTS => record.attempts = number(field)?,
+            tag::DEATHS => record.deaths = number(field)?,
+            tag::FAILURE => record.failure = Some(failure(field)?),
+            tag::LIMITS => record.limits = item_limits(field)?,
+            tag::DEDUPE if field.len() > MAX_DEDUPE_BYTES => {
+                return Err(format!("a dedupe id of {} bytes", field.len()));
+            }
+            tag::DEDUPE => record.dedupe = bytes.slice_ref(field),
+            tag::TOKEN => {
+                let token = field.try_into();
+                record.token = Some(token.map_err(|_| "a token of another length".to_owned())?);
+            }
+            tag::CANCELLED => record.cancelled_millis = number(field)?,
+            tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
+            tag::TRACE_CONTEXT => record.trace_context = Some(trace_context(field)?),
+            tag::GRANTED => record.granted_millis = number(field)?,
+            _ => {
+                unknown_from.get_or_insert(bytes.len() - begin.len());
+            }
+        }
+    }
+}
+
+/// Reads a number without leading zeros.
+fn number(field: &[u8]) -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    match bytes.len().checked_sub(field.len()) {
+        Some(zeros) if field[0] != 0 => bytes[zeros..].copy_from_slice(field),
+        _ => return Err("expected a number of 1 to 8 bytes without leading zeros".to_owned()),
+    }
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn failure(field: &[u8]) -> Result<StoredFailure, String> {
+    let mut fields = Fields::new(field);
+    let millis = fields.u64()?;
+    let text = text("a failure", fields.rest(), MAX_FAILURE_BYTES)?;
+    Ok(StoredFailure { millis, text })
+}
+
+/// Its form is not checked, so that a malformed trace context does not keep an item from being handled.
+fn trace_context(field: &[u8]) -> Result<Arc<str>, String> {
+    text("a trace context", field, MAX_TRACE_CONTEXT_BYTES)
+}
+
+/// Reads a text of limited length.
+fn text(what: &str, bytes: &[u8], limit: usize) -> Result<Arc<str>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    match text.len() > limit {
+        true => Err(format!("{what} of {} bytes", text.len())),
+        false => Ok(text.into()),
+    }
+}
+
+fn stored_end(field: Bytes) -> Result<StoredEnd, String> {
+    let mut fields = Fields::new(&field);
+    let (millis, until_millis, [how]) = (fields.u64()?, fields.u64()?, fields.array()?);
+    let how = [End::Completed, End::Cancelled, End::Removed]
+        .into_iter()
+        .find(|end| *end as u8 == how)
+        .ok_or_else(|| format!("end {how} is unknown"))?;
+    let result = field.slice_ref(fields.rest());
+    match result.len() > MAX_RESULT_BYTES {
+        true => Err(format!("a result of {} bytes", result.len())),
+        false => Ok(StoredEnd {
+            millis,
+            until_millis,
+            how,
+            result,
+        }),
+    }
+}
+
+fn item_limits(field: &[u8]) -> Result<Limits, String> {
+    let mut fields = Fields::new(field);
+    let limits = Limits {
+        attempts: fields.u32()?,
+        deaths: fields.u32()?,
+        deliveries: fields.u32()?,
+    };
+    fields.end()?;
+    match limits == Limits::default() {
+        true => Err("expected limits that differ from the queue's".to_owned()),
+        false => Ok(limits),
+    }
+}
