@@ -1,5 +1,6 @@
-//! What the program is told on the command line.
+//! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -21,8 +22,8 @@ pub(crate) struct Arguments {
 pub(crate) struct Options {
     /// The store: `embedded:<path>`, `memory:`, `fdb:` or `fdb:<cluster file>`.
     ///
-    /// `memory:` is for a few megabytes of text: it takes some 100 MB, and 50 MB more for each megabyte.
-    /// With an embedded store it is 200 to 450 MB of memory, and a file some 8 times as large as the text.
+    /// `memory:` suits a few megabytes of text: it takes about 100 MB of memory, and 50 MB more for each megabyte
+    /// of text. An embedded store takes 200 to 450 MB of memory, and a file about 8 times as large as the text.
     #[arg(
         long,
         global = true,
@@ -31,26 +32,31 @@ pub(crate) struct Options {
     )]
     pub(crate) db: String,
 
-    /// How long to wait for the store until it counts as gone, in seconds.
+    /// Give up if the store does not answer for this long, in seconds.
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) time_limit: u16,
 
-    /// Tell nothing while the work goes on.
+    /// Print no progress.
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Tell of every document, step and batch.
+    /// Print a line for every document, step and batch.
     #[arg(long, global = true, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 
     /// Print the result as JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+
+    /// Serve the console at this address while the command runs: pages that show the queues. `127.0.0.1:8080`
+    /// is reached from this machine only.
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    pub(crate) console: Option<SocketAddr>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Load a directory, count it and export the counts.
+    /// Load a directory, count its phrases and export the counts.
     Run {
         #[command(flatten)]
         files: Files,
@@ -59,16 +65,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         workers: WorkerCount,
     },
-    /// Make the documents of the store those of a directory.
+    /// Load a directory: add new files, update changed ones, and remove documents whose files are gone.
     Load {
         #[command(flatten)]
         files: Files,
     },
-    /// Count what was loaded, until stopped by Ctrl-C.
+    /// Count loaded documents, until stopped by Ctrl-C.
     Work {
         #[command(flatten)]
         workers: WorkerCount,
-        /// Stop when there is nothing left to count.
+        /// Stop as soon as there is nothing left to count.
         #[arg(long)]
         until_idle: bool,
     },
@@ -76,13 +82,13 @@ pub(crate) enum Command {
     Export {
         #[command(flatten)]
         out: Out,
-        /// Stop when there is nothing left to export.
+        /// Stop as soon as there is nothing left to export.
         #[arg(long)]
         until_idle: bool,
     },
     /// Print the phrases that occur most often.
     Top {
-        /// How many.
+        /// How many phrases to print.
         #[arg(default_value_t = TOP)]
         count: usize,
     },
@@ -92,12 +98,12 @@ pub(crate) enum Command {
         #[arg(value_parser = top::phrase)]
         phrase: String,
     },
-    /// Print how many documents and phrases there are, what is left to be done, and what was given up.
+    /// Print the number of documents and phrases, the work that is left, and the work that was given up.
     Stats,
 }
 
 impl Command {
-    /// Returns the files that are loaded.
+    /// Returns the files that the command loads.
     pub(crate) fn files(&self) -> Option<&Files> {
         match self {
             Self::Run { files, .. } | Self::Load { files } => Some(files),
@@ -105,7 +111,7 @@ impl Command {
         }
     }
 
-    /// Returns whether it only looks at a store.
+    /// Returns whether the command only reads the store.
     pub(crate) fn only_looks(&self) -> bool {
         matches!(self, Self::Top { .. } | Self::Get { .. } | Self::Stats)
     }
@@ -113,9 +119,9 @@ impl Command {
 
 #[derive(Args)]
 pub(crate) struct Files {
-    /// The directory. Documents from elsewhere are removed from the store.
+    /// The directory. Documents from other directories are removed from the store.
     pub(crate) directory: PathBuf,
-    /// Take files of any name, not only text.
+    /// Count files of any name, not only text files.
     #[arg(long, long_help = choice::help())]
     all: bool,
 }
@@ -138,10 +144,10 @@ pub(crate) struct Out {
 
 #[derive(Args)]
 pub(crate) struct WorkerCount {
-    /// How many contents are counted at the same time.
+    /// How many documents to count at the same time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: u16,
 }
 
-/// How many phrases are printed.
+/// How many phrases `top` and `run` print by default.
 pub(crate) const TOP: usize = 10;

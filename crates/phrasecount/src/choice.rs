@@ -1,4 +1,4 @@
-//! Which files of a directory are counted: text files, unless all are asked for.
+//! Which files of a directory are counted: text files, or all files with `--all`.
 
 use std::path::Path;
 
@@ -21,11 +21,11 @@ const CODE: [&str; 64] = [
 pub(crate) enum Choice {
     /// Prose, source code, and files without an extension that are UTF-8.
     Text,
-    /// Those of any name.
+    /// Files of any name.
     All,
 }
 
-/// What the name of a file says.
+/// What the name of a file decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Take,
@@ -51,10 +51,10 @@ impl Choice {
     }
 }
 
-/// Explains the choice to the user.
+/// Returns the help text of `--all`.
 pub(crate) fn help() -> String {
     format!(
-        "Take files of any name, not only text.\n\n\
+        "Count files of any name, not only text files.\n\n\
          Text files are prose ({}), source code ({}), and files without an extension that are UTF-8. \
          A file with a zero byte among its first 8,192 bytes is binary and never counted.",
         PROSE.join(", "),
@@ -62,15 +62,15 @@ pub(crate) fn help() -> String {
     )
 }
 
-/// Finds out whether bytes are UTF-8, part by part.
+/// Checks whether bytes are UTF-8, part by part.
 #[derive(Debug, Default)]
 pub(crate) struct Utf8Check {
-    /// What the parts so far end with: the first bytes of a character.
+    /// The first bytes of a character that the parts so far end with.
     cut: Vec<u8>,
 }
 
 impl Utf8Check {
-    /// Takes the next part. False: the bytes are not UTF-8, whatever follows.
+    /// Checks the next part. Returns `false` if the bytes are not UTF-8, even if more bytes follow.
     pub(crate) fn feed(&mut self, part: &[u8]) -> bool {
         self.cut.extend_from_slice(part);
         let whole = match std::str::from_utf8(&self.cut) {

@@ -1,4 +1,4 @@
-//! What phrasecount keeps in the store.
+//! The data of phrasecount in the store.
 //!
 //! ```text
 //! ("phrasecount", "store")                id of this store
@@ -13,9 +13,9 @@
 //! ("phrasecount", "exports", ...)         the export queue of phrases
 //! ```
 //!
-//! A content is *wanted* while a document has it. Whenever that changes, or the content is new, the
-//! same transaction enqueues its id, once: so there is an item in the queue for every content that is
-//! not counted as it should be.
+//! A content is *wanted* while a document has it. A transaction that changes this, or that adds a content, also
+//! enqueues the content's id with a dedupe id. So every content that is not counted as it should be has one item in the
+//! queue.
 
 use std::time::Duration;
 
@@ -33,25 +33,23 @@ use crate::text::ContentId;
 
 pub(crate) type Runner = keyspace::Runner<keyspace::Store>;
 
-/// How long others wait for a process that is silent before they take its work.
+/// How long a process may be silent before other processes take over its work.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// How long a bucket rests after a pass. Phrases of all documents that come meanwhile are counted, stored
-/// and exported together: more than twice as fast as at once, with a quarter of the bytes
-/// written.
+/// How long a bucket rests after a pass. The phrases of all documents that arrive in this time are combined, stored and
+/// exported together. This is more than twice as fast as passes without a rest, and writes a quarter of the bytes.
 pub(crate) const REST: Duration = Duration::from_millis(300);
 
-/// How many bytes a pass takes: enough for what comes while a bucket rests. A pass that does not reach the
-/// end of its log writes values that it does not report yet, which the next one writes again.
+/// How many bytes a pass takes: enough for the updates that arrive while a bucket rests. A pass that does not reach the
+/// end of its log stores values without reporting them, and the next pass writes them again.
 pub(crate) const BYTES_PER_PASS: usize = 3 << 20;
 
-/// Into how many buckets phrases are divided.
+/// The number of buckets of phrases.
 const BUCKETS: u32 = 32;
 
-/// What a content, or a part of it, adds to a phrase, or takes away.
+/// The change of a phrase's count by a content or a part of one.
 ///
-/// MessagePack stores the names of fields. Short ones keep the size of a small record, of which there is
-/// one for each phrase of a document.
+/// MessagePack stores the names of fields. There is a record for each phrase of a document, so the names are short.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Update {
     #[serde(rename = "d")]
@@ -61,7 +59,7 @@ pub(crate) struct Update {
 }
 
 impl Update {
-    /// One document with so many occurrences comes.
+    /// Adds one document with this number of occurrences.
     pub(crate) fn add(occurrences: u32) -> Self {
         Self {
             documents: 1,
@@ -69,7 +67,7 @@ impl Update {
         }
     }
 
-    /// One document with so many occurrences goes.
+    /// Subtracts one document with this number of occurrences.
     pub(crate) fn subtract(occurrences: u32) -> Self {
         Self {
             documents: -1,
@@ -78,23 +76,23 @@ impl Update {
     }
 }
 
-/// How often there is a phrase.
+/// The count of a phrase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Count {
-    /// In how many distinct contents.
+    /// The number of distinct contents with the phrase.
     #[serde(rename = "d")]
     pub(crate) documents: u64,
-    /// How often in all of them.
+    /// The number of occurrences in all of them.
     #[serde(rename = "o")]
     pub(crate) occurrences: u64,
 }
 
-/// Adds updates up. A phrase that is nowhere has no count.
+/// Adds up updates. A phrase without occurrences has no count.
 fn combine_counts(_phrase: &String, current: Option<Count>, updates: Vec<Update>) -> Option<Count> {
     let current = current.unwrap_or_default();
     let documents = updates.iter().map(|update| update.documents).sum();
     let occurrences = updates.iter().map(|update| update.occurrences).sum();
-    // A content is subtracted after it was added, and as much of it.
+    // A content is subtracted only after it was added, and by the same amount.
     let sum = |count: u64, change| count.checked_add_signed(change).expect("a count");
     let count = Count {
         documents: sum(current.documents, documents),
@@ -103,14 +101,14 @@ fn combine_counts(_phrase: &String, current: Option<Count>, updates: Vec<Update>
     Some(count).filter(|count| *count != Count::default())
 }
 
-/// A content that some document has, or had.
+/// A content that a document has, or had.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Content {
-    /// How many documents have it.
+    /// The number of documents that have it.
     pub(crate) references: u64,
-    /// Into how many partitions its phrases are divided.
+    /// The number of partitions of its phrases.
     pub(crate) partitions: u32,
-    /// How many of them, from the first on, are in the counts.
+    /// How many of the partitions, from the first one on, are in the counts.
     pub(crate) counted: u32,
     pub(crate) text_bytes: u64,
 }
@@ -125,7 +123,7 @@ impl Content {
 #[derive(Clone)]
 pub(crate) struct Corpus {
     pub(crate) runner: Runner,
-    /// Tells this store from all others.
+    /// The id of this store, which no other store has.
     pub(crate) id: String,
     pub(crate) work: HighContentionQueue<ContentId>,
     pub(crate) counts: CombineQueue<String, Update, Count>,
@@ -134,17 +132,17 @@ pub(crate) struct Corpus {
 }
 
 impl Corpus {
-    /// Opens the store of a URL, and creates what is not there. A transaction that has not ended after
-    /// its time limit has failed.
+    /// Opens the store of a URL, and creates it if it is missing. A transaction fails if it has not ended after the
+    /// time limit.
     pub(crate) async fn open(url: &str, time_limit: Duration) -> Result<Self> {
         let db = keyspace::open(url).map_err(Error::Open)?;
         Self::open_on(runner(db, time_limit)).await
     }
 
-    /// Opens the store of a URL that something was counted in, as [`open`](Self::open) does.
+    /// Opens a store in which something was counted, with the time limit of [`open`](Self::open).
     ///
     /// # Errors
-    /// [`Error::NoStore`], [`Error::NothingCounted`]: nothing was created, and the store is as it was.
+    /// [`Error::NoStore`] and [`Error::NothingCounted`], which leave the store unchanged and create nothing.
     pub(crate) async fn open_existing(url: &str, time_limit: Duration) -> Result<Self> {
         let db = match keyspace::open_existing(url) {
             Err(keyspace::OpenError::NoStore { path }) => return Err(Error::NoStore { path }),
@@ -156,7 +154,7 @@ impl Corpus {
             typed::get::<String>(&tr, &MessagePack, id_key, Isolation::Serializable).await
         });
         if id.await?.is_none() {
-            // The ledger has a slot of the runner's, too.
+            // The range also has the runner's slot of the ledger.
             runner.close().await?;
             let db = url.to_owned();
             return Err(Error::NothingCounted { db });
@@ -166,7 +164,7 @@ impl Corpus {
 
     async fn open_on(runner: Runner) -> Result<Self> {
         let root = root();
-        // A session that dies with an item does not speak against the item.
+        // The death of a session says nothing against its items.
         let work = hc_dequeue::Settings::new()
             .lease(LEASE)
             .max_attempts(u32::MAX);
@@ -196,7 +194,7 @@ impl Corpus {
         })
     }
 
-    /// Ends the use of the store. An embedded one is a single file then.
+    /// Closes the store. An embedded store is a single file afterwards.
     pub(crate) async fn close(self) -> Result<()> {
         let db = self.runner.database().clone();
         self.runner.close().await?;
@@ -232,7 +230,7 @@ impl Corpus {
         }
     }
 
-    /// Returns a page of the documents behind one, by snapshot. An empty one is the last.
+    /// Returns a page of the documents after one, by snapshot. The last page is empty.
     pub(crate) async fn documents(
         &self,
         tr: &impl Transaction,
@@ -281,7 +279,7 @@ impl Corpus {
         )?)
     }
 
-    /// Stages that there is no such content any more.
+    /// Stages the removal of a content.
     pub(crate) fn clear_content(&self, tr: &impl Transaction, id: ContentId) {
         tr.clear(&self.content_key(id));
         tr.clear(&self.text_key(id));
@@ -325,18 +323,17 @@ impl Corpus {
         self.root.pack(&("upload", id.bytes()))
     }
 
-    /// Stages that somebody stores the text, which no document has yet.
+    /// Stages an upload: a text that is being stored and that no document has.
     pub(crate) fn begin_upload(&self, tr: &impl Transaction, id: ContentId) {
         tr.set(&self.upload_key(id), b"");
     }
 
-    /// Stages that a document has the text.
+    /// Stages the end of an upload, because a document has the text.
     pub(crate) fn end_upload(&self, tr: &impl Transaction, id: ContentId) {
         tr.clear(&self.upload_key(id));
     }
 
-    /// Stages that a text is gone that was begun to be stored, and that no document has. False: there
-    /// is none.
+    /// Stages the removal of an upload and its text. Returns `false` if there is no such upload.
     pub(crate) async fn clear_upload(&self, tr: &impl Transaction, id: ContentId) -> Result<bool> {
         let upload = self.upload_key(id);
         let is_there = tr.get(&upload, Isolation::Serializable).await?.is_some();
@@ -347,7 +344,7 @@ impl Corpus {
         Ok(is_there)
     }
 
-    /// Returns a page of the uploads behind one, by snapshot. An empty one is the last.
+    /// Returns a page of the uploads after one, by snapshot. The last page is empty.
     pub(crate) async fn uploads(
         &self,
         tr: &impl Transaction,
@@ -370,7 +367,7 @@ impl Corpus {
         Ok(rows.iter().map(id).collect::<Result<_, _>>()?)
     }
 
-    /// Reads chunks of a text, by snapshot: a text does not change.
+    /// Reads chunks of a text. A snapshot read is safe, because a text does not change.
     pub(crate) async fn read_chunks(
         &self,
         tr: &impl Transaction,
@@ -396,7 +393,7 @@ fn runner(db: keyspace::Store, time_limit: Duration) -> Runner {
     Runner::with_options(db, options)
 }
 
-/// Returns an id that nothing else has.
+/// Returns a random id.
 pub(crate) fn random_id(runner: &Runner) -> String {
     let bytes = runner.environment().random_bytes::<8>();
     format!("{:016x}", u64::from_be_bytes(bytes))

@@ -1,15 +1,15 @@
-//! Counting: the phrases of a content go into the counts, or out of them.
+//! Counting: adds the phrases of a content to the counts, or subtracts them.
 //!
-//! The phrases of a long content are divided into *partitions* by their hash, each for one
-//! transaction. Every step reads anew whether the content is wanted and how many partitions are
-//! counted, and moves one partition in the direction of that:
+//! The phrases of a long content are divided into *partitions* by their hash, one for each transaction. Every step
+//! reads whether the content is wanted and how many of its partitions are counted. It then adds or subtracts one
+//! partition:
 //!
-//! 1. A step that is not the last one moves a partition and writes the new number of them.
-//! 2. The last one also acknowledges the item, and removes a content that nobody wants.
+//! 1. Every step but the last moves a partition and writes the new number of counted partitions.
+//! 2. The last step also acknowledges the item, and removes the content if no document has it.
 //!
-//! Whoever dies in between leaves an item that comes back, and a number that says what is in the
-//! counts. A document that goes in mid-count turns the direction around: exactly what was added is
-//! subtracted.
+//! If a process dies between two steps, its item comes back, and the number says which partitions are counted. If a
+//! document is removed while its content is being counted, the next step reverses the direction: it subtracts exactly
+//! the partitions that were added.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,16 +26,16 @@ use crate::keyspace::Transaction;
 use crate::progress::{Progress, Tally};
 use crate::text::{ContentId, Phrases};
 
-/// How many partitions all who count hold in memory, some megabytes each.
+/// How many partitions all workers together hold in memory. A partition takes some megabytes.
 const PARTITIONS_IN_MEMORY: u32 = 32;
 
-/// How many partitions of a content are found in one reading of its text.
+/// How many partitions one pass over the text collects.
 const PARTITIONS_AT_ONCE: u32 = 8;
 
 /// How many chunks of a text one transaction reads.
 const CHUNKS_AT_ONCE: usize = 20;
 
-/// Counts the contents that come out of the queue.
+/// Counts the contents of deliveries.
 #[derive(Clone)]
 pub(crate) struct Counter {
     store: Corpus,
@@ -44,7 +44,7 @@ pub(crate) struct Counter {
     progress: Progress,
 }
 
-/// Some partitions of a content: what each adds to the counts, or takes away.
+/// The updates of some partitions of a content.
 struct Partitions {
     range: Range<u32>,
     adds: bool,
@@ -60,13 +60,13 @@ impl Partitions {
     }
 }
 
-/// What a step came to.
+/// The outcome of a step.
 enum Step {
-    /// The content is as it should be, and the item acknowledged.
+    /// The content is counted as it should be, and the item is acknowledged.
     Done { moved: usize },
-    /// A partition was moved, and others are to follow.
+    /// A partition was moved, and others must follow.
     Moved { moved: usize },
-    /// The phrases of a partition are needed.
+    /// The step needs the phrases of a partition.
     Needs { partition: u32, content: Content },
 }
 
@@ -80,7 +80,7 @@ impl Counter {
         }
     }
 
-    /// Makes the counts right for a content.
+    /// Adds or subtracts a content until the counts contain it exactly if it is wanted.
     pub(crate) async fn count(&self, delivery: &Delivery<ContentId>) -> Result<()> {
         let id = *delivery.value();
         let mut held = None;
@@ -89,7 +89,7 @@ impl Counter {
             let step = |tr| async move { self.step(&tr, delivery, partitions).await };
             let (is_done, moved) = match self.store.runner.run(step).await? {
                 Step::Needs { partition, content } => {
-                    // Before more is read: it would wait for memory that is held here.
+                    // Free the old partitions first: reading waits for memory, which they hold.
                     drop(held.take());
                     held = Some(self.read(id, &content, partition).await?);
                     delivery.keep_alive()?;
@@ -157,7 +157,7 @@ impl Counter {
         })
     }
 
-    /// Finds the phrases of a partition in the text, and those of its neighbors, which come next.
+    /// Reads the text, and collects the phrases of a partition and of the partitions that follow it.
     async fn read(&self, id: ContentId, content: &Content, partition: u32) -> Result<Partitions> {
         let first = partition - partition % PARTITIONS_AT_ONCE;
         let range = first..content.partitions.min(first + PARTITIONS_AT_ONCE);
@@ -199,7 +199,7 @@ impl Counter {
             }
         }
         phrases.finish(&mut each);
-        // Whoever lost the item may find the text gone.
+        // If this worker has lost the item, another one may have removed the text.
         if text_bytes != content.text_bytes {
             return Err(Error::IncompleteText {
                 content: id.to_string(),
@@ -247,7 +247,7 @@ mod tests {
     use crate::keyspace::Tx;
     use crate::load::load;
 
-    /// A store with a document that takes several steps to count, and its delivery.
+    /// A store with a document that takes several steps to count, and the delivery of that document.
     struct World {
         store: Corpus,
         empty: TempDir,
@@ -283,7 +283,7 @@ mod tests {
             store.runner.run(content).await.unwrap()
         }
 
-        /// Finds the phrases of the first partitions, to be added.
+        /// Collects the phrases of the first partitions, to be added.
         async fn read(&self) -> Partitions {
             let content = self.content().await.unwrap();
             assert!(content.partitions > 1, "the first step is not the last one");
@@ -297,7 +297,7 @@ mod tests {
             Ok(())
         }
 
-        /// Returns how many updates wait.
+        /// Returns the number of pending updates.
         async fn updates(&self) -> usize {
             let (store, mut updates) = (&self.store, 0);
             for bucket in (0..store.counts.settings().get_bucket_count()).map(Bucket) {

@@ -1,6 +1,7 @@
-//! Why phrasecount stops.
+//! The errors that end phrasecount.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use export_queue::combine::{self, hc_dequeue};
@@ -22,14 +23,14 @@ pub(crate) enum Error {
         cause: io::Error,
     },
 
-    #[error("cannot keep the text of {}", path.display())]
+    #[error("cannot write the text of {} to a temporary file", path.display())]
     Spool {
         path: PathBuf,
         #[source]
         cause: io::Error,
     },
 
-    #[error("cannot begin to work")]
+    #[error("cannot start the threads of the program")]
     Runtime(#[source] io::Error),
 
     #[error("cannot open the store")]
@@ -47,7 +48,7 @@ pub(crate) enum Error {
     #[error("the store failed")]
     Keyspace(#[from] keyspace::Error),
 
-    #[error("the queue of contents failed")]
+    #[error("the queue of documents failed")]
     Queue(#[from] hc_dequeue::Error),
 
     #[error("the counts failed")]
@@ -76,13 +77,13 @@ pub(crate) enum Error {
     OtherStore { path: PathBuf },
 
     #[error(
-        "another file has taken the place of {}: a store exports to one file; start again to take it \
-         back",
+        "another file has taken the place of {}: a store exports to one file; start again to export to \
+         this one",
         path.display()
     )]
     Displaced { path: PathBuf },
 
-    #[error("{} is locked by another program: end that, or name another file with --out", path.display())]
+    #[error("{} is locked by another program: stop that program, or name another file with --out", path.display())]
     Locked { path: PathBuf },
 
     #[error("cannot write {}", path.display())]
@@ -92,13 +93,20 @@ pub(crate) enum Error {
         cause: rusqlite::Error,
     },
 
+    #[error("cannot serve the console at {address}: name another address with --console")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        cause: io::Error,
+    },
+
     #[error("cannot print")]
     Print(#[source] io::Error),
 
-    #[error("stopped; the next run goes on here")]
+    #[error("stopped; the next run continues from here")]
     Interrupted,
 
-    #[error("stopped at once; the next run goes on here")]
+    #[error("stopped at once; the next run continues from here")]
     InterruptedAgain,
 }
 
@@ -114,7 +122,7 @@ impl Error {
             })
     }
 
-    /// Returns the exit status that tells of it: 2 for what was asked wrongly.
+    /// Returns the exit status: 2 for wrong arguments, 130 after Ctrl-C, 1 for other failures.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::NotADirectory { .. } | Self::Open(keyspace::OpenError::Url { .. }) => 2,

@@ -1,8 +1,8 @@
-//! Exporting: the counts go to a SQLite file.
+//! Exporting: writes the counts to a SQLite file.
 //!
-//! A store exports to one file. Another one takes its place: it gets a subscription of its own, is
-//! filled with what was counted before, and the subscription of the former file is removed, which
-//! would hold the log back: whoever exports to that file ends.
+//! A store exports to one file. If an export names another file, that file takes over: it gets its own subscription and
+//! is filled with the existing counts. The subscription of the previous file is removed, because it would keep the log
+//! from being trimmed, and an export to the previous file ends with an error.
 
 use std::future::Future;
 use std::mem;
@@ -33,8 +33,8 @@ const BUCKETS_AT_ONCE: usize = 8;
 /// How many bytes of counts a batch of a bucket has.
 const BYTES_PER_BATCH: usize = 256 << 10;
 
-/// How long a transaction of SQLite waits for batches of other buckets. The more rows it has, the more of
-/// them lie on the same page of the file: two thirds fewer bytes are written.
+/// How long a transaction of SQLite waits for batches of other buckets. In a larger transaction, more rows share a
+/// page of the file, which saves two thirds of the bytes written.
 const GATHERING: Duration = Duration::from_millis(300);
 
 /// A batch that waits to be written.
@@ -43,17 +43,18 @@ struct Batch {
     done: oneshot::Sender<Result<(), String>>,
 }
 
-/// Writes batches into the file: those that come before a transaction of SQLite begins, in the order of
+/// Writes batches to the file. A transaction of SQLite takes all batches that arrived before it began, in the order of
 /// their phrases.
 struct ToSqlite {
     env: Environment,
     table: Table,
     waiting: Mutex<Vec<Batch>>,
-    /// Notified when as many batches wait as buckets are exported at the same time: there will be no more.
+    /// Notified when the number of waiting batches equals the number of buckets exported at the same time: no more
+    /// can come.
     all_wait: Notify,
-    /// Held by the batch that writes.
+    /// Held while a batch writes.
     turn: tokio::sync::Mutex<()>,
-    /// What does not pass by itself, such as a full disk.
+    /// A failure that a retry does not cure, such as a full disk.
     failures: mpsc::UnboundedSender<Error>,
     tally: Arc<Tally>,
     progress: Progress,
@@ -94,9 +95,9 @@ impl Exporter<String, Option<Count>> for ToSqlite {
 }
 
 impl ToSqlite {
-    /// Writes the batches that wait, and says to each of them what came of it.
+    /// Writes the waiting batches, and reports the outcome to each.
     async fn write(&self) {
-        // Whichever comes first: the time is over, or all batches that there can be are there.
+        // Wait until the time is over or all batches that can come are there.
         let _ = self.env.timeout(GATHERING, self.all_wait.notified()).await;
         let waiting = mem::take(&mut *self.waiting.lock());
         let (rows, done): (Vec<_>, Vec<_>) = waiting
@@ -113,27 +114,27 @@ impl ToSqlite {
         };
         let result = written.map_err(|error| self.report(error));
         for done in done {
-            // A batch whose time is over is exported again.
+            // If the batch has reached its time limit, nothing receives this, and it is exported again.
             let _ = done.send(result.clone());
         }
     }
 
-    /// Reports why the file was not written. Returns it as text.
+    /// Reports why the file was not written, and returns the reason as text.
     fn report(&self, error: Error) -> String {
         let problem = chain(&error).to_string();
         match error {
             Error::Locked { .. } => {
-                let line = format_args!("will be tried again: {problem}");
+                let line = format_args!("trying again: {problem}");
                 self.progress.line(line);
             }
-            // If nothing receives it, the program has come to its end.
+            // If nothing receives it, the program is already ending.
             error => drop(self.failures.send(error)),
         }
         problem
     }
 }
 
-/// This process's export to a file.
+/// The export of this process to a file.
 pub(crate) struct Export {
     pub(crate) table: Table,
     path: PathBuf,
@@ -158,7 +159,7 @@ impl Export {
         if !is_known {
             table.begin_to_fill()?;
         }
-        // From here on, and not before, the file gets everything that changes.
+        // From here on, the file gets every change.
         let subscription = store
             .exports
             .subscribe(&store.runner, name, Start::Oldest)
@@ -211,7 +212,7 @@ impl Export {
         Ok(())
     }
 
-    /// Does something until it is done, the file cannot be written, or another one takes its place.
+    /// Runs a job until it ends, the file cannot be written, or another file takes over.
     pub(crate) async fn unless_it_fails<T>(
         &self,
         store: &Corpus,
@@ -239,8 +240,8 @@ impl Export {
     }
 }
 
-/// Writes into the file what is in the counts. A count gets the sequence after the version that it was
-/// read at: it is newer than every export from before, and older than every one that is to come.
+/// Writes the existing counts to the file. A count gets the sequence after the version that it was read at, so it is
+/// newer than every earlier export and older than every later one.
 async fn fill(store: &Corpus, table: &Table) -> Result<()> {
     let mut after: Option<Bytes> = None;
     let mut begin = None;
@@ -279,7 +280,7 @@ async fn read_counts(
     after: Option<&[u8]>,
 ) -> Result<(SequenceBytes, Page)> {
     let sequence = Sequence::after_version(tr.read_version().await?);
-    // What is reported meanwhile is exported after this.
+    // A snapshot read is safe: a count that is reported meanwhile is exported later.
     Ok((sequence.to_bytes(), page(store, tr, after).await?))
 }
 

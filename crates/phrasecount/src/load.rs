@@ -1,15 +1,17 @@
-//! Loading: the documents of the store become those of a directory.
+//! Loading: makes the documents of the store equal to the files of a directory.
 //!
-//! A document that is there already with the same content costs a read. One that is not costs one
-//! transaction, which says what its content is, counts the documents of the old content and of the
-//! new one, and enqueues each that has to be counted or uncounted. A text that is too long for that
-//! transaction is stored before, in several: chunks of a text are always a run from the first one on,
-//! so that whoever stores one makes sure that the one before is there.
+//! For an unchanged document, loading reads one row. For a new or changed document, one transaction stores the id of
+//! its content, updates the number of documents of the old and the new content, and enqueues each content that must be
+//! counted or subtracted.
 //!
-//! Who dies in between leaves chunks that no document will ever have if the file changes meanwhile. So
-//! a text is registered as an upload with its first chunk, until a document has it, and a load ends by
-//! removing all uploads that there are. One of somebody who lives is removed as well: who finds the
-//! chunk before gone, or the text, begins again.
+//! A text that is too long for that transaction is stored before it, in several transactions. The stored chunks of a
+//! text always begin with the first one and have no gap: a transaction that stores a chunk checks that the previous
+//! chunk is there.
+//!
+//! If a process dies while it stores a text, and the file changes, no document will ever have the chunks. Therefore the
+//! first chunk registers the text as an *upload*, until a document has it. A load ends by removing all uploads, even
+//! those of other processes that are still running. Such a process finds the previous chunk or the text missing, and
+//! starts the text again.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -34,30 +36,30 @@ const FILES_AT_ONCE: usize = 16;
 /// How many chunks of a text one transaction stores.
 const CHUNKS_AT_ONCE: usize = 10;
 
-/// How many documents or uploads one look at the store returns.
+/// How many documents or uploads one transaction reads.
 const ROWS_AT_ONCE: usize = 1_000;
 
-/// What loading came to.
+/// The result of loading.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// Files with text.
     pub(crate) files: u64,
     /// Their bytes.
     pub(crate) bytes: u64,
-    /// Documents that are new, or have another content.
+    /// Documents that are new or have changed.
     pub(crate) stored: u64,
-    /// Documents that are as they were.
+    /// Documents that have not changed.
     pub(crate) unchanged: u64,
-    /// Documents that are gone.
+    /// Documents that were removed.
     pub(crate) removed: u64,
     /// Phrases that are too long to be counted.
     pub(crate) overlong: u64,
     pub(crate) skipped: Vec<Skipped>,
-    /// Files that are no text by their names.
+    /// Files that were left out because their names are not those of text files.
     pub(crate) left_out: u64,
 }
 
-/// What became of a document.
+/// The outcome of storing a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Stored,
@@ -66,7 +68,7 @@ enum Outcome {
     NeedsText,
 }
 
-/// Makes the documents of the store those of a directory.
+/// Makes the documents of the store equal to the files of a directory.
 pub(crate) async fn load(
     store: &Corpus,
     directory: &Path,
@@ -96,7 +98,7 @@ pub(crate) async fn load(
     let mut loaded = loading.into_loaded();
     loaded.skipped.sort_by(|a, b| a.uri.cmp(&b.uri));
     phase.finish(&format!(
-        "loaded: {} documents new or changed, {} as they were, {} removed, {} files skipped",
+        "loaded: {} documents new or changed, {} unchanged, {} removed, {} files skipped",
         loaded.stored,
         loaded.unchanged,
         loaded.removed,
@@ -153,7 +155,8 @@ impl Loading<'_> {
         }
     }
 
-    /// Removes the documents that the directory does not have. What could not be read may have them.
+    /// Removes the documents that the directory does not have, but keeps those that may be in a place that could not
+    /// be read.
     async fn remove_unseen(&self) -> Result<()> {
         let store = self.store;
         let mut after: Option<String> = None;
@@ -188,7 +191,7 @@ impl Loading<'_> {
             });
             let chunks: &[u8] = &chunks.await?;
             let store = |tr| async move { store_chunks(store, &tr, text, first, chunks).await };
-            // If not, somebody has removed the text meanwhile.
+            // `false` means that another load has removed the text: start it again.
             first = match self.store.runner.run(store).await? {
                 true => text.chunks().min(first + CHUNKS_AT_ONCE as u64),
                 false => 0,
@@ -199,8 +202,8 @@ impl Loading<'_> {
         Ok(())
     }
 
-    /// Removes the texts that somebody has begun to store, and that no document has: each once, so that
-    /// one that is begun again gets to its end.
+    /// Removes the uploads: texts that were partly stored, and that no document has. Removes each at most once, so
+    /// that a process that starts its text again can complete it.
     async fn remove_uploads(&self) -> Result<()> {
         let store = self.store;
         let mut after = None;
@@ -240,7 +243,7 @@ impl Loading<'_> {
     }
 }
 
-/// Stages which text a document has; `None`: there is no such document any more.
+/// Stages the text of a document. `None` removes the document.
 async fn set_document(
     store: &Corpus,
     tr: &impl Transaction,
@@ -278,7 +281,7 @@ async fn set_document(
         }
     }
     if let Some(old) = old {
-        // There is one while a document has it.
+        // The content exists while a document has it.
         if let Some(mut content) = store.content(tr, old).await? {
             content.references -= 1;
             store.set_content(tr, old, &content)?;
@@ -291,15 +294,16 @@ async fn set_document(
     Ok(Outcome::Stored)
 }
 
-/// Stages that somebody has to look at a content.
+/// Stages an item that makes a worker check a content.
 async fn enqueue(store: &Corpus, tr: &impl Transaction, id: ContentId) -> Result<()> {
     let once = Enqueue::new().dedupe(id.bytes().to_vec());
-    // If there is an item already, whoever has it will see what this transaction writes, or fail.
+    // If the queue already has an item for this content, its worker reads the writes of this transaction, or its own
+    // transaction conflicts.
     let _ = store.work.enqueue_with(tr, &id, &once).await?;
     Ok(())
 }
 
-/// Stages a run of chunks. False: the one before it is not there.
+/// Stages consecutive chunks. Returns `false` if the chunk before them is missing.
 async fn store_chunks(
     store: &Corpus,
     tr: &impl Transaction,
@@ -327,7 +331,7 @@ async fn store_chunks(
     Ok(true)
 }
 
-/// Runs what blocks its thread.
+/// Runs blocking work on a thread of its own.
 async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -347,7 +351,7 @@ mod tests {
     use super::*;
     use crate::keyspace::Tx;
 
-    /// A store, a directory with a text that takes several transactions, and an empty one.
+    /// A store, a directory with a text that takes several transactions, and an empty directory.
     struct World {
         store: Corpus,
         full: TempDir,
@@ -390,7 +394,7 @@ mod tests {
             store.runner.run(run).await.unwrap()
         }
 
-        /// Returns how many chunks and uploads there are.
+        /// Returns the number of chunks and of uploads.
         async fn left(&self, text: &Text) -> (usize, usize) {
             let (store, id) = (&self.store, text.id);
             let count = |tr| async move {

@@ -5,21 +5,25 @@
 //! cargo run --release -p phrasecount -- get "what the caller must"
 //! ```
 //!
-//! The whole pipeline: `load` makes the documents of the store those of the directory, and enqueues
-//! every content that is new, or gone; workers take contents out of the queue and add what they
-//! contain to the counts of a combine queue; its observer adds every count that changes to an export
-//! queue; an exporter writes SQLite. Each arrow is one transaction, so that every content counts once
-//! even if processes die at any moment: kill it and start it again, and it goes on where it was. Files that were edited
-//! or removed since take out what they had added.
+//! The pipeline:
 //!
-//! The parts can be run alone. With `--db fdb:`, in a build with FoundationDB, `load`, any number of
-//! `work` and an `export` share the work from different machines.
+//! 1. `load` copies the documents of the directory to the store, and enqueues every content that is new or gone.
+//! 2. Workers take contents from the queue and add their phrases to a combine queue.
+//! 3. The observer of the combine queue adds every changed count to an export queue.
+//! 4. An exporter writes the counts to SQLite.
 //!
-//! The table is `phrases(phrase, documents, occurrences, sequence)`: in how many distinct contents a
-//! phrase occurs, and how often in all of them. Copies, also in other letter case or spacing, count
-//! once. [`text`] says what a phrase is, and [`choice`] which files are counted.
+//! Each step commits in transactions that also move the input on, so every content counts exactly once, even if
+//! processes die at any moment. Kill the program and start it again, and it continues where it was. If a file was
+//! edited or removed, its old phrases are subtracted.
 //!
-//! Exit status: 0 done, 1 failed, 2 asked wrongly, 130 stopped by Ctrl-C.
+//! Each part can run alone. In a build with FoundationDB, `--db fdb:` lets `load`, any number of `work` and an
+//! `export` share the work from different machines.
+//!
+//! The table is `phrases(phrase, documents, occurrences, sequence)`. It has the number of distinct contents that
+//! contain a phrase, and the number of occurrences in all of them. Copies of a file count once, even if letter case
+//! or spacing differs. [`text`] defines a phrase, and [`choice`] decides which files are counted.
+//!
+//! The exit status is 0 for success, 1 for a failure, 2 for wrong arguments, and 130 after Ctrl-C.
 
 mod arguments;
 mod choice;
@@ -28,6 +32,7 @@ mod count;
 mod error;
 mod export;
 mod load;
+mod pages;
 mod progress;
 mod report;
 mod session;
@@ -54,12 +59,12 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::Session;
 
-/// Memory goes from one thread to another all the time, which the system's allocator is slow at.
+/// Memory moves between threads all the time, and the system's allocator is slow at that.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// How many threads at most do what blocks them, reading files and writing SQLite: each of them keeps
-/// memory of its own.
+/// The largest number of threads for blocking work (reading files and writing SQLite): each of them keeps its own
+/// memory.
 const BLOCKING_THREADS: usize = 4;
 
 fn main() -> ExitCode {
@@ -72,13 +77,13 @@ fn main() -> ExitCode {
     match runtime.and_then(|runtime| runtime.block_on(execute(command, &options))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Without anybody who listens there is the exit status.
+            // If the standard error is closed, the exit status still reports the failure.
             let _ = writeln!(io::stderr(), "error: {}", keyspace::error::chain(&error));
             if error.is_no_answer() {
                 let time_limit = options.time_limit;
                 let _ = writeln!(
                     io::stderr(),
-                    "the store gave no answer for {time_limit} seconds: check that it runs, and start again"
+                    "the store gave no answer for {time_limit} seconds: check that it is running, and start again"
                 );
             }
             ExitCode::from(error.exit_status())
@@ -88,7 +93,7 @@ fn main() -> ExitCode {
 
 async fn execute(command: Command, options: &Options) -> Result<()> {
     if let Some(files) = command.files() {
-        // Before a store is made for nothing.
+        // This check comes first, so that a mistyped directory creates no store.
         source::check(&files.directory)?;
     }
     let time_limit = Duration::from_secs(options.time_limit.into());
@@ -101,7 +106,14 @@ async fn execute(command: Command, options: &Options) -> Result<()> {
         tally: Arc::default(),
         progress: Progress::new(options.quiet, options.verbose),
     };
-    let report = session.execute(command).await;
+    let report = async {
+        let _pages = match options.console {
+            Some(address) => Some(pages::serve(&store, address, &session.progress).await?),
+            None => None,
+        };
+        session.execute(command).await
+    };
+    let report = report.await;
     if session::is_orderly(&report) {
         store.close().await?;
     }

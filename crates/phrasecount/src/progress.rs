@@ -1,4 +1,4 @@
-//! What is told while the work goes on: bars on a terminal, plain lines elsewhere, or nothing.
+//! Progress messages: bars on a terminal, plain lines elsewhere, or nothing.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// What has been done, by all tasks of this process.
+/// Counters of the work that all tasks of this process have done.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     moved: AtomicU64,
@@ -23,18 +23,18 @@ impl Tally {
         self.exported.fetch_add(phrases as u64, Ordering::Relaxed);
     }
 
-    /// Returns how many distinct phrases of contents went into the counts or out of them.
+    /// Returns how many phrases were added or subtracted, distinct within each content.
     pub(crate) fn phrases_moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Returns how many counts went out.
+    /// Returns how many counts were exported.
     pub(crate) fn counts_exported(&self) -> u64 {
         self.exported.load(Ordering::Relaxed)
     }
 }
 
-/// Who tells. Clones tell to the same terminal.
+/// Prints progress. Clones share one terminal.
 #[derive(Clone)]
 pub(crate) struct Progress {
     how: How,
@@ -61,7 +61,7 @@ impl Progress {
         }
     }
 
-    /// Begins something that has so many steps; with none, nobody knows how many.
+    /// Begins a phase with a number of steps. Zero means that the number is unknown.
     pub(crate) fn phase(&self, name: &'static str, steps: u64) -> Phase {
         let bar = match &self.how {
             How::Bars(bars) => {
@@ -83,14 +83,14 @@ impl Progress {
         }
     }
 
-    /// Tells of a small step, if asked for.
+    /// Prints a line about a small step, if `--verbose` was given.
     pub(crate) fn detail<T: Display>(&self, line: impl FnOnce() -> T) {
         if self.has_details {
             self.line(line());
         }
     }
 
-    /// Tells. What cannot be told because nobody listens any more is no failure of the work.
+    /// Prints a line. If the standard error is closed, the work goes on without messages.
     pub(crate) fn line(&self, line: impl Display) {
         match &self.how {
             How::Bars(bars) => {
@@ -104,7 +104,7 @@ impl Progress {
     }
 }
 
-/// Something that is going on.
+/// A phase of the work that is in progress.
 pub(crate) struct Phase {
     bar: ProgressBar,
     progress: Progress,

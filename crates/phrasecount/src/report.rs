@@ -1,4 +1,4 @@
-//! What phrasecount prints when it is done: text, or JSON.
+//! The result that phrasecount prints, as text or as JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use crate::keyspace::Undecodable;
 use crate::load::Loaded;
 use crate::source::Skipped;
 
-/// What was given up, and waits for an operator.
+/// Records that were given up and wait for an operator.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {
     pub(crate) count: u64,
@@ -20,7 +20,7 @@ pub(crate) struct GivenUp {
 }
 
 impl GivenUp {
-    /// Notes a record with a reason, or that it does not decode.
+    /// Counts a record, and keeps the reason of the first one: its own, or that it does not decode.
     pub(crate) fn note<T>(&mut self, record: &Result<T, Undecodable>, reason: impl Fn(&T) -> &str) {
         self.count += 1;
         self.first_reason.get_or_insert_with(|| match record {
@@ -30,10 +30,10 @@ impl GivenUp {
     }
 }
 
-/// How many entries of a list are printed.
+/// How many entries of a list the text shows.
 const SHOWN: usize = 10;
 
-/// A result in both forms.
+/// A result, as text and as JSON.
 #[derive(Default)]
 pub(crate) struct Report {
     text: String,
@@ -41,19 +41,19 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Adds a line, and the value that it is about.
+    /// Adds a line to the text, and its value to the JSON.
     pub(crate) fn add(&mut self, name: &str, value: impl Into<Value>, line: &str) {
         self.json.insert(name.to_owned(), value.into());
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    /// Adds a value that has no line.
+    /// Adds a value to the JSON only.
     pub(crate) fn add_value(&mut self, name: &str, value: impl Into<Value>) {
         self.json.insert(name.to_owned(), value.into());
     }
 
-    /// Adds how much waits, or at least how much.
+    /// Adds a number of waiting records, or a lower bound of it.
     pub(crate) fn pending(&mut self, name: &str, pending: Pending, what: &str) {
         let (count, has_more) = (pending.count, pending.has_more);
         let at_least = if has_more { "at least " } else { "" };
@@ -61,7 +61,7 @@ impl Report {
         self.add_value(&format!("{name}_has_more"), has_more);
     }
 
-    /// Adds how much was given up, and tells of it if there is anything.
+    /// Adds a number of records that were given up. The text shows it unless it is zero.
     pub(crate) fn given_up(&mut self, name: &str, given_up: &GivenUp, what: &str) {
         let GivenUp {
             count,
@@ -93,7 +93,7 @@ impl Report {
         self.add(
             "phrases_counted",
             phrases,
-            &format!("{phrases} phrases of contents counted"),
+            &format!("{phrases} phrases counted"),
         );
     }
 
@@ -125,7 +125,7 @@ impl Report {
         });
         self.json.insert("top".to_owned(), list.collect());
         if top.is_empty() {
-            self.text.push_str("no phrase\n");
+            self.text.push_str("no phrases\n");
             return;
         }
         let _ = writeln!(
@@ -159,7 +159,9 @@ impl Report {
         self.add(
             "files",
             *files,
-            &format!("{files} files with {bytes} bytes: {stored} new or changed, {unchanged} as they were"),
+            &format!(
+                "{files} files with {bytes} bytes: {stored} new or changed, {unchanged} unchanged"
+            ),
         );
         for (name, value) in [
             ("bytes", *bytes),
@@ -171,11 +173,14 @@ impl Report {
         self.add("removed", *removed, &format!("{removed} documents removed"));
         self.add_value("overlong", *overlong);
         if *overlong > 0 {
-            let _ = writeln!(self.text, "{overlong} phrases are too long to be counted");
+            let _ = writeln!(
+                self.text,
+                "{overlong} phrases were left out because they are too long"
+            );
         }
         self.add_value("left_out", *left_out);
         if *left_out > 0 {
-            let line = "files are no text by their names: --all takes them";
+            let line = "files were left out because of their names: --all counts them";
             let _ = writeln!(self.text, "{left_out} {line}");
         }
         self.skipped(skipped);
@@ -203,7 +208,7 @@ impl Report {
         self.text
     }
 
-    /// Prints. A reader that has seen enough is no failure.
+    /// Prints the result. A reader that closes the pipe early is not a failure.
     pub(crate) fn print(self, as_json: bool) -> Result<()> {
         let text = match as_json {
             true => format!("{}\n", Value::Object(self.json)),

@@ -1,4 +1,4 @@
-//! What each command does: the parts of the pipeline, put together.
+//! The commands: each combines parts of the pipeline.
 
 use std::future::Future;
 use std::path::Path;
@@ -56,7 +56,7 @@ impl Session<'_> {
         Ok(report)
     }
 
-    /// Loads, counts and exports at the same time, until all is done.
+    /// Loads, counts and exports at the same time, until everything is done.
     async fn run(
         &self,
         files: &Files,
@@ -131,8 +131,7 @@ impl Session<'_> {
         exported
     }
 
-    /// Lets those who work end what they have begun, unless Ctrl-C comes once more: the store may be
-    /// gone.
+    /// Lets the workers finish, unless Ctrl-C comes a second time: the store may be gone, and they would wait for it.
     async fn shut_down(&self, shut_down: impl Future<Output = Result<()>>) -> Result<()> {
         let told = async {
             self.progress.detail(|| "stopping: Ctrl-C stops at once");
@@ -145,22 +144,22 @@ impl Session<'_> {
     }
 }
 
-/// Does something until it is done, or until Ctrl-C. What was committed by then is kept.
+/// Runs a job until it ends or until Ctrl-C. Committed work is kept.
 async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
-        // First, so that Ctrl-C is heard before the job tells that it has begun. An error: there is
-        // nothing to wait for.
+        // Ctrl-C is polled first, so that it is handled before the job reports that it has begun. If it cannot be
+        // handled, there is nothing to wait for.
         biased;
         Ok(()) = tokio::signal::ctrl_c() => Err(Error::Interrupted),
         done = job => done,
     }
 }
 
-/// Returns whether a job has come to an end at which workers and store can be shut down. If it has
-/// failed, they are dropped: whatever has failed would fail again.
+/// Returns whether a job ended in a way that lets the workers and the store be shut down. After a failure they are
+/// dropped instead, because shutting them down would fail again.
 pub(crate) fn is_orderly<T>(done: &Result<T>) -> bool {
     matches!(
         done,
-        Ok(_) | Err(Error::Interrupted | Error::Displaced { .. })
+        Ok(_) | Err(Error::Interrupted | Error::Displaced { .. } | Error::Listen { .. })
     )
 }

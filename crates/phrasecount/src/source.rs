@@ -1,4 +1,4 @@
-//! The files of a directory, and the text of each.
+//! The files of a directory and their texts.
 
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
@@ -11,23 +11,23 @@ use crate::choice::{Choice, Utf8Check, Verdict};
 use crate::error::{Error, Result};
 use crate::text::{ContentHasher, ContentId, Phrases, Tokenizer};
 
-/// How many bytes of a file tell whether it is binary: there is a zero byte among them.
+/// A file is binary if there is a zero byte among this number of first bytes.
 const HEAD_BYTES: u64 = 8 * 1024;
 
-/// The size of the parts that a file is read in.
+/// A file is read in parts of this size.
 const PART_BYTES: usize = 64 * 1024;
 
 /// A longer text is kept in a temporary file until it is stored.
 const TEXT_BYTES_IN_MEMORY: usize = 512 * 1024;
 
-/// The size of the parts that a text is stored in.
+/// A text is stored in chunks of this size.
 pub(crate) const CHUNK_BYTES: usize = 89_000;
 
-/// How much of a transaction, which has room for ten megabytes, the updates of a partition take.
+/// How many bytes of a transaction the updates of a partition take. A transaction has room for ten megabytes.
 const PARTITION_BYTES: u64 = 2_000_000;
 
-/// What an update takes of a transaction: its key three times, once as such and twice as the range
-/// that it writes, and what else there is in a key.
+/// How many bytes of a transaction an update takes beside its phrase. Its key counts three times: once on its own, and
+/// twice in the range that it writes.
 fn update_bytes(phrase: &str) -> u64 {
     3 * phrase.len() as u64 + 180
 }
@@ -38,50 +38,50 @@ pub(crate) struct Source {
     /// Its path below the directory: the name of the document.
     pub(crate) uri: String,
     path: PathBuf,
-    /// Whether it is skipped unless it is UTF-8.
+    /// Whether the file is counted only if it is UTF-8.
     only_utf8: bool,
 }
 
-/// What there is in a directory.
+/// The contents of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) sources: Vec<Source>,
     pub(crate) skipped: Vec<Skipped>,
-    /// How many files are no text by their names.
+    /// How many files were left out because of their names.
     pub(crate) left_out: u64,
 }
 
-/// A file or directory that is passed over, and why.
+/// A file or directory that is skipped, and why.
 #[derive(Debug, Clone)]
 pub(crate) struct Skipped {
     pub(crate) uri: String,
     pub(crate) reason: String,
-    /// Whether it may hold text that could not be read: documents from there are kept.
+    /// Whether it may hold text that could not be read. The store keeps the documents from there.
     pub(crate) is_unknown: bool,
 }
 
-/// What a file holds.
+/// The content of a file.
 pub(crate) enum Reading {
     Text(Text),
-    /// No token at all.
+    /// The file has no token.
     Empty,
     Skipped(Skipped),
 }
 
-/// The text of a file, and what is to be known of it.
+/// The text of a file, and its properties.
 pub(crate) struct Text {
     pub(crate) id: ContentId,
     /// The size of the file.
     pub(crate) file_bytes: u64,
     pub(crate) text_bytes: u64,
-    /// Into how many parts its phrases are divided, each for one transaction.
+    /// The number of partitions of its phrases, one for each transaction.
     pub(crate) partitions: u32,
-    /// How many phrases are too long to be counted.
+    /// The number of phrases that are too long to be counted.
     pub(crate) overlong: u64,
     body: SpooledData,
 }
 
-/// Makes sure that there is such a directory.
+/// Checks that the directory exists.
 pub(crate) fn check(directory: &Path) -> Result<()> {
     let path = directory.to_owned();
     match fs::metadata(directory) {
@@ -144,7 +144,7 @@ impl Skipped {
         }
     }
 
-    /// Returns whether this keeps a document from being read.
+    /// Returns whether a document may be in this place, which cannot be read.
     pub(crate) fn hides(&self, uri: &str) -> bool {
         let below = uri.strip_prefix(&self.uri);
         self.is_unknown && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -152,10 +152,10 @@ impl Skipped {
 }
 
 impl Source {
-    /// Reads the file, once, from its begin to its end.
+    /// Reads the whole file once.
     ///
     /// # Errors
-    /// [`Error::Spool`]. What keeps the file from being read is a [`Reading`].
+    /// [`Error::Spool`]. A file that cannot be read is a [`Reading`], not an error.
     pub(crate) fn read(&self) -> Result<Reading> {
         let unreadable = |error| Reading::Skipped(Skipped::unreadable(&self.uri, &error));
         let mut file = match File::open(&self.path) {
@@ -206,7 +206,7 @@ impl Source {
     }
 }
 
-/// A text as it is read.
+/// A text that is being read.
 struct Draft {
     tokenizer: Tokenizer,
     phrases: Phrases,
@@ -244,7 +244,7 @@ impl Draft {
         self.body.write_all(&self.part)
     }
 
-    /// `None`: there is no token.
+    /// `None` if there is no token.
     fn finish(mut self) -> io::Result<Option<Text>> {
         if self.text_bytes == 0 {
             return Ok(None);
@@ -269,7 +269,7 @@ impl Text {
         self.text_bytes.div_ceil(CHUNK_BYTES as u64)
     }
 
-    /// Returns the text if it is so short that one transaction stores it.
+    /// Returns the text if it is short enough for one transaction.
     pub(crate) fn in_memory(&self) -> Option<&[u8]> {
         match &self.body {
             SpooledData::InMemory(text) => Some(text.get_ref()),

@@ -1,7 +1,7 @@
-//! The file that the counts go to, which takes them as they come: several times, and late.
+//! The SQLite file of counts. It accepts exports that come several times or late.
 //!
-//! A row has the sequence of the export that it is from, and what is gone leaves its sequence in
-//! `gone`. So an export changes something only if it is newer than what is there.
+//! Each row has the sequence of its export, and a phrase that is gone leaves its sequence in the table `gone`. So an
+//! export changes the file only if it is newer than the file's own row.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use crate::corpus::Count;
 use crate::error::{Error, Result};
 
-/// Marks a SQLite file as one of phrasecount: `phrs`.
+/// The application id that marks a SQLite file as one of phrasecount: `phrs`.
 const APPLICATION_ID: i32 = 0x7068_7273;
 
 /// The version of the tables.
 const USER_VERSION: i32 = 1;
 
-/// How long to wait for somebody else who has the file locked.
+/// How long to wait if another program has the file locked.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 const TABLES: &str = "
@@ -30,8 +30,8 @@ const TABLES: &str = "
     CREATE TABLE origin (store TEXT, subscription TEXT, is_filled INTEGER);
 ";
 
-/// What the store believes to be in the file must be there after a power failure, too. A batch fits the
-/// cache, so that a page is written once per batch, and several batches the log.
+/// A row that the store considers exported must survive a power failure. The cache holds a batch, so that a page is
+/// written once per batch. The log holds several batches.
 const PRAGMAS: &str = "
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
@@ -46,7 +46,7 @@ const UPSERT: &str = "
         occurrences = excluded.occurrences, sequence = excluded.sequence
         WHERE excluded.sequence > phrases.sequence";
 
-/// A tombstone goes when something newer is there.
+/// Removes a tombstone when a newer row is there.
 const FORGET_GONE: &str = "DELETE FROM gone WHERE phrase = ?1 AND sequence < ?2";
 
 const DELETE: &str = "DELETE FROM phrases WHERE phrase = ?1 AND sequence < ?2";
@@ -57,10 +57,10 @@ const REMEMBER_GONE: &str = "
     ON CONFLICT (phrase) DO UPDATE SET sequence = excluded.sequence
         WHERE excluded.sequence > gone.sequence";
 
-/// The bytes of a sequence, which sort as sequences do.
+/// The bytes of a sequence, which sort in the order of sequences.
 pub(crate) type SequenceBytes = [u8; SEQUENCE_BYTES];
 
-/// A count on its way into the file. `None`: the phrase is gone.
+/// A row to be written. A count of `None` means that the phrase is gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) phrase: String,
@@ -68,12 +68,12 @@ pub(crate) struct Row {
     pub(crate) sequence: SequenceBytes,
 }
 
-/// Where the counts of a file come from.
+/// The source of a file's counts.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     /// The name of the file's subscription: the file's own id.
     pub(crate) subscription: String,
-    /// Whether the file has what was counted before the subscription began.
+    /// Whether the file has the counts from before its subscription began.
     pub(crate) is_filled: bool,
 }
 
@@ -85,10 +85,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Opens the file for a store, and creates it, with the id given, if there is none.
+    /// Opens the file for a store. If there is none, creates it with the given id.
     ///
     /// # Errors
-    /// [`Error::NotOurs`], [`Error::OtherStore`], [`Error::Locked`]: the file was not changed.
+    /// [`Error::NotOurs`], [`Error::OtherStore`] and [`Error::Locked`], which leave the file unchanged.
     pub(crate) fn open(path: &Path, store: &str, new_id: &str) -> Result<(Self, Origin)> {
         let failed = |cause| failed(path, cause);
         let mut connection = Connection::open(path).map_err(failed)?;
@@ -128,7 +128,7 @@ impl Table {
         Ok((table, origin))
     }
 
-    /// Takes rows, all or none, in one transaction of SQLite.
+    /// Writes rows in one transaction of SQLite.
     pub(crate) fn take(&self, rows: &[Row]) -> Result<()> {
         self.write(|tr| {
             let [mut upsert, mut forget, mut delete, mut remember] = [
@@ -162,12 +162,12 @@ impl Table {
         })
     }
 
-    /// Notes that the file lacks what was counted before its subscription begins.
+    /// Records that the file lacks the counts from before its subscription.
     pub(crate) fn begin_to_fill(&self) -> Result<()> {
         self.write(|tr| tr.execute("UPDATE origin SET is_filled = 0", []).map(drop))
     }
 
-    /// Notes that the file has everything. What is older than `begin`, and was not found since, is gone.
+    /// Records that the file is complete. A row older than `begin` was not found again, so its phrase is gone.
     pub(crate) fn end_to_fill(&self, begin: &SequenceBytes) -> Result<()> {
         self.write(|tr| {
             let remember = "INSERT OR REPLACE INTO gone SELECT phrase, ?1 FROM phrases
@@ -207,13 +207,13 @@ impl Table {
         run().map_err(|cause| failed(&self.path, cause))
     }
 
-    /// A transaction that panicked was rolled back.
+    /// Locks the connection. A poisoned lock is harmless, because SQLite rolled back the transaction that panicked.
     fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock()
     }
 }
 
-/// Returns whether the file is one of ours; if not, it is empty.
+/// Returns whether the file has our tables. `false` means that it is empty.
 fn is_ours(path: &Path, tr: &Transaction<'_>) -> Result<bool> {
     let number = |sql| tr.query_row(sql, [], |row| row.get::<_, i32>(0));
     let read = || {
@@ -225,7 +225,7 @@ fn is_ours(path: &Path, tr: &Transaction<'_>) -> Result<bool> {
         (APPLICATION_ID, USER_VERSION, _) => return Ok(true),
         (0, 0, 0) => return Ok(false),
         (APPLICATION_ID, version, _) => format!("its tables have version {version}"),
-        _ => "it has tables of something else".to_owned(),
+        _ => "it has the tables of another program".to_owned(),
     };
     let path = path.to_owned();
     Err(Error::NotOurs { path, reason })
@@ -237,7 +237,7 @@ fn failed(path: &Path, cause: rusqlite::Error) -> Error {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked { path },
         Some(ErrorCode::NotADatabase) => Error::NotOurs {
             path,
-            reason: "it is no SQLite file".to_owned(),
+            reason: "it is not a SQLite file".to_owned(),
         },
         _ => Error::Sqlite { path, cause },
     }

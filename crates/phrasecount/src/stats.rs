@@ -1,4 +1,4 @@
-//! How much there is in the store, what is left to be done, and what was given up.
+//! Statistics: the content of the store, the work that is left, and the work that was given up.
 
 use export_queue::combine::Bucket;
 use export_queue::{Pending, Subscription};
@@ -11,10 +11,10 @@ use crate::top::each_count;
 
 type Exports = Subscription<String, Option<Count>>;
 
-/// How many rows one look at the store returns.
+/// How many rows one transaction reads.
 const ROWS_AT_ONCE: usize = 1_000;
 
-/// Reports how much there is, what is left to be done, and what was given up.
+/// Reports the content of the store, the work that is left, and the work that was given up.
 pub(crate) async fn stats(store: &Corpus, report: &mut Report) -> Result<()> {
     let documents = documents(store).await?;
     report.add("documents", documents, &format!("{documents} documents"));
@@ -31,26 +31,26 @@ pub(crate) async fn stats(store: &Corpus, report: &mut Report) -> Result<()> {
     let work = |tr| async move { store.work.stats(&tr).await };
     let work = store.runner.run(work).await?;
     let contents = work.queued + work.delayed + work.held;
-    let line = format!("{contents} contents to be counted");
+    let line = format!("{contents} documents to count");
     report.add("contents_to_count", contents, &line);
     let updates = updates(store).await?;
-    report.pending("updates_to_combine", updates, "updates to be combined");
+    report.pending("updates_to_combine", updates, "updates to combine");
     let subscriptions = subscriptions(store).await?;
     let exports = exports(store, &subscriptions).await?;
-    report.pending("counts_to_export", exports, "counts to be exported");
+    report.pending("counts_to_export", exports, "counts to export");
 
     let contents = GivenUp {
         count: work.dead,
         first_reason: None,
     };
-    report.given_up("contents_given_up", &contents, "contents given up");
+    report.given_up("contents_given_up", &contents, "documents given up");
     let updates = set_aside(store).await?;
     report.given_up("updates_set_aside", &updates, "updates set aside");
     let counts = dead_letters(store, &subscriptions).await?;
     report.given_up(
         "counts_given_up",
         &counts,
-        "counts not exported and given up",
+        "counts given up without being exported",
     );
     Ok(())
 }
@@ -74,7 +74,7 @@ fn buckets(store: &Corpus) -> impl Iterator<Item = Bucket> + use<> {
     (0..store.counts.settings().get_bucket_count()).map(Bucket)
 }
 
-/// Adds up what waits in several buckets.
+/// Adds the pending records of a bucket to a sum.
 fn add(sum: &mut Pending, pending: Pending) {
     sum.count += pending.count;
     sum.bytes += pending.bytes;
@@ -158,32 +158,32 @@ mod tests {
     use crate::progress::Progress;
     use crate::work::Workers;
 
-    async fn told(store: &Corpus) -> String {
+    async fn printed(store: &Corpus) -> String {
         let mut report = Report::default();
         stats(store, &mut report).await.unwrap();
         report.into_text()
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_waits_and_what_was_given_up_is_told() {
+    async fn pending_and_given_up_records_are_printed() {
         let time_limit = Duration::from_secs(60);
         let store = &Corpus::open("memory:", time_limit).await.unwrap();
-        let phrase = &"nobody has added this".to_owned();
+        let phrase = &"this was never added".to_owned();
         let subtract = |tr| async move {
             let update = Update::subtract(1);
             store.counts.add(&tr, phrase, &update).await
         };
         store.runner.run(subtract).await.unwrap();
-        let before = told(store).await;
-        assert!(before.contains("\n1 updates to be combined\n"), "{before}");
+        let before = printed(store).await;
+        assert!(before.contains("\n1 updates to combine\n"), "{before}");
         assert!(!before.contains("set aside"), "{before}");
 
         let (tally, progress) = (Arc::default(), Progress::new(true, false));
         let workers = Workers::start(store, 1, &tally, &progress).await.unwrap();
         store.counts.wait_idle(&store.runner).await.unwrap();
         workers.shut_down().await.unwrap();
-        let after = told(store).await;
-        assert!(after.contains("\n0 updates to be combined\n"), "{after}");
+        let after = printed(store).await;
+        assert!(after.contains("\n0 updates to combine\n"), "{after}");
         assert!(after.contains("\n1 updates set aside\n"), "{after}");
         assert!(after.contains("the first of them: "), "{after}");
     }

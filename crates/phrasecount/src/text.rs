@@ -1,4 +1,4 @@
-//! What counts of a file's bytes: tokens, phrases, and which content they are.
+//! Tokens, phrases and contents: the parts of a file that count.
 //!
 //! A *token* is a maximal run of ASCII letters and digits, in lower case. A *text* is the tokens of a
 //! file, joined by one space: files with the same text have the same content. A *phrase* is four
@@ -14,11 +14,11 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// How many tokens a phrase has.
 pub(crate) const PHRASE_TOKENS: usize = 4;
 
-/// The longest phrase that is counted. One with a longer token in it is data rather than words, and
-/// could be too long for a key of the store.
+/// The longest phrase that is counted. A longer one contains data rather than words, and could exceed the size of a key
+/// of the store.
 pub(crate) const MAX_PHRASE_BYTES: usize = 1_000;
 
-/// Which content a text is: its hash.
+/// The id of a content: the hash of its text.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ContentId([u8; 16]);
 
@@ -62,7 +62,7 @@ impl ContentHasher {
     }
 }
 
-/// Makes a text of bytes, part by part.
+/// Turns bytes into text, part by part.
 #[derive(Default)]
 pub(crate) struct Tokenizer {
     is_in_token: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Appends what the bytes add to the text.
+    /// Appends the tokens of the bytes to the text.
     pub(crate) fn feed(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         for byte in bytes {
             if byte.is_ascii_alphanumeric() {
@@ -87,14 +87,14 @@ impl Tokenizer {
     }
 }
 
-/// Finds the phrases of a text, part by part, in memory for one of them.
+/// Finds the phrases of a text, part by part, and holds one phrase in memory.
 pub(crate) struct Phrases {
-    /// The last tokens of the text, four at most. Of one that is too long for any phrase only as much
-    /// as makes its phrases too long.
+    /// The last tokens of the text, four at most. A token that is too long for any phrase is cut to a length that
+    /// still makes its phrases too long.
     recent: Vec<u8>,
-    /// Where in `recent` each of them begins.
+    /// Where each of these tokens begins in `recent`.
     starts: VecDeque<usize>,
-    /// How many phrases were too long.
+    /// The number of phrases that were too long.
     overlong: u64,
 }
 
@@ -107,7 +107,7 @@ impl Phrases {
         }
     }
 
-    /// Takes the next part of the text, and gives `each` the phrases that it completes.
+    /// Reads the next part of the text, and calls `each` for every phrase that it completes.
     pub(crate) fn feed(&mut self, text: &[u8], each: &mut impl FnMut(&str)) {
         for (index, piece) in text.split(|byte| *byte == b' ').enumerate() {
             if index > 0 {
@@ -149,7 +149,7 @@ impl Phrases {
 mod tests {
     use super::*;
 
-    /// Returns the text of bytes that come in parts of some size.
+    /// Returns the text of bytes that are fed in parts of a given size.
     fn text(bytes: &[u8], part: usize) -> String {
         let (mut tokenizer, mut text) = (Tokenizer::default(), Vec::new());
         for part in bytes.chunks(part) {

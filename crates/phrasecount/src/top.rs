@@ -1,4 +1,4 @@
-//! Looking at the counts in the store.
+//! Reads the counts in the store.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,10 +10,10 @@ use crate::error::Result;
 use crate::keyspace::{self, Bytes, Isolation, Transaction};
 use crate::text::{PHRASE_TOKENS, Tokenizer};
 
-/// How many counts one look at the store returns.
+/// How many counts one transaction reads.
 const COUNTS_AT_ONCE: usize = 5_000;
 
-/// Reads a phrase from the command line.
+/// Parses a phrase of the command line.
 pub(crate) fn phrase(argument: &str) -> Result<String, String> {
     let mut phrase = Vec::new();
     Tokenizer::default().feed(argument.as_bytes(), &mut phrase);
@@ -24,7 +24,7 @@ pub(crate) fn phrase(argument: &str) -> Result<String, String> {
     }
 }
 
-/// Returns the counts of a phrase, as they were last reported.
+/// Returns the count of a phrase, as last reported.
 pub(crate) async fn get(store: &Corpus, phrase: &String) -> Result<Count> {
     let read = |tr| async move { store.counts.settled(&tr, phrase, Isolation::Snapshot).await };
     Ok(store.runner.run(read).await?.unwrap_or_default())
@@ -32,7 +32,7 @@ pub(crate) async fn get(store: &Corpus, phrase: &String) -> Result<Count> {
 
 /// Returns the phrases that occur most often.
 pub(crate) async fn top(store: &Corpus, limit: usize) -> Result<Vec<(String, Count)>> {
-    // The least of them on top.
+    // The heap has the least frequent phrase on top, which makes room for a more frequent one.
     let mut top = BinaryHeap::new();
     let add = |phrase: String, count: Count| {
         top.push((Reverse(count.occurrences), phrase, Reverse(count.documents)));
@@ -54,7 +54,7 @@ pub(crate) async fn top(store: &Corpus, limit: usize) -> Result<Vec<(String, Cou
     Ok(top.collect())
 }
 
-/// Gives each phrase with its count, as they were last reported, one after the other.
+/// Calls `each` for every phrase with its count, as last reported.
 pub(crate) async fn each_count(store: &Corpus, mut each: impl FnMut(String, Count)) -> Result<()> {
     let mut after: Option<Bytes> = None;
     loop {
@@ -71,10 +71,10 @@ pub(crate) async fn each_count(store: &Corpus, mut each: impl FnMut(String, Coun
     }
 }
 
-/// Some of the counts, as they were last reported.
+/// A page of counts, as last reported.
 pub(crate) struct Page {
     pub(crate) counts: Vec<(String, Count)>,
-    /// The key that the next page comes after. `None`: there is none.
+    /// The key after which the next page begins. `None` on the last page.
     pub(crate) last: Option<Bytes>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn page(
     tr: &impl Transaction,
     after: Option<&[u8]>,
 ) -> Result<Page> {
-    // By snapshot: each count is right by itself, whatever is reported meanwhile.
+    // A snapshot read is safe: each count is correct on its own, even if others are reported meanwhile.
     let values = store
         .counts
         .values(tr, after, COUNTS_AT_ONCE, Isolation::Snapshot);

@@ -1,5 +1,4 @@
-//! Workers: those that count contents, and those that combine the counts and queue what has changed
-//! for export.
+//! Workers: they count contents, combine the counts, and queue changed counts for export.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +15,19 @@ use crate::keyspace::error::chain;
 use crate::progress::{Progress, Tally};
 use crate::text::ContentId;
 
-/// How long workers may go on with what they have begun when they are stopped.
+/// How long workers may finish their current work after they are stopped.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a step of counting may take.
+/// The time limit of a step of counting.
 const STEP_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// How many buckets are combined at the same time. A pass takes tens of megabytes of memory.
 const PASSES_AT_ONCE: usize = 2;
 
-/// How often those who wait look whether the queue of contents is empty.
+/// How often a waiting command checks whether the queue of contents is empty.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Queues what has changed for export, in the transaction that changes it.
+/// Queues each changed count for export, in the transaction that changes it.
 struct ExportChanges(ExportQueue<String, Option<Count>>);
 
 impl ChangeObserver<String, Count> for ExportChanges {
@@ -48,14 +47,14 @@ impl ChangeObserver<String, Count> for ExportChanges {
     }
 }
 
-/// This process's part in the work.
+/// The workers of this process.
 pub(crate) struct Workers {
     counting: hc_dequeue::Worker<ContentId>,
     combining: combine::Worker,
 }
 
 impl Workers {
-    /// Begins to count `contents` contents at the same time, and to combine.
+    /// Starts to count, `contents` contents at the same time, and to combine.
     pub(crate) async fn start(
         store: &Corpus,
         contents: usize,
@@ -72,7 +71,7 @@ impl Workers {
             async move {
                 let counted = counter.count(&delivery).await;
                 if let Err(error) = &counted {
-                    telling.line(format_args!("will be tried again: {}", chain(error)));
+                    telling.line(format_args!("trying again: {}", chain(error)));
                 }
                 counted
             }
@@ -90,7 +89,7 @@ impl Workers {
         })
     }
 
-    /// Begins nothing more, and gives back what is not finished soon.
+    /// Stops taking work, and gives back the work that is not finished soon.
     pub(crate) async fn shut_down(self) -> Result<()> {
         let counting = async { Ok::<_, Error>(self.counting.shut_down(GRACE).await?) };
         let combining = async { Ok::<_, Error>(self.combining.shut_down(GRACE).await?) };
@@ -99,7 +98,7 @@ impl Workers {
     }
 }
 
-/// Waits until everything that was loaded is counted, combined and queued for export, by whomever.
+/// Waits until all processes together have counted and combined everything that was loaded, and queued it for export.
 pub(crate) async fn wait_idle(store: &Corpus, tally: &Tally, progress: &Progress) -> Result<()> {
     let phase = progress.phase("counting", 0);
     loop {
@@ -111,13 +110,13 @@ pub(crate) async fn wait_idle(store: &Corpus, tally: &Tally, progress: &Progress
         }
         let phrases = tally.phrases_moved();
         phase.tell(format!(
-            "{contents} contents to go, {phrases} phrases counted"
+            "{contents} documents left, {phrases} phrases counted"
         ));
         store.runner.environment().sleep(LOOK_INTERVAL).await;
     }
     phase.tell("combining".to_owned());
     store.counts.wait_idle(&store.runner).await?;
     let phrases = tally.phrases_moved();
-    phase.finish(&format!("counted: {phrases} phrases of contents"));
+    phase.finish(&format!("counted: {phrases} phrases"));
     Ok(())
 }

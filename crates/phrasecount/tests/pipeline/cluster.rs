@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::program::{Running, World, finish};
 
-/// Returns the cluster, or tells that a test is skipped.
+/// Returns the cluster, or reports that a test is skipped.
 fn server(test: &str) -> Option<Server> {
     match Server::start() {
         Ok(server) => Some(server),
@@ -60,7 +60,7 @@ fn on_fdb_ctrl_c_comes_through_though_the_cluster_is_gone() {
     assert!(working.wait_until("stopping"));
     let stopped = working.interrupt();
     server.resume();
-    stopped.assert_refused(130, "stopped at once; the next run goes on here");
+    stopped.assert_refused(130, "stopped at once; the next run continues from here");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn on_fdb_processes_that_are_killed_share_the_work_and_nothing_is_lost() {
         mortal.wait_for(1);
         assert!(mortal.kill(), "it works until it is killed");
         for _ in 0..scale(3, 12) {
-            // Those who find nothing to do any more end by themselves.
+            // A process that finds nothing left to do ends on its own.
             let mut mortal = Running::start(&mut world.command(&["work", "--until-idle"]));
             mortal.wait_for(rng.random_range(0..12));
             mortal.kill();

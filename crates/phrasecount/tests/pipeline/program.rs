@@ -61,7 +61,7 @@ impl World {
         command
     }
 
-    /// Prepares the call that does everything.
+    /// Prepares the call of `run`.
     pub(crate) fn run_command(&self) -> Command {
         let mut command = self.command(&["run"]);
         command.arg(self.directory.path());
@@ -69,7 +69,7 @@ impl World {
         command
     }
 
-    /// Does everything, and returns what the program told of it.
+    /// Loads, counts and exports, and returns the JSON that the program printed.
     #[track_caller]
     pub(crate) fn run(&self) -> Value {
         finish(self.run_command().arg("--json")).json()
@@ -148,7 +148,7 @@ impl Finished {
     }
 }
 
-/// A call under way, which tells of every step.
+/// A running call with `--verbose`.
 pub(crate) struct Running {
     child: Child,
     told: std::io::Lines<BufReader<std::process::ChildStderr>>,
@@ -163,18 +163,18 @@ impl Running {
         Self { child, told }
     }
 
-    /// Waits until the program has told so much, or ended.
+    /// Waits until the program has printed this number of lines, or has ended.
     pub(crate) fn wait_for(&mut self, lines: usize) {
         self.told.by_ref().take(lines).for_each(drop);
     }
 
-    /// Waits until the program tells something, and returns false if it ends before.
+    /// Waits until the program prints a text. Returns `false` if the program ends first.
     pub(crate) fn wait_until(&mut self, begin: &str) -> bool {
         let mut told = self.told.by_ref().map(Result::unwrap);
         told.any(|line| line.starts_with(begin))
     }
 
-    /// Kills it, wherever it is by now. Returns false if it had ended.
+    /// Kills the program at whatever point it is. Returns `false` if it had already ended.
     pub(crate) fn kill(mut self) -> bool {
         self.child.kill().unwrap();
         !self.child.wait().unwrap().success()

@@ -1,4 +1,4 @@
-//! What is refused, how it is told, and that the next call goes on.
+//! Refusals: their messages, and that the next call continues.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -129,7 +129,7 @@ fn a_sqlite_file_of_somebody_else_is_refused_and_left_as_it_is() {
     let refused = finish(&mut world.run_command());
     refused.assert_refused(
         1,
-        "is not a file of phrasecount: it has tables of something else",
+        "is not a file of phrasecount: it has the tables of another program",
     );
     assert_eq!(fs::read(world.out()).unwrap(), before);
 
@@ -139,7 +139,7 @@ fn a_sqlite_file_of_somebody_else_is_refused_and_left_as_it_is() {
     )
     .unwrap();
     let refused = finish(&mut world.run_command());
-    refused.assert_refused(1, "it is no SQLite file");
+    refused.assert_refused(1, "it is not a SQLite file");
 
     fs::remove_file(world.out()).unwrap();
     world.run();
@@ -179,7 +179,7 @@ fn a_locked_sqlite_file_is_refused_and_a_later_run_completes_the_job() {
     world.assert_exported();
 }
 
-/// Prepares a call of the program that cannot make a file larger than so many blocks.
+/// Prepares a call of the program that cannot make a file larger than a number of blocks.
 fn limited(blocks: usize, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
@@ -202,7 +202,7 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
     // With 512 bytes a block the store's log has no room but for its first 4 MiB, with 1,024 but for 8.
     let full = finish(&mut limited(8_200, &world.run_command()));
     full.assert_refused(1, "remove the cause and open the store again");
-    // Not even that.
+    // The log has no room at all.
     let full = finish(&mut limited(4_000, &world.run_command()));
     full.assert_refused(1, "File too large");
     world.run();
@@ -234,7 +234,7 @@ fn binary_files_are_skipped_named_and_counted() {
     assert_eq!(run["skipped"][0]["reason"], "it is binary");
     world.assert_exported();
 
-    // What becomes binary is no text any more.
+    // A file that becomes binary stops being a document.
     world.write("turns", "six seven eight nine\0");
     let run = finish(&mut world.run_command());
     assert!(run.stdout.contains("skipped 2 files:"), "{run:?}");
@@ -302,7 +302,7 @@ fn what_cannot_be_read_is_skipped_and_stays_as_it_was_counted() {
 }
 
 impl World {
-    /// Returns the arguments of the call that does everything.
+    /// Returns the arguments of `run`.
     fn run_command_of_anybody(&self) -> Vec<String> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let mut arguments = vec!["run".to_owned(), text(self.directory.path())];
@@ -316,7 +316,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs the program as somebody who may not read everything: root may.
+/// Runs the program as a user without the right to read everything, which root has.
 fn unprivileged(world: &World, arguments: &[String]) -> serde_json::Value {
     let copy = world.place.path().join("program");
     // Another process writes it: a file that this one has open for writing, as a child that another test

@@ -1,4 +1,4 @@
-//! What is counted, and what the program tells of it.
+//! The counts, and the program's messages about them.
 
 use std::fs;
 use std::io::Read;
@@ -90,21 +90,23 @@ fn text_files_are_counted_and_with_all_every_file() {
     assert_count(&world, "thirteen fourteen fifteen sixteen", 1, 1);
 
     let text = finish(&mut world.run_command());
-    let told = "2 files are no text by their names: --all takes them";
-    assert!(text.stdout.contains(told), "{text:?}");
+    let line = "2 files were left out because of their names: --all counts them";
+    assert!(text.stdout.contains(line), "{text:?}");
     assert!(text.stdout.contains("2 documents removed"), "{text:?}");
     world.assert_exported();
     assert_count(&world, "thirteen fourteen fifteen sixteen", 0, 0);
 }
 
 #[test]
-fn the_documents_of_this_repository_are_counted_without_their_plots() {
+fn the_documents_of_this_repository_are_counted_without_their_pictures() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let plots = fs::read_dir(docs.join("plots")).unwrap().count();
+    let pictures = ["console", "diagrams", "plots"].map(|folder| docs.join(folder));
+    let pictures = pictures.map(|folder| fs::read_dir(folder).unwrap().count());
+    let pictures: usize = pictures.iter().sum();
     let world = World::new();
     let run = ["run", docs.to_str().unwrap(), "--json"];
     let run = finish(world.command(&run).arg("--out").arg(world.out())).json();
-    assert_eq!(run["left_out"], plots);
+    assert_eq!(run["left_out"], pictures);
     assert_same(&world.exported(), &crate::reference::count(&docs));
 }
 
@@ -208,7 +210,7 @@ fn ctrl_c_stops_it_and_the_next_run_goes_on() {
     let mut running = Running::start(&mut world.run_command());
     running.wait_for(2);
     let stopped = running.interrupt();
-    stopped.assert_refused(130, "stopped; the next run goes on here");
+    stopped.assert_refused(130, "stopped; the next run continues from here");
     let rest = world.run();
     assert_eq!(
         rest["stored"].as_i64().unwrap() + rest["unchanged"].as_i64().unwrap(),

@@ -73,7 +73,7 @@ impl Editor {
         text.into_bytes()
     }
 
-    /// Returns a text of so many different phrases that it takes several transactions to count it.
+    /// Returns a text with so great a number of different phrases that counting it takes several transactions.
     fn long(&mut self) -> Vec<u8> {
         let words = self.rng.random_range(9_000..18_000);
         let mut text = String::new();
@@ -194,8 +194,8 @@ fn killed_at_random_moments_while_documents_change_every_content_counts_once() {
             editor.edit(&world);
         }
         let mut running = Running::start(&mut world.run_command());
-        // It tells what it has committed. Between the last line read here and the kill it goes on, so
-        // that the kill may come at any point of a transaction.
+        // The program prints each commit. It continues between the last line read here and the kill, so the kill may
+        // come at any point of a transaction.
         running.wait_for(editor.rng.random_range(0..25));
         killed += usize::from(running.kill());
         if editor.rng.random_range(0..4) == 0 {

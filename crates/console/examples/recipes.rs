@@ -1,0 +1,285 @@
+//! The answers of `docs/recipes.md`, each as a function. `cargo run -p console --example recipes` runs them on a store
+//! in memory, one after the other, and checks what they do.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use export_queue::hc_dequeue::testing::drain_process;
+use export_queue::hc_dequeue::{
+    Cancelled, Delivery, Enqueue, Enqueued, Error, HighContentionQueue, ItemRef, OnRepeat, Outcome,
+    Place, PlaceKind, Replaced, Schedule, Settings, Worker, WorkerOptions,
+};
+use export_queue::keyspace::embedded::Embedded;
+use export_queue::keyspace::{self, Runner, Store, Subspace, Transaction, Tx};
+use export_queue::microqueue::MicroQueue;
+
+type Jobs = HighContentionQueue<String>;
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+async fn enqueue_with_own_data(
+    runner: &Runner<Store>,
+    jobs: &Jobs,
+    users: &Subspace,
+) -> Result<()> {
+    let sign_up = |tr: Tx<_>| async move {
+        tr.set(&users.pack(&"ada"), b"ada@example.org");
+        jobs.enqueue(&tr, &"welcome ada".to_owned()).await
+    };
+    runner.run(sign_up).await?;
+    Ok(())
+}
+
+async fn enqueue_many(runner: &Runner<Store>, jobs: &Jobs, values: &[String]) -> Result<()> {
+    for batch in values.chunks(1_000) {
+        let enqueue = |tr| async move { jobs.enqueue_all(&tr, batch).await };
+        runner.run(enqueue).await?;
+    }
+    Ok(())
+}
+
+async fn enqueue_for_later(tr: &impl Transaction, jobs: &Jobs, at: SystemTime) -> Result<()> {
+    let tomorrow = Enqueue::new().at(at);
+    let _ = jobs
+        .enqueue_with(tr, &"remind ada".to_owned(), &tomorrow)
+        .await?;
+    Ok(())
+}
+
+async fn enqueue_once(tr: &impl Transaction, jobs: &Jobs, invoice: u64) -> Result<bool> {
+    let once = Enqueue::new().dedupe(format!("invoice {invoice}"));
+    let enqueued = jobs
+        .enqueue_with(tr, &format!("send invoice {invoice}"), &once)
+        .await?;
+    Ok(matches!(enqueued, Enqueued::Staged(_)))
+}
+
+async fn enqueue_debounced(tr: &impl Transaction, jobs: &Jobs, page: &str) -> Result<()> {
+    let quiet = Enqueue::new()
+        .dedupe(format!("index {page}"))
+        .on_repeat(OnRepeat::Debounce)
+        .after(Duration::from_secs(5));
+    let _ = jobs
+        .enqueue_with(tr, &format!("index {page}"), &quiet)
+        .await?;
+    Ok(())
+}
+
+async fn enqueue_bounded(tr: &impl Transaction, jobs: &Jobs) -> Result<bool> {
+    let bounded = Enqueue::new().max_depth(10_000);
+    match jobs.enqueue_with(tr, &"job".to_owned(), &bounded).await {
+        Ok(_) => Ok(true),
+        Err(Error::Full { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+async fn decide_how_to_fail(
+    _tr: Tx<impl Transaction>,
+    job: Arc<Delivery<String>>,
+) -> Result<Outcome> {
+    Ok(match job.value().as_str() {
+        "malformed" => Outcome::discard("there is no such customer"),
+        "later" => Outcome::snooze(Duration::from_secs(60)),
+        "busy" => Outcome::retry_after(Duration::from_secs(5), "the bank is busy"),
+        _ => Outcome::Done,
+    })
+}
+
+async fn why_it_failed(
+    tr: &impl Transaction,
+    jobs: &Jobs,
+    item: &ItemRef,
+) -> Result<Option<String>> {
+    let status = jobs.status(tr, item).await?;
+    let failure = status.and_then(|status| status.failure);
+    Ok(failure.map(|failure| failure.reason))
+}
+
+async fn cancel(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bool> {
+    match jobs.cancel(tr, item).await? {
+        Cancelled::Removed => Ok(true),
+        // A handler has it: its acknowledgment will be refused, and `Delivery::cancelled` resolves.
+        Cancelled::Requested => Ok(true),
+        _ => Ok(false),
+    }
+}
+
+async fn run_at_once(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bool> {
+    jobs.expedite(tr, item).await
+}
+
+async fn change_what_waits(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bool> {
+    let replaced = jobs.replace(tr, item, &"welcome Ada".to_owned()).await?;
+    Ok(matches!(replaced, Replaced::Replaced))
+}
+
+async fn redrive_all(runner: &Runner<Store>, jobs: &Jobs) -> Result<u64> {
+    let (mut redriven, mut after) = (0, None);
+    loop {
+        let cursor = &after;
+        let redrive = |tr: Tx<_>| async move {
+            let page = jobs
+                .list(&tr, PlaceKind::Dead, cursor.as_ref(), 100)
+                .await?;
+            for dead in &page.items {
+                jobs.redrive(&tr, &dead.item).await?;
+            }
+            Ok::<_, Error>((page.items.len() as u64, page.next))
+        };
+        let (count, next) = runner.run(redrive).await?;
+        redriven += count;
+        after = next;
+        if after.is_none() {
+            return Ok(redriven);
+        }
+    }
+}
+
+async fn return_a_result(job: Arc<Delivery<String>>) -> Result<()> {
+    job.set_result(job.value().to_uppercase())
+}
+
+async fn wait_for_a_result(
+    runner: &Runner<Store>,
+    jobs: &Jobs,
+    item: &ItemRef,
+) -> Result<Option<Vec<u8>>> {
+    let done = jobs.await_done(runner, item).await?;
+    // Not the result of a dead letter, which has none.
+    let done = done.filter(|done| matches!(done.place, Place::Done { .. }));
+    Ok(done.map(|done| done.result.to_vec()))
+}
+
+async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+    let hourly = &Schedule::new("0 * * * *").time_zone("America/New_York");
+    let job = &"collect statistics".to_owned();
+    let schedule = |tr| async move { jobs.schedule(&tr, "statistics", hourly, job).await };
+    let _ = runner.run(schedule).await?;
+    Ok(())
+}
+
+async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Worker<String>> {
+    let hour = WorkerOptions::new()
+        .concurrency(4)
+        .time_limit(Duration::from_secs(3600));
+    let encode = |video: Arc<Delivery<String>>| async move {
+        for _part in 0..10 {
+            if video.is_cancelled() {
+                break;
+            }
+            // The time limit begins anew. Fails if the delivery was lost, because the time was over.
+            video.keep_alive()?;
+        }
+        Ok::<_, Error>(())
+    };
+    jobs.work(runner, hour, encode).await
+}
+
+async fn stop(worker: Worker<String>) -> Result<()> {
+    worker.shut_down(Duration::from_secs(30)).await
+}
+
+async fn in_order_per_customer(
+    tr: &impl Transaction,
+    root: &Subspace,
+    customer: &str,
+) -> Result<()> {
+    let own = MicroQueue::<String>::new(root.subspace(&customer));
+    own.enqueue(tr, &"first".to_owned()).await?;
+    Ok(())
+}
+
+async fn test_a_handler(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+    let drained = drain_process(runner, jobs, decide_how_to_fail).await?;
+    assert_eq!((drained.completed, drained.dead), (1, 1));
+    Ok(())
+}
+
+async fn change_settings(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+    let change = |tr: Tx<_>| async move {
+        let settings = jobs.settings(&tr).await?.max_attempts(20);
+        jobs.configure(&tr, &settings).await
+    };
+    runner.run(change).await
+}
+
+async fn pause(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+    let pause = |tr: Tx<_>| async move {
+        jobs.pause(&tr);
+        Ok::<_, Error>(())
+    };
+    runner.run(pause).await
+}
+
+fn back_up(store: &Embedded, path: &str) -> std::result::Result<(), keyspace::OpenError> {
+    store.backup(path)
+}
+
+#[tokio::main]
+pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let store = keyspace::open("memory:")?;
+    let runner = &Runner::new(store.clone());
+    let settings = Settings::new().keep_done(Duration::from_secs(60));
+    let open = |name: &'static str| Jobs::open(runner, Subspace::from(name), settings.clone());
+    let jobs = &open("jobs").await?;
+
+    enqueue_with_own_data(runner, jobs, &Subspace::from("users")).await?;
+    enqueue_many(runner, jobs, &["malformed".to_owned()]).await?;
+    test_a_handler(runner, jobs).await?;
+    let dead = |tr: Tx<_>| async move { jobs.dead_letters(&tr, None, 1).await };
+    let dead = runner.run(dead).await?.remove(0).item;
+    let why = |tr: Tx<_>| async move { why_it_failed(&tr, jobs, &dead).await };
+    assert_eq!(
+        runner.run(why).await?.as_deref(),
+        Some("there is no such customer")
+    );
+    assert_eq!(redrive_all(runner, jobs).await?, 1);
+    let change = |tr: Tx<_>| async move { change_what_waits(&tr, jobs, &dead).await };
+    assert!(runner.run(change).await?);
+    let cancel_it = |tr: Tx<_>| async move { cancel(&tr, jobs, &dead).await };
+    assert!(runner.run(cancel_it).await?);
+
+    let later = &open("later").await?;
+    let once = |tr: Tx<_>| async move {
+        let first = enqueue_once(&tr, later, 7).await?;
+        Ok::<_, Error>((first, enqueue_once(&tr, later, 7).await?))
+    };
+    assert_eq!(runner.run(once).await?, (true, false));
+    let tomorrow = runner.environment().wall() + Duration::from_secs(24 * 3600);
+    let more = |tr: Tx<_>| async move {
+        enqueue_for_later(&tr, later, tomorrow).await?;
+        enqueue_debounced(&tr, later, "home").await?;
+        assert!(enqueue_bounded(&tr, later).await?);
+        in_order_per_customer(&tr, &Subspace::from("customers"), "ada").await
+    };
+    runner.run(more).await?;
+    let delayed = |tr: Tx<_>| async move { later.list(&tr, PlaceKind::Delayed, None, 1).await };
+    let delayed = runner.run(delayed).await?.items[0].item;
+    let expedite = |tr: Tx<_>| async move { run_at_once(&tr, later, &delayed).await };
+    assert!(runner.run(expedite).await?);
+
+    let videos = &open("videos").await?;
+    change_settings(runner, videos).await?;
+    run_periodically(runner, videos).await?;
+    stop(work_for_a_long_time(runner, videos).await?).await?;
+    let enqueue = |tr: Tx<_>| async move { videos.enqueue(&tr, &"trailer".to_owned()).await };
+    let (staged, commit) = runner.run_committed(enqueue).await?;
+    let item = staged.at(commit.versionstamp.expect("an enqueue writes"));
+    let worker = videos
+        .work(runner, WorkerOptions::new(), return_a_result)
+        .await?;
+    let result = wait_for_a_result(runner, videos, &item).await?;
+    assert_eq!(result.as_deref(), Some(&b"TRAILER"[..]));
+    stop(worker).await?;
+    pause(runner, videos).await?;
+
+    let folder = tempfile::tempdir()?;
+    let copy = folder.path().join("copy.keyspace").display().to_string();
+    let Store::Embedded(embedded) = &store else {
+        unreachable!("`memory:` names an embedded store");
+    };
+    back_up(embedded, &copy)?;
+    keyspace::open_existing(&format!("embedded:{copy}"))?.close()?;
+    println!("all recipes did what they say");
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! The shop of the tutorial, `docs/tutorial.md`: orders are taken and handled, stock runs out and comes back, sales
+//! are counted and leave for another database, and the console shows all of it.
+//!
+//! `cargo run -p console --example shop` runs it in memory until everything is done. With a URL it runs there:
+//! `embedded:shop.keyspace` or `fdb:`. With `--console 127.0.0.1:8080` it also serves the console, and goes on until
+//! Ctrl-C.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use console::{Console, WebOptions};
+use export_queue::combine::{Change, ChangeObserver, CombineOptions, CombineQueue, Sum};
+use export_queue::hc_dequeue::{
+    Delivery, Enqueue, HighContentionQueue, ItemRef, Outcome, Place, Schedule, Settings,
+    WorkerOptions,
+};
+use export_queue::keyspace::codec::MessagePack;
+use export_queue::keyspace::{
+    self, Database, Isolation, Runner, Store, Subspace, Transaction, Tx, typed,
+};
+use export_queue::{
+    BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Start, async_trait,
+};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Job {
+    /// Sends a product to a customer.
+    Order { customer: String, product: String },
+    /// Fills up the stock of a product.
+    Restock { product: String, count: u64 },
+}
+
+/// The keys and queues of the shop. Clones share them.
+#[derive(Clone)]
+struct Shop {
+    /// `stock / product` holds how many there are.
+    stock: Subspace,
+    jobs: HighContentionQueue<Job>,
+    /// How many of each product were sold.
+    sold: CombineQueue<String, i64>,
+    /// What leaves for the database of the accountants.
+    reports: ExportQueue<String, Option<i64>>,
+}
+
+impl Shop {
+    async fn open<D: Database>(runner: &Runner<D>, root: &Subspace) -> Result<Self, BoxError> {
+        let settings = Settings::new()
+            .max_attempts(5)
+            .keep_done(Duration::from_secs(3600));
+        let of_buckets = export_queue::Settings::default();
+        Ok(Self {
+            stock: root.subspace(&"stock"),
+            jobs: HighContentionQueue::open(runner, root.subspace(&"jobs"), settings).await?,
+            sold: CombineQueue::open(runner, root.subspace(&"sold"), of_buckets, Sum).await?,
+            reports: ExportQueue::open(runner, root.subspace(&"reports"), of_buckets).await?,
+        })
+    }
+
+    async fn in_stock(&self, tr: &impl Transaction, product: &str) -> Result<u64, BoxError> {
+        let key = self.stock.pack(&product);
+        let count = typed::get(tr, &MessagePack, &key, Isolation::Serializable).await?;
+        Ok(count.unwrap_or_default())
+    }
+
+    fn set_stock(&self, tr: &impl Transaction, product: &str, count: u64) -> Result<(), BoxError> {
+        Ok(typed::set(
+            tr,
+            &MessagePack,
+            &self.stock.pack(&product),
+            &count,
+        )?)
+    }
+}
+
+async fn place_order<D: Database>(
+    shop: &Shop,
+    runner: &Runner<D>,
+    customer: &str,
+    product: &str,
+) -> Result<ItemRef, BoxError> {
+    let job = &Job::Order {
+        customer: customer.to_owned(),
+        product: product.to_owned(),
+    };
+    let order = |tr| async move { shop.jobs.enqueue(&tr, job).await };
+    let (staged, commit) = runner.run_committed(order).await?;
+    Ok(staged.at(commit.versionstamp.expect("an enqueue writes")))
+}
+
+async fn handle(
+    shop: Shop,
+    tr: impl Transaction,
+    job: Arc<Delivery<Job>>,
+) -> Result<Outcome, BoxError> {
+    match job.value() {
+        Job::Order { product, .. } => {
+            let count = shop.in_stock(&tr, product).await?;
+            if count == 0 {
+                // Waiting for stock costs the order no attempt.
+                return Ok(Outcome::snooze(Duration::from_millis(200)));
+            }
+            shop.set_stock(&tr, product, count - 1)?;
+            shop.sold.add(&tr, product, &1).await?;
+        }
+        Job::Restock { product, count } => shop.set_stock(&tr, product, *count)?,
+    }
+    Ok(Outcome::Done)
+}
+
+async fn restock_nightly<D: Database>(shop: &Shop, runner: &Runner<D>) -> Result<(), BoxError> {
+    let nightly = &Schedule::new("0 3 * * *").time_zone("Europe/Berlin");
+    let job = &Job::Restock {
+        product: "pan".to_owned(),
+        count: 100,
+    };
+    let schedule = |tr| async move { shop.jobs.schedule(&tr, "restock pans", nightly, job).await };
+    let _ = runner.run(schedule).await?;
+    Ok(())
+}
+
+/// Hands each number that has changed to the export queue, in the transaction that changes it.
+struct Report(ExportQueue<String, Option<i64>>);
+
+impl ChangeObserver<String, i64> for Report {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, i64>],
+    ) -> Result<(), BoxError> {
+        let changes = changes.iter().map(|change| (&change.key, &change.new));
+        Ok(self.0.add_all(tr, changes).await?)
+    }
+}
+
+/// Stands for the database of the accountants.
+#[derive(Clone, Default)]
+struct Accounts(Arc<Mutex<BTreeMap<String, i64>>>);
+
+#[async_trait]
+impl Exporter<String, Option<i64>> for Accounts {
+    async fn export(&self, batch: &[SequencedExport<String, Option<i64>>]) -> Result<(), BoxError> {
+        let mut accounts = self.0.lock().expect("no holder of the lock panics");
+        for sold in batch {
+            accounts.insert(sold.key.clone(), sold.value.unwrap_or_default());
+        }
+        Ok(())
+    }
+}
+
+pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Result<(), BoxError> {
+    let shop = &Shop::open(runner, root).await?;
+    restock_nightly(shop, runner).await?;
+
+    let own = shop.clone();
+    let handler = move |tr: Tx<_>, job| handle(own.clone(), tr, job);
+    let jobs = shop
+        .jobs
+        .process(runner, WorkerOptions::new(), handler)
+        .await?;
+    let report = Report(shop.reports.clone());
+    let sums = shop
+        .sold
+        .work(runner, CombineOptions::new(), report)
+        .await?;
+    let accounts = Accounts::default();
+    let table = shop
+        .reports
+        .subscribe(runner, "accounts", Start::Oldest)
+        .await?;
+    let exports = table
+        .work(runner, ExportOptions::new(), accounts.clone())
+        .await?;
+
+    let first = place_order(shop, runner, "Ada", "pan").await?;
+    place_order(shop, runner, "Grace", "pan").await?;
+
+    // Nothing is in stock: the orders wait for their next attempt.
+    let restock = &Job::Restock {
+        product: "pan".to_owned(),
+        count: 10,
+    };
+    let soon = &Enqueue::new().after(Duration::from_millis(100));
+    let later = |tr| async move { shop.jobs.enqueue_with(&tr, restock, soon).await };
+    let _ = runner.run(later).await?;
+
+    let done = shop.jobs.await_done(runner, &first).await?;
+    assert!(matches!(
+        done.map(|done| done.place),
+        Some(Place::Done { .. })
+    ));
+    shop.jobs.wait_idle(runner).await?;
+    shop.sold.wait_idle(runner).await?;
+    table.wait_idle(runner).await?;
+    let sold = accounts
+        .0
+        .lock()
+        .expect("no holder of the lock panics")
+        .clone();
+    println!("sold: {sold:?}");
+
+    let grace = Duration::from_secs(5);
+    jobs.shut_down(grace).await?;
+    sums.shut_down(grace).await?;
+    exports.shut_down(grace).await?;
+    Ok(())
+}
+
+/// Serves the console beside the shop until Ctrl-C.
+async fn serve(runner: &Runner<Store>, address: &str) -> Result<(), BoxError> {
+    let listener = TcpListener::bind(address).await?;
+    let stopped = async { drop(tokio::signal::ctrl_c().await) };
+    let pages = console::serve(
+        listener,
+        Console::new(runner.clone()),
+        WebOptions::new(),
+        stopped,
+    );
+    println!("the console is at http://{address}; stop with Ctrl-C");
+    Ok(pages.await?)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let url = arguments.next_if(|argument| !argument.starts_with("--"));
+    let address = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("--console"), Some(address)) => Some(address),
+        (None, _) => None,
+        _ => return Err("expected [<url>] [--console <address>]".into()),
+    };
+    let store: Store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
+    let runner = Runner::new(store.clone());
+    run(&runner, &Subspace::from("shop")).await?;
+    if let Some(address) = address {
+        serve(&runner, &address).await?;
+    }
+    runner.close().await?;
+    Ok(store.close()?)
+}

@@ -1,0 +1,391 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use console::{Combiner, Filter};
+use export_queue::keyspace::Environment;
+
+/// See and change every queue of a store.
+///
+/// A queue is named by the elements of its subspace with slashes between them, as `queues` prints them: `jobs`,
+/// `orders/open`.
+#[derive(Parser)]
+#[command(
+    name = "console",
+    version,
+    after_help = "Examples:\n  \
+        console queues --db embedded:jobs.keyspace\n  \
+        console list jobs --place dead --db fdb:\n  \
+        console redrive jobs --reason 'connection refused' --db fdb:\n  \
+        console serve --db fdb: --listen 127.0.0.1:8080\n\n\
+        Exit status: 0 done, 1 failed, 2 asked wrongly, 3 there is no such queue, item or key,\n\
+        4 an audit found something or the store is open in another process, 130 stopped by Ctrl-C."
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The store: `embedded:<path>`, `fdb:` or `fdb:<cluster file>`.
+    #[arg(long, global = true, value_name = "URL", env = "CONSOLE_DB")]
+    pub(crate) db: Option<String>,
+
+    /// Print JSON with the fields that docs/console.md lists.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// How long to wait for the store until it counts as gone, in seconds.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) time_limit: u16,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// List all queues, and how they stand.
+    #[command(after_help = "Example:\n  console queues --db fdb:")]
+    Queues(Page),
+
+    /// Print how a queue stands.
+    #[command(after_help = "Example:\n  console stats jobs --json --db fdb: | jq .queued")]
+    Stats {
+        /// The queue.
+        queue: String,
+    },
+
+    /// List the items in a place.
+    #[command(after_help = "Examples:\n  \
+        console list jobs --place dead --limit 20 --db fdb:\n  \
+        console list jobs --place dead --after <page> --db fdb:")]
+    List(ListOptions),
+
+    /// Print an item with its payload, its failures and its holder.
+    #[command(after_help = "Example:\n  console show jobs 01f4… --db fdb:")]
+    Show {
+        /// The queue.
+        queue: String,
+        /// The item's reference, as `list` prints it.
+        item: String,
+    },
+
+    /// Remove items that are queued or delayed, and ask sessions to let go of those that they hold.
+    #[command(after_help = "Examples:\n  \
+        console cancel jobs 01f4… --db fdb:\n  \
+        console cancel jobs --place delayed --payload '\"tenant\":7' --db fdb:")]
+    Cancel(Items),
+
+    /// Make delayed items ready.
+    #[command(after_help = "Example:\n  console expedite jobs --older-than 1h --db fdb:")]
+    Expedite(Items),
+
+    /// Put dead letters back into the queue.
+    #[command(after_help = "Examples:\n  \
+        console redrive jobs --reason 'connection refused' --db fdb:\n  \
+        console redrive jobs --all --yes --db fdb:")]
+    Redrive(Items),
+
+    /// Remove dead letters for good.
+    #[command(
+        after_help = "Example:\n  console purge jobs --attempts 10 --older-than 30days --db fdb:"
+    )]
+    Purge(Items),
+
+    /// Grant nothing more until the queue is resumed. What is held is not touched.
+    #[command(after_help = "Example:\n  console pause jobs --db fdb:")]
+    Pause(Target),
+
+    /// Let a paused queue go on.
+    #[command(after_help = "Example:\n  console resume events --subscription mirror --db fdb:")]
+    Resume(Target),
+
+    /// Print the settings of a queue, or change those that are given. Sessions follow within a heartbeat.
+    #[command(
+        after_help = "Example:\n  console configure jobs --max-attempts 10 --keep-done 1day --db fdb:"
+    )]
+    Configure {
+        /// The queue.
+        queue: String,
+        #[command(flatten)]
+        settings: SettingsOptions,
+    },
+
+    /// List the sessions of a queue: which of them live, and what each holds since when.
+    #[command(after_help = "Example:\n  console sessions jobs --db fdb:")]
+    Sessions {
+        /// The queue.
+        queue: String,
+    },
+
+    /// List the schedules of a queue.
+    #[command(after_help = "Example:\n  console schedules jobs --db fdb:")]
+    Schedules {
+        /// The queue.
+        queue: String,
+        #[command(flatten)]
+        page: Page,
+    },
+
+    /// Check a queue against itself. Exit status 4: something was found.
+    #[command(after_help = "Example:\n  console audit jobs --db fdb:")]
+    Audit {
+        /// The queue.
+        queue: String,
+    },
+
+    /// Check a queue against itself, and repair what can be repaired. Run one at a time.
+    #[command(after_help = "Example:\n  console repair jobs --db fdb:")]
+    Repair {
+        /// The queue.
+        queue: String,
+    },
+
+    /// Print how a combine queue stands, what it has set aside, or what it knows of a key.
+    #[command(after_help = "Examples:\n  \
+        console combine counts --db fdb:\n  \
+        console combine counts '[\"2026-11-22\", 7]' --combiner sum --db fdb:\n  \
+        console combine counts --set-aside --db fdb:")]
+    Combine(CombineOptions),
+
+    /// Print how the subscriptions of an export queue stand: their lag, and which one holds the log back.
+    #[command(after_help = "Example:\n  console exports events --db fdb:")]
+    Exports {
+        /// The queue.
+        queue: String,
+    },
+
+    /// List keys, decoded by the schema of the queue that they belong to.
+    #[command(after_help = "Examples:\n  \
+        console ls jobs --db fdb:\n  \
+        console ls jobs/d --db fdb:")]
+    Ls {
+        /// What the keys begin with, in the form of a queue's name. Without it, all keys.
+        prefix: Option<String>,
+        #[command(flatten)]
+        page: Page,
+    },
+
+    /// Print a key and its value.
+    #[command(after_help = "Example:\n  console get jobs/m --db fdb:")]
+    Get {
+        /// The key as `ls` prints it: elements with slashes between them, or `raw:` and hexadecimal digits.
+        key: String,
+    },
+
+    /// Copy an embedded store to a new file, as it is at one version.
+    #[command(after_help = "Example:\n  console backup copy.keyspace --db embedded:jobs.keyspace")]
+    Backup {
+        /// The new file.
+        file: PathBuf,
+    },
+
+    /// Serve pages and JSON about the store until stopped by Ctrl-C.
+    #[command(
+        after_help = "Example:\n  console serve --db fdb: --listen 127.0.0.1:8080 --allow-changes"
+    )]
+    Serve(ServeOptions),
+}
+
+/// A page of a listing.
+#[derive(Args)]
+pub(crate) struct Page {
+    /// How many rows to show.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+    /// Where to go on, as the page before has printed it.
+    #[arg(long, value_name = "PAGE")]
+    after: Option<String>,
+}
+
+impl Page {
+    pub(crate) fn after(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.into()
+    }
+}
+
+/// Which items to list.
+#[derive(Args)]
+pub(crate) struct ListOptions {
+    /// The queue.
+    pub(crate) queue: String,
+    /// Where they are.
+    #[arg(long, value_enum, default_value_t = PlaceName::Queued)]
+    pub(crate) place: PlaceName,
+    /// The subscription of an export queue, whose dead letters are listed.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) subscription: Option<String>,
+    #[command(flatten)]
+    pub(crate) page: Page,
+}
+
+/// What to print of a combine queue.
+#[derive(Args)]
+pub(crate) struct CombineOptions {
+    /// The queue.
+    pub(crate) queue: String,
+    /// A key, as JSON. A word without quotes is a string.
+    pub(crate) key: Option<String>,
+    /// How the queue combines its updates: without it, the exact value of a key with pending updates is not known.
+    #[arg(long, value_enum, requires = "key")]
+    pub(crate) combiner: Option<CombinerName>,
+    /// List what was set aside.
+    #[arg(long, conflicts_with = "key")]
+    pub(crate) set_aside: bool,
+    #[command(flatten)]
+    pub(crate) page: Page,
+}
+
+/// How to serve.
+#[derive(Args)]
+pub(crate) struct ServeOptions {
+    /// The address to listen on. Nothing but this machine reaches a loopback address.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+    /// Let pages change queues. Without this option they only show them.
+    #[arg(long)]
+    pub(crate) allow_changes: bool,
+    /// A name under which the pages may be asked for, beside the address and localhost. Can be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Vec<String>,
+}
+
+/// A queue, or a subscription of an export queue.
+#[derive(Args)]
+pub(crate) struct Target {
+    /// The queue.
+    pub(crate) queue: String,
+    /// The subscription of an export queue.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) subscription: Option<String>,
+}
+
+/// Which items to change: those that are named, or those that match every filter.
+#[derive(Args)]
+pub(crate) struct Items {
+    /// The queue.
+    pub(crate) queue: String,
+    /// The items, by the references that `list` prints. Of a combine queue what `combine --set-aside` prints.
+    pub(crate) items: Vec<String>,
+    /// All items in the place.
+    #[arg(long, conflicts_with = "items")]
+    all: bool,
+    /// The place to look in, if it is not the only one.
+    #[arg(long, value_enum, conflicts_with = "items")]
+    pub(crate) place: Option<PlaceName>,
+    /// Those whose last failure contains this text.
+    #[arg(long, value_name = "TEXT", conflicts_with = "items")]
+    reason: Option<String>,
+    /// Those whose payload, as JSON, contains this text.
+    #[arg(long, value_name = "TEXT", conflicts_with = "items")]
+    payload: Option<String>,
+    /// Those that failed at least this often.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "items")]
+    attempts: u64,
+    /// Those that were enqueued longer ago than this: `90s`, `2h`, `1day`.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "items")]
+    older_than: Option<Duration>,
+    /// The subscription of an export queue whose dead letters are named.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["all", "place", "reason", "payload", "attempts", "older_than"])]
+    pub(crate) subscription: Option<String>,
+    /// Change them without asking.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+impl Items {
+    /// Returns which items match. `None`: neither a filter nor `--all` was given.
+    pub(crate) fn filter(&self) -> Option<Filter> {
+        let mut filter = Filter::default();
+        filter.reason.clone_from(&self.reason);
+        filter.payload.clone_from(&self.payload);
+        filter.attempts = self.attempts;
+        let now = Environment::system().wall();
+        let before = |age| now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
+        filter.enqueued_before = self.older_than.map(before);
+        (self.all || !filter.is_empty()).then_some(filter)
+    }
+}
+
+/// The settings to change.
+#[derive(Args)]
+pub(crate) struct SettingsOptions {
+    /// How long a session lives without a sign of life: `10s`.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) lease: Option<Duration>,
+    /// How many attempts an item has before it becomes a dead letter.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_attempts: Option<u32>,
+    /// With how many sessions an item may die before it becomes a dead letter.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_deaths: Option<u32>,
+    /// How often an item may be granted in all before it becomes a dead letter.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_deliveries: Option<u32>,
+    /// How long a dedupe id refuses repetitions after its item was completed: `1h`.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) dedupe_retention: Option<Duration>,
+    /// How long items that are done are kept: `1day`; `0s` keeps none.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) keep_done: Option<Duration>,
+}
+
+impl SettingsOptions {
+    /// Returns whether nothing is to be changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        let times = [self.lease, self.dedupe_retention, self.keep_done];
+        let numbers = [self.max_attempts, self.max_deaths, self.max_deliveries];
+        times.iter().all(Option::is_none) && numbers.iter().all(Option::is_none)
+    }
+}
+
+/// Where items are.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlaceName {
+    Queued,
+    Delayed,
+    Held,
+    Dead,
+    Done,
+}
+
+impl PlaceName {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Delayed => "delayed",
+            Self::Held => "held",
+            Self::Dead => "dead",
+            Self::Done => "done",
+        }
+    }
+}
+
+/// How a combine queue combines updates: those combiners of the library that numbers and texts have.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CombinerName {
+    Sum,
+    Min,
+    Max,
+    LastWriter,
+}
+
+impl From<CombinerName> for Combiner {
+    fn from(name: CombinerName) -> Self {
+        match name {
+            CombinerName::Sum => Self::Sum,
+            CombinerName::Min => Self::Min,
+            CombinerName::Max => Self::Max,
+            CombinerName::LastWriter => Self::LastWriter,
+        }
+    }
+}

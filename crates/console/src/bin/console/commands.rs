@@ -1,0 +1,163 @@
+//! What each command does.
+
+use std::path::Path;
+
+use console::{Action, Console, WebOptions};
+use export_queue::hc_dequeue::Settings;
+use export_queue::keyspace::Store;
+use tokio::net::TcpListener;
+
+use crate::arguments::{
+    CombineOptions, Command, ListOptions, Options, ServeOptions, SettingsOptions, Target,
+};
+use crate::bulk::change_items;
+use crate::failure::{Failure, Result};
+use crate::output::{print, print_line};
+
+/// The exit status of an audit that found something.
+const FOUND: u8 = 4;
+
+/// What commands work on.
+pub(crate) struct Context<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) console: &'a Console<Store>,
+    pub(crate) options: &'a Options,
+}
+
+/// Carries out a command. Returns the exit status.
+pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<u8> {
+    let (console, json) = (context.console, context.options.json);
+    match command {
+        Command::Queues(page) => print(&console.queues(page.after(), page.limit()).await?, json)?,
+        Command::Stats { queue } | Command::Exports { queue } => {
+            print(&console.queue(&queue).await?, json)?;
+        }
+        Command::List(options) => list(context, &options).await?,
+        Command::Show { queue, item } => print(&console.item(&queue, &item).await?, json)?,
+        Command::Cancel(items) => change_items(context, Action::Cancel, &items).await?,
+        Command::Expedite(items) => change_items(context, Action::Expedite, &items).await?,
+        Command::Redrive(items) => change_items(context, Action::Redrive, &items).await?,
+        Command::Purge(items) => change_items(context, Action::Purge, &items).await?,
+        Command::Pause(target) => set_paused(context, &target, true).await?,
+        Command::Resume(target) => set_paused(context, &target, false).await?,
+        Command::Configure { queue, settings } => configure(context, &queue, &settings).await?,
+        Command::Sessions { queue } => print(&console.sessions(&queue).await?, json)?,
+        Command::Schedules { queue, page } => {
+            let schedules = console.schedules(&queue, page.after(), page.limit());
+            print(&schedules.await?, json)?;
+        }
+        Command::Audit { queue } => return audit(context, &queue, false).await,
+        Command::Repair { queue } => return audit(context, &queue, true).await,
+        Command::Combine(options) => combine(context, &options).await?,
+        Command::Ls { prefix, page } => {
+            let keys = console.keys(prefix.as_deref(), page.after(), page.limit());
+            print(&keys.await?, json)?;
+        }
+        Command::Get { key } => print(&console.key(&key).await?, json)?,
+        Command::Backup { file } => backup(context.store, &file)?,
+        Command::Serve(options) => serve(context, &options).await?,
+    }
+    Ok(0)
+}
+
+/// Serves the pages until Ctrl-C.
+async fn serve(context: &Context<'_>, options: &ServeOptions) -> Result<()> {
+    let address = options.listen;
+    let cannot_listen = |cause| Failure::Listen { address, cause };
+    let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
+    let bound = listener.local_addr().map_err(cannot_listen)?;
+    let hosts = options.host.iter();
+    let web = WebOptions::new().allow_changes(options.allow_changes);
+    let web = hosts.fold(web, |web, host| web.allow_host(host));
+    print_line(&format!("listening on http://{bound}; stop with Ctrl-C"))?;
+    let stopped = async {
+        // Without signals it serves until it is killed.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let served = console::serve(listener, context.console.clone(), web, stopped);
+    served.await.map_err(cannot_listen)
+}
+
+async fn list(context: &Context<'_>, options: &ListOptions) -> Result<()> {
+    let (console, queue) = (context.console, &options.queue);
+    let (after, limit) = (options.page.after(), options.page.limit());
+    let items = match &options.subscription {
+        Some(name) => console.letters(queue, name, after, limit).await?,
+        None => {
+            console
+                .items(queue, options.place.name(), after, limit)
+                .await?
+        }
+    };
+    print(&items, context.options.json)
+}
+
+async fn combine(context: &Context<'_>, options: &CombineOptions) -> Result<()> {
+    let (console, queue, json) = (context.console, &options.queue, context.options.json);
+    if let Some(key) = &options.key {
+        let combiner = options.combiner.map(Into::into);
+        return print(&console.combine_key(queue, key, combiner).await?, json);
+    }
+    if options.set_aside {
+        let page = console.set_aside(queue, options.page.after(), options.page.limit());
+        return print(&page.await?, json);
+    }
+    print(&console.queue(queue).await?, json)
+}
+
+async fn set_paused(context: &Context<'_>, target: &Target, paused: bool) -> Result<()> {
+    let (console, queue) = (context.console, &target.queue);
+    let change = match &target.subscription {
+        Some(name) => console.set_subscription_paused(queue, name, paused).await?,
+        None => console.set_paused(queue, paused).await?,
+    };
+    print(&change, context.options.json)
+}
+
+async fn configure(context: &Context<'_>, queue: &str, options: &SettingsOptions) -> Result<()> {
+    let console = context.console;
+    let settings = match options.is_empty() {
+        true => console.settings(queue).await?,
+        false => {
+            console
+                .configure(queue, |settings| edit(settings, options))
+                .await?
+        }
+    };
+    print(&settings, context.options.json)
+}
+
+/// Returns settings with those that were given.
+fn edit(settings: Settings, options: &SettingsOptions) -> Settings {
+    let stored = settings.clone();
+    settings
+        .lease(options.lease.unwrap_or(stored.get_lease()))
+        .max_attempts(options.max_attempts.unwrap_or(stored.get_max_attempts()))
+        .max_deaths(options.max_deaths.unwrap_or(stored.get_max_deaths()))
+        .max_deliveries(
+            options
+                .max_deliveries
+                .unwrap_or(stored.get_max_deliveries()),
+        )
+        .dedupe_retention(
+            options
+                .dedupe_retention
+                .unwrap_or(stored.get_dedupe_retention()),
+        )
+        .keep_done(options.keep_done.unwrap_or(stored.get_keep_done()))
+}
+
+async fn audit(context: &Context<'_>, queue: &str, repair: bool) -> Result<u8> {
+    let audit = context.console.audit(queue, repair).await?;
+    print(&audit, context.options.json)?;
+    Ok(if audit.findings.is_empty() { 0 } else { FOUND })
+}
+
+fn backup(store: &Store, file: &Path) -> Result<()> {
+    match store {
+        Store::Embedded(store) => store.backup(file).map_err(Failure::Backup),
+        _ => Err(Failure::NoFile),
+    }
+}

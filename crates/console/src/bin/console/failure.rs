@@ -1,0 +1,109 @@
+//! Why a command was not carried out, and the exit status that says so.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use export_queue::combine::hc_dequeue::Error as DequeueError;
+use export_queue::keyspace::{self, OpenError};
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot begin to work")]
+    Runtime(#[source] io::Error),
+
+    #[error("cannot open the store")]
+    Open(#[source] OpenError),
+
+    #[error(
+        "store {} is open in another process, and an embedded store is open in one at a time: look at the page that \
+         this process serves if it mounts `console::router`, or end the process first",
+        path.display()
+    )]
+    InUse { path: PathBuf },
+
+    #[error("memory: is empty in each program that opens it: name an embedded store or a cluster")]
+    Memory,
+
+    #[error(
+        "which store? Name it with --db or in CONSOLE_DB: embedded:<path>, fdb: or fdb:<cluster file>"
+    )]
+    NoStoreNamed,
+
+    #[error(transparent)]
+    Console(#[from] console::Error),
+
+    #[error("the store failed")]
+    Store(#[from] keyspace::Error),
+
+    #[error("cannot copy the store")]
+    Backup(#[source] OpenError),
+
+    #[error("only an embedded store is copied to a file: use fdbbackup for a cluster")]
+    NoFile,
+
+    #[error("{count} items match, and nothing was changed: add --yes to {action} them")]
+    Unconfirmed { count: u64, action: &'static str },
+
+    #[error("nothing was changed")]
+    Declined,
+
+    #[error("name items, or give a filter, or say --all")]
+    NoItems,
+
+    #[error(
+        "cannot {action} a dead letter of a subscription from here: the application does, which has the exporter"
+    )]
+    OnlyPurge { action: &'static str },
+
+    #[error("cannot listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        cause: io::Error,
+    },
+
+    #[error("cannot print")]
+    Print(#[source] io::Error),
+
+    #[error("stopped; what was changed so far stays changed")]
+    Interrupted,
+}
+
+impl Failure {
+    /// Returns why a store was not opened.
+    pub(crate) fn open(error: OpenError) -> Self {
+        match error {
+            OpenError::StoreInUse { path } => Self::InUse { path },
+            error => Self::Open(error),
+        }
+    }
+
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::Console(console::Error::NoQueue { .. } | console::Error::Missing { .. }) => 3,
+            Self::Console(
+                console::Error::WrongRecipe { .. }
+                | console::Error::Malformed { .. }
+                | console::Error::Dequeue(
+                    DequeueError::MalformedRef { .. }
+                    | DequeueError::ForeignRef { .. }
+                    | DequeueError::MalformedCursor
+                    | DequeueError::TooShort { .. },
+                ),
+            )
+            | Self::Open(OpenError::Url { .. })
+            | Self::Memory
+            | Self::NoStoreNamed
+            | Self::NoFile
+            | Self::NoItems
+            | Self::OnlyPurge { .. }
+            | Self::Unconfirmed { .. } => 2,
+            Self::InUse { .. } => 4,
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}

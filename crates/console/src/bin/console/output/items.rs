@@ -1,0 +1,75 @@
+//! Items.
+
+use std::fmt::Write as _;
+
+use console::report::{Item, Items};
+
+use super::{Show, brief, fields, next_page, pretty, table, text, yes};
+
+impl Show for Items {
+    fn show(&self) -> String {
+        let header = [
+            "ITEM", "ENQUEUED", "TRIES", "DEATHS", "SINCE", "WHY", "PAYLOAD",
+        ];
+        let rows = self.items.iter().map(|item| {
+            let since = item
+                .until
+                .as_ref()
+                .or(item.ended.as_ref())
+                .or(item.granted.as_ref());
+            let why = item.problem.clone().or(item.end.clone());
+            let failure = item.failure.as_ref().map(|failure| failure.reason.clone());
+            vec![
+                item.item.clone(),
+                text(item.enqueued.as_ref()),
+                item.attempts.to_string(),
+                item.deaths.to_string(),
+                text(since),
+                why.or(failure).unwrap_or_default(),
+                brief(item.payload.as_ref()),
+            ]
+        });
+        let mut shown = match self.items.is_empty() {
+            true => format!("no {} items on this page\n", self.place),
+            false => table(&header, rows),
+        };
+        if let Some(count) = self.count {
+            let _ = writeln!(shown, "\n{count} {} in all", self.place);
+        }
+        next_page(&mut shown, self.next.as_deref());
+        shown
+    }
+}
+
+impl Show for Item {
+    fn show(&self) -> String {
+        let failure = self.failure.as_ref();
+        fields([
+            ("item", self.item.clone()),
+            ("place", self.place.clone()),
+            ("problem", text(self.problem.as_ref())),
+            ("until", text(self.until.as_ref())),
+            ("session", text(self.session.as_ref())),
+            ("cancelled", yes(self.cancelled)),
+            ("end", text(self.end.as_ref())),
+            ("ended", text(self.ended.as_ref())),
+            ("enqueued", text(self.enqueued.as_ref())),
+            ("granted", text(self.granted.as_ref())),
+            ("attempts", self.attempts.to_string()),
+            ("deaths", self.deaths.to_string()),
+            ("deliveries", self.deliveries.to_string()),
+            (
+                "failed",
+                text(failure.and_then(|failure| failure.time.as_ref())),
+            ),
+            (
+                "reason",
+                failure
+                    .map(|failure| failure.reason.clone())
+                    .unwrap_or_default(),
+            ),
+            ("payload", pretty(self.payload.as_ref())),
+            ("result", pretty(self.result.as_ref())),
+        ])
+    }
+}

@@ -1,0 +1,216 @@
+//! Queues of all recipes.
+
+use console::report::{
+    CombineState, DequeueState, ExportState, Queue, QueueState, Queues, Subscription,
+};
+
+use super::{Show, at_least, fields, next_page, optional_span, table, yes};
+
+impl Show for Queues {
+    fn show(&self) -> String {
+        if self.queues.is_empty() {
+            return "There are no queues: each is registered when an application opens it first.\n"
+                .to_owned();
+        }
+        let header = [
+            "QUEUE", "RECIPE", "WAITING", "HELD", "DEAD", "OLDEST", "SESSIONS", "STATE",
+        ];
+        let rows = self.queues.iter().map(|queue| {
+            let Summary {
+                recipe,
+                waiting,
+                held,
+                dead,
+                oldest,
+                sessions,
+                state,
+            } = Summary::of(&queue.state);
+            let name = queue.name.clone();
+            vec![name, recipe, waiting, held, dead, oldest, sessions, state]
+        });
+        let mut shown = table(&header, rows);
+        next_page(&mut shown, self.next.as_deref());
+        shown
+    }
+}
+
+/// The row of a queue in the list of all.
+#[derive(Default)]
+struct Summary {
+    recipe: String,
+    waiting: String,
+    held: String,
+    dead: String,
+    oldest: String,
+    sessions: String,
+    state: String,
+}
+
+impl Summary {
+    fn of(state: &QueueState) -> Self {
+        match state {
+            QueueState::Microqueue(state) => Self {
+                recipe: "microqueue".to_owned(),
+                waiting: at_least(state.items, state.has_more),
+                ..Self::default()
+            },
+            QueueState::HcDequeue(state) => Self::of_dequeue(state),
+            QueueState::Combine(state) => Self::of_combine(state),
+            QueueState::ExportQueue(state) => Self::of_export(state),
+            QueueState::Unreadable {
+                registered,
+                problem,
+            } => Self {
+                recipe: registered.clone(),
+                state: problem.clone(),
+                ..Self::default()
+            },
+            _ => Self::default(),
+        }
+    }
+
+    fn of_dequeue(state: &DequeueState) -> Self {
+        Self {
+            recipe: "hc-dequeue".to_owned(),
+            waiting: match state.delayed {
+                0 => state.queued.to_string(),
+                delayed => format!("{} + {delayed} delayed", state.queued),
+            },
+            held: state.held.to_string(),
+            dead: state.dead.to_string(),
+            oldest: optional_span(state.oldest_seconds),
+            sessions: state.sessions.to_string(),
+            state: if state.paused { "paused" } else { "" }.to_owned(),
+        }
+    }
+
+    fn of_combine(state: &CombineState) -> Self {
+        Self {
+            recipe: "combine".to_owned(),
+            waiting: at_least(state.pending_updates, state.has_more),
+            dead: state.set_aside.to_string(),
+            oldest: optional_span(state.lag_seconds),
+            sessions: state.sessions.to_string(),
+            ..Self::default()
+        }
+    }
+
+    fn of_export(state: &ExportState) -> Self {
+        let all = &state.subscriptions;
+        let lags = all.iter().filter_map(|one| one.lag_seconds);
+        let pending = all.iter().map(|one| one.pending_entries).max();
+        let back = all.iter().filter(|one| one.holds_log_back);
+        let back: Vec<_> = back.map(|one| one.name.as_str()).collect();
+        Self {
+            recipe: "export-queue".to_owned(),
+            waiting: at_least(
+                pending.unwrap_or_default(),
+                all.iter().any(|one| one.has_more),
+            ),
+            dead: sum(all, |one| one.dead),
+            oldest: optional_span(lags.max_by(f64::total_cmp)),
+            sessions: sum(all, |one| one.sessions),
+            state: match back.is_empty() {
+                true => String::new(),
+                false => format!("held back by {}", back.join(", ")),
+            },
+            ..Self::default()
+        }
+    }
+}
+
+fn sum(subscriptions: &[Subscription], number: impl Fn(&Subscription) -> usize) -> String {
+    let sum: usize = subscriptions.iter().map(number).sum();
+    sum.to_string()
+}
+
+impl Show for Queue {
+    fn show(&self) -> String {
+        let head = [
+            ("queue", self.name.clone()),
+            ("codecs", self.codecs.join(", ")),
+        ];
+        let (state, more) = match &self.state {
+            QueueState::Microqueue(state) => {
+                let items = at_least(state.items, state.has_more);
+                (vec![("items", items)], None)
+            }
+            QueueState::HcDequeue(state) => (dequeue_fields(state), None),
+            QueueState::Combine(state) => (combine_fields(state), None),
+            QueueState::ExportQueue(state) => {
+                let buckets = state.buckets.to_string();
+                (vec![("buckets", buckets)], Some(subscriptions(state)))
+            }
+            QueueState::Unreadable {
+                registered,
+                problem,
+            } => {
+                let recipe = ("recipe", registered.clone());
+                (vec![recipe, ("problem", problem.clone())], None)
+            }
+            _ => (Vec::new(), None),
+        };
+        let mut shown = fields(head.into_iter().chain(state));
+        if let Some(more) = more {
+            shown += "\n";
+            shown += &more;
+        }
+        shown
+    }
+}
+
+fn dequeue_fields(state: &DequeueState) -> Vec<(&'static str, String)> {
+    let counts = [
+        ("queued", state.queued),
+        ("delayed", state.delayed),
+        ("held", state.held),
+        ("dead", state.dead),
+        ("completed", state.completed),
+        ("cancelled", state.cancelled),
+    ];
+    let counts = counts.map(|(name, count)| (name, count.to_string()));
+    let rest = [
+        ("paused", yes(state.paused)),
+        ("oldest", optional_span(state.oldest_seconds)),
+        ("sessions", state.sessions.to_string()),
+    ];
+    counts.into_iter().chain(rest).collect()
+}
+
+fn combine_fields(state: &CombineState) -> Vec<(&'static str, String)> {
+    let at_least = |count| at_least(count, state.has_more);
+    vec![
+        ("buckets", state.buckets.to_string()),
+        ("pending updates", at_least(state.pending_updates)),
+        ("pending bytes", at_least(state.pending_bytes)),
+        ("lag", optional_span(state.lag_seconds)),
+        ("set aside", state.set_aside.to_string()),
+        ("sessions", state.sessions.to_string()),
+    ]
+}
+
+fn subscriptions(state: &ExportState) -> String {
+    let header = [
+        "SUBSCRIPTION",
+        "PENDING",
+        "BYTES",
+        "LAG",
+        "DEAD",
+        "SESSIONS",
+        "PAUSED",
+        "HOLDS LOG BACK",
+    ];
+    let rows = state.subscriptions.iter().map(|subscription| {
+        vec![
+            subscription.name.clone(),
+            at_least(subscription.pending_entries, subscription.has_more),
+            at_least(subscription.pending_bytes, subscription.has_more),
+            optional_span(subscription.lag_seconds),
+            at_least(subscription.dead, subscription.has_more_dead),
+            subscription.sessions.to_string(),
+            yes(subscription.paused),
+            yes(subscription.holds_log_back),
+        ]
+    });
+    table(&header, rows)
+}

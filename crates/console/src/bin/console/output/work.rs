@@ -1,0 +1,186 @@
+//! Sessions, schedules, settings, changes, audits, what combine queues know of keys, and keys.
+
+use console::report::{
+    Audit, Change, CombineKey, Key, Keys, Payload, Schedules, Sessions, SetAsidePage, Settings,
+};
+
+use super::{
+    Show, at_least, brief, fields, next_page, optional_span, pretty, span, table, text, whole,
+};
+
+impl Show for Sessions {
+    fn show(&self) -> String {
+        if self.sessions.is_empty() {
+            return "no session: nothing takes from this queue\n".to_owned();
+        }
+        let header = [
+            "SESSION",
+            "LIFE",
+            "LEASE",
+            "SILENT",
+            "HOLDS",
+            "SINCE",
+            "WAITS FOR",
+        ];
+        let rows = self.sessions.iter().map(|session| {
+            let held = session.held.map(|held| at_least(held, session.has_more));
+            vec![
+                session.session.clone(),
+                session.life.clone(),
+                span(session.lease_seconds),
+                optional_span(session.silent_seconds),
+                held.unwrap_or_default(),
+                text(session.oldest_grant.as_ref()),
+                session
+                    .wanted
+                    .map(|wanted| wanted.to_string())
+                    .unwrap_or_default(),
+            ]
+        });
+        table(&header, rows)
+    }
+}
+
+impl Show for Schedules {
+    fn show(&self) -> String {
+        if self.schedules.is_empty() {
+            return "no schedules\n".to_owned();
+        }
+        let header = [
+            "SCHEDULE", "CRON", "ZONE", "MISSED", "NEXT", "LAST", "PAYLOAD",
+        ];
+        let rows = self.schedules.iter().map(|schedule| {
+            vec![
+                schedule.name.clone(),
+                text(schedule.cron.as_ref().or(schedule.problem.as_ref())),
+                text(schedule.time_zone.as_ref()),
+                text(schedule.missed.as_ref()),
+                text(schedule.next.as_ref()),
+                text(schedule.last.as_ref()),
+                brief(schedule.payload.as_ref()),
+            ]
+        });
+        let mut shown = table(&header, rows);
+        next_page(&mut shown, self.next.as_deref());
+        shown
+    }
+}
+
+impl Show for Settings {
+    fn show(&self) -> String {
+        fields([
+            ("queue", self.queue.clone()),
+            ("lease", span(self.lease_seconds)),
+            ("max attempts", self.max_attempts.to_string()),
+            ("max deaths", self.max_deaths.to_string()),
+            ("max deliveries", self.max_deliveries.to_string()),
+            ("dedupe retention", span(self.dedupe_retention_seconds)),
+            ("keep done", span(self.keep_done_seconds)),
+        ])
+    }
+}
+
+impl Show for Change {
+    fn show(&self) -> String {
+        match self.changed {
+            0 => format!("{}: {}: {}\n", self.queue, self.action, self.outcome),
+            count => format!(
+                "{}: {}: {count}: {}\n",
+                self.queue, self.action, self.outcome
+            ),
+        }
+    }
+}
+
+impl Show for Audit {
+    fn show(&self) -> String {
+        if self.findings.is_empty() {
+            return format!("{}: everything agrees\n", self.queue);
+        }
+        let rows = self.findings.iter();
+        let rows = rows.map(|finding| vec![finding.kind.clone(), finding.detail.clone()]);
+        let shown = table(&["FOUND", "WHAT"], rows);
+        let next = match self.repaired {
+            true => "What can be repaired was repaired: run audit again to see what is left.",
+            false => "To repair what can be repaired: console repair",
+        };
+        format!("{shown}\n{next}\n")
+    }
+}
+
+impl Show for SetAsidePage {
+    fn show(&self) -> String {
+        if self.set_aside.is_empty() {
+            return "nothing is set aside\n".to_owned();
+        }
+        let rows = self.set_aside.iter().map(|aside| {
+            let why = aside.failure.as_ref().map(|failure| failure.reason.clone());
+            vec![
+                aside.id.clone(),
+                aside.kind.clone(),
+                why.or(aside.problem.clone()).unwrap_or_default(),
+                brief(aside.key.as_ref()),
+                brief(aside.update.as_ref()),
+            ]
+        });
+        let mut shown = table(&["ID", "KIND", "WHY", "KEY", "UPDATE"], rows);
+        next_page(&mut shown, self.next.as_deref());
+        shown
+    }
+}
+
+impl Show for CombineKey {
+    fn show(&self) -> String {
+        let value = |payload: &Option<Payload>| match payload {
+            Some(payload) => whole(payload),
+            None => "none".to_owned(),
+        };
+        let exact = match (&self.exact, self.pending.is_empty()) {
+            (None, false) => "not known: name the queue's combiner with --combiner".to_owned(),
+            (exact, _) => value(exact),
+        };
+        fields([
+            ("key", whole(&self.key)),
+            ("settled", value(&self.settled)),
+            ("combined", value(&self.combined)),
+            ("exact", exact),
+            (
+                "pending updates",
+                at_least(self.pending.len(), self.has_more),
+            ),
+            ("reports withheld", text(self.withheld.as_ref())),
+        ])
+    }
+}
+
+impl Show for Keys {
+    fn show(&self) -> String {
+        let rows = self.keys.iter().map(|key| {
+            vec![
+                key.name.clone(),
+                text(key.queue.as_ref()),
+                text(key.part.as_ref()),
+                key.value_bytes.to_string(),
+            ]
+        });
+        let mut shown = match self.keys.is_empty() {
+            true => "no keys\n".to_owned(),
+            false => table(&["KEY", "QUEUE", "PART", "BYTES"], rows),
+        };
+        next_page(&mut shown, self.next.as_deref());
+        shown
+    }
+}
+
+impl Show for Key {
+    fn show(&self) -> String {
+        fields([
+            ("key", self.name.clone()),
+            ("tuple", text(self.tuple.as_ref())),
+            ("hex", self.hex.clone()),
+            ("queue", text(self.queue.as_ref())),
+            ("part", text(self.part.as_ref())),
+            ("value", pretty(self.value.as_ref())),
+        ])
+    }
+}

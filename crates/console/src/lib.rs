@@ -1,0 +1,12 @@
+//! Sees and changes every queue of a store, from a terminal and from a page.
+
+mod change;
+mod error;
+mod look;
+pub mod report;
+mod web;
+
+pub use crate::change::{Action, Filter};
+pub use crate::error::{Error, Result};
+pub use crate::look::{Combiner, Console, MAX_QUEUES, MAX_ROWS, parse_place};
+pub use crate::web::{WebOptions, router, serve};

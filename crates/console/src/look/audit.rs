@@ -1,0 +1,32 @@
+//! Audits of queues with consumers.
+
+use export_queue::keyspace::Database;
+
+use super::Console;
+use crate::error::Result;
+use crate::report;
+
+impl<D: Database> Console<D> {
+    /// Checks a queue against itself and, if asked for, repairs what can be repaired. Repair one at a time.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`](crate::Error::NoQueue), [`Error::WrongRecipe`](crate::Error::WrongRecipe), and those of the
+    /// store.
+    pub async fn audit(&self, name: &str, repair: bool) -> Result<report::Audit> {
+        let found = self.find_dequeue(name, "audit").await?;
+        let audit = match repair {
+            true => found.queue.repair(&self.runner).await?,
+            false => found.queue.audit(&self.reader).await?,
+        };
+        let findings = audit.findings.iter();
+        let findings = findings.map(|finding| report::Finding {
+            kind: finding.kind().to_owned(),
+            detail: finding.to_string(),
+        });
+        Ok(report::Audit {
+            queue: found.name,
+            repaired: repair,
+            findings: findings.collect(),
+        })
+    }
+}

@@ -1,0 +1,311 @@
+//! Looking at queues with consumers: items, sessions, schedules and settings.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use export_queue::hc_dequeue::{
+    Cursor, End, Failure, ItemRef, ListedItem, ListedSchedule, Missed, Place, PlaceKind, Schedule,
+    ScheduleEntry, SessionState, Stats, Status,
+};
+use export_queue::keyspace::{Bytes, Database, Tx};
+
+use super::payload::decode;
+use super::{Console, Dequeue, MAX_ROWS, life_text};
+use crate::error::{Error, Result};
+use crate::report::{self, QueueState, time_text};
+
+impl<D: Database> Console<D> {
+    /// Returns a page of the items in a place: those in up to `limit` rows after a cursor.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Malformed`] for a place or a cursor that is none, and
+    /// those of the store.
+    pub async fn items(
+        &self,
+        name: &str,
+        place: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Items> {
+        let found = &self.find_dequeue(name, "items by place").await?;
+        let kind = parse_place(place)?;
+        let after = after.map(parse_cursor).transpose()?;
+        let after = after.as_ref();
+        let read = |tr: Tx<D::Transaction>| async move {
+            let stats = found.queue.stats(&tr).await?;
+            let page = found
+                .queue
+                .list(&tr, kind, after, limit.min(MAX_ROWS))
+                .await?;
+            Ok::<_, Error>((stats, page))
+        };
+        let (stats, page) = self.reader.run(read).await?;
+        let items = page.items.into_iter();
+        Ok(report::Items {
+            queue: found.name.clone(),
+            place: kind.name().to_owned(),
+            count: count_of(kind, &stats),
+            items: items.map(|item| listed_item(&found.codec, item)).collect(),
+            next: page.next.map(|cursor| cursor.to_string()),
+        })
+    }
+
+    /// Returns an item, wherever it is.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Missing`], a malformed reference or one of another queue,
+    /// and those of the store.
+    pub async fn item(&self, name: &str, item: &str) -> Result<report::Item> {
+        let found = &self.find_dequeue(name, "items").await?;
+        let reference = &item.parse::<ItemRef>()?;
+        let read = |tr| async move { found.queue.status(&tr, reference).await };
+        match self.reader.run(read).await? {
+            Some(status) => Ok(item_of(&found.codec, reference, status)),
+            None => Err(missing_item(item)),
+        }
+    }
+
+    /// Returns a page of the schedules of a queue: up to `limit` after the one of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
+    pub async fn schedules(
+        &self,
+        name: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Schedules> {
+        let found = &self.find_dequeue(name, "schedules").await?;
+        let limit = limit.min(MAX_ROWS);
+        let read = |tr| async move { found.queue.schedules(&tr, after, limit).await };
+        let listed = self.reader.run(read).await?;
+        let last = listed.last().filter(|_| listed.len() == limit);
+        let next = last.map(|last| last.name.clone());
+        let listed = listed.into_iter();
+        Ok(report::Schedules {
+            queue: found.name.clone(),
+            schedules: listed
+                .map(|schedule| schedule_of(&found.codec, schedule))
+                .collect(),
+            next,
+        })
+    }
+
+    /// Returns the settings of a queue.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
+    pub async fn settings(&self, name: &str) -> Result<report::Settings> {
+        let found = &self.find_dequeue(name, "settings").await?;
+        let read = |tr| async move { found.queue.settings(&tr).await };
+        let settings = self.reader.run(read).await?;
+        Ok(report::Settings {
+            queue: found.name.clone(),
+            lease_seconds: settings.get_lease().as_secs_f64(),
+            max_attempts: settings.get_max_attempts(),
+            max_deaths: settings.get_max_deaths(),
+            max_deliveries: settings.get_max_deliveries(),
+            dedupe_retention_seconds: settings.get_dedupe_retention().as_secs_f64(),
+            keep_done_seconds: settings.get_keep_done().as_secs_f64(),
+        })
+    }
+
+    pub(super) async fn dequeue_sessions(&self, found: &Dequeue) -> Result<Vec<report::Session>> {
+        let read = |tr| async move { found.queue.session_states(&tr).await };
+        let states = self.reader.run(read).await?;
+        Ok(states.into_iter().map(session_of).collect())
+    }
+
+    pub(super) async fn dequeue_state(&self, found: &Dequeue) -> Result<QueueState> {
+        let queue = &found.queue;
+        let read = |tr: Tx<D::Transaction>| async move {
+            Ok::<_, Error>((
+                queue.stats(&tr).await?,
+                queue.is_paused(&tr).await?,
+                queue.oldest_age(&tr).await?,
+            ))
+        };
+        let (stats, paused, oldest) = self.reader.run(read).await?;
+        Ok(QueueState::HcDequeue(report::DequeueState {
+            paused,
+            queued: stats.queued,
+            delayed: stats.delayed,
+            held: stats.held,
+            dead: stats.dead,
+            completed: stats.completed,
+            cancelled: stats.cancelled,
+            oldest_seconds: oldest.map(|age| age.as_secs_f64()),
+            sessions: self.living(queue.sessions()).await?,
+        }))
+    }
+}
+
+/// Returns the place that has a name: `queued`, `delayed`, `held`, `dead` or `done`.
+///
+/// # Errors
+/// [`Error::Malformed`] for another name.
+pub fn parse_place(place: &str) -> Result<PlaceKind> {
+    let mut places = PlaceKind::ALL.into_iter();
+    let malformed = || Error::Malformed {
+        what: "place",
+        given: place.to_owned(),
+        reason: "expected queued, delayed, held, dead or done".to_owned(),
+    };
+    places
+        .find(|kind| kind.name() == place)
+        .ok_or_else(malformed)
+}
+
+/// Returns the cursor that a page has given.
+pub(crate) fn parse_cursor(text: &str) -> Result<Cursor> {
+    text.parse().map_err(|_| Error::Malformed {
+        what: "page",
+        given: text.to_owned(),
+        reason: "begin with the first page".to_owned(),
+    })
+}
+
+pub(crate) fn missing_item(item: &str) -> Error {
+    Error::Missing {
+        what: "item",
+        given: item.to_owned(),
+        hint: ": it is done and not kept, or it never was",
+    }
+}
+
+fn count_of(place: PlaceKind, stats: &Stats) -> Option<u64> {
+    match place {
+        PlaceKind::Queued => Some(stats.queued),
+        PlaceKind::Delayed => Some(stats.delayed),
+        PlaceKind::Held => Some(stats.held),
+        PlaceKind::Dead => Some(stats.dead),
+        _ => None,
+    }
+}
+
+/// Returns an item as a listing has it.
+pub(crate) fn listed_item(codec: &str, listed: ListedItem<Bytes>) -> report::Item {
+    match listed.status {
+        Ok(status) => item_of(codec, &listed.item, status),
+        Err(error) => report::Item {
+            item: listed.item.to_string(),
+            place: "unreadable".to_owned(),
+            problem: Some(error.to_string()),
+            ..report::Item::default()
+        },
+    }
+}
+
+fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
+    let payload = match status.value {
+        Ok(bytes) => bytes,
+        Err(error) => error.bytes,
+    };
+    let mut report = report::Item {
+        item: item.to_string(),
+        enqueued: Some(time_text(status.enqueued)),
+        granted: status.granted.map(time_text),
+        attempts: status.attempts,
+        deaths: status.deaths,
+        deliveries: status.deliveries,
+        failure: status.failure.map(failure_of),
+        payload: Some(decode(codec, &payload)),
+        // Results are bytes of the handler's choice.
+        result: (!status.result.is_empty()).then(|| decode("Raw", &status.result)),
+        ..report::Item::default()
+    };
+    let place = match status.place {
+        Place::Queued => PlaceKind::Queued,
+        Place::Delayed { until } => {
+            report.until = Some(time_text(until));
+            PlaceKind::Delayed
+        }
+        Place::Held {
+            session,
+            is_cancelled,
+        } => {
+            report.session = Some(session.to_string());
+            report.cancelled = is_cancelled;
+            PlaceKind::Held
+        }
+        Place::Done { end, at } => {
+            report.end = Some(end_text(end).to_owned());
+            report.ended = Some(time_text(at));
+            PlaceKind::Done
+        }
+        _ => PlaceKind::Dead,
+    };
+    place.name().clone_into(&mut report.place);
+    report
+}
+
+fn failure_of(failure: Failure) -> report::Failure {
+    report::Failure {
+        time: Some(time_text(failure.time)),
+        reason: failure.reason,
+    }
+}
+
+fn end_text(end: End) -> &'static str {
+    match end {
+        End::Completed => "completed",
+        End::Cancelled => "cancelled",
+        _ => "removed",
+    }
+}
+
+/// Returns a time that is stored in milliseconds.
+pub(super) fn millis_text(millis: u64) -> String {
+    time_text(UNIX_EPOCH + Duration::from_millis(millis))
+}
+
+fn session_of(state: SessionState) -> report::Session {
+    let (lease, silent) = (state.lease.as_secs_f64(), state.silent);
+    let silent = silent.map(|silent| silent.as_secs_f64());
+    report::Session {
+        session: state.session.to_string(),
+        subscription: None,
+        life: life_text(state.life, lease, silent).to_owned(),
+        lease_seconds: lease,
+        silent_seconds: silent,
+        wall: state.wall.map(time_text),
+        held: Some(state.held),
+        has_more: state.holds_more,
+        oldest_grant: state.oldest_grant.map(time_text),
+        wanted: Some(state.wanted),
+    }
+}
+
+fn schedule_of(codec: &str, listed: ListedSchedule<Bytes>) -> report::Schedule {
+    let name = listed.name;
+    match listed.entry {
+        Ok(entry) => schedule_entry(codec, name, entry),
+        Err(error) => report::Schedule {
+            name,
+            problem: Some(error.to_string()),
+            ..report::Schedule::default()
+        },
+    }
+}
+
+fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> report::Schedule {
+    let schedule: &Schedule = &entry.schedule;
+    let missed = match schedule.get_missed() {
+        Missed::Skip => "skip".to_owned(),
+        Missed::All { cap } => format!("all, up to {cap}"),
+        _ => "latest".to_owned(),
+    };
+    let payload = match &entry.payload {
+        Ok(bytes) => bytes,
+        Err(error) => &error.bytes,
+    };
+    report::Schedule {
+        name,
+        cron: Some(schedule.get_cron().to_owned()),
+        time_zone: Some(schedule.get_time_zone().to_owned()),
+        missed: Some(missed),
+        next: entry.next.map(time_text),
+        last: entry.last.map(time_text),
+        payload: Some(decode(codec, payload)),
+        problem: None,
+    }
+}

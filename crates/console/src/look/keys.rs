@@ -1,0 +1,230 @@
+//! Keys of the store, decoded by the schema of the queue that they belong to.
+
+use export_queue::keyspace::ids::RegisteredRecipe;
+use export_queue::keyspace::limits::END_OF_KEYSPACE;
+use export_queue::keyspace::tuple::Element;
+use export_queue::keyspace::{
+    Bytes, Database, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction, Tx,
+    key_after,
+};
+
+use super::name::{elements, hex, parse_hex, parse_queue_name, queue_name, tuple_text};
+use super::payload::decode;
+use super::{Console, MAX_QUEUES, MAX_ROWS};
+use crate::error::{Error, Result};
+use crate::report;
+
+/// What the recipes keep under the first element after their prefix. `docs/schema.md` has the whole of it.
+const PARTS: [(&str, &[(&str, &str)]); 3] = [
+    (
+        "hc-dequeue",
+        &[
+            ("m", "settings"),
+            ("p", "pause"),
+            ("w", "wake stamp"),
+            ("c", "counter"),
+            ("i", "queued item"),
+            ("t", "delayed item"),
+            ("h", "held item"),
+            ("d", "dead letter"),
+            ("x", "done item"),
+            ("z", "time until which a done item is kept"),
+            ("o", "pointer to a delayed item"),
+            ("k", "token of a dedupe id"),
+            ("n", "item of a dedupe id"),
+            ("y", "retained dedupe id"),
+            ("e", "schedule"),
+            ("f", "time of a schedule"),
+            ("r", "request"),
+            ("g", "grant"),
+            ("s", "session"),
+            ("b", "heartbeat"),
+            ("a", "cancel stamp"),
+        ],
+    ),
+    (
+        "combine",
+        &[
+            ("m", "settings"),
+            ("w", "wake stamp"),
+            ("u", "block of updates"),
+            ("v", "reported value"),
+            ("c", "current value"),
+            ("x", "state of the passes"),
+            ("q", "set aside"),
+            ("s", "session"),
+            ("b", "heartbeat"),
+        ],
+    ),
+    (
+        "export-queue",
+        &[
+            ("m", "settings"),
+            ("w", "wake stamp"),
+            ("e", "block of entries"),
+            ("p", "position"),
+            ("c", "claim"),
+            ("o", "pause"),
+            ("d", "dead letter"),
+            ("s", "session"),
+        ],
+    ),
+];
+
+impl<D: Database> Console<D> {
+    /// Returns a page of the keys that begin with the elements of a name, or of all keys: up to `limit` after the key
+    /// of these hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for a name or digits that are none, and those of the store.
+    pub async fn keys(
+        &self,
+        prefix: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Keys> {
+        let prefix = prefix.map_or(Ok(Subspace::all()), parse_key)?;
+        let (mut begin, mut end) = (prefix.bytes().to_vec(), end_of(prefix.bytes()));
+        if end.is_empty() {
+            end = END_OF_KEYSPACE.to_vec();
+        }
+        if let Some(after) = after {
+            let after = parse_hex(after).ok_or_else(|| malformed("page", after))?;
+            begin = begin.max(key_after(&after));
+        }
+        if begin >= end {
+            let (keys, next) = (Vec::new(), None);
+            return Ok(report::Keys { keys, next });
+        }
+        let limit = limit.min(MAX_ROWS);
+        let query = &RangeQuery::keys(begin, end)
+            .limit(limit)
+            .mode(StreamingMode::WantAll);
+        let read = |tr: Tx<D::Transaction>| async move {
+            let batch = tr.get_range(query, Isolation::Snapshot).await?;
+            Ok::<_, Error>(batch)
+        };
+        let batch = self.reader.run(read).await?;
+        let is_last = !batch.more && batch.rows.len() < limit;
+        let next = batch.rows.last().filter(|_| !is_last);
+        let recipes = self.all_recipes().await?;
+        let keys = batch.rows.iter();
+        Ok(report::Keys {
+            keys: keys.map(|row| key_of(&recipes, row, false)).collect(),
+            next: next.map(|row| hex(row.key())),
+        })
+    }
+
+    /// Returns a key with its value. The key is a name as [`keys`](Self::keys) takes it.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if the store has no such key, and as [`keys`](Self::keys).
+    pub async fn key(&self, name: &str) -> Result<report::Key> {
+        let key = &parse_key(name)?.bytes().to_vec();
+        let read = |tr: Tx<D::Transaction>| async move {
+            // What comes after belongs to the store.
+            let value = match &key[..] < END_OF_KEYSPACE {
+                true => tr.get(key, Isolation::Snapshot).await?,
+                false => None,
+            };
+            Ok::<_, Error>(value.map(|value| KeyValue::new(key, &value)))
+        };
+        let row: Option<KeyValue> = self.reader.run(read).await?;
+        let row = row.ok_or_else(|| Error::Missing {
+            what: "key",
+            given: name.to_owned(),
+            hint: "",
+        })?;
+        Ok(key_of(&self.all_recipes().await?, &row, true))
+    }
+
+    /// Returns what is registered, by prefix, up to a bound.
+    async fn all_recipes(&self) -> Result<Vec<RegisteredRecipe>> {
+        let ids = &self.ids;
+        let read = |tr| async move { ids.recipes(&tr, None, MAX_QUEUES).await };
+        Ok(self.reader.run(read).await?)
+    }
+}
+
+/// Returns the bytes of a key, or of what keys begin with, as a name has them.
+fn parse_key(name: &str) -> Result<Subspace> {
+    parse_queue_name(name).ok_or_else(|| malformed("key", name))
+}
+
+fn malformed(what: &'static str, given: &str) -> Error {
+    Error::Malformed {
+        what,
+        given: given.to_owned(),
+        reason: "expected elements with slashes between them, such as jobs/i, or raw: and hexadecimal digits"
+            .to_owned(),
+    }
+}
+
+/// Returns the key after all that begin with a prefix. Empty: there is none.
+fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while end.pop_if(|last| *last == u8::MAX).is_some() {}
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+fn key_of(recipes: &[RegisteredRecipe], row: &KeyValue, with_value: bool) -> report::Key {
+    let owner = recipes.iter();
+    let mut owner = owner.filter(|recipe| row.key().starts_with(recipe.subspace.bytes()));
+    let owner = owner.next();
+    let part = owner.and_then(|recipe| part_of(recipe, row.key()));
+    let codec = owner.and_then(|recipe| payload_codec(recipe, part));
+    let value = || match codec {
+        Some((codec, skipped)) if row.value().len() >= skipped => {
+            decode(codec, &row.to_value().slice(skipped..))
+        }
+        _ => record_bytes(row.to_value()),
+    };
+    report::Key {
+        name: queue_name(&Subspace::from_bytes(row.key())),
+        hex: hex(row.key()),
+        tuple: tuple_text(row.key()),
+        queue: owner.map(|recipe| queue_name(&recipe.subspace)),
+        part: part.map(str::to_owned),
+        value_bytes: row.value().len(),
+        value: with_value.then(value),
+    }
+}
+
+/// Returns what a recipe keeps under a key.
+fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
+    if recipe.name == "microqueue" {
+        return Some("item");
+    }
+    let (_, parts) = PARTS.iter().find(|(name, _)| *name == recipe.name)?;
+    let rest = elements(&key[recipe.subspace.bytes().len()..])?;
+    let Some(Element::String(first)) = rest.first() else {
+        return None;
+    };
+    let part = parts.iter().find(|(letter, _)| letter == first);
+    part.map(|(_, what)| *what)
+}
+
+/// Returns the codec that has written the value under a key, and how many bytes come before what it has written.
+fn payload_codec<'a>(recipe: &'a RegisteredRecipe, part: Option<&str>) -> Option<(&'a str, usize)> {
+    let codec = |index: usize| recipe.codecs.get(index).map(String::as_str);
+    match (&*recipe.name, part?) {
+        ("microqueue", _) => Some((codec(0)?, 1)),
+        ("combine", "reported value") => Some((codec(2)?, 1)),
+        ("combine", "current value") => Some((codec(2)?, 2)),
+        _ => None,
+    }
+}
+
+/// Returns the value of a record of the recipe's own.
+fn record_bytes(bytes: Bytes) -> report::Payload {
+    report::Payload {
+        codec: "record".to_owned(),
+        bytes: bytes.len(),
+        value: None,
+        hex: Some(hex(&bytes)),
+        problem: Some("docs/schema.md has its layout".to_owned()),
+    }
+}

@@ -1,0 +1,339 @@
+//! Looking at the queues of a store.
+//!
+//! - `name`: how queues and keys are named; `payload`: values by their codecs.
+//! - `dequeue`: items, sessions, schedules and settings of queues with consumers; `audit` checks them.
+//! - `combine`, `export`: combine queues and export queues.
+//! - `keys`: keys of the store, by the schema.
+
+mod audit;
+mod combine;
+mod dequeue;
+mod export;
+mod keys;
+mod name;
+mod payload;
+
+use export_queue::ExportQueue;
+use export_queue::combine::CombineQueue;
+use export_queue::hc_dequeue::HighContentionQueue;
+use export_queue::hc_dequeue::session::{Life, SessionId, Sessions, State};
+use export_queue::keyspace::codec::Raw;
+use export_queue::keyspace::ids::{Ids, RegisteredRecipe};
+use export_queue::keyspace::{self, Bytes, Database, Runner, Transaction};
+use export_queue::microqueue::MicroQueue;
+
+pub use self::combine::Combiner;
+pub(crate) use self::combine::{Combine, parse_aside};
+pub(crate) use self::dequeue::missing_item;
+pub use self::dequeue::parse_place;
+pub(crate) use self::export::{Export, parse_sequence};
+use self::name::{hex, parse_queue_name, queue_name};
+pub(crate) use self::payload::decode;
+use crate::error::{Error, Result};
+use crate::report;
+
+/// How many queues a page shows at most.
+pub const MAX_QUEUES: usize = 1_000;
+
+/// How many items of a microqueue are counted.
+const MAX_COUNTED: usize = 10_000;
+
+/// How many rows a page of a listing reads at most.
+pub const MAX_ROWS: usize = 1_000;
+
+/// A store as operators see it. Every read is a transaction of its own, by snapshot, so that looking never makes
+/// another transaction fail.
+#[derive(Debug, Clone)]
+pub struct Console<D: Database> {
+    pub(crate) runner: Runner<D>,
+    /// The runner of what only reads, which does not enter itself in the ledger.
+    pub(crate) reader: Runner<D>,
+    ids: Ids,
+}
+
+/// A queue that was found by its name.
+pub(crate) enum Found {
+    Microqueue(Microqueue),
+    Dequeue(Dequeue),
+    Combine(Combine),
+    Export(Export),
+}
+
+impl Found {
+    /// Returns the queue's recipe.
+    fn recipe(&self) -> &'static str {
+        match self {
+            Self::Microqueue(_) => "microqueue",
+            Self::Dequeue(_) => "hc-dequeue",
+            Self::Combine(_) => "combine",
+            Self::Export(_) => "export-queue",
+        }
+    }
+
+    /// Returns the error that a queue of this recipe has nothing of what was asked for.
+    pub(crate) fn has_no(&self, name: &str, what: &'static str) -> Error {
+        Error::WrongRecipe {
+            name: name.to_owned(),
+            recipe: self.recipe().to_owned(),
+            what,
+        }
+    }
+}
+
+/// A queue without consumers' sessions, in commit order.
+pub(crate) struct Microqueue {
+    queue: MicroQueue<Bytes, Raw>,
+}
+
+/// A queue with consumers, and the name of its codec.
+pub(crate) struct Dequeue {
+    pub(crate) name: String,
+    pub(crate) queue: HighContentionQueue<Bytes, Raw>,
+    pub(crate) codec: String,
+}
+
+impl<D: Database> Console<D> {
+    /// Looks at the store of a runner, for queues in the [default registry](Ids::default).
+    #[must_use]
+    pub fn new(runner: Runner<D>) -> Self {
+        let (reader, ids) = (runner.idempotent(), Ids::default());
+        Self {
+            runner,
+            reader,
+            ids,
+        }
+    }
+
+    /// Looks for queues in another registry.
+    #[must_use]
+    pub fn ids(mut self, ids: Ids) -> Self {
+        self.ids = ids;
+        self
+    }
+
+    /// Returns a page of the queues, and how they stand: up to `limit` after the one of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`] for a name that no queue can have, and those of the store.
+    pub async fn queues(&self, after: Option<&str>, limit: usize) -> Result<report::Queues> {
+        let after = after.map(parse_name).transpose()?;
+        let (ids, after) = (&self.ids, after.as_ref());
+        let limit = limit.min(MAX_QUEUES);
+        let read = |tr| async move { ids.recipes(&tr, after, limit).await };
+        let recipes: Vec<RegisteredRecipe> = self.reader.run(read).await?;
+        let last = recipes.last().filter(|_| recipes.len() == limit);
+        let next = last.map(|last| queue_name(&last.subspace));
+        let mut queues = Vec::new();
+        for recipe in recipes {
+            queues.push(self.state_of(recipe).await?);
+        }
+        Ok(report::Queues { queues, next })
+    }
+
+    /// Returns how a queue stands.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], and those of the store.
+    pub async fn queue(&self, name: &str) -> Result<report::Queue> {
+        self.state_of(self.registered(name).await?).await
+    }
+
+    async fn state_of(&self, recipe: RegisteredRecipe) -> Result<report::Queue> {
+        let (name, prefix) = (queue_name(&recipe.subspace), hex(recipe.subspace.bytes()));
+        let (codecs, registered) = (recipe.codecs.clone(), recipe.name.clone());
+        let state = match self.open(recipe).await {
+            Ok(Found::Microqueue(found)) => self.microqueue_state(&found).await,
+            Ok(Found::Dequeue(found)) => self.dequeue_state(&found).await,
+            Ok(Found::Combine(found)) => self.combine_state(&found).await,
+            Ok(Found::Export(found)) => self.export_state(&found).await,
+            Err(error) => Err(error),
+        };
+        // One queue that is damaged must not hide the others.
+        let state = match state.map_err(|error| unreadable(&name, error)) {
+            Err(Error::Unreadable { problem, .. }) => report::QueueState::Unreadable {
+                registered,
+                problem,
+            },
+            state => state?,
+        };
+        Ok(report::Queue {
+            name,
+            prefix,
+            codecs,
+            state,
+        })
+    }
+
+    /// Returns what is registered under a name.
+    async fn registered(&self, name: &str) -> Result<RegisteredRecipe> {
+        let (ids, subspace) = (&self.ids, &parse_name(name)?);
+        let read = |tr| async move { ids.recipe(&tr, subspace).await };
+        let recipe: Option<RegisteredRecipe> = self.reader.run(read).await?;
+        let name = name.to_owned();
+        recipe.ok_or(Error::NoQueue { name })
+    }
+
+    /// Opens a queue by what is registered of it.
+    async fn open(&self, recipe: RegisteredRecipe) -> Result<Found> {
+        let (runner, subspace) = (&self.reader, recipe.subspace);
+        let name = queue_name(&subspace);
+        match &*recipe.name {
+            "microqueue" => Ok(Found::Microqueue(Microqueue {
+                queue: MicroQueue::new(subspace),
+            })),
+            "hc-dequeue" => {
+                let found = HighContentionQueue::inspect(runner, subspace).await;
+                let (queue, stored) = settings_of(&name, found)?;
+                let codec = stored.codec;
+                Ok(Found::Dequeue(Dequeue { name, queue, codec }))
+            }
+            "combine" => {
+                let found = CombineQueue::inspect(runner, subspace, combine::keep).await;
+                let (queue, stored) = settings_of(&name, found)?;
+                let codecs = stored.codecs;
+                Ok(Found::Combine(Combine { queue, codecs }))
+            }
+            "export-queue" => {
+                let found = ExportQueue::inspect(runner, subspace).await;
+                let (queue, stored) = settings_of(&name, found)?;
+                let codecs = stored.codecs;
+                Ok(Found::Export(Export { queue, codecs }))
+            }
+            other => Err(Error::Unreadable {
+                name,
+                problem: format!("this version does not know the recipe {other}: upgrade it"),
+            }),
+        }
+    }
+
+    /// Finds a queue of any recipe.
+    pub(crate) async fn find(&self, name: &str) -> Result<Found> {
+        self.open(self.registered(name).await?).await
+    }
+
+    /// Finds a queue with consumers.
+    pub(crate) async fn find_dequeue(&self, name: &str, what: &'static str) -> Result<Dequeue> {
+        match self.find(name).await? {
+            Found::Dequeue(found) => Ok(found),
+            other => Err(other.has_no(name, what)),
+        }
+    }
+
+    async fn microqueue_state(&self, found: &Microqueue) -> Result<report::QueueState> {
+        let queue = &found.queue;
+        let count = |tr| async move { queue.count_up_to(&tr, MAX_COUNTED + 1).await };
+        let items = self.reader.run(count).await?;
+        Ok(report::QueueState::Microqueue(report::MicroqueueState {
+            items: items.min(MAX_COUNTED),
+            has_more: items > MAX_COUNTED,
+        }))
+    }
+
+    /// Returns the sessions of a queue: of one with consumers, what each of them holds.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
+    pub async fn sessions(&self, name: &str) -> Result<report::Sessions> {
+        let sessions = match self.find(name).await? {
+            Found::Dequeue(found) => self.dequeue_sessions(&found).await?,
+            Found::Combine(found) => self.session_lives(&found.queue.sessions()).await?,
+            Found::Export(found) => self.export_sessions(&found).await?,
+            other @ Found::Microqueue(_) => return Err(other.has_no(name, "sessions")),
+        };
+        Ok(report::Sessions {
+            queue: name.to_owned(),
+            sessions,
+        })
+    }
+
+    /// Returns sessions with their signs of life, without what they hold.
+    async fn session_lives(&self, sessions: &Sessions) -> Result<Vec<report::Session>> {
+        let read = |tr| async move { session_lives(&tr, sessions).await };
+        self.reader.run(read).await
+    }
+
+    /// Counts the sessions that live.
+    pub(crate) async fn living(&self, sessions: &Sessions) -> Result<usize> {
+        let sessions = self.session_lives(sessions).await?;
+        let living = sessions.iter().filter(|session| session.life == "alive");
+        Ok(living.count())
+    }
+}
+
+/// Returns the subspace that has a name.
+fn parse_name(name: &str) -> Result<keyspace::Subspace> {
+    parse_queue_name(name).ok_or_else(|| Error::NoQueue {
+        name: name.to_owned(),
+    })
+}
+
+/// Returns what was found of a queue, or why it cannot be read.
+fn settings_of<T, E>(name: &str, found: Result<Option<T>, E>) -> Result<T>
+where
+    E: std::error::Error + Into<Error>,
+{
+    let found = found.map_err(|error| unreadable(name, error.into()))?;
+    found.ok_or_else(|| Error::Unreadable {
+        name: name.to_owned(),
+        problem: "it is registered and has no settings: it was cleared".to_owned(),
+    })
+}
+
+/// Returns that a queue cannot be read, if the error is that something in it does not decode.
+fn unreadable(name: &str, error: Error) -> Error {
+    match is_corrupt(&error) {
+        true => Error::Unreadable {
+            name: name.to_owned(),
+            problem: format!(
+                "{}: upgrade if a newer version has written it, or else look for damage with `audit`",
+                keyspace::error::chain(&error)
+            ),
+        },
+        false => error,
+    }
+}
+
+fn is_corrupt(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<keyspace::Error>();
+        matches!(cause, Some(keyspace::Error::Corrupt { .. }))
+    })
+}
+
+/// Returns the sessions with their signs of life, without what they hold.
+pub(crate) async fn session_lives(
+    tr: &impl Transaction,
+    sessions: &Sessions,
+) -> Result<Vec<report::Session>> {
+    let (states, heartbeats, now) =
+        futures::try_join!(sessions.all(tr), sessions.heartbeats(tr), tr.read_version())?;
+    let session = |(session, state): (SessionId, State)| {
+        let heartbeat = heartbeats.iter().find(|beat| beat.session == session);
+        let silent = heartbeat.map(|beat| now.saturating_sub(beat.version).max(0) as f64);
+        let silent = silent.map(|versions| versions / keyspace::limits::VERSIONS_PER_SECOND as f64);
+        report::Session {
+            session: session.to_string(),
+            subscription: None,
+            life: life_text(state.life, state.lease.as_secs_f64(), silent).to_owned(),
+            lease_seconds: state.lease.as_secs_f64(),
+            silent_seconds: silent,
+            wall: heartbeat.map(|beat| dequeue::millis_text(beat.wall_millis)),
+            held: None,
+            has_more: false,
+            oldest_grant: None,
+            wanted: None,
+        }
+    };
+    Ok(states.into_iter().map(session).collect())
+}
+
+/// Returns the text of a session's life.
+fn life_text(life: Life, lease_seconds: f64, silent_seconds: Option<f64>) -> &'static str {
+    match life {
+        Life::Alive if silent_seconds.is_none_or(|silent| silent > lease_seconds) => "silent",
+        Life::Alive => "alive",
+        Life::Dead => "dead",
+        Life::Ended => "ended",
+    }
+}

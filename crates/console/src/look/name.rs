@@ -1,0 +1,183 @@
+//! Names of queues and texts of keys: tuples as an operator reads them.
+
+use export_queue::keyspace::Subspace;
+use export_queue::keyspace::tuple::{self, Element};
+
+/// How deep tuples may nest that are decoded. Deeper ones would overflow the stack, and are no keys of ours.
+const MAX_DEPTH: usize = 64;
+
+/// What begins the name of a prefix that is no tuple of strings, integers, byte strings and versionstamps.
+const RAW: &str = "raw:";
+
+/// Returns the name of a queue: the elements of its subspace with slashes between them. Strings stand as they are if
+/// nothing else is written like them, and in JSON's quotes else; byte strings are in hexadecimal digits after `0x`,
+/// versionstamps after `@`.
+/// Another prefix is `raw:` and its digits. [`parse_queue_name`] is the inverse.
+pub(crate) fn queue_name(subspace: &Subspace) -> String {
+    let name = |element: &Element<'_>| match element {
+        Element::String(text) if is_plain(text) => Some(text.to_string()),
+        Element::String(_) | Element::Int(_) | Element::Bytes(_) | Element::Versionstamp(_) => {
+            Some(quoted(element))
+        }
+        _ => None,
+    };
+    let elements = elements(subspace.bytes()).filter(|elements| !elements.is_empty());
+    let names = elements.and_then(|elements| elements.iter().map(name).collect::<Option<Vec<_>>>());
+    match names {
+        Some(names) => names.join("/"),
+        None => format!("{RAW}{}", hex(subspace.bytes())),
+    }
+}
+
+/// Returns the subspace that has a name. `None`: none has it.
+pub(crate) fn parse_queue_name(name: &str) -> Option<Subspace> {
+    if let Some(digits) = name.strip_prefix(RAW) {
+        return parse_hex(digits).map(Subspace::from_bytes);
+    }
+    let (mut elements, mut rest) = (Vec::new(), name);
+    loop {
+        let (element, after) = parse_element(rest)?;
+        elements.push(element);
+        match after.strip_prefix('/') {
+            Some(next) => rest = next,
+            None if after.is_empty() => return Some(Subspace::from(elements)),
+            None => return None,
+        }
+    }
+}
+
+/// Returns the first element of a name, and what comes after it.
+fn parse_element(name: &str) -> Option<(Element<'_>, &str)> {
+    if name.starts_with('"') {
+        let mut texts = serde_json::Deserializer::from_str(name).into_iter::<String>();
+        let text = texts.next()?.ok()?;
+        return Some((Element::String(text.into()), &name[texts.byte_offset()..]));
+    }
+    let end = name.find('/').unwrap_or(name.len());
+    let (text, rest) = name.split_at(end);
+    let element = match text.parse() {
+        Ok(number) => Element::Int(number),
+        Err(_) if is_plain(text) => Element::String(text.into()),
+        Err(_) if text.starts_with('@') => {
+            let stamp: [u8; 12] = parse_hex(&text[1..])?.try_into().ok()?;
+            Element::Versionstamp(stamp.into())
+        }
+        Err(_) => Element::Bytes(parse_hex(text.strip_prefix("0x")?)?.into()),
+    };
+    Some((element, rest))
+}
+
+/// Returns whether a string is written without quotes.
+fn is_plain(text: &str) -> bool {
+    let allowed = |char: char| char.is_alphanumeric() || "_.-".contains(char);
+    let is_other = text.starts_with("0x") || text.parse::<i64>().is_ok();
+    !text.is_empty() && text.chars().all(allowed) && !is_other
+}
+
+/// Returns the text of a packed tuple, in parentheses. `None`: the bytes are no tuple.
+pub(crate) fn tuple_text(bytes: &[u8]) -> Option<String> {
+    let elements: Vec<_> = elements(bytes)?.iter().map(quoted).collect();
+    Some(format!("({})", elements.join(", ")))
+}
+
+/// Returns the elements of a packed tuple. `None`: the bytes are none.
+pub(crate) fn elements(bytes: &[u8]) -> Option<Vec<Element<'_>>> {
+    // A nested tuple begins with 05. Counting all of these bytes errs on the safe side.
+    let nested = bytes.iter().filter(|byte| **byte == 5).count();
+    match nested > MAX_DEPTH {
+        true => None,
+        false => tuple::unpack(bytes).ok(),
+    }
+}
+
+fn quoted(element: &Element<'_>) -> String {
+    match element {
+        Element::Nil => "null".to_owned(),
+        Element::Bytes(bytes) => format!("0x{}", hex(bytes)),
+        Element::String(text) => serde_json::Value::from(&**text).to_string(),
+        Element::Tuple(elements) => {
+            let elements: Vec<_> = elements.iter().map(quoted).collect();
+            format!("({})", elements.join(", "))
+        }
+        Element::Int(number) => number.to_string(),
+        Element::Float(number) => format!("{number:?}"),
+        Element::Double(number) => format!("{number:?}"),
+        Element::Bool(value) => value.to_string(),
+        Element::Versionstamp(stamp) => format!("@{}", hex(stamp.as_bytes())),
+        // Features that other crates turn on add kinds of elements.
+        #[allow(unreachable_patterns, reason = "in a build without those features")]
+        other => format!("{other:?}"),
+    }
+}
+
+/// Returns bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the bytes that have these hexadecimal digits.
+pub(crate) fn parse_hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| {
+        let digit = char::from(byte).to_digit(16)?;
+        u8::try_from(digit).ok()
+    };
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes = pairs
+        .iter()
+        .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    bytes.collect::<Option<_>>().filter(|_| rest.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use export_queue::keyspace::tuple::Versionstamp;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_is_named_by_the_elements_of_its_subspace() {
+        let names = [
+            (Subspace::from("jobs"), "jobs"),
+            (Subspace::from(("orders", "open")), "orders/open"),
+            (Subspace::from(("orders", -7)), "orders/-7"),
+            (
+                Subspace::from(("7", "a b", "", "0x", "a/b")),
+                r#""7"/"a b"/""/"0x"/"a/b""#,
+            ),
+            (Subspace::from((&b"\x01"[..],)), "0x01"),
+            (
+                Subspace::from(("i", Versionstamp::complete([1; 10], 2), 3)),
+                "i/@010101010101010101010002/3",
+            ),
+            (Subspace::from((true,)), "raw:27"),
+            (Subspace::from_bytes(b"Q\xff"), "raw:51ff"),
+            (Subspace::from_bytes(b""), "raw:"),
+        ];
+        for (subspace, name) in names {
+            assert_eq!(queue_name(&subspace), name);
+            assert_eq!(parse_queue_name(name), Some(subspace));
+        }
+        for text in ["", "/", "a/", "a b", "\"a", "\"a\"b", "0x0", "raw:0", "@00"] {
+            assert_eq!(parse_queue_name(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tuple_is_shown_with_its_types() {
+        let packed = tuple::pack(&("a\"", 7, (true, 1.5), &b"\xab"[..]));
+        let text = tuple_text(&packed).unwrap();
+        assert_eq!(text, r#"("a\"", 7, (true, 1.5), 0xab)"#);
+        assert_eq!(tuple_text(b"\xff"), None);
+        // Deep enough to overflow the stack of a decoder that recurses.
+        assert_eq!(tuple_text(&vec![5; 100_000]), None);
+    }
+
+    #[test]
+    fn digits_are_pairs() {
+        assert_eq!(parse_hex("0Aff").unwrap(), [10, 255]);
+        assert_eq!(parse_hex("").unwrap(), [0; 0]);
+        for text in ["0", "0xg0", "ä"] {
+            assert_eq!(parse_hex(text), None);
+        }
+    }
+}

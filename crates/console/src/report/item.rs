@@ -1,0 +1,100 @@
+//! Items, and the values that applications store.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A page of items.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Items {
+    /// The name of the queue.
+    pub queue: String,
+    /// The place that is listed: `queued`, `delayed`, `held`, `dead` or `done`; of an export queue `dead`.
+    pub place: String,
+    /// How many items are there by the queue's counter. Missing where nothing counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// The items of the page. It may have fewer than were asked for, and even none, though there is a next page.
+    pub items: Vec<Item>,
+    /// What to ask for to see the next page. Missing on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// An item, wherever it is.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+pub struct Item {
+    /// The reference to the item, which finds it wherever it goes.
+    pub item: String,
+    /// Where it is: `queued`, `delayed`, `held`, `dead`, `done`, or `unreadable` if its record does not decode.
+    pub place: String,
+    /// Until when it is delayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// The session that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Whether it was cancelled while the session holds it: it leaves the queue as soon as the session lets go of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cancelled: bool,
+    /// How it left the queue: `completed`, `cancelled` or `removed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<String>,
+    /// When it left the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    /// When it was enqueued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enqueued: Option<String>,
+    /// When it was granted last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub granted: Option<String>,
+    /// How often it failed since it was enqueued or redriven.
+    pub attempts: u64,
+    /// With how many sessions it died since then.
+    pub deaths: u64,
+    /// How often it was granted.
+    pub deliveries: u64,
+    /// Why it failed last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The encoded key of an entry of an export queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Payload>,
+    /// What was enqueued. Missing if the record does not decode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Payload>,
+    /// What the handler has set as the result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Payload>,
+    /// Why the record does not decode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Why an item failed.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Failure {
+    /// When. Missing where it is not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// Bytes that an application has stored, decoded as far as their codec describes itself.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Payload {
+    /// The name of the codec.
+    pub codec: String,
+    /// How many bytes there are.
+    pub bytes: usize,
+    /// The decoded value. Of MessagePack and tuples, bytes are objects `{"bytes": "<hexadecimal digits>"}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<serde_json::Value>,
+    /// The bytes in hexadecimal digits, if they were not decoded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hex: Option<String>,
+    /// Why they were not decoded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}

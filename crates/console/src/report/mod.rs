@@ -1,0 +1,36 @@
+//! What the commands print with `--json` and the pages serve under `/api`: one set of types, whose field names are
+//! stable. `docs/console.md` lists them, and `schema.json` in the folder of this crate is their JSON Schema.
+//!
+//! - A time is a text in RFC 3339, in UTC, with milliseconds.
+//! - A span of time is a number of seconds, and its name ends with `_seconds`.
+//! - A field that is not known or does not apply is missing.
+
+mod change;
+mod item;
+mod key;
+mod queue;
+#[cfg(test)]
+mod schema;
+mod work;
+
+pub use self::change::Change;
+pub use self::item::{Failure, Item, Items, Payload};
+pub use self::key::{Key, Keys};
+pub use self::queue::{
+    CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,
+    Subscription,
+};
+pub use self::work::{
+    Audit, CombineKey, Finding, Schedule, Schedules, Session, Sessions, SetAside, SetAsidePage,
+    Settings,
+};
+
+use std::time::SystemTime;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+/// Returns a wall time as reports have it.
+#[must_use]
+pub fn time_text(time: SystemTime) -> String {
+    DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
+}

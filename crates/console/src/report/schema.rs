@@ -1,0 +1,52 @@
+//! The JSON Schema of the reports, which the file `schema.json` of this crate has.
+
+use std::path::Path;
+use std::{env, fs};
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+use super::{
+    Audit, Change, CombineKey, Item, Items, Key, Keys, Queue, Queues, Schedules, Sessions,
+    SetAsidePage, Settings,
+};
+
+/// Returns one document with the schema of each report under its name in `$defs`.
+fn schema() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let mut generator = settings.into_generator();
+    // The reports that commands print. What they consist of is added by the generator.
+    generator.subschema_for::<Queues>();
+    generator.subschema_for::<Queue>();
+    generator.subschema_for::<Items>();
+    generator.subschema_for::<Item>();
+    generator.subschema_for::<Sessions>();
+    generator.subschema_for::<Schedules>();
+    generator.subschema_for::<Settings>();
+    generator.subschema_for::<Change>();
+    generator.subschema_for::<Audit>();
+    generator.subschema_for::<SetAsidePage>();
+    generator.subschema_for::<CombineKey>();
+    generator.subschema_for::<Keys>();
+    generator.subschema_for::<Key>();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Reports of the console",
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+#[test]
+fn the_file_has_the_schema_of_the_reports() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("schema.json");
+    let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+    if env::var_os("UPDATE_SCHEMA").is_some() {
+        fs::write(&file, &text).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&file).unwrap_or_default() == text,
+        "{} is not what the reports say. If they are as they should be, run \
+         `UPDATE_SCHEMA=1 cargo test -p console --lib schema`",
+        file.display()
+    );
+}

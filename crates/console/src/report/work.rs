@@ -1,0 +1,186 @@
+//! Sessions, schedules, settings, audits, and what combine queues keep of keys.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Failure, Payload};
+
+/// The sessions of a queue.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Sessions {
+    /// The name of the queue.
+    pub queue: String,
+    /// The sessions.
+    pub sessions: Vec<Session>,
+}
+
+/// A session of a process that takes items, combines or exports.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Session {
+    /// Its id, in hexadecimal digits.
+    pub session: String,
+    /// The subscription for which it exports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscription: Option<String>,
+    /// `alive`, `silent` if it has shown no sign of life for its lease but is not declared dead yet, `dead` or
+    /// `ended` while what it held is being returned.
+    pub life: String,
+    /// Within which time it promises a sign of life.
+    pub lease_seconds: f64,
+    /// For how long it has shown none, by the store's versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_seconds: Option<f64>,
+    /// What its process's wall clock showed then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall: Option<String>,
+    /// How many items it holds, as far as they were counted. Missing for workers of combine and export queues.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<usize>,
+    /// Whether it holds more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_more: bool,
+    /// When the item was granted that it has held for the longest time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_grant: Option<String>,
+    /// How many items it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<u64>,
+}
+
+/// A page of the schedules of a queue, by name.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Schedules {
+    /// The name of the queue.
+    pub queue: String,
+    /// The schedules.
+    pub schedules: Vec<Schedule>,
+    /// The name after which the next page begins. Missing on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A schedule.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+pub struct Schedule {
+    /// Its name.
+    pub name: String,
+    /// Its cron text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// Its time zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// What becomes of missed times: `skip`, `latest`, or `all` up to a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed: Option<String>,
+    /// The next time at which it fires. Missing if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The newest time for which it has enqueued an item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// What it enqueues.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Payload>,
+    /// Why its record does not decode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// The settings of a queue with consumers.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Settings {
+    /// The name of the queue.
+    pub queue: String,
+    /// How long a session lives without a sign of life.
+    pub lease_seconds: f64,
+    /// How many attempts an item has before it becomes a dead letter.
+    pub max_attempts: u32,
+    /// With how many sessions an item may die before it becomes a dead letter.
+    pub max_deaths: u32,
+    /// How often an item may be granted in all before it becomes a dead letter.
+    pub max_deliveries: u32,
+    /// How long a dedupe id goes on refusing repetitions after its item was completed.
+    pub dedupe_retention_seconds: f64,
+    /// How long items that are done are kept. Zero: they are not.
+    pub keep_done_seconds: f64,
+}
+
+/// What an audit found.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Audit {
+    /// The name of the queue.
+    pub queue: String,
+    /// Whether what can be repaired was repaired.
+    pub repaired: bool,
+    /// The findings. None: all that was checked agrees.
+    pub findings: Vec<Finding>,
+}
+
+/// Something in a queue that contradicts something else in it.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Finding {
+    /// What kind of contradiction it is.
+    pub kind: String,
+    /// What contradicts what.
+    pub detail: String,
+}
+
+/// A page of what a combine queue has set aside.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct SetAsidePage {
+    /// The name of the queue.
+    pub queue: String,
+    /// What was set aside.
+    pub set_aside: Vec<SetAside>,
+    /// What to ask for to see the next page. Missing on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// An update, a block of updates, or the reports of a key that a combine queue has set aside.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct SetAside {
+    /// What to name it by, to redrive or purge it.
+    pub id: String,
+    /// `update`, `block` or `key`.
+    pub kind: String,
+    /// Why it was set aside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Payload>,
+    /// The update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update: Option<Payload>,
+    /// Why the record does not decode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// What a combine queue knows of a key.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct CombineKey {
+    /// The name of the queue.
+    pub queue: String,
+    /// The key.
+    pub key: Payload,
+    /// Its value as it was last reported. Missing if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Payload>,
+    /// Its value after the updates that are combined. Missing if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub combined: Option<Payload>,
+    /// Its value after every update. Missing if it has none, or if there are updates that are not combined and no
+    /// combiner was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<Payload>,
+    /// The updates that are not combined yet, in their order.
+    pub pending: Vec<Payload>,
+    /// Whether there are more than were read.
+    pub has_more: bool,
+    /// Why the reports of the key are withheld.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
+}

@@ -1,0 +1,207 @@
+//! The same as JSON, with the fields of [`report`].
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use export_queue::keyspace::Database;
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+
+use super::refusal::Refusal;
+use super::site::{QUEUES_PER_PAGE, Site};
+use crate::look::Combiner;
+use crate::report;
+
+/// How many rows a page of a listing has if none were asked for.
+const ROWS: usize = 100;
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// Which page of a listing is wanted.
+#[derive(Debug, Deserialize)]
+pub(super) struct Wanted {
+    after: Option<String>,
+    #[serde(default, deserialize_with = "number")]
+    limit: Option<usize>,
+}
+
+/// Reads a number of a query. Within a flattened struct serde hands on texts.
+fn number<'de, De: Deserializer<'de>>(query: De) -> Result<Option<usize>, De::Error> {
+    let text: Option<String> = Option::deserialize(query)?;
+    let number = text.map(|text| text.parse());
+    number.transpose().map_err(de::Error::custom)
+}
+
+impl Wanted {
+    fn limit(&self, default: usize) -> usize {
+        self.limit.unwrap_or(default)
+    }
+}
+
+pub(super) async fn queues<D: Database>(
+    State(site): State<Site<D>>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<report::Queues> {
+    let limit = wanted.limit(QUEUES_PER_PAGE).min(QUEUES_PER_PAGE);
+    let queues = site.console.queues(wanted.after.as_deref(), limit);
+    Ok(Json(queues.await?))
+}
+
+pub(super) async fn queue<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+) -> Answer<report::Queue> {
+    Ok(Json(site.console.queue(&name).await?))
+}
+
+pub(super) async fn items<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, place)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<report::Items> {
+    let limit = wanted.limit(ROWS);
+    let items = site
+        .console
+        .items(&name, &place, wanted.after.as_deref(), limit);
+    Ok(Json(items.await?))
+}
+
+pub(super) async fn item<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, item)): Path<(String, String)>,
+) -> Answer<report::Item> {
+    Ok(Json(site.console.item(&name, &item).await?))
+}
+
+pub(super) async fn sessions<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+) -> Answer<report::Sessions> {
+    Ok(Json(site.console.sessions(&name).await?))
+}
+
+pub(super) async fn schedules<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<report::Schedules> {
+    let limit = wanted.limit(ROWS);
+    let schedules = site
+        .console
+        .schedules(&name, wanted.after.as_deref(), limit);
+    Ok(Json(schedules.await?))
+}
+
+pub(super) async fn settings<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+) -> Answer<report::Settings> {
+    Ok(Json(site.console.settings(&name).await?))
+}
+
+pub(super) async fn audit<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+) -> Answer<report::Audit> {
+    Ok(Json(site.console.audit(&name, false).await?))
+}
+
+/// How a combine queue combines, as a query names it.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum CombinerName {
+    Sum,
+    Min,
+    Max,
+    LastWriter,
+}
+
+impl From<CombinerName> for Combiner {
+    fn from(name: CombinerName) -> Self {
+        match name {
+            CombinerName::Sum => Self::Sum,
+            CombinerName::Min => Self::Min,
+            CombinerName::Max => Self::Max,
+            CombinerName::LastWriter => Self::LastWriter,
+        }
+    }
+}
+
+/// How a key's exact value is computed.
+#[derive(Debug, Deserialize)]
+pub(super) struct Exact {
+    combiner: Option<CombinerName>,
+}
+
+pub(super) async fn combine_key<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, key)): Path<(String, String)>,
+    Query(exact): Query<Exact>,
+) -> Answer<report::CombineKey> {
+    let combiner = exact.combiner.map(Into::into);
+    Ok(Json(site.console.combine_key(&name, &key, combiner).await?))
+}
+
+pub(super) async fn set_aside<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<report::SetAsidePage> {
+    let page = site
+        .console
+        .set_aside(&name, wanted.after.as_deref(), wanted.limit(ROWS));
+    Ok(Json(page.await?))
+}
+
+pub(super) async fn letters<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, subscription)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<report::Items> {
+    let (after, limit) = (wanted.after.as_deref(), wanted.limit(ROWS));
+    let letters = site.console.letters(&name, &subscription, after, limit);
+    Ok(Json(letters.await?))
+}
+
+/// Which keys are wanted.
+#[derive(Debug, Deserialize)]
+pub(super) struct WantedKeys {
+    prefix: Option<String>,
+    #[serde(flatten)]
+    page: Wanted,
+}
+
+pub(super) async fn keys<D: Database>(
+    State(site): State<Site<D>>,
+    Query(wanted): Query<WantedKeys>,
+) -> Answer<report::Keys> {
+    let (prefix, after) = (wanted.prefix.as_deref(), wanted.page.after.as_deref());
+    let keys = site.console.keys(prefix, after, wanted.page.limit(ROWS));
+    Ok(Json(keys.await?))
+}
+
+pub(super) async fn key<D: Database>(
+    State(site): State<Site<D>>,
+    Path(key): Path<String>,
+) -> Answer<report::Key> {
+    Ok(Json(site.console.key(&key).await?))
+}
+
+/// What a change has to send.
+#[derive(Serialize)]
+pub(super) struct Token {
+    token: String,
+}
+
+/// No page of another site can read the answer: none is allowed to by a header, and the host was checked.
+pub(super) async fn token<D: Database>(State(site): State<Site<D>>) -> Answer<Token> {
+    match site.options.changes {
+        true => Ok(Json(Token {
+            token: site.token.to_string(),
+        })),
+        false => Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "changes are turned off",
+        )),
+    }
+}

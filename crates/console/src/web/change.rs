@@ -1,0 +1,248 @@
+//! Changes: from where they are accepted, and carrying them out.
+
+use axum::Json;
+use axum::extract::rejection::FormRejection;
+use axum::extract::{Form, Path, State};
+use axum::http::header::{HOST, HeaderName, ORIGIN};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Redirect;
+use export_queue::keyspace::Database;
+
+use super::guard::single;
+use super::refusal::Refusal;
+use super::site::Site;
+use super::text::segment;
+use crate::change::Action;
+use crate::error::Error;
+use crate::report::Change;
+
+/// The header in which programs send the token.
+const TOKEN: HeaderName = HeaderName::from_static("x-console-token");
+
+/// The header in which browsers say where a request comes from.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The fields of a form, in their order. A name may come several times.
+type Fields = Vec<(String, String)>;
+
+/// A form as it was sent.
+pub(super) type Sent = Result<Form<Fields>, FormRejection>;
+
+/// Pauses or resumes a queue.
+pub(super) async fn set_paused<D: Database, const PAUSED: bool>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    form: Sent,
+) -> Result<Redirect, Refusal> {
+    allowed_form(&site, &headers, form)?;
+    let change = site.console.set_paused(&name, PAUSED).await?;
+    Ok(back(&site, &format!("/queues/{}", segment(&name)), &change))
+}
+
+/// Changes an item.
+pub(super) async fn change_item<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, item)): Path<(String, String)>,
+    headers: HeaderMap,
+    form: Sent,
+) -> Result<Redirect, Refusal> {
+    let fields = allowed_form(&site, &headers, form)?;
+    let change = site
+        .console
+        .change(&name, action_of(&fields)?, &item)
+        .await?;
+    let path = match (&*change.action, &*change.outcome) {
+        // There is nothing left to go back to.
+        ("purge", _) => format!("/queues/{}", segment(&name)),
+        _ => format!("/queues/{}/item/{}", segment(&name), segment(&item)),
+    };
+    Ok(back(&site, &path, &change))
+}
+
+/// Changes the items that are selected on a page of a listing. Those that are not where the action finds them any
+/// more are left out. Dropping the future, and the time limit of a request, leave those that were changed so far.
+pub(super) async fn change_selected<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, place)): Path<(String, String)>,
+    headers: HeaderMap,
+    form: Sent,
+) -> Result<Redirect, Refusal> {
+    let fields = allowed_form(&site, &headers, form)?;
+    let action = action_of(&fields)?;
+    let mut change = Change {
+        queue: name.clone(),
+        action: action.name().to_owned(),
+        changed: 0,
+        outcome: String::new(),
+    };
+    for (_, item) in fields.iter().filter(|(field, _)| field == "item") {
+        match site.console.change(&name, action, item).await {
+            Ok(done) => change.changed += done.changed,
+            Err(Error::Missing { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let path = format!("/queues/{}/items/{}", segment(&name), segment(&place));
+    Ok(back(&site, &path, &change))
+}
+
+/// Changes an item, and returns what came of it as JSON.
+pub(super) async fn api_item<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, item, action)): Path<(String, String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<Change>, Refusal> {
+    allowed(&site, &headers, None)?;
+    let action = parse_action(&action)?;
+    Ok(Json(site.console.change(&name, action, &item).await?))
+}
+
+/// Pauses or resumes a queue, and returns what came of it as JSON.
+pub(super) async fn api_set_paused<D: Database, const PAUSED: bool>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Change>, Refusal> {
+    allowed(&site, &headers, None)?;
+    Ok(Json(site.console.set_paused(&name, PAUSED).await?))
+}
+
+/// Returns to a page with a notice of what was changed.
+fn back<D: Database>(site: &Site<D>, path: &str, change: &Change) -> Redirect {
+    let (base, action, count) = (&site.options.base, &change.action, change.changed);
+    Redirect::to(&format!("{base}{path}?done={action}&count={count}"))
+}
+
+fn action_of(fields: &Fields) -> Result<Action, Refusal> {
+    let action = fields.iter().find(|(field, _)| field == "action");
+    parse_action(action.map_or("", |(_, value)| value))
+}
+
+fn parse_action(name: &str) -> Result<Action, Refusal> {
+    Action::parse(name).ok_or_else(|| {
+        let message = "an action is cancel, expedite, redrive or purge";
+        Refusal::new(StatusCode::BAD_REQUEST, message)
+    })
+}
+
+fn allowed_form<D: Database>(
+    site: &Site<D>,
+    headers: &HeaderMap,
+    form: Sent,
+) -> Result<Fields, Refusal> {
+    // Before the form, so that what is refused anyway is not explained as malformed.
+    check_switch(site)?;
+    let Form(fields) = form.map_err(|rejection| Refusal::of_status(rejection.status()))?;
+    let token = fields.iter().find(|(field, _)| field == "token");
+    allowed(site, headers, token.map(|(_, value)| &**value))?;
+    Ok(fields)
+}
+
+/// Refuses a change unless changes are on, the request comes from one of our pages or from no page at all, and it has
+/// the token.
+fn allowed<D: Database>(
+    site: &Site<D>,
+    headers: &HeaderMap,
+    in_form: Option<&str>,
+) -> Result<(), Refusal> {
+    check_switch(site)?;
+    if !is_same_origin(headers) {
+        return Err(forbidden(
+            "changes are accepted from pages of this console only",
+        ));
+    }
+    let token = in_form.or_else(|| single(headers, &TOKEN)).unwrap_or("");
+    match same(token.as_bytes(), site.token.as_bytes()) {
+        true => Ok(()),
+        false => Err(forbidden(
+            "the token of the change is missing or not this console's",
+        )),
+    }
+}
+
+fn check_switch<D: Database>(site: &Site<D>) -> Result<(), Refusal> {
+    match site.options.changes {
+        true => Ok(()),
+        false => Err(forbidden("changes are turned off")),
+    }
+}
+
+fn forbidden(message: &str) -> Refusal {
+    Refusal::new(StatusCode::FORBIDDEN, message)
+}
+
+/// Returns whether what a browser says of where a request comes from, if it does, is this console itself.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let is_own_site = match headers.contains_key(&FETCH_SITE) {
+        true => single(headers, &FETCH_SITE) == Some("same-origin"),
+        false => true,
+    };
+    let is_own_origin = match headers.contains_key(&ORIGIN) {
+        true => {
+            let origin = single(headers, &ORIGIN).and_then(|origin| origin.split_once("://"));
+            let host = single(headers, &HOST);
+            origin.is_some_and(|(scheme, origin)| {
+                matches!(scheme, "http" | "https") && host == Some(origin)
+            })
+        }
+        false => true,
+    };
+    is_own_site && is_own_origin
+}
+
+/// Compares in a time that depends on the lengths only.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let differences = one.iter().zip(other).map(|(one, other)| one ^ other);
+    let differences = differences.fold(0, |all, one| std::hint::black_box(all | one));
+    one.len() == other.len() && differences == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_the_same_if_all_bytes_are() {
+        assert!(same(b"abc", b"abc"));
+        for other in [&b""[..], b"ab", b"abcd", b"abd", b"bbc"] {
+            assert!(!same(other, b"abc"));
+        }
+    }
+
+    #[test]
+    fn a_browser_must_say_that_it_is_one_of_our_pages() {
+        let site = |name: &str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, "localhost:80".parse().unwrap());
+            headers.append(HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+            headers
+        };
+        let allowed = [
+            ("x-other", "1"),
+            ("origin", "http://localhost:80"),
+            ("origin", "https://localhost:80"),
+            ("sec-fetch-site", "same-origin"),
+        ];
+        for (name, value) in allowed {
+            assert!(is_same_origin(&site(name, value)), "{name}: {value}");
+        }
+        let refused = [
+            ("origin", "null"),
+            ("origin", "http://localhost:81"),
+            ("origin", "http://localhost"),
+            ("origin", "file://localhost:80"),
+            ("origin", "http://localhost:80.example.com"),
+            ("origin", ""),
+            ("sec-fetch-site", "same-site"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "none"),
+        ];
+        for (name, value) in refused {
+            assert!(!is_same_origin(&site(name, value)), "{name}: {value}");
+        }
+        let mut twice = site("origin", "http://localhost:80");
+        twice.append(ORIGIN, "http://example.com".parse().unwrap());
+        assert!(!is_same_origin(&twice));
+    }
+}

@@ -1,0 +1,135 @@
+//! What every request passes: the host it is for, how many there are, how long it takes; and what every response has.
+
+use std::pin::pin;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use export_queue::keyspace::Database;
+use serde::Serialize;
+
+use super::options::WebOptions;
+use super::refusal::Refusal;
+use super::site::{REQUEST_LIMIT, Site};
+use super::view::{Frame, RefusalPage, page};
+
+/// What every response has.
+///
+/// The referrer policy is not `no-referrer`: with it, browsers send `Origin: null` with the forms of our own pages,
+/// and no origin could be checked. No other site gets a referrer by this one either.
+const HEADERS: [(HeaderName, &str); 4] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+         img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "same-origin"),
+    (CACHE_CONTROL, "no-store"),
+];
+
+/// Lets a request pass, or refuses it.
+pub(super) async fn guard<D: Database>(
+    State(site): State<Site<D>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_api = request.uri().path().starts_with("/api");
+    let response = match admit(&site, request, next).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.into_response(),
+    };
+    let mut response = written(response, is_api, &site.options);
+    for (name, value) in HEADERS {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+async fn admit<D: Database>(
+    site: &Site<D>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    check_host(&site.options, &request)?;
+    // Listeners leave this as soon as their response begins.
+    let Ok(_permit) = site.requests.try_acquire() else {
+        let message = "too many requests are being answered";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let answered = pin!(next.run(request));
+    let answered = site.env.timeout(REQUEST_LIMIT, answered).await;
+    answered.ok_or_else(|| {
+        let message = "the request was not finished within 10 seconds and was given up";
+        Refusal::new(StatusCode::GATEWAY_TIMEOUT, message)
+    })
+}
+
+/// A page of another site can have its name point to this machine. Its requests name that site as their host.
+fn check_host(options: &WebOptions, request: &Request) -> Result<(), Refusal> {
+    let host = single(request.headers(), &HOST);
+    let in_path = request
+        .uri()
+        .authority()
+        .map(|authority| authority.as_str());
+    let hosts = [Some(host.unwrap_or_default()), in_path];
+    match hosts
+        .into_iter()
+        .flatten()
+        .all(|host| options.allows_host(host))
+    {
+        true => Ok(()),
+        false => {
+            let message = "this console does not answer requests for this host name";
+            Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message))
+        }
+    }
+}
+
+/// Returns the value of a header that is there once.
+pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// An error under `/api`.
+#[derive(Serialize)]
+struct ApiError {
+    error: String,
+    causes: Vec<String>,
+}
+
+/// Writes the body of a refusal, and of an error that the router has answered by itself.
+fn written(mut response: Response, is_api: bool, options: &WebOptions) -> Response {
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let refusal = response.extensions_mut().remove::<Refusal>();
+    let refusal = refusal.unwrap_or_else(|| Refusal::of_status(status));
+    let body = match is_api {
+        true => axum::Json(ApiError {
+            error: refusal.message,
+            causes: refusal.causes,
+        })
+        .into_response(),
+        false => page(&RefusalPage {
+            frame: Frame::plain(options),
+            next_step: refusal.next_step(),
+            refusal: &refusal,
+        }),
+    };
+    let (mut parts, body) = (response.into_parts().0, body.into_parts());
+    for name in [CONTENT_TYPE, axum::http::header::CONTENT_LENGTH] {
+        parts.headers.remove(&name);
+    }
+    parts.headers.extend(body.0.headers);
+    Response::from_parts(parts, body.1)
+}

@@ -1,0 +1,109 @@
+//! What an application chooses when it mounts the console.
+
+/// How the console is served.
+///
+/// ```
+/// use console::WebOptions;
+///
+/// let options = WebOptions::new()
+///     .allow_changes(true)
+///     .allow_host("queues.example.com")
+///     .mounted_at("/console");
+/// # drop(options);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct WebOptions {
+    pub(super) changes: bool,
+    pub(super) hosts: Vec<String>,
+    pub(super) base: String,
+}
+
+impl WebOptions {
+    /// Returns the defaults: no changes, and only the names of this machine as hosts.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether items and queues can be changed. Off by default: every change is refused then.
+    #[must_use]
+    pub fn allow_changes(mut self, allow: bool) -> Self {
+        self.changes = allow;
+        self
+    }
+
+    /// Accepts requests for another host besides `localhost`, `127.0.0.1`, `[::1]` and, with
+    /// [`serve`](crate::serve), the address that it listens at. A name or an address, without a port; an IPv6 address
+    /// is in brackets.
+    #[must_use]
+    pub fn allow_host(mut self, host: impl Into<String>) -> Self {
+        self.hosts.push(host.into().to_ascii_lowercase());
+        self
+    }
+
+    /// Sets the path below which an application nests the router, `/console` for example. The links of the pages
+    /// begin with it. Empty by default: the router is at the root.
+    #[must_use]
+    pub fn mounted_at(mut self, path: &str) -> Self {
+        path.trim_end_matches('/').clone_into(&mut self.base);
+        self
+    }
+
+    /// Returns whether requests for a host are answered. `host` may end with a port.
+    pub(super) fn allows_host(&self, host: &str) -> bool {
+        let name = name_of(host).to_ascii_lowercase();
+        matches!(&*name, "localhost" | "127.0.0.1" | "[::1]") || self.hosts.contains(&name)
+    }
+}
+
+/// Returns a host without its port.
+fn name_of(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            // The colons of an IPv6 address are inside of its brackets.
+            match name.contains(':') && !name.ends_with(']') {
+                true => host,
+                false => name,
+            }
+        }
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_and_what_was_allowed_are_hosts() {
+        let options = WebOptions::new().allow_host("Queues.example.com");
+        let allowed = [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1:1",
+            "[::1]",
+            "[::1]:80",
+            "queues.example.com:443",
+        ];
+        for host in allowed {
+            assert!(options.allows_host(host), "{host}");
+        }
+        let refused = [
+            "",
+            "example.com",
+            "localhost.example.com",
+            "localhost:80:80",
+            "localhost:80.example.com",
+            "127.0.0.1.example.com",
+            "evil.com:127.0.0.1",
+            "user@localhost",
+            "localhost.",
+            "::1",
+            "[::1]x",
+            "127.0.0.2",
+        ];
+        for host in refused {
+            assert!(!options.allows_host(host), "{host}");
+        }
+    }
+}

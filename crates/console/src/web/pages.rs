@@ -1,0 +1,183 @@
+//! The pages that show something. None of them changes anything.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use export_queue::keyspace::Database;
+use serde::Deserialize;
+
+use super::live::{OverviewLive, QueueLive};
+use super::refusal::Refusal;
+use super::site::{QUEUES_PER_PAGE, Site};
+use super::text;
+use super::view::{
+    Failures, Frame, ItemPage, ItemRow, ItemsPage, OverviewPage, QueuePage, SchedulesPage,
+    SessionsPage, actions_in, events_of, page,
+};
+use crate::report::QueueState;
+
+/// How many items or schedules a page of a listing has.
+const ROWS_PER_PAGE: usize = 100;
+
+/// How many dead letters are grouped by their reasons.
+const LETTERS_GROUPED: usize = 200;
+
+/// A page of a listing, and what was changed before.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Wanted {
+    /// Where the page begins, as the page before it said.
+    after: Option<String>,
+    /// The change that led here.
+    done: Option<String>,
+    /// How many items it has changed.
+    count: Option<u64>,
+}
+
+impl Wanted {
+    /// Returns what was changed, in our own words: an address must not put words on our pages.
+    fn notice(&self) -> Option<String> {
+        let count = self.count.unwrap_or_default();
+        let items = match count {
+            1 => "1 item".to_owned(),
+            _ => format!("{} items", text::count(count)),
+        };
+        Some(match self.done.as_deref()? {
+            "cancel" => {
+                format!("Cancelled {items}; what a session holds leaves the queue when it lets go.")
+            }
+            "expedite" => format!("Made {items} ready."),
+            "redrive" => format!("Put {items} back into the queue."),
+            "purge" => format!("Removed {items} for good."),
+            "pause" => "Paused: nothing is granted until the queue is resumed.".to_owned(),
+            "resume" => "Resumed: items are granted again.".to_owned(),
+            _ => return None,
+        })
+    }
+}
+
+/// `/`: all queues.
+pub(super) async fn overview<D: Database>(
+    State(site): State<Site<D>>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Refusal> {
+    let after = wanted.after.as_deref();
+    let queues = site.console.queues(after, QUEUES_PER_PAGE).await?;
+    let lives = queues.queues.into_iter();
+    let lives: Vec<_> = lives.map(|queue| site.sampler.live(queue)).collect();
+    Ok(page(&OverviewPage {
+        frame: Frame::of(&site, wanted.notice()),
+        live: OverviewLive::of(&site.options.base, &lives),
+        is_first: after.is_none(),
+        next: queues.next.as_deref().map(text::segment),
+    }))
+}
+
+/// `/queues/{name}`: a queue.
+pub(super) async fn queue<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Refusal> {
+    let live = site.sampler.live(site.console.queue(&name).await?);
+    let (mut settings, mut failures) = (None, Failures::default());
+    if let QueueState::HcDequeue(state) = &live.queue.state {
+        settings = Some(site.console.settings(&name).await?);
+        if state.dead > 0 {
+            let letters = site.console.items(&name, "dead", None, LETTERS_GROUPED);
+            failures = Failures::of(&letters.await?);
+        }
+    }
+    let frame = Frame::of(&site, wanted.notice());
+    Ok(page(&QueuePage {
+        href: frame.queue(&name),
+        live: QueueLive::of(&frame.base, &live),
+        frame,
+        settings,
+        failures,
+    }))
+}
+
+/// `/queues/{name}/items/{place}`: a page of the items in a place.
+pub(super) async fn items<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, place)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Refusal> {
+    let after = wanted.after.as_deref();
+    let items = site
+        .console
+        .items(&name, &place, after, ROWS_PER_PAGE)
+        .await?;
+    let frame = Frame::of(&site, wanted.notice());
+    let href = frame.queue(&name);
+    let actions = match &frame.token {
+        Some(_) => actions_in(&items.place),
+        None => Vec::new(),
+    };
+    let rows = items.items.iter().map(|item| ItemRow::of(&href, item));
+    Ok(page(&ItemsPage {
+        rows: rows.collect(),
+        actions,
+        frame,
+        href,
+        queue: items.queue,
+        place: items.place,
+        count: items.count,
+        is_first: after.is_none(),
+        next: items.next.as_deref().map(text::segment),
+    }))
+}
+
+/// `/queues/{name}/item/{ref}`: an item.
+pub(super) async fn item<D: Database>(
+    State(site): State<Site<D>>,
+    Path((name, item)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Refusal> {
+    let item = site.console.item(&name, &item).await?;
+    let frame = Frame::of(&site, wanted.notice());
+    let actions = match &frame.token {
+        Some(_) => actions_in(&item.place),
+        None => Vec::new(),
+    };
+    Ok(page(&ItemPage {
+        href: frame.queue(&name),
+        frame,
+        queue: name,
+        events: events_of(&item),
+        item,
+        actions,
+    }))
+}
+
+/// `/queues/{name}/sessions`: the sessions of a queue, and what each holds.
+pub(super) async fn sessions<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+) -> Result<Response, Refusal> {
+    let sessions = site.console.sessions(&name).await?;
+    let frame = Frame::of(&site, None);
+    Ok(page(&SessionsPage {
+        href: frame.queue(&name),
+        frame,
+        queue: sessions.queue,
+        sessions: sessions.sessions,
+    }))
+}
+
+/// `/queues/{name}/schedules`: a page of the schedules of a queue.
+pub(super) async fn schedules<D: Database>(
+    State(site): State<Site<D>>,
+    Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Refusal> {
+    let after = wanted.after.as_deref();
+    let schedules = site.console.schedules(&name, after, ROWS_PER_PAGE).await?;
+    let frame = Frame::of(&site, None);
+    Ok(page(&SchedulesPage {
+        href: frame.queue(&name),
+        frame,
+        queue: schedules.queue,
+        schedules: schedules.schedules,
+        next: schedules.next.as_deref().map(text::segment),
+    }))
+}

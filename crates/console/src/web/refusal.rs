@@ -1,0 +1,111 @@
+//! Requests that are not carried out: the status, the reason and the next step.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use export_queue::hc_dequeue;
+use export_queue::keyspace;
+
+use crate::error::Error;
+
+/// A request that is not carried out. As a response it has no body: [`guard`](super::guard) writes it, as a page or
+/// as JSON.
+#[derive(Debug, Clone)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    /// Why, in one sentence.
+    pub(super) message: String,
+    /// What is at the bottom of it.
+    pub(super) causes: Vec<String>,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            causes: Vec::new(),
+        }
+    }
+
+    /// Returns the refusal for a status that the router has answered by itself.
+    pub(super) fn of_status(status: StatusCode) -> Self {
+        let message = match status {
+            StatusCode::NOT_FOUND => "there is no such page",
+            StatusCode::METHOD_NOT_ALLOWED => "this address does not know that method",
+            StatusCode::PAYLOAD_TOO_LARGE => "the request is larger than 64 KiB",
+            _ => "the request cannot be understood",
+        };
+        Self::new(status, message)
+    }
+
+    /// Returns what to do about it.
+    pub(super) fn next_step(&self) -> &'static str {
+        match self.status {
+            StatusCode::BAD_REQUEST => {
+                "Check the address, or go back and begin with the first page of the listing."
+            }
+            StatusCode::FORBIDDEN => {
+                "Changes come from the pages of this console, if it was started with changes \
+                 allowed. If it was restarted since, reload the page and try again."
+            }
+            StatusCode::NOT_FOUND => "The overview lists what there is.",
+            StatusCode::CONFLICT => {
+                "The overview shows of which recipe each queue is, and which ones can be read."
+            }
+            StatusCode::MISDIRECTED_REQUEST => {
+                "Open the console by the address that it listens at, or start it with this name \
+                 as an allowed host."
+            }
+            StatusCode::PAYLOAD_TOO_LARGE => "Select fewer items at a time.",
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                "Wait a moment, then reload the page."
+            }
+            _ => "Go back to the overview.",
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let first = std::error::Error::source(&error);
+        let causes = std::iter::successors(first, |cause| cause.source());
+        Self {
+            status: status_of(&error),
+            message: error.to_string(),
+            causes: causes.map(ToString::to_string).collect(),
+        }
+    }
+}
+
+fn status_of(error: &Error) -> StatusCode {
+    match error {
+        Error::NoQueue { .. } | Error::Missing { .. } => StatusCode::NOT_FOUND,
+        Error::WrongRecipe { .. } | Error::Unreadable { .. } => StatusCode::CONFLICT,
+        Error::Malformed { .. } => StatusCode::BAD_REQUEST,
+        Error::Dequeue(error) => match error {
+            hc_dequeue::Error::MalformedRef { .. } | hc_dequeue::Error::MalformedCursor => {
+                StatusCode::BAD_REQUEST
+            }
+            hc_dequeue::Error::ForeignRef { .. } => StatusCode::NOT_FOUND,
+            _ => status_of_store(error),
+        },
+        _ => status_of_store(error),
+    }
+}
+
+fn status_of_store(error: &(dyn std::error::Error + 'static)) -> StatusCode {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    match causes.find_map(|cause| cause.downcast_ref::<keyspace::Error>()) {
+        Some(keyspace::Error::Corrupt { .. }) => StatusCode::CONFLICT,
+        Some(_) => StatusCode::SERVICE_UNAVAILABLE,
+        None => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}

@@ -1,0 +1,93 @@
+//! Which path leads where.
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use export_queue::keyspace::Database;
+
+use super::options::WebOptions;
+use super::site::{MAX_BODY_BYTES, Site};
+use super::{api, change, events, files, guard, pages};
+use crate::look::Console;
+
+/// Returns the console as a router that an application serves, at its root or [below a
+/// path](WebOptions::mounted_at).
+///
+/// It bounds its requests by itself. The server that it is given to bounds the connections, as
+/// [`serve`](crate::serve) does.
+///
+/// ```
+/// use console::{Console, WebOptions};
+/// use export_queue::keyspace::{self, Runner};
+///
+/// let runner = Runner::new(keyspace::open("memory:")?);
+/// let console = console::router(Console::new(runner), WebOptions::new().mounted_at("/console"));
+/// let application: axum::Router = axum::Router::new().nest("/console", console);
+/// # drop(application);
+/// # Ok::<(), keyspace::OpenError>(())
+/// ```
+pub fn router<D: Database>(console: Console<D>, options: WebOptions) -> Router {
+    router_of(Site::new(console, options))
+}
+
+pub(super) fn router_of<D: Database>(site: Site<D>) -> Router {
+    let pages = Router::new()
+        .route("/", get(pages::overview::<D>))
+        .route("/queues/{name}", get(pages::queue::<D>))
+        .route("/queues/{name}/pause", post(change::set_paused::<D, true>))
+        .route(
+            "/queues/{name}/resume",
+            post(change::set_paused::<D, false>),
+        )
+        .route(
+            "/queues/{name}/items/{place}",
+            get(pages::items::<D>).post(change::change_selected::<D>),
+        )
+        .route(
+            "/queues/{name}/item/{item}",
+            get(pages::item::<D>).post(change::change_item::<D>),
+        )
+        .route("/queues/{name}/sessions", get(pages::sessions::<D>))
+        .route("/queues/{name}/schedules", get(pages::schedules::<D>))
+        .route("/events", get(events::overview::<D>))
+        .route("/events/queues/{name}", get(events::queue::<D>))
+        .route("/static/console.css", get(files::style))
+        .route("/static/console.js", get(files::script))
+        .route("/static/icon.svg", get(files::icon));
+    let api = Router::new()
+        .route("/api/queues", get(api::queues::<D>))
+        .route("/api/queues/{name}", get(api::queue::<D>))
+        .route("/api/queues/{name}/items/{place}", get(api::items::<D>))
+        .route("/api/queues/{name}/item/{item}", get(api::item::<D>))
+        .route("/api/queues/{name}/sessions", get(api::sessions::<D>))
+        .route("/api/queues/{name}/schedules", get(api::schedules::<D>))
+        .route("/api/queues/{name}/settings", get(api::settings::<D>))
+        .route("/api/queues/{name}/audit", get(api::audit::<D>))
+        .route("/api/queues/{name}/key/{key}", get(api::combine_key::<D>))
+        .route("/api/queues/{name}/set-aside", get(api::set_aside::<D>))
+        .route(
+            "/api/queues/{name}/letters/{subscription}",
+            get(api::letters::<D>),
+        )
+        .route("/api/keys", get(api::keys::<D>))
+        .route("/api/key/{key}", get(api::key::<D>))
+        .route("/api/token", get(api::token::<D>))
+        .route(
+            "/api/queues/{name}/pause",
+            post(change::api_set_paused::<D, true>),
+        )
+        .route(
+            "/api/queues/{name}/resume",
+            post(change::api_set_paused::<D, false>),
+        )
+        .route(
+            "/api/queues/{name}/item/{item}/{action}",
+            post(change::api_item::<D>),
+        );
+    pages
+        .merge(api)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(from_fn_with_state(site.clone(), guard::guard::<D>))
+        .with_state(site)
+}

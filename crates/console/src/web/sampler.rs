@@ -1,0 +1,286 @@
+//! One look at the store for all tabs that listen.
+//!
+//! A task looks at what is listened to, at most once in each [`PERIOD`], as long as there are listeners, and publishes
+//! what it saw. A listener that is slow sees the newest state when it comes back: nothing is buffered for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use export_queue::keyspace::Environment;
+use export_queue::keyspace::env::BoxFuture;
+use std::sync::{Mutex, MutexGuard};
+use tokio::sync::watch;
+
+use super::history::{Sample, Series};
+use crate::error::Result;
+use crate::report::Queue;
+
+/// How far apart two looks at the store are at least.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
+
+/// How long one look may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+
+/// How many listeners there may be.
+pub(super) const MAX_LISTENERS: usize = 100;
+
+/// How many queues have a history at most. Beyond, the ones whose names come last have none.
+const MAX_SERIES: usize = 2_000;
+
+/// What a listener listens to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// The first page of the overview.
+    Overview,
+    /// The queue of a name.
+    Queue(String),
+}
+
+/// What is listened to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Watched {
+    pub(super) overview: bool,
+    pub(super) queues: Vec<String>,
+}
+
+/// What a look has seen.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The queues of the overview. Empty if nothing listens to it.
+    pub(super) overview: Vec<Queue>,
+    /// Those of the queues listened to that are there and not in the overview.
+    pub(super) others: Vec<Queue>,
+}
+
+/// How the sampler looks at the store.
+pub(super) type Look = Box<dyn Fn(Watched) -> BoxFuture<Result<Seen>> + Send + Sync>;
+
+/// A queue, and how it stood during the last minutes.
+#[derive(Debug, Clone)]
+pub(super) struct Live {
+    pub(super) queue: Queue,
+    pub(super) series: Series,
+}
+
+/// What one look has seen, with the history.
+#[derive(Debug)]
+pub(super) struct Tick {
+    /// The queues of the overview.
+    pub(super) overview: Vec<Live>,
+    others: Vec<Live>,
+    /// The overview as the listeners get it: rendered by the first one.
+    pub(super) rendered: OnceLock<Arc<str>>,
+}
+
+impl Tick {
+    /// Returns a queue, if it is there.
+    pub(super) fn queue(&self, name: &str) -> Option<&Live> {
+        let mut queues = self.overview.iter().chain(&self.others);
+        queues.find(|live| live.queue.name == name)
+    }
+}
+
+/// What the listeners see.
+#[derive(Debug, Clone)]
+enum Latest {
+    /// Nothing was seen yet.
+    Nothing,
+    Seen(Arc<Tick>),
+    /// The last look failed, for this reason.
+    Failed(Arc<str>),
+    /// There will be no more.
+    Closed,
+}
+
+/// What a listener gets next.
+#[derive(Debug, Clone)]
+pub(super) enum News {
+    Seen(Arc<Tick>),
+    /// The store could not be looked at, for this reason.
+    Failed(Arc<str>),
+}
+
+/// Looks at the store for all listeners. Clones share it.
+#[derive(Clone)]
+pub(super) struct Sampler {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    env: Environment,
+    look: Look,
+    state: Mutex<State>,
+    latest: watch::Sender<Latest>,
+}
+
+#[derive(Default)]
+struct State {
+    topics: Vec<Topic>,
+    is_running: bool,
+    histories: BTreeMap<String, Series>,
+}
+
+impl Sampler {
+    pub(super) fn new(env: Environment, look: Look) -> Self {
+        let shared = Shared {
+            env,
+            look,
+            state: Mutex::default(),
+            latest: watch::Sender::new(Latest::Nothing),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Listens to a topic. Returns `None` if there are too many listeners already.
+    pub(super) fn listen(&self, topic: Topic) -> Option<Listener> {
+        let mut state = self.shared.state();
+        if state.topics.len() >= MAX_LISTENERS {
+            return None;
+        }
+        state.topics.push(topic.clone());
+        let mut latest = self.shared.latest.subscribe();
+        // What was seen before this listener came may be old, and may lack its topic.
+        latest.mark_unchanged();
+        if !state.is_running {
+            state.is_running = true;
+            tokio::spawn(run(self.shared.clone()));
+        }
+        Some(Listener {
+            shared: self.shared.clone(),
+            topic,
+            latest,
+        })
+    }
+
+    /// Adds a queue that was looked at for a page to the history, and returns it with its history.
+    pub(super) fn live(&self, queue: Queue) -> Live {
+        let now = self.shared.env.now();
+        self.shared.state().live(now, queue)
+    }
+
+    /// Ends all listeners.
+    pub(super) fn close(&self) {
+        self.shared.latest.send_replace(Latest::Closed);
+    }
+}
+
+/// Listens to what the sampler sees. The sampler rests when there is none.
+pub(super) struct Listener {
+    shared: Arc<Shared>,
+    topic: Topic,
+    latest: watch::Receiver<Latest>,
+}
+
+impl Listener {
+    pub(super) fn topic(&self) -> &Topic {
+        &self.topic
+    }
+
+    /// Waits for the next look, and returns what the newest one has seen. `None`: there will be no more.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but what newer news replace.
+    pub(super) async fn next(&mut self) -> Option<News> {
+        loop {
+            if matches!(*self.latest.borrow(), Latest::Closed) {
+                return None;
+            }
+            self.latest.changed().await.ok()?;
+            match &*self.latest.borrow_and_update() {
+                Latest::Seen(tick) => return Some(News::Seen(tick.clone())),
+                Latest::Failed(reason) => return Some(News::Failed(reason.clone())),
+                Latest::Nothing | Latest::Closed => {}
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        let found = state.topics.iter().position(|topic| *topic == self.topic);
+        let found = found.expect("every listener has its topic in the list");
+        state.topics.swap_remove(found);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        (self.state.lock()).expect("nothing panics while it holds the state")
+    }
+
+    /// Returns what is listened to, or that the task ends.
+    fn watched(&self) -> Option<Watched> {
+        let mut state = self.state();
+        if state.topics.is_empty() {
+            state.is_running = false;
+            return None;
+        }
+        let mut watched = Watched::default();
+        for topic in &state.topics {
+            match topic {
+                Topic::Overview => watched.overview = true,
+                Topic::Queue(name) if watched.queues.contains(name) => {}
+                Topic::Queue(name) => watched.queues.push(name.clone()),
+            }
+        }
+        Some(watched)
+    }
+
+    fn publish(&self, seen: Option<Result<Seen>>) {
+        let latest = match seen {
+            Some(Ok(seen)) => Latest::Seen(Arc::new(self.state().tick(self.env.now(), seen))),
+            Some(Err(error)) => {
+                let reason = export_queue::keyspace::error::chain(&error).to_string();
+                Latest::Failed(reason.into())
+            }
+            None => Latest::Failed("it does not answer in time".into()),
+        };
+        self.latest.send_if_modified(|current| {
+            let is_open = !matches!(current, Latest::Closed);
+            if is_open {
+                *current = latest;
+            }
+            is_open
+        });
+    }
+}
+
+impl State {
+    fn tick(&mut self, now: Duration, seen: Seen) -> Tick {
+        let mut lives = |queues: Vec<Queue>| -> Vec<Live> {
+            let queues = queues.into_iter();
+            queues.map(|queue| self.live(now, queue)).collect()
+        };
+        let (overview, others) = (lives(seen.overview), lives(seen.others));
+        self.histories.retain(|_, series| series.forget(now));
+        Tick {
+            overview,
+            others,
+            rendered: OnceLock::new(),
+        }
+    }
+
+    fn live(&mut self, now: Duration, queue: Queue) -> Live {
+        let series = self.histories.entry(queue.name.clone()).or_default();
+        series.record(Sample::of(now, &queue.state));
+        let series = series.clone();
+        if self.histories.len() > MAX_SERIES {
+            self.histories.pop_last();
+        }
+        Live { queue, series }
+    }
+}
+
+/// Looks at the store again and again while there are listeners.
+async fn run(shared: Arc<Shared>) {
+    while let Some(watched) = shared.watched() {
+        let look = (shared.look)(watched);
+        let seen = shared.env.timeout(LOOK_LIMIT, look).await;
+        shared.publish(seen);
+        shared.env.sleep(PERIOD).await;
+    }
+}

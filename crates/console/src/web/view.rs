@@ -1,0 +1,298 @@
+//! The pages, as typed templates in `templates/`. What comes from the store is escaped by the template engine.
+
+use askama::Template;
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse, Response};
+use export_queue::keyspace::Database;
+
+use super::live::{OverviewLive, QueueLive};
+use super::options::WebOptions;
+use super::refusal::Refusal;
+use super::site::Site;
+use super::text;
+use crate::change::Action;
+use crate::look::parse_place;
+use crate::report::{self, Item, Payload};
+
+/// How many characters of a payload or a reason a row of a listing shows.
+const ROW_CHARS: usize = 160;
+
+/// The places of a queue with consumers, in the order of its tabs.
+pub(super) const PLACES: [&str; 5] = ["queued", "delayed", "held", "dead", "done"];
+
+/// Renders a page.
+pub(super) fn page(template: &impl Template) -> Response {
+    match template.render() {
+        Ok(text) => Html(text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// What is around every page.
+#[derive(Debug, Default)]
+pub(super) struct Frame {
+    /// What the links begin with.
+    pub(super) base: String,
+    /// What forms have to send. `None`: changes are off, and there are no forms.
+    pub(super) token: Option<String>,
+    /// What was changed by the form that led here.
+    pub(super) notice: Option<String>,
+}
+
+impl Frame {
+    /// Returns a frame without forms.
+    pub(super) fn plain(options: &WebOptions) -> Self {
+        Self {
+            base: options.base.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the frame of a page with forms if changes are on.
+    pub(super) fn of<D: Database>(site: &Site<D>, notice: Option<String>) -> Self {
+        let token = site.options.changes.then(|| site.token.to_string());
+        Self {
+            token,
+            notice,
+            ..Self::plain(&site.options)
+        }
+    }
+
+    /// Returns the address of a queue.
+    pub(super) fn queue(&self, name: &str) -> String {
+        format!("{}/queues/{}", self.base, text::segment(name))
+    }
+}
+
+/// Why a request was not carried out.
+#[derive(Template)]
+#[template(path = "refusal.html")]
+pub(super) struct RefusalPage<'a> {
+    pub(super) frame: Frame,
+    pub(super) refusal: &'a Refusal,
+    pub(super) next_step: &'static str,
+}
+
+/// All queues.
+#[derive(Template)]
+#[template(path = "overview.html")]
+pub(super) struct OverviewPage {
+    pub(super) frame: Frame,
+    pub(super) live: OverviewLive,
+    /// Whether it is the first page, which moves.
+    pub(super) is_first: bool,
+    pub(super) next: Option<String>,
+}
+
+/// One queue.
+#[derive(Template)]
+#[template(path = "queue.html")]
+pub(super) struct QueuePage {
+    pub(super) frame: Frame,
+    pub(super) href: String,
+    pub(super) live: QueueLive,
+    /// Those of a queue with consumers.
+    pub(super) settings: Option<report::Settings>,
+    pub(super) failures: Failures,
+}
+
+/// Why the first dead letters of a queue failed.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    /// How many were looked at.
+    pub(super) letters: usize,
+    /// Whether there are more.
+    pub(super) has_more: bool,
+    /// Their reasons, the most frequent first, with their numbers.
+    pub(super) reasons: Vec<(String, usize)>,
+}
+
+/// How many reasons a page shows.
+const MAX_REASONS: usize = 20;
+
+impl Failures {
+    /// Groups the dead letters of a page by their reasons.
+    pub(super) fn of(letters: &report::Items) -> Self {
+        let mut reasons: Vec<(String, usize)> = Vec::new();
+        for item in &letters.items {
+            let failure = item.failure.as_ref().map(|failure| &*failure.reason);
+            let reason = failure
+                .or(item.problem.as_deref())
+                .unwrap_or("no reason is recorded");
+            let reason = text::short(reason, ROW_CHARS);
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, count)) => *count += 1,
+                None => reasons.push((reason, 1)),
+            }
+        }
+        reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        reasons.truncate(MAX_REASONS);
+        Self {
+            letters: letters.items.len(),
+            has_more: letters.next.is_some(),
+            reasons,
+        }
+    }
+}
+
+/// A page of the items in a place.
+#[derive(Template)]
+#[template(path = "items.html")]
+pub(super) struct ItemsPage {
+    pub(super) frame: Frame,
+    pub(super) href: String,
+    pub(super) queue: String,
+    pub(super) place: String,
+    pub(super) count: Option<u64>,
+    pub(super) rows: Vec<ItemRow>,
+    pub(super) actions: Vec<&'static str>,
+    pub(super) is_first: bool,
+    pub(super) next: Option<String>,
+}
+
+/// An item in a listing.
+pub(super) struct ItemRow {
+    pub(super) item: String,
+    pub(super) href: String,
+    pub(super) enqueued: String,
+    pub(super) attempts: String,
+    /// What matters of an item in this place.
+    pub(super) detail: String,
+    pub(super) payload: String,
+}
+
+impl ItemRow {
+    pub(super) fn of(queue_href: &str, item: &Item) -> Self {
+        let payload = item.payload.as_ref();
+        let time = |time: &Option<String>| time.as_deref().map(text::moment).unwrap_or_default();
+        let failure = item.failure.as_ref();
+        let reason = failure.map(|failure| text::short(&failure.reason, ROW_CHARS));
+        let detail = match &*item.place {
+            "delayed" => format!("until {}", time(&item.until)),
+            "held" => {
+                let asked = if item.cancelled { ", cancelled" } else { "" };
+                let session = item.session.as_deref().unwrap_or_default();
+                format!(
+                    "by {} since {}{asked}",
+                    text::short(session, 8),
+                    time(&item.granted)
+                )
+            }
+            "done" => format!(
+                "{} {}",
+                item.end.as_deref().unwrap_or("ended"),
+                time(&item.ended)
+            ),
+            _ => item.problem.clone().or(reason).unwrap_or_default(),
+        };
+        Self {
+            href: format!("{queue_href}/item/{}", text::segment(&item.item)),
+            item: item.item.clone(),
+            enqueued: time(&item.enqueued),
+            attempts: text::count(item.attempts),
+            detail,
+            payload: payload
+                .map(|one| text::short_payload(one, ROW_CHARS))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns the names of the actions for the items in a place.
+pub(super) fn actions_in(place: &str) -> Vec<&'static str> {
+    let kind = parse_place(place);
+    let actions = Action::ALL.into_iter();
+    let actions =
+        actions.filter(|action| (kind.as_ref()).is_ok_and(|kind| action.places().contains(kind)));
+    actions.map(Action::name).collect()
+}
+
+/// Returns what an action does, for the button and its explanation.
+pub(super) fn explain(action: &str) -> &'static str {
+    match action {
+        "cancel" => "Removes the item; a session that holds it is asked to let go of it.",
+        "expedite" => "Makes the item ready at once.",
+        "redrive" => "Puts the item back into the queue with all its attempts.",
+        "purge" => "Removes the item for good. This cannot be undone.",
+        _ => "",
+    }
+}
+
+/// One item.
+#[derive(Template)]
+#[template(path = "item.html")]
+pub(super) struct ItemPage {
+    pub(super) frame: Frame,
+    pub(super) href: String,
+    pub(super) queue: String,
+    pub(super) item: Item,
+    /// What happened to it: the time, if it is recorded, and what.
+    pub(super) events: Vec<(String, String)>,
+    pub(super) actions: Vec<&'static str>,
+}
+
+/// Returns what is recorded of an item's life, in the order of time.
+pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
+    let failure = item.failure.as_ref();
+    let failed =
+        failure.map(|failure| (failure.time.clone(), format!("failed: {}", failure.reason)));
+    let end = item.end.as_deref().unwrap_or("ended");
+    let events = [
+        item.enqueued
+            .clone()
+            .map(|time| (Some(time), "enqueued".to_owned())),
+        item.granted
+            .clone()
+            .map(|time| (Some(time), "granted to a session, last".to_owned())),
+        failed,
+        item.ended.clone().map(|time| (Some(time), end.to_owned())),
+        item.until
+            .clone()
+            .map(|time| (Some(time), "ready".to_owned())),
+    ];
+    let mut events: Vec<_> = events.into_iter().flatten().collect();
+    // Times of reports sort as texts.
+    events.sort();
+    let shown = events.into_iter();
+    shown
+        .map(|(time, what)| (time.as_deref().map(text::moment).unwrap_or_default(), what))
+        .collect()
+}
+
+/// The sessions of a queue.
+#[derive(Template)]
+#[template(path = "sessions.html")]
+pub(super) struct SessionsPage {
+    pub(super) frame: Frame,
+    pub(super) href: String,
+    pub(super) queue: String,
+    pub(super) sessions: Vec<report::Session>,
+}
+
+/// A page of the schedules of a queue.
+#[derive(Template)]
+#[template(path = "schedules.html")]
+pub(super) struct SchedulesPage {
+    pub(super) frame: Frame,
+    pub(super) href: String,
+    pub(super) queue: String,
+    pub(super) schedules: Vec<report::Schedule>,
+    pub(super) next: Option<String>,
+}
+
+/// A value of an application, on a page.
+#[derive(Template)]
+#[template(path = "payload.html")]
+pub(super) struct PayloadBlock<'a> {
+    pub(super) payload: &'a Payload,
+}
+
+/// Returns a payload as a block of a page.
+pub(super) fn payload_block(payload: &Payload) -> PayloadBlock<'_> {
+    PayloadBlock { payload }
+}
+
+/// Returns an optional time of a report, or a dash.
+pub(super) fn moment_or_dash(time: &Option<String>) -> String {
+    time.as_deref().map_or_else(|| "–".to_owned(), text::moment)
+}

@@ -1,0 +1,96 @@
+//! The program, on a store that another process has filled.
+
+use std::mem;
+use std::process::{Command, Stdio};
+
+use export_queue::keyspace::{self, Ids, Subspace};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::{JobItems, World};
+
+/// A store that nothing has open, and what its queue `jobs` has.
+pub(crate) struct Filled {
+    pub(crate) db: String,
+    pub(crate) items: JobItems,
+    pub(crate) folder: TempDir,
+}
+
+/// What a run of the program left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Filled {
+    pub(crate) fn embedded() -> Self {
+        let folder = TempDir::new().unwrap();
+        let db = format!("embedded:{}", folder.path().join("store").display());
+        Self::new(db, folder)
+    }
+
+    pub(crate) fn new(db: String, folder: TempDir) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let store = keyspace::open(&db).unwrap();
+        let world = World::on(store.clone(), Subspace::all(), Ids::default());
+        let mut world = runtime.block_on(world);
+        // The process ends like one that is killed: what its session holds stays held.
+        drop(runtime);
+        let items = mem::take(&mut world.items);
+        drop(world);
+        store.close().unwrap();
+        Self { db, items, folder }
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Finished {
+        run(&[arguments, &["--db", &self.db]].concat())
+    }
+
+    /// Returns what a command prints with `--json`.
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let finished = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(finished.status, 0, "{arguments:?}: {finished:?}");
+        serde_json::from_str(&finished.out).unwrap()
+    }
+
+    /// Returns how many items of `jobs` are in a place.
+    #[track_caller]
+    pub(crate) fn count(&self, place: &str) -> u64 {
+        self.json(&["stats", "jobs"])[place].as_u64().unwrap()
+    }
+}
+
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_console"));
+    command
+        .env_remove("COLUMNS")
+        .env_remove("CONSOLE_DB")
+        .stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Finished {
+    finish(program().args(arguments))
+}
+
+pub(crate) fn finish(command: &mut Command) -> Finished {
+    let output = command.output().unwrap();
+    Finished {
+        status: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+impl Finished {
+    #[track_caller]
+    pub(crate) fn assert_refused(&self, status: i32, reason: &str) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert!(self.err.contains(reason), "{reason}: {self:?}");
+        assert_eq!(self.out, "", "{self:?}");
+    }
+}

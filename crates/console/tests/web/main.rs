@@ -1,0 +1,10 @@
+//! The pages, the JSON and the server-sent events, on stores in memory; and the server on real sockets.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod changes;
+mod events;
+mod pages;
+mod security;
+mod serving;
+mod site;
