@@ -1,4 +1,4 @@
-//! A queue under load: what a dequeue costs with much behind it, and what enqueues cost.
+//! A queue under load: the cost of a dequeue with a long backlog, and of enqueues.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn dequeue(c: &mut Criterion) {
     group.finish();
 }
 
-/// Enqueues by 64 tasks, one durable commit each, beside blind sets of the same size.
+/// Enqueues by 64 tasks, one durable commit each, compared with blind sets of the same size.
 fn enqueues(c: &mut Criterion) {
     let mut group = c.benchmark_group("enqueue by 64 tasks, durable");
     group.throughput(Throughput::Elements(1));

@@ -1,7 +1,7 @@
-//! A queue that never rests: does memory or the file grow with what went through?
+//! A queue that never rests: does memory or the file grow with the number of items?
 //!
-//! `cargo bench -p benches --bench soak [-- <cycles>]`, 10,000,000 unless told otherwise. 64 tasks
-//! put items in and take them out again on one durable store, with a backlog of 10,000. The table
+//! `cargo bench -p benches --bench soak [-- <cycles>]`, 10,000,000 by default. 64 tasks
+//! enqueue and dequeue items on one durable store, with a backlog of 10,000. The table
 //! has a line for each tenth of the way. `cargo test` runs a few thousand.
 
 use std::io::{self, Write};
@@ -119,7 +119,10 @@ fn report(soak: &Soak, cycles: u64, tenth: u64) -> io::Result<()> {
     const MIB: f64 = (1 << 20) as f64;
     let now = soak.env.now();
     let began = {
-        let mut began = soak.tenth_began.lock().expect("nobody panics with it");
+        let mut began = soak
+            .tenth_began
+            .lock()
+            .expect("no holder of the lock panics");
         std::mem::replace(&mut *began, now)
     };
     let rate = tenth as f64 / (now - began).as_secs_f64();

@@ -1,4 +1,4 @@
-//! What a benchmark is told: which of its workloads are wanted, how much to measure, and flags.
+//! The arguments of a benchmark: its workloads, how much to measure, and flags.
 
 use std::env;
 

@@ -1,27 +1,27 @@
-//! What is told of a load: figures of each round, and their medians.
+//! The figures of a load in each round, and their medians.
 
 use crate::load::Sample;
 use crate::statistics::{median, percentile};
 
-/// What came of a load in one round.
+/// The outcome of a load in one round.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// Items in a second.
+    /// Items per second.
     pub rate: f64,
-    /// Commits that were refused, by items.
+    /// Refused commits per item.
     pub conflicts_per_item: f64,
-    /// Commits that wrote something, by items.
+    /// Commits with writes, per item.
     pub commits_per_item: f64,
-    /// Bytes of what was written, by items.
+    /// Bytes written per item.
     pub bytes_per_item: f64,
-    /// The middle one of the times that the items took, in milliseconds.
+    /// The median time of an item, in milliseconds.
     pub median_millis: f64,
-    /// The time that 99 of 100 items took less than, in milliseconds.
+    /// The 99th percentile of the time of an item, in milliseconds.
     pub late_millis: f64,
 }
 
 impl Figures {
-    /// Returns the figures of a load of which nothing but its rate is known.
+    /// Returns the figures of a load whose rate alone is known.
     #[must_use]
     pub fn of_rate(rate: f64) -> Self {
         Self::from(Sample {
@@ -32,7 +32,7 @@ impl Figures {
 }
 
 impl From<Sample> for Figures {
-    /// Sums a sample up; what there is nothing to sum up of is not a number.
+    /// Summarizes a sample. A figure without measurements is not a number.
     fn from(mut sample: Sample) -> Self {
         sample.took_micros.sort_unstable();
         let took = &sample.took_micros;
@@ -52,13 +52,13 @@ impl From<Sample> for Figures {
     }
 }
 
-/// Returns whose turn it is, of so many, in one round after the other. Who begins changes, so that nobody
-/// always has the same one's work behind it.
+/// Returns the order of turns in each round, for a number of sides. The order rotates, so that no side always runs after
+/// the same other side.
 pub fn turns(count: usize, rounds: usize) -> impl Iterator<Item = usize> {
     (0..rounds).flat_map(move |round| (0..count).map(move |turn| (turn + round) % count))
 }
 
-/// What came of the same load in each round.
+/// The outcomes of the same load in each round.
 #[derive(Debug, Clone, Default)]
 pub struct Rounds(Vec<Figures>);
 

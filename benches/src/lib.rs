@@ -1,5 +1,5 @@
 //! What the benchmarks share: stores to run on, runs of many tasks, the queues and the
-//! adders that are measured beside each other, and how results are shown.
+//! adders that are compared with each other, and the tables and plots of the results.
 
 pub mod adder;
 pub mod arguments;
@@ -79,7 +79,7 @@ impl Default for TempStore {
 /// Returns the number of the machine's cores.
 ///
 /// # Panics
-/// If the system cannot tell.
+/// If the system does not report it.
 #[must_use]
 pub fn cores() -> usize {
     let cores = std::thread::available_parallelism();
@@ -96,13 +96,13 @@ pub fn processor_time() -> Duration {
     Duration::try_from(time).expect("a process has not used less than no time")
 }
 
-/// Returns the processor time that the children of this process have used which have ended and were
-/// waited for, where the system tells it in `/proc`.
+/// Returns the processor time of the children of this process that have ended and were waited for. `None` if the system
+/// does not report it in `/proc`.
 #[must_use]
 pub fn processor_time_of_children() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name before may hold anything. Behind it the first field is the third one of all; the
-    // sixteenth and the next one are what children used, as programs and in the system.
+    // The name of the program may contain any character, so the fields are counted from its end, where the third field
+    // of all begins. The sixteenth and seventeenth are the children's user time and system time.
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks: Option<u64> = fields
         .split_whitespace()
@@ -114,14 +114,14 @@ pub fn processor_time_of_children() -> Option<Duration> {
     Some(Duration::from_secs_f64(seconds))
 }
 
-/// Returns a figure about the memory of this process, as [`memory_bytes_of`] does of any.
+/// Returns a figure about the memory of this process: see [`memory_bytes_of`].
 #[must_use]
 pub fn memory_bytes(figure: &str) -> Option<u64> {
     memory_bytes_of("self", figure)
 }
 
-/// Returns a figure about the memory of the process with this id, `VmRSS`, which is resident, or `VmHWM`,
-/// the most that was, where the system tells it in `/proc`.
+/// Returns a figure about the memory of the process with this id: `VmRSS` is the resident memory, and `VmHWM` its peak.
+/// `None` if the system does not report it in `/proc`.
 #[must_use]
 pub fn memory_bytes_of(process: &str, figure: &str) -> Option<u64> {
     let status = Path::new("/proc").join(process).join("status");

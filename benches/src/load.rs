@@ -1,4 +1,4 @@
-//! A load: what the consumers of a process do for a time, and what came of it.
+//! A load: the work of a process's consumers for a time, and its outcome.
 
 use std::iter::Sum;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const ITEMS_PER_COMMIT: u64 = 5_000;
 /// what it has logged, and moves it on for seconds afterwards.
 const DIGESTION: Duration = Duration::from_micros(10);
 
-/// Leaves a store alone with so many items.
+/// Leaves a store alone after a number of items was put into it.
 pub async fn digest(items: u64) {
     let digestion = DIGESTION.mul_f64(items as f64);
     Environment::system().sleep(digestion).await;
@@ -43,21 +43,21 @@ pub struct Load {
     pub sessions: usize,
     /// How many consumers share a session.
     pub consumers_per_session: usize,
-    /// How many items are in the queue when they begin. They begin again each time so many are
-    /// taken.
+    /// How many items are in the queue when they begin. Each time they have taken this number, they start
+    /// again.
     pub backlog: u64,
     /// How long they go on.
     pub time: Duration,
 }
 
-/// What came of a load.
+/// The outcome of a load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Sample {
-    /// How many actions were done in a second.
+    /// Actions per second.
     pub rate: f64,
-    /// What each action took, in microseconds.
+    /// The time of each action, in microseconds.
     pub took_micros: Vec<u32>,
-    /// What was committed and refused meanwhile.
+    /// The commits and refusals during the load.
     pub reading: Reading,
 }
 
@@ -102,8 +102,8 @@ impl Load {
         }
     }
 
-    /// Has the consumers act for the time. Whenever they have taken the backlog they pause until it
-    /// is there again, which is not measured. `read` reads the meter.
+    /// Lets the consumers act for the time. Whenever they have taken the backlog, they pause until it is filled again,
+    /// which is not measured. `read` reads the meter.
     ///
     /// # Panics
     /// If a consumer does.
@@ -130,7 +130,7 @@ impl Load {
         sample
     }
 
-    /// Has the consumers act until the backlog is taken, at most for the time that is left.
+    /// Lets the consumers act until they have taken the backlog, or until the time is over.
     async fn burst<C: Contender>(&self, sessions: &[Arc<C>], time_left: Duration) -> Burst {
         let env = Environment::system();
         let tickets = match self.action {

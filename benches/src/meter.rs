@@ -1,4 +1,4 @@
-//! A database that counts what is committed on it, whoever commits.
+//! A database that counts the commits of all its handles.
 
 use std::ops::{Add, Sub};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use keyspace::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What has been committed, and what has been refused.
+/// Counts of commits and of refusals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// Commits that wrote something.
@@ -74,7 +74,7 @@ impl<D: Database> Metered<D> {
         }
     }
 
-    /// Returns what was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn reading(&self) -> Reading {
         Reading {

@@ -35,7 +35,7 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Colors that the color-blind tell from each other, too.
+/// Colors that color-blind readers can distinguish, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hue {
     /// For yardsticks.

@@ -1,34 +1,34 @@
-//! Tasks that do the same over and over for a time, and what each time took.
+//! Tasks that repeat an action for a time, and the time of each action.
 
 use std::future::Future;
 use std::time::Duration;
 
 use keyspace::Environment;
 
-/// What a task does over and over.
+/// The action that a task repeats.
 pub trait Work: Send + 'static {
-    /// Does it once more. Whoever waits for something gives up at the deadline.
+    /// Performs the action once. A task that waits for something gives up at the deadline.
     fn act(&mut self, deadline: Duration) -> impl Future<Output = Act> + Send;
 }
 
-/// What came of doing it once more.
+/// The outcome of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// It was done.
+    /// The action was performed.
     Done,
-    /// It was not, and there is nothing more to do.
+    /// It was not performed, and nothing is left to do.
     Over,
 }
 
-/// What came of the time that tasks worked.
+/// The outcome of the time that tasks worked.
 #[derive(Debug, Default)]
 pub struct Burst {
     /// From the begin to the end, or to when the first task had nothing more to do: those that still
     /// act then are fewer than they should be.
     pub lasted: Duration,
-    /// What was done meanwhile.
+    /// The number of actions in that time.
     pub done_in_time: u64,
-    /// What each act took, in microseconds; also of those that ended late.
+    /// The time of each action, in microseconds, including those that ended late.
     pub took_micros: Vec<u32>,
 }
 

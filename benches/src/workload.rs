@@ -1,4 +1,4 @@
-//! Workloads: ways to do something, in settings, by turns.
+//! Workloads: ways to do something, measured in settings, in turns.
 
 use crate::figures::{Figures, Rounds, turns};
 
@@ -17,7 +17,7 @@ pub struct Workload<S, W: 'static> {
     pub ways: &'static [W],
 }
 
-/// What came of a way in a setting.
+/// The outcome of a way in a setting.
 #[derive(Debug)]
 pub struct Outcome<S, W> {
     /// The setting.
@@ -29,8 +29,8 @@ pub struct Outcome<S, W> {
 }
 
 impl<S: Copy, W: Copy> Workload<S, W> {
-    /// Runs so many rounds, in each of which every way takes its turn in every setting, and who begins
-    /// changes. Returns the outcomes setting by setting.
+    /// Runs a number of rounds. In each round every way takes its turn in every setting, and the order rotates.
+    /// Returns the outcomes, setting by setting.
     pub fn run(&self, rounds: usize, measure: impl Fn(S, W) -> Figures) -> Vec<Outcome<S, W>> {
         let in_setting = |&setting: &S| {
             self.ways.iter().map(move |&way| Outcome {

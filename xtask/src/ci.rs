@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: all that must hold of a change, the quickest checks first.
+//! `cargo xtask ci`: everything that a change must satisfy, the quickest checks first.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -64,7 +64,7 @@ fn fmt() -> anyhow::Result<()> {
     succeed(&mut cargo(&["fmt", "--all", "--check"])?)
 }
 
-/// Packages the layers as a release would, and builds what is in the packages.
+/// Packages the layers as a release does, and builds them from the packages.
 fn package() -> anyhow::Result<()> {
     remove_stale_sources().context("cannot remove what an earlier packaging has unpacked")?;
     let built = root()?.join("target/packages");
@@ -75,8 +75,11 @@ fn package() -> anyhow::Result<()> {
         command.args(["--package", package]);
     }
     succeed(&mut command)?;
-    // The programs depend on each other and on nothing published: their archives are made, not built.
-    succeed(cargo(&["package", "--quiet", "--allow-dirty", "--workspace"])?.arg("--no-verify"))
+    // The other members are not published: their archives are made, but not built. phrasecount depends on the
+    // console, which the registry does not know: there, another package has its name.
+    let arguments = ["package", "--quiet", "--allow-dirty", "--workspace"];
+    let mut archives = cargo(&arguments)?;
+    succeed(archives.args(["--exclude", "phrasecount", "--no-verify"]))
 }
 
 fn remove(folder: &Path) -> io::Result<()> {
@@ -86,8 +89,8 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the layers that an earlier packaging has unpacked into cargo's cache. Cargo goes by their
-/// version, which stays the same from change to change, and would build those instead of the new ones.
+/// Removes the layers that an earlier packaging has unpacked into cargo's cache. Their version does not change from
+/// one run to the next, so cargo would build the old sources instead of the new ones.
 fn remove_stale_sources() -> anyhow::Result<()> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
@@ -99,7 +102,7 @@ fn remove_stale_sources() -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     };
-    // A registry without a host is a temporary one, of a packaging.
+    // A registry without a host is a temporary one of `cargo package`.
     let is_temporary = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"-");
     for registry in entries(&sources)?
         .iter()
@@ -119,8 +122,8 @@ fn clippy() -> anyhow::Result<()> {
     succeed(cargo(&arguments)?.args(DENY_WARNINGS))
 }
 
-/// Checks each crate as a user gets it: beside its tests, and beside crates that ask for more, it
-/// has features on that are off by default.
+/// Checks each crate with its default features, as a user gets it. In a build of the workspace, tests and other crates
+/// turn on more.
 fn clippy_default_features() -> anyhow::Result<()> {
     for package in tidy::PACKAGES.into_iter().chain(tidy::PROGRAMS) {
         let arguments = ["clippy", "--package", package, "--"];
@@ -129,8 +132,8 @@ fn clippy_default_features() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks what is compiled for each API version of FoundationDB only. It needs libclang, and no
-/// client library.
+/// Checks the code that only the features of FoundationDB compile, for each API version. Needs libclang, but no client
+/// library.
 fn clippy_fdb() -> anyhow::Result<()> {
     for version in ["fdb-7_1", "fdb-7_3", "fdb-7_4"] {
         let packages = tidy::PACKAGES.into_iter().chain(["benches"]);
@@ -145,8 +148,7 @@ fn clippy_fdb() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the fuzz targets, which are workspaces of their own because running them takes a nightly
-/// toolchain.
+/// Checks the fuzz targets. They are separate workspaces, because running them takes a nightly toolchain.
 fn clippy_fuzz_targets() -> anyhow::Result<()> {
     for layer in tidy::LAYERS {
         let manifest = format!("crates/{layer}/fuzz/Cargo.toml");
@@ -154,8 +156,8 @@ fn clippy_fuzz_targets() -> anyhow::Result<()> {
             continue;
         }
         let mut command = cargo(&["clippy", "--manifest-path", &manifest, "--"])?;
-        // Checking links nothing. Told that libFuzzer is elsewhere, its crate does not compile it,
-        // which takes a C++ compiler.
+        // Checking links nothing. With the path of a prebuilt libFuzzer, its crate does not compile libFuzzer, which
+        // would take a C++ compiler.
         command.env("CUSTOM_LIBFUZZER_PATH", "elsewhere/libfuzzer.a");
         succeed(command.args(DENY_WARNINGS))?;
     }

@@ -1,5 +1,5 @@
-//! What the workspace depends on: licenses, sources and banned crates by `cargo deny`, and what a user of
-//! a layer gets without asking.
+//! The dependencies: licenses, sources and banned crates by `cargo deny`, and the dependencies of a layer's default
+//! features.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,15 +9,15 @@ use anyhow::{Context, ensure};
 use crate::tidy::PACKAGES;
 use crate::workspace::{cargo, root};
 
-/// The version of `cargo-deny` that is installed where there is none.
+/// The version of `cargo-deny` to install if there is none.
 const DENY_VERSION: &str = "0.20.2";
 
-/// What only a feature may bring. `bincode` is no longer maintained, `foundationdb` needs a client library,
+/// Crates that only a feature may bring in. `bincode` is no longer maintained, `foundationdb` needs a client library,
 /// and each version of `opentelemetry` is incompatible with the one before.
 const ONLY_BY_FEATURE: [&str; 3] = ["bincode", "foundationdb", "opentelemetry"];
 
-/// Runs `cargo deny check` by the rules of `deny.toml`. Skips it, and says so, where the program neither
-/// is nor can be installed.
+/// Runs `cargo deny check` with the rules of `deny.toml`. If the program is missing and cannot be installed, prints
+/// that the check is skipped.
 pub(crate) fn check_rules() -> anyhow::Result<()> {
     let program = match find_or_install() {
         Ok(program) => program,
@@ -27,7 +27,7 @@ pub(crate) fn check_rules() -> anyhow::Result<()> {
         }
     };
     let mut command = Command::new(program);
-    // Advisories come from the network and change by themselves: they are no property of a change.
+    // Advisories come from the network and change at any time, so they say nothing about a change of the code.
     command.args([
         "--log-level",
         "error",
@@ -81,7 +81,7 @@ fn find_or_install() -> anyhow::Result<PathBuf> {
     Ok(installed)
 }
 
-/// Checks that no layer, built as a user gets it, brings what only a feature may bring.
+/// Checks that no layer with its default features brings in a crate that only a feature may bring in.
 pub(crate) fn check_defaults() -> anyhow::Result<()> {
     for package in PACKAGES {
         let options = [

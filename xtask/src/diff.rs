@@ -1,4 +1,4 @@
-//! `cargo xtask diff`: the same random programs on two stores side by side.
+//! `cargo xtask diff`: the same random programs on two stores.
 //!
 //! Prints the smallest program found for each one on which they differ, and ends with one line
 //! `N passed, N failed`.
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::fdb;
 
-/// How many differences are enough.
+/// The number of differences after which the comparison stops.
 const MAX_FAILURES: usize = 10;
 
 /// What to compare.
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let open = |url: &str| keyspace::open(&served.resolve(url)).with_context(|| url.to_owned());
     let work = Arc::new(Work {
         stores: [open(urls[0])?, open(urls[1])?],
-        // Several runs on one cluster must not meet.
+        // A random prefix keeps several runs on one cluster apart.
         place: Environment::system().random_bytes::<8>(),
         next: AtomicU64::new(options.seeds.start),
         end: options.seeds.end,

@@ -18,19 +18,19 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 enum Command {
-    /// Runs a benchmark with the servers that it takes
+    /// Runs a benchmark, with the servers that it needs
     Bench(bench::Options),
-    /// Checks all that must hold of a change: formatting, tidiness, dependencies, packages, lints, docs,
+    /// Checks everything that a change must satisfy: formatting, tidiness, dependencies, packages, lints, docs,
     /// tests
     Ci,
-    /// Runs random programs on two stores side by side, prints the smallest on which they differ
+    /// Runs random programs on two stores, and prints the smallest programs on which they differ
     Diff(diff::Options),
     /// Starts and stops a private FoundationDB cluster on this machine
     #[command(subcommand)]
     Fdb(fdb::Action),
-    /// Replays recorded traces on a store, prints each difference and `N passed, N failed`
+    /// Replays recorded traces on a store, and prints each difference and `N passed, N failed`
     Replay(replay::Options),
-    /// Runs every test of the workspace and ends with `N passed, N failed, N skipped`
+    /// Runs every test of the workspace, and ends with `N passed, N failed, N skipped`
     Test(test::Options),
     /// Checks the rules that no compiler and no lint knows
     Tidy,

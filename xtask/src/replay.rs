@@ -16,7 +16,7 @@ use keyspace::{
 
 use crate::fdb;
 
-/// What to replay, and where.
+/// What to replay, and on which store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// A file of traces (`.jsonl` or `.jsonl.gz`), or a folder of such files
@@ -27,8 +27,8 @@ pub(crate) struct Options {
     db: String,
 }
 
-/// How long to wait for a watch of the embedded store that is not to fire. It fires its watches
-/// before it acknowledges a commit.
+/// How long to wait for a watch of the embedded store that must not fire. The store fires its watches before it
+/// acknowledges a commit.
 const WATCH_LIMIT: Duration = Duration::from_millis(20);
 
 /// Replays the traces.
@@ -95,7 +95,7 @@ async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally
     Ok(tally)
 }
 
-/// Waits until a new cluster has a past: some traces read at a version that is too old.
+/// Waits until a new cluster is old enough: some traces read at a version that is too old.
 async fn await_history(db: &Store) -> anyhow::Result<()> {
     while db.begin()?.read_version().await? <= 2 * limits::TRANSACTION_LIFE_VERSIONS {
         Environment::system()

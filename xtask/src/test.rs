@@ -3,21 +3,22 @@
 //! Runs unit, integration and documentation tests, compiles the examples, streams what they print,
 //! and ends with one line `N passed, N failed, N skipped`.
 //!
-//! A test of every store has a variant for each, whose name says which; those on FoundationDB need a
-//! server and a client library on this machine.
+//! A test of every store has one variant per store, which its name says. The variants on FoundationDB need a server and
+//! a client library on this machine. The tests of the console's pages need `chromium` and
+//! `chromedriver` on the path.
 //!
-//! A test that needs something absent writes a line `skipped: <test name>: <reason>` and returns.
-//! It writes it straight to the standard error (`writeln!(io::stderr(), ..)`), because the test
-//! harness keeps what the print macros print.
+//! A test that lacks something it needs writes a line `skipped: <test name>: <reason>` and returns. It writes straight
+//! to the standard error (`writeln!(io::stderr(), ..)`), because the test harness captures the print macros.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::workspace::cargo;
 use crate::{fdb, tidy};
@@ -25,19 +26,22 @@ use crate::{fdb, tidy};
 /// How to run the tests.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Repeats what is repeated (seeds, crash points, kills) as often as a release deserves
+    /// Uses the long counts of seeds, crash points and kills, as before a release
     #[arg(long)]
     long: bool,
-    /// Fails if there is no FoundationDB, instead of skipping what needs it
+    /// Fails if FoundationDB is missing, instead of skipping the tests that need it
     #[arg(long)]
     require_fdb: bool,
+    /// Fails if there is no Chromium with its driver, instead of skipping what needs it
+    #[arg(long)]
+    require_browser: bool,
     /// Runs only the tests of one store: `memory:`, `embedded:` or `fdb:`
     #[arg(long, value_parser = ["memory:", "embedded:", "fdb:"])]
     db: Option<String>,
 }
 
 impl Options {
-    /// Returns what the tests of the one store to be tested have in their names.
+    /// Returns the part of a test's name that selects the store.
     fn filter(&self) -> Option<&'static str> {
         match self.db.as_deref()? {
             "memory:" => Some("on_memory"),
@@ -47,9 +51,12 @@ impl Options {
     }
 }
 
-/// Runs the tests and counts them. Tests that need FoundationDB run on the cluster that the
-/// environment names, or else on a private one, if the machine has what that takes.
+/// Runs the tests and counts them. Tests that need FoundationDB run on the cluster that the environment names, or else
+/// on a private one if FoundationDB is installed.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Tally> {
+    if options.require_browser {
+        find_browser()?;
+    }
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"])?;
     if options.long {
         command.env("TEST_RUN", "long");
@@ -104,7 +111,20 @@ fn serve() -> anyhow::Result<(String, fdb::Served)> {
     Ok((features.join(","), fdb::Served::start()?))
 }
 
-/// Passes every line on and lets the tally read it.
+/// Looks for what the tests in a browser need.
+fn find_browser() -> anyhow::Result<()> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    for program in ["chromium", "chromedriver"] {
+        let mut candidates = env::split_paths(&path).map(|folder| folder.join(program));
+        ensure!(
+            candidates.any(|candidate| candidate.is_file()),
+            "{program} is not on the path: install the packages chromium and chromium-driver"
+        );
+    }
+    Ok(())
+}
+
+/// Prints every line, and lets the tally read it.
 fn stream(from: impl Read, mut to: impl Write, tally: &Mutex<Tally>) -> io::Result<()> {
     for line in BufReader::new(from).split(b'\n') {
         let mut line = line?;
@@ -118,7 +138,7 @@ fn stream(from: impl Read, mut to: impl Write, tally: &Mutex<Tally>) -> io::Resu
     to.flush()
 }
 
-/// What became of the tests.
+/// The outcome of the tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     passed: usize,
@@ -145,8 +165,8 @@ impl Tally {
         }
     }
 
-    /// Takes in how cargo ended. What failed without a count, such as a compile error or an abort,
-    /// counts as one failure; a test that announced that it was skipped has not passed.
+    /// Adds the exit of cargo. A failure without a count, such as a compile error or an abort, counts as one failed
+    /// test. A test that announced that it was skipped does not count as passed.
     fn finish(&mut self, success: bool) {
         if !success && self.failed == 0 {
             self.failed = 1;

@@ -1,5 +1,4 @@
-//! Many writers who add to the counts of keys, and a worker that combines what they add, on any
-//! store.
+//! Many writers that add to the counts of keys, and a worker that combines the additions, on any store.
 //!
 //! `cargo bench -p benches --bench combine [-- [--plot] [<workload>...]]`. The workloads are
 //! `writers`, `spread`, `batches`, `settled`, `backlog` and `memory`, all of them unless named. Prints
@@ -8,10 +7,10 @@
 //! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
 //! the `fdb-` features. Unless it is set, that is a new `embedded:` store in a temporary folder. All
 //! keys lie under a random prefix, which is cleared. `TEST_RUN=long` measures for longer, more often,
-//! and behind larger backlogs.
+//! and with larger backlogs.
 //!
-//! In each round every way takes its turn on every setting, and who begins changes. Figures are
-//! medians over the rounds, ratios are medians of the rounds' ratios.
+//! In each round every way takes its turn on every setting, and the order rotates. Figures are medians over the
+//! rounds, and ratios are medians of the rounds' ratios.
 
 mod backlog;
 mod memory;

@@ -39,7 +39,7 @@ enum Act {
     Fill {
         updates: u64,
     },
-    /// Drains the queue, and prints by how many bytes memory grew meanwhile.
+    /// Drains the queue, and prints the growth of memory in bytes.
     Drain {
         bytes_per_pass: usize,
     },
@@ -68,7 +68,7 @@ pub(crate) fn play_part() -> bool {
 
 async fn growth(site: &Site, bytes_per_pass: usize) -> u64 {
     let queue = Added::open(site).await;
-    let memory = |figure| memory_bytes(figure).expect("the system tells it");
+    let memory = |figure| memory_bytes(figure).expect("the system reports it");
     let before = memory("VmRSS");
     let worker = queue.work(bytes_per_pass).await;
     queue.settle().await;
@@ -102,7 +102,7 @@ pub(crate) fn measure(stage: &Stage) -> String {
             let growth: f64 = play(Act::Drain { bytes_per_pass })
                 .trim()
                 .parse()
-                .expect("the child tells a number");
+                .expect("the child prints a number");
             growth / MIB as f64
         });
         table.push([format!("{mebibytes} MiB"), format!("{growth:.1} MiB")]);

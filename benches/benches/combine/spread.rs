@@ -14,11 +14,11 @@ const EXPONENT: f64 = 1.1;
 /// How often each key is added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spread {
-    /// There is one key.
+    /// One key.
     Hot,
     /// A million keys, by Zipf's law.
     Zipf,
-    /// So many keys, one as often as another.
+    /// This number of keys, all equally often.
     Even(u64),
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum Way {
     ReadModifyWrite,
     Staged,
     Added,
-    /// Added, combined meanwhile, and waited for.
+    /// Added and combined at the same time, until nothing is left to combine.
     Settled,
 }
 
@@ -43,7 +43,7 @@ impl Way {
     }
 }
 
-/// Who adds to what.
+/// The number of writers, and the keys that they update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) writers: u64,
@@ -93,7 +93,7 @@ impl Setting {
         }
     }
 
-    /// Has a worker combine meanwhile. The time goes on until nothing is left to combine.
+    /// Runs a worker that combines at the same time. The time ends when nothing is left to combine.
     async fn run_until_settled(&self, site: &Site) -> Sample {
         let (queue, env) = (Arc::new(Added::open(site).await), Environment::system());
         let worker = queue.work(BYTES_PER_PASS).await;

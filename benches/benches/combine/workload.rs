@@ -14,10 +14,10 @@ use crate::trial::{Setting, Way};
 /// Settings that belong into one table, and the ways to add that are compared in them.
 pub(crate) type Workload = benches::workload::Workload<Setting, Way>;
 
-/// What came of a way to add in a setting.
+/// The outcome of a way to add in a setting.
 pub(crate) type Outcome = benches::workload::Outcome<Setting, Way>;
 
-/// What came of a workload, setting by setting.
+/// The outcome of a workload, setting by setting.
 pub(crate) type Results = Vec<Outcome>;
 
 /// Returns all workloads.

@@ -1,4 +1,4 @@
-//! Durable commits: what they take, and how many there are in a second.
+//! Durable commits: their time and their rate.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::setter::{Setter, in_order, latency, no_limit, rate, work};
 
 const TABLE: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("rows");
 
-/// How long a side has its turn: short, since a disk that others use is slow for seconds at a time.
+/// How long each side's turn is. It is short, because a shared disk can be slow for seconds at a time.
 fn turn(extent: Extent) -> Duration {
     Duration::from_millis(extent.choose(10, 250, 500))
 }
@@ -77,7 +77,7 @@ fn commit_to_redb(db: &redb::Database, sets: u64, rng: &mut StdRng, time: Durati
     median(took)
 }
 
-/// A durable commit of one set by one task, beside what the disk takes for it.
+/// A durable commit of one set by one task, compared with the disk's own time.
 pub(crate) fn lone(extent: Extent) -> Vec<Row> {
     let mut file = Flushed::new(extent.choose(4, 4_096, 4_096));
     let (runtime, store) = (runtime(cores()), TempStore::new());

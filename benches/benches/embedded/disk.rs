@@ -68,10 +68,10 @@ pub(crate) fn bytes_per_second(blocks: u64) -> f64 {
     (blocks * BLOCK.len() as u64) as f64 / (env.now() - began).as_secs_f64()
 }
 
-/// Returns the bytes that this process has written, where the system tells it in `/proc`.
+/// Returns the bytes of this process's write calls. `None` if the system does not report them in `/proc`.
 ///
-/// Those are the bytes of its write calls. The figure beside it, `write_bytes`, counts pages of the
-/// system's cache, of which one may be as large as 2 MiB, as a whole for each block written into them.
+/// The other figure there, `write_bytes`, counts a whole page of the system's cache, which may have 2 MiB, for each
+/// block written to it.
 pub(crate) fn written_bytes() -> Option<u64> {
     let io = fs::read_to_string("/proc/self/io").ok()?;
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));

@@ -3,15 +3,15 @@
 //! `cargo bench -p benches --bench embedded [-- <workload>...]`. The workloads are all of them unless
 //! named:
 //!
-//! - `hundred`: a durable commit of 100 sets, beside redb;
-//! - `lone`: a durable set by one task, beside a bare write and flush;
-//! - `tasks`: durable sets by 64 tasks, beside one task;
-//! - `scattered`: sets of random keys in a large store, and what a lone commit takes meanwhile;
+//! - `hundred`: a durable commit of 100 sets, compared with redb;
+//! - `lone`: a durable set by one task, compared with a bare write and flush;
+//! - `tasks`: durable sets by 64 tasks, compared with one task;
+//! - `scattered`: sets of random keys in a large store, and the time of a lone commit during them;
 //! - `written`: bytes written to the store's files for short-lived items;
 //! - `recovery`: opening a store whose process was killed;
-//! - `get`: reads of random keys, beside a `BTreeMap`;
+//! - `get`: reads of random keys, compared with a `BTreeMap`;
 //! - `first-key`: the first key of a range whose head was cleared;
-//! - `layers`: reads of rows that were just written, beside rows in the file alone.
+//! - `layers`: reads of rows that were just written, compared with rows in the file alone.
 //!
 //! Prints a table in Markdown. Where it can be, the yardstick and the store take turns; figures are then
 //! medians over the rounds, and ratios medians of the rounds' ratios. `TEST_RUN=long` measures for longer,

@@ -1,4 +1,4 @@
-//! Reads: beside a map, at the head of a range that was cleared, and through rows that were just written.
+//! Reads: compared with a map, at the head of a range that was cleared, and through rows that were just written.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -53,7 +53,7 @@ fn seconds_in_transaction(
     })
 }
 
-/// Reads of random keys among a million: a `BTreeMap` behind a lock, and snapshot reads.
+/// Reads of random keys among a million: a `BTreeMap` in a lock, and snapshot reads.
 pub(crate) fn get(extent: Extent) -> Vec<Row> {
     let count = extent.choose(1_000, 1_000_000, 1_000_000);
     let reads = extent.choose(100, 100_000, 300_000);
@@ -82,7 +82,7 @@ pub(crate) fn get(extent: Extent) -> Vec<Row> {
     };
     vec![Row {
         workload: "snapshot get among 1,000,000 16-byte keys, `memory:`".to_owned(),
-        yardstick: "`BTreeMap` behind a lock".to_owned(),
+        yardstick: "`BTreeMap` in a lock".to_owned(),
         pairs: Pairs::by_turns(rounds(extent), from_map, from_store),
         unit: row::time,
         wanted: "at most 3",
@@ -141,7 +141,7 @@ impl Ranges {
         };
         Row {
             workload: format!("first key of a range after 200,000 clears at its head, {place}"),
-            yardstick: "of a range without clears beside it".to_owned(),
+            yardstick: "of a range without clears".to_owned(),
             pairs: Pairs::by_turns(
                 rounds(extent),
                 || first_of(Self::WHOLE),
@@ -153,7 +153,7 @@ impl Ranges {
     }
 }
 
-/// The first key of a range whose head was cleared: wherever the clears lie.
+/// The first key of a range whose head was cleared, for each place of the clears.
 pub(crate) fn first_key(extent: Extent) -> Vec<Row> {
     let ranges = Ranges {
         cleared: extent.choose(200, 200_000, 200_000),
@@ -184,7 +184,7 @@ pub(crate) fn first_key(extent: Extent) -> Vec<Row> {
     rows
 }
 
-/// Reads through rows that were just written, beside those of a store with the same rows that was closed
+/// Reads through rows that were just written, compared with those of a store with the same rows that was closed
 /// and opened again.
 pub(crate) fn layers(extent: Extent) -> Vec<Row> {
     let rows = extent.choose(2_000, 500_000, 500_000);

@@ -1,6 +1,6 @@
-//! Opening a store whose process was killed: a child of this one, which sets rows until it is.
+//! Opening a store after its process, a child of this one, was killed while it set rows.
 //!
-//! A child prints a line when all its rows are committed, and is killed then.
+//! A child prints a line when all its rows are committed, and is then killed.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -107,7 +107,7 @@ fn close(db: &Embedded) {
 /// Starts a child, and kills it once it has set its rows.
 fn run_and_kill(part: &Part) {
     let part = serde_json::to_string(part).expect("a part is plain");
-    let program = env::current_exe().expect("the system tells which program this is");
+    let program = env::current_exe().expect("the system knows the path of this program");
     let child = Command::new(program)
         .env(PART, part)
         .stdin(Stdio::piped())

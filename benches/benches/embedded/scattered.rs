@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_millis(13);
 /// What a random set costs the disk at least: the page of its row, for the rows of a part of the window.
 const BYTES_PER_ROW: f64 = 3_500.0;
 
-/// What writers did, and a task that committed one set at a time meanwhile.
+/// The sets of the writers, and the commits of a task that commits one set at a time meanwhile.
 struct Phase {
     rows_per_second: f64,
     lone_late_seconds: f64,

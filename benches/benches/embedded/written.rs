@@ -72,7 +72,8 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
     let mut rows = Vec::new();
     for (tasks, wanted) in [(1, "at most 85"), (16, "at most 3.5"), (64, "at most 3.5")] {
         let Some(measured) = bytes_per_item(tasks, turns, time) else {
-            let skipped = "skipped: written: the system does not tell what a process writes";
+            let skipped =
+                "skipped: written: the system does not report the bytes that a process writes";
             writeln!(io::stderr(), "{skipped}").expect("the standard error is there");
             return rows;
         };
@@ -87,8 +88,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
     rows
 }
 
-/// Returns the bytes that are written for an item, once the store has been at it for a while; `None` if
-/// the system does not tell.
+/// Returns the bytes written per item, after a warm-up. `None` if the system does not report them.
 fn bytes_per_item(tasks: usize, turns: usize, time: Duration) -> Option<f64> {
     let (runtime, store) = (runtime(cores()), TempStore::new());
     let next = Arc::new(AtomicU64::new(0));

@@ -16,10 +16,10 @@ use crate::log::{ENTRIES_PER_COMMIT, Log};
 /// How long a call takes.
 const CALL_TAKES: Duration = Duration::from_millis(10);
 
-/// How many bytes of entries a call gets: so few that the calls take longer than all the rest.
+/// How many bytes of entries a call gets: so few that the calls take longer than everything else.
 const BYTES_PER_BATCH: usize = 5_000;
 
-/// What came of so many buckets at once.
+/// The outcome with a number of buckets at once.
 struct Outcome {
     concurrency: usize,
     rounds: Rounds,

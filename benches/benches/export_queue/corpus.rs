@@ -16,8 +16,8 @@ const FOLDER: &str = "BENCH_TEXT";
 pub(crate) struct Corpus(Vec<String>);
 
 impl Corpus {
-    /// Reads as many files as have so many megabytes, in the order of their paths. Those that are no
-    /// text, and copies, also in other letter case or spacing, are passed over.
+    /// Reads files in the order of their paths until they have this number of megabytes. Skips files that are not
+    /// text, and copies, even if letter case or spacing differs.
     pub(crate) fn read(megabytes: usize) -> Result<Self, String> {
         let folder = folder().ok_or_else(|| format!("{FOLDER} is not set, nor is a home"))?;
         let mut files = Vec::new();

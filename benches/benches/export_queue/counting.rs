@@ -17,10 +17,10 @@ use tokio::sync::mpsc;
 
 use crate::phrases::{Count, of_document};
 
-/// Longer than anybody waits for a phrase. The default of a cluster is not.
+/// Longer than any transaction waits for a phrase. A cluster's default is shorter.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 
-/// Longer than what is under way takes.
+/// Longer than the work in progress takes.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// How many documents are put into the queue in a commit.
@@ -28,7 +28,7 @@ const DOCUMENTS_PER_COMMIT: usize = 100;
 
 /// A way to count.
 pub(crate) trait Counting: Send + Sync + Sized + 'static {
-    /// Opens the counts, and begins whatever is to go on behind the workers.
+    /// Opens the counts, and starts the tasks that run beside the workers.
     fn open(runner: &Runner<Store>, place: Subspace) -> impl Future<Output = Self> + Send;
 
     /// Stages the counts of a document.
@@ -43,7 +43,7 @@ pub(crate) trait Counting: Send + Sync + Sized + 'static {
     fn settle(&self, runner: &Runner<Store>, phrase: &str) -> impl Future<Output = Count> + Send;
 }
 
-/// Counts that are combined behind the workers.
+/// Counts that a task beside the workers combines.
 pub(crate) struct Combined {
     queue: CombineQueue<String, Count>,
     _worker: combine::Worker,
@@ -93,7 +93,7 @@ impl ReadModifyWrite {
         let count = tr.get(key, Isolation::Serializable).await?;
         let count = count.map(|count| {
             let count = MessagePack.decode(count);
-            count.expect("nobody writes anything but counts")
+            count.expect("only counts are written")
         });
         Ok(count.unwrap_or_default())
     }
@@ -131,8 +131,7 @@ impl Counting for ReadModifyWrite {
 /// A phrase of the documents, and how often it is in all of them.
 pub(crate) type Known = (String, Count);
 
-/// Has so many workers count all documents, and makes sure that what is known comes out. What is metered
-/// are the workers' transactions alone.
+/// Lets a number of workers count all documents, and checks the known count. Meters only the workers' transactions.
 pub(crate) async fn drain<C: Counting>(
     site: &Site,
     store: &Store,
@@ -154,7 +153,7 @@ pub(crate) async fn drain<C: Counting>(
                 let began = runner.environment().now();
                 count(&*counting, &runner, &delivery).await?;
                 let took = runner.environment().now() - began;
-                // Nobody waits for what comes again.
+                // The receiver may be gone if the document was delivered again.
                 let _ = counted.send(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
                 Ok::<_, BoxError>(())
             }

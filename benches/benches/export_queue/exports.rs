@@ -1,4 +1,4 @@
-//! A worker whose exporter only counts, beside reading the same entries: as many bytes in a transaction,
+//! A worker whose exporter only counts, compared with reading the same entries: as many bytes in a transaction,
 //! as many buckets at once.
 
 use std::hint::black_box;

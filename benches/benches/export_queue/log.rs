@@ -29,7 +29,7 @@ pub(crate) struct Log {
     pub(crate) entries: u64,
 }
 
-/// What came of exporting a log.
+/// The outcome of exporting a log.
 pub(crate) struct Exported {
     pub(crate) took: Duration,
     /// How often the exporter was called.
@@ -72,7 +72,7 @@ impl Log {
         self.runner.run(add).await.expect("nothing conflicts");
     }
 
-    /// Has a worker export everything, with an exporter whose calls take so long.
+    /// Lets a worker export everything, with an exporter whose calls take the given time.
     pub(crate) async fn export(&self, options: ExportOptions, call_takes: Duration) -> Exported {
         let (runner, counter) = (&self.runner, Arc::new(Counter::new(call_takes)));
         let subscription = self.queue.subscribe(runner, "counter", Start::Oldest).await;

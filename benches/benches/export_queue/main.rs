@@ -3,9 +3,9 @@
 //! `cargo bench -p benches --bench export_queue [-- [--plot] [<workload>...]]`. The workloads are all of
 //! them unless named:
 //!
-//! - `text`: phrasecount, the program, on an `embedded:` store, beside a hash map;
-//! - `workers`: counting through `combine`, beside read-modify-write, by 1, 4 and 16 workers;
-//! - `exports`: an exporter that only counts, beside reading the entries;
+//! - `text`: phrasecount, the program, on an `embedded:` store, compared with a hash map;
+//! - `workers`: counting through `combine`, compared with read-modify-write, by 1, 4 and 16 workers;
+//! - `exports`: an exporter that only counts, compared with reading the entries;
 //! - `concurrency`: an exporter that takes a while, called for several buckets at once;
 //! - `scale-out`: processes of phrasecount that share the work on a cluster of its own.
 //!
@@ -17,8 +17,8 @@
 //! features. Unless it is set, that is a new `embedded:` store in a temporary folder. All keys lie under
 //! a random prefix, which is cleared. `TEST_RUN=long` measures more, and more often.
 //!
-//! In each round every way takes its turn in every setting, and who begins changes. Figures are medians
-//! over the rounds, ratios are medians of the rounds' ratios.
+//! In each round every way takes its turn in every setting, and the order rotates. Figures are medians over the
+//! rounds, and ratios are medians of the rounds' ratios.
 
 mod concurrency;
 mod corpus;

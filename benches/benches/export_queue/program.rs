@@ -25,7 +25,7 @@ pub(crate) struct Program {
 #[must_use]
 pub(crate) struct Ended {
     pub(crate) took: Duration,
-    /// The most memory that was resident, if the system tells.
+    /// The peak of resident memory, if the system reports it.
     pub(crate) peak_bytes: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ impl Program {
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Waits for its end, and looks at its memory meanwhile.
+    /// Waits until the process ends, and samples its memory.
     pub(crate) fn finish(mut self) -> Ended {
         let (env, id) = (Environment::system(), self.0.id().to_string());
         let began = env.now();

@@ -1,7 +1,7 @@
 //! Processes of phrasecount that share the work on a cluster.
 //!
-//! Each trial has a cluster of its own, of one process: the program's keys have a fixed place, where
-//! somebody's counts may be.
+//! Each trial has its own cluster of one process: the program's keys have a fixed place, which may hold other counts on
+//! a shared cluster.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -29,17 +29,17 @@ struct Job {
     program: PathBuf,
 }
 
-/// What came of so many processes.
+/// The outcome with a number of processes.
 struct Outcome {
     processes: usize,
     rounds: Rounds,
-    /// The processor time of all of them, in each round, if the system tells.
+    /// The processor time of all processes, in each round, if the system reports it.
     used: Vec<Duration>,
 }
 
 /// Counts a folder by several numbers of processes.
 pub(crate) fn measure() -> Told {
-    // Before anything is prepared for nothing.
+    // Fail early if no server can start: preparing a trial takes long.
     drop(Server::start()?);
     let corpus = Corpus::read(scale(2, 16))?;
     let folder = corpus.write();
@@ -69,7 +69,7 @@ pub(crate) fn measure() -> Told {
 }
 
 impl Job {
-    /// Loads the folder, has so many processes count it, and exports the counts.
+    /// Loads the folder, lets a number of processes count it, and exports the counts.
     fn share(&self, cluster: &Server, processes: usize) -> (Figures, Option<Duration>) {
         let (program, env) = (
             Program::on(&self.program, cluster.url()),

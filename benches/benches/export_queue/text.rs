@@ -1,4 +1,4 @@
-//! phrasecount on real text, beside a hash map in memory.
+//! phrasecount on real text, compared with a hash map in memory.
 
 use benches::figures::{Figures, Rounds};
 use benches::statistics::median;

@@ -32,7 +32,7 @@ impl Way {
     }
 }
 
-/// What came of a way with so many workers.
+/// The outcome of a way with a number of workers.
 struct Outcome {
     workers: usize,
     way: Way,

@@ -1,4 +1,4 @@
-//! What an enqueue costs beside a blind set of the same size by the bare crate: 64 tasks, one item
+//! The cost of an enqueue, compared with a blind set of the same size by the bare crate: 64 tasks, one item
 //! in a transaction.
 
 use std::fmt::Write as _;

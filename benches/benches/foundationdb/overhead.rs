@@ -1,4 +1,4 @@
-//! What the adapter costs beside the bare crate: a store opened from `fdb:`, which is the longest
+//! The cost of the adapter, compared with the bare crate: a store opened from `fdb:`, which is the longest
 //! way, against `foundationdb::Transaction`.
 
 use std::borrow::Cow;

@@ -31,8 +31,7 @@ pub(crate) type Pair = [Cost; 2];
 
 impl Load {
     /// Runs rounds of a yardstick and of a subject in turn, after one of each that does not count.
-    /// Who begins changes from round to round, so that neither always has the other's work behind
-    /// it.
+    /// The two sides take turns to begin, so that neither always runs after the other's work.
     pub(crate) fn compare<A, B, FutA, FutB>(
         self,
         cluster: &Cluster,

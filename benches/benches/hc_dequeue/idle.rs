@@ -12,10 +12,10 @@ use benches::table::Table;
 use conformance::scale;
 use keyspace::{Environment, Subspace};
 
-/// Longer than anything takes here.
+/// Longer than any step takes here.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How long it takes a consumer, with room to spare, until all is quiet around it.
+/// How long a consumer needs, with a margin, until it waits without further work.
 const SETTLING: Duration = Duration::from_millis(20);
 
 /// How many consumers wait when the cost of waiting is measured.
@@ -79,7 +79,7 @@ async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
     times
 }
 
-/// Returns a table of what consumers cost that wait at an empty queue, beside that of none.
+/// Returns a table of the cost of consumers that wait at an empty queue, compared with no consumers.
 pub(crate) fn cost(stage: &Stage) -> String {
     let mut table = Table::new([
         "consumers",

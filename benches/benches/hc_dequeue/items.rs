@@ -19,7 +19,7 @@ use keyspace::{Bytes, Environment, RunOptions, Runner, Store, Subspace, Tx};
 /// How many items take each step.
 const ITEMS: usize = 500;
 
-/// Longer than anything takes here.
+/// Longer than any step takes here.
 const LATER: Duration = Duration::from_secs(3_600);
 
 type Jobs = HighContentionQueue<Bytes, Raw>;
@@ -242,7 +242,7 @@ pub(crate) fn processing(stage: &Stage) -> String {
     for handlers in [1, 16, 64] {
         let rounds: Vec<[f64; 2]> = (0..scale(3, 7))
             .map(|round| {
-                // The ways take turns at being the first.
+                // The ways take turns to begin.
                 let mut rates = [0.0; 2];
                 for turn in 0..2 {
                     let way = (round + turn) % 2;

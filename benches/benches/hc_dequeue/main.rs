@@ -1,17 +1,18 @@
-//! Many consumers at one queue, by several ways to queue, on any store.
+//! Many consumers of one queue, in several ways, on any store.
 //!
 //! `cargo bench -p benches --bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
-//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle` and `items`, all of them unless named.
+//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items` and `console`, all of them unless named.
 //! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
 //! the `fdb-` features. Unless it is set, that is a new `embedded:` store in a temporary folder. All
 //! keys lie under a random prefix, which is cleared. `TEST_RUN=long` measures for longer, more often,
-//! and behind a backlog of a million.
+//! and with a backlog of a million.
 //!
-//! In each round every way takes its turn on every setting, and who begins changes. Figures are
-//! medians over the rounds, ratios are medians of the rounds' ratios.
+//! In each round every way takes its turn on every setting, and the order rotates. Figures are medians over the
+//! rounds, and ratios are medians of the rounds' ratios.
 
+mod console;
 mod idle;
 mod items;
 mod plot;
@@ -63,6 +64,9 @@ fn main() -> io::Result<()> {
         for table in [items::writes, items::finding, items::processing] {
             writeln!(out, "\n{}", table(&stage))?;
         }
+    }
+    if arguments.wants("console") {
+        writeln!(out, "\n{}", console::tabs(&stage))?;
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ fn tell(line: &str) {
     writeln!(io::stdout(), "{line}").expect("the parent lives");
 }
 
-/// Has children play a part, all at the same time, and returns what they did together.
+/// Lets children play a part, all at the same time, and returns what they did together.
 pub(crate) fn play_in_children(part: &Part, count: usize, url: &StoreUrl) -> Sample {
     let part = serde_json::to_string(part).expect("a part is plain");
     let start = |_| Player::start(&part, url).expect("the system starts processes");
@@ -91,7 +91,7 @@ impl Player {
 
 impl Drop for Player {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

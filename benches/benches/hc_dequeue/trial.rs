@@ -65,7 +65,7 @@ fn bear<C: Contender<Site = Site>>(load: &Load, site: &Site, meet: impl FnOnce()
     runtime.block_on(load.run(&sessions, || site.db.reading()))
 }
 
-/// Who consumes from what.
+/// The consumers and the queue of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) processes: usize,
@@ -86,7 +86,7 @@ impl Setting {
         self.processes as u64 * self.load.backlog
     }
 
-    /// Measures a way to queue: in this process, or in so many of its children.
+    /// Measures a way to queue: in this process, or in child processes.
     pub(crate) fn measure(&self, way: Way, stage: &Stage) -> Figures {
         let sample = stage.on_a_clean_place(|place| {
             let part = Part {

@@ -11,10 +11,10 @@ use crate::trial::{Setting, Way};
 /// Settings that belong into one table, and the ways to queue that are compared in them.
 pub(crate) type Workload = benches::workload::Workload<Setting, Way>;
 
-/// What came of a way to queue in a setting.
+/// The outcome of a way to queue in a setting.
 pub(crate) type Outcome = benches::workload::Outcome<Setting, Way>;
 
-/// What came of a workload, setting by setting.
+/// The outcome of a workload, setting by setting.
 pub(crate) type Results = Vec<Outcome>;
 
 /// Returns all workloads.
@@ -44,7 +44,7 @@ pub(crate) fn all() -> [Workload; 5] {
         },
         Workload {
             name: "backlog",
-            title: "Pop with few and with many items behind",
+            title: "Pop with a short and a long backlog",
             is_curve: false,
             settings: [1_000, long_backlog]
                 .map(|backlog| pop(1, 1, 64).with_backlog(backlog))
@@ -61,8 +61,8 @@ pub(crate) fn all() -> [Workload; 5] {
     ]
 }
 
-/// Returns a setting of so many processes, sessions in each, and consumers in each of those, which
-/// take items.
+/// Returns a setting of consumers that take items, by the number of processes, of sessions per process, and of
+/// consumers per session.
 fn pop(processes: usize, sessions: usize, consumers_per_session: usize) -> Setting {
     const BACKLOG: u64 = 20_000;
     let load = Load {

@@ -1,14 +1,14 @@
-//! What other systems do as durable queues on this machine, beside hc-dequeue on the embedded store.
+//! Other systems as durable queues on this machine, compared with hc-dequeue on the embedded store.
 //!
 //! `cargo bench -p benches --bench peers [-- <workload>...]`. The workloads are `enqueue` and `pop`, both
 //! unless named. SQLite is part of the benchmark, in a file on the same file system as the embedded
 //! store's. `cargo xtask bench peers` starts the servers of the other peers and passes their addresses in
-//! `$PEERS_POSTGRES` and `$PEERS_REDIS`; a server that is not there is left out. Clients enqueue and take
+//! `$PEERS_POSTGRES` and `$PEERS_REDIS`; a server that is missing is left out. Clients enqueue and take
 //! items of 100 bytes, one in a commit, each over a connection of its own. An item is on disk when its
 //! enqueue is acknowledged, and a taken one never comes back.
 //!
-//! In each round every system takes its turn, and who begins changes. Figures are medians over the
-//! rounds, ratios are medians of the rounds' ratios; the best peer is found round by round.
+//! In each round every system takes its turn, and the order rotates. Figures are medians over the
+//! rounds, and ratios are medians of the rounds' ratios; the best peer is found round by round.
 //! `TEST_RUN=long` measures for longer, and more often. `cargo test` runs all of it, as briefly as
 //! possible.
 
@@ -96,7 +96,7 @@ fn show(systems: &[System], rounds: &[Rounds], clients: usize) -> io::Result<()>
     Ok(())
 }
 
-/// Has all systems bear a load in turn; returns the rounds of each.
+/// Runs a load on all systems in turn, and returns the rounds of each.
 fn compare(systems: &[System], action: Action, clients: usize, extent: Extent) -> Vec<Rounds> {
     let load = Load {
         action,
@@ -132,7 +132,7 @@ impl System {
                     db: Metered::new(store.db.clone().into()),
                     root: Subspace::from(queue),
                 };
-                // As an application has it: one process, one session.
+                // One session per process, as in an application.
                 let load = Load {
                     sessions: 1,
                     consumers_per_session: load.sessions,

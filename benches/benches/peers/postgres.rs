@@ -18,7 +18,7 @@ pub(crate) async fn version(address: &str) -> String {
     let client = client(address).await;
     let row = client.query_one("SHOW server_version", &[]).await;
     let version: String = row.expect("the server answers").get(0);
-    // What follows the number says who built it.
+    // The text after the number names the distributor.
     let number = version.split(' ').next();
     format!("Postgres {}", number.unwrap_or_default())
 }

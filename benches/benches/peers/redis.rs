@@ -26,7 +26,7 @@ pub(crate) async fn version(address: &str) -> String {
 
 async fn connection(address: &str) -> MultiplexedConnection {
     let client = Client::open(address).expect("the address is one");
-    // A slow disk is no failure.
+    // A slow disk is not a failure.
     let patient = AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = client
         .get_multiplexed_async_connection_with_config(&patient)

@@ -15,7 +15,7 @@ use rusqlite::{Connection, ErrorCode};
 use tempfile::TempDir;
 use tokio::task::block_in_place;
 
-/// What users set, and what the library for Rust sets unless told otherwise.
+/// A common setting, and the default of the library for Rust.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const TABLE: &str =

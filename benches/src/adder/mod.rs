@@ -1,4 +1,4 @@
-//! Ways to add to the counts of keys, behind one trait, so that one harness measures them all.
+//! Ways to add to the counts of keys, as one trait, so that one harness measures them all.
 
 mod combined;
 mod modify;

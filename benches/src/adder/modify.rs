@@ -1,4 +1,4 @@
-//! What everybody does who has no queue: read the count, and write it back.
+//! Counting without a queue: read the count, and write it back.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Adder, Key, ONE, sum};
 use crate::contender::Site;
 use crate::meter::Metered;
 
-/// Longer than anybody waits for a key. The default of a cluster is not.
+/// Longer than any transaction waits for a key. A cluster's default is shorter.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// Counts that writers read and write back, exactly once, and collide.
@@ -37,7 +37,7 @@ impl Adder for ReadModifyWrite {
                 let count = tr.get(&row, Isolation::Serializable).await?;
                 let count = count.map(|count| {
                     let count = count[..].try_into();
-                    count.expect("nobody writes anything but counts")
+                    count.expect("only counts are written")
                 });
                 tr.set(&row, &sum(count, &[ONE]));
             }

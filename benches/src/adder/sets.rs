@@ -1,4 +1,4 @@
-//! Blind sets: what a commit costs that neither reads nor meets anybody.
+//! Blind sets: the cost of a commit that reads nothing and meets no other transaction.
 
 use keyspace::{Database, Environment, OwnedTransaction, Store, Subspace, Transaction, tuple};
 
@@ -7,8 +7,8 @@ use super::{Adder, Key, ONE, encode};
 use crate::contender::Site;
 use crate::meter::Metered;
 
-/// The yardstick. Nothing is counted: to add is to set a row for each update, with its bucket, its key
-/// and a stamp, as a log of rows would have it.
+/// The yardstick. Nothing is counted: adding sets one row per update, with its bucket, its key and a stamp, like a log
+/// of rows.
 #[derive(Debug)]
 pub struct BlindSets {
     db: Metered<Store>,

@@ -1,21 +1,20 @@
 //! The classic high-contention dequeue, as FoundationDB's *Queues* recipe describes it.
 //!
-//! A consumer that meets a conflict does not try again. It leaves a request in a semi-ordered set,
-//! as an item is left in the queue: behind the last one seen by snapshot, with a random suffix.
-//! Then it serves up to 100 requests, whoever's, in one transaction: pairs them with the first
-//! items, moves each item to where its requester will look for it, and clears both. It looks whether
-//! its own was among them, and otherwise waits, 10 ms at first and twice as long each time, before
-//! it serves and looks again.
+//! A consumer that meets a conflict does not try again. It adds a request to a semi-ordered set, in the same way in
+//! which an item is added to the queue: after the last one seen by snapshot, with a random suffix. It then serves up to
+//! 100 requests of any consumers in one transaction: it pairs them with the first items, moves each item to the place
+//! where its requester looks for it, and clears both. If its own request was not among them, it waits before it serves
+//! and looks again: 10 ms at first, and twice as long each time.
 //!
-//! Written down here with the faults that it is known for, as a baseline and for nothing else:
+//! This is a baseline only, and it has the known faults of the recipe:
 //!
-//! - Whatever goes wrong at the first try counts as a conflict. A commit that was reported lost and
-//!   did happen has taken an item that nobody gets.
-//! - A result that was collected by a commit of unknown outcome is gone at the next look, which
-//!   reads as an empty queue.
-//! - What was moved to a consumer that has died stays there for ever.
+//! - Any failure of the first try counts as a conflict. If a commit was reported lost and happened, it has taken an item
+//!   that no consumer gets.
+//! - If a result was collected by a commit of unknown outcome, it is gone at the next look, which looks like an empty
+//!   queue.
+//! - An item that was moved to a consumer that has died stays there for good.
 //! - Consumers poll: each look is a transaction, and a result waits for its requester's next one.
-//! - A request that finds no item is answered with nothing, also if an item comes a moment later.
+//! - A request that finds no item is answered with nothing, even if an item arrives a moment later.
 
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ type Tr = MeteredTransaction<<Store as Database>::Transaction>;
 /// A place in the set of requests: its index and 20 random bytes.
 type Place = (u64, Vec<u8>);
 
-/// What the first try of a consumer came to.
+/// The outcome of a consumer's first try.
 enum FirstTry {
     Took(Option<Bytes>),
     Registered(Place),
@@ -90,7 +89,7 @@ impl Contender for Classic {
 }
 
 impl Classic {
-    /// Takes the first item, unless somebody waits for one: then it waits, too.
+    /// Takes the first item. If another consumer waits for one, waits, too.
     async fn first_try(&self) -> microqueue::Result<FirstTry> {
         let mut tr = self.db.begin()?;
         let outcome = match self.last_request(&tr).await? {
@@ -113,8 +112,8 @@ impl Classic {
         Ok(place)
     }
 
-    /// Returns the index of the last request, read by snapshot: two that see the same last one are
-    /// told apart by their random bytes.
+    /// Returns the index of the last request, read by snapshot: if two see the same last one,
+    /// their random bytes distinguish them.
     async fn last_request(&self, tr: &Tr) -> Result<Option<u64>> {
         let (begin, end) = self.requests.range();
         let last = RangeQuery::keys(begin, end).limit(1).reversed();
@@ -130,10 +129,10 @@ impl Classic {
 
     fn place(&self, request: &KeyValue) -> Place {
         let place = self.requests.unpack(request.key());
-        place.expect("nobody else writes requests")
+        place.expect("only consumers write requests")
     }
 
-    /// Serves, looks, and waits, until the own request was served.
+    /// Serves, looks and waits, until its own request was served.
     async fn wait_for(&self, place: &Place) -> Result<Option<Bytes>> {
         let mut wait = FIRST_WAIT;
         loop {
@@ -146,7 +145,7 @@ impl Classic {
         }
     }
 
-    /// Serves requests until few are left, or until a conflict tells that somebody else does.
+    /// Serves requests until few are left, or until a conflict shows that another consumer serves them.
     async fn serve_all(&self) -> Result<()> {
         let mut tr = self.db.begin()?;
         loop {
@@ -161,7 +160,7 @@ impl Classic {
 
     /// Serves the first requests with the first items and returns how many requests there were.
     async fn serve(&self, tr: &mut Tr) -> Result<usize> {
-        // Safe as snapshot reads: what is taken of them gets a conflict of its own below.
+        // Snapshot reads are safe: each row that is taken gets its own read conflict below.
         let requests = first(tr, &self.requests).await?;
         let items = first(tr, self.items.subspace()).await?;
         let mut items = items.iter();

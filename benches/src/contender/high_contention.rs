@@ -1,4 +1,4 @@
-//! The high-contention queue: consumers who share a session are combined, sessions register.
+//! The high-contention queue: consumers of one session share its transactions, and sessions register.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use keyspace::{Bytes, RunOptions, Runner, Store};
 use super::{Contender, Site};
 use crate::meter::Metered;
 
-/// A session of a queue whose items are either popped, or each acknowledged in a transaction of its
-/// own.
+/// A session of a queue. It either pops items, or acknowledges each item in its own transaction.
 #[derive(Debug)]
 pub struct HighContention<const ACKNOWLEDGES: bool> {
     queue: HighContentionQueue<Bytes, Raw>,
@@ -21,11 +20,11 @@ pub struct HighContention<const ACKNOWLEDGES: bool> {
 /// A queue whose items are done when they are taken.
 pub type Popped = HighContention<false>;
 
-/// A queue whose items are each acknowledged in a transaction of its own.
+/// A queue whose items are each acknowledged in their own transaction.
 pub type Acknowledged = HighContention<true>;
 
 impl Popped {
-    /// Takes an item as soon as there is one; `None` if there was none for so long.
+    /// Takes an item as soon as there is one; `None` if there was none within the time.
     ///
     /// # Panics
     /// If the store fails.

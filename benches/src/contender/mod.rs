@@ -1,4 +1,4 @@
-//! Ways to queue, behind one trait, so that one harness measures them all.
+//! Ways to queue, as one trait, so that one harness measures them all.
 
 mod classic;
 mod high_contention;
@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// Has two sessions of four consumers each take items, until nobody finds one.
+    /// Lets two sessions of four consumers each take items, until no consumer finds one.
     async fn each_item_is_taken_once<C: Contender<Site = Site>>() {
         let site = site();
         let sessions = [C::open(&site).await, C::open(&site).await].map(Arc::new);

@@ -9,7 +9,7 @@ use microqueue::{CommittingQueue, MicroQueue};
 use super::{Contender, Site};
 use crate::meter::Metered;
 
-/// Longer than anybody waits at the head of a queue. The default of a cluster is not.
+/// Longer than any consumer waits at the head of a queue. A cluster's default is shorter.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// A microqueue whose consumers collide at its head.

@@ -1,4 +1,4 @@
-//! Blind sets: what a commit costs that neither reads nor meets anybody.
+//! Blind sets: the cost of a commit that reads nothing and meets no other transaction.
 
 use keyspace::{
     Bytes, Database, Environment, OwnedTransaction, Store, Subspace, Transaction, tuple,
@@ -7,7 +7,7 @@ use keyspace::{
 use super::{Contender, ITEM, Site};
 use crate::meter::Metered;
 
-/// The yardstick. There is no queue: to take an item is to set a row of the same size.
+/// The yardstick. There is no queue: taking an item sets a row of the same size.
 ///
 /// The keys are as long as those of items and ascend as theirs do.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct BlindSets {
     db: Metered<Store>,
     rows: Subspace,
     env: Environment,
-    /// Tells the rows of sessions apart, of other processes too.
+    /// Keeps the rows of sessions apart, including those of other processes.
     session: [u8; 2],
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: a benchmark of the crate `benches`, with the servers that it takes.
+//! `cargo xtask bench`: a benchmark of the crate `benches`, with the servers that it needs.
 
 mod peers;
 
@@ -10,29 +10,29 @@ use anyhow::Context;
 use crate::fdb;
 use crate::workspace::cargo;
 
-/// What to measure, and where.
+/// What to measure, and on which store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// A benchmark of the crate `benches`: `embedded`, `hc_dequeue`, `foundationdb`, `peers` (SQLite,
     /// Postgres and Redis) and others
     name: String,
     /// The URL of the store, for a benchmark of any store. `fdb:` is the cluster that
-    /// `FDB_CLUSTER_FILE` names, or else a private one, and is what is meant if a server is
-    /// installed; `embedded:` is a store in a temporary folder
+    /// `FDB_CLUSTER_FILE` names, or else a private one. It is the default if a server is installed.
+    /// `embedded:` is a store in a temporary folder
     #[arg(long)]
     db: Option<String>,
-    /// Measures as long, and with as much, as published figures deserve
+    /// Measures for longer and with more data, as published figures need
     #[arg(long)]
     long: bool,
-    /// What the benchmark is told: workloads, `--plot`
+    /// The arguments of the benchmark: workloads, `--plot`
     #[arg(last = true)]
     arguments: Vec<OsString>,
 }
 
-/// The benchmark of other systems, which takes the servers of those that have one.
+/// The benchmark of other systems, which needs the servers of those that have one.
 const PEERS: &str = "peers";
 
-/// The benchmarks that make stores of their own, and take no cluster.
+/// The benchmarks that make their own stores, and need no cluster.
 const WITHOUT_CLUSTER: [&str; 4] = ["embedded", "microqueue", PEERS, "soak"];
 
 /// Runs the benchmark. The servers that were started for it end with it.
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
-/// Returns the URL of a cluster if this machine has what that takes.
+/// Returns the URL of a cluster if FoundationDB is installed on this machine.
 fn usual_url() -> String {
     match feature() {
         Ok(_) => "fdb:".to_owned(),

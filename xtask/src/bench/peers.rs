@@ -1,6 +1,6 @@
 //! Private servers of other systems, each in a temporary folder, reached by a socket there.
 //!
-//! Nothing is installed. A server that is missing is named with its package and left out.
+//! Installs nothing. Names the package of a missing server, and leaves the server out.
 
 use std::env;
 use std::fs;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// A server, which ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The variable by which the benchmark learns the address.
+    /// The variable that passes the address to the benchmark.
     pub(super) variable: &'static str,
     /// Where the server is reached, as its clients write it.
     pub(super) address: String,
@@ -97,21 +97,21 @@ fn redis() -> anyhow::Result<Peer> {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Asked to end, Postgres also removes the shared memory that outlives it otherwise.
+        // If Postgres is asked to end, it also removes its shared memory, which would otherwise remain.
         let pid = self.server.id().to_string();
         let asked = Command::new("kill").args(["-INT", &pid]).status();
         if !asked.is_ok_and(|status| status.success()) {
-            // It may have ended by itself.
+            // It may have ended already.
             let _ = self.server.kill();
         }
         let _ = self.server.wait();
     }
 }
 
-/// The user whom a server runs as.
+/// The user that runs a server.
 #[derive(Debug)]
 struct Account {
-    /// Its name, if it is another than this process's.
+    /// Its name, if it is not the user of this process.
     name: Option<&'static str>,
 }
 
@@ -162,7 +162,7 @@ fn folder() -> anyhow::Result<TempDir> {
     tempfile::tempdir().context("cannot make a folder for a server")
 }
 
-/// Waits for a line of a log, and has a thread read on, so that the log never blocks its server.
+/// Waits for a line of a log. A thread continues to read, so that a full pipe never blocks the server.
 fn await_line(log: impl Read + Send + 'static, text: &str) -> anyhow::Result<()> {
     let mut lines = BufReader::new(log).lines();
     let mut seen = String::new();

@@ -9,8 +9,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::Installation;
 
-/// How often the cluster is asked whether it is available. Each asking takes a good second while
-/// it is not.
+/// How often to ask the cluster whether it is available. While it is not, each request takes more than a second.
 const ASKINGS: usize = 60;
 
 const CLUSTER_FILE: &str = "fdb.cluster";
@@ -36,7 +35,7 @@ impl Default for Layout {
     }
 }
 
-/// A cluster of this process: it ends, and what it stored is removed, when it is dropped.
+/// A cluster of this process. Dropping it stops the cluster and removes its data.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     folder: PathBuf,
@@ -118,7 +117,7 @@ impl Cluster {
                     bail!("fdbserver ended with {status}:\n{}", self.output());
                 }
             }
-            // A cluster that has been configured refuses this, and is what was wanted.
+            // A cluster that is already configured refuses this, which is fine.
             let command = format!("configure new single {engine}");
             match installation.exec(&file, &command) {
                 Ok(text) => answer = text,
@@ -147,7 +146,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for server in &mut self.servers {
-            // It may have ended by itself, and then there is nothing to do.
+            // If it has ended already, there is nothing to do.
             let _ = server.kill();
             let _ = server.wait();
         }
@@ -215,7 +214,7 @@ fn command_line(pid: &str) -> String {
     )
 }
 
-/// Returns ports that nobody listens on. All are held until the last is found, so that they differ.
+/// Returns free ports. Holds each of them until the last one is found, so that they differ.
 fn free_ports(count: u16) -> anyhow::Result<Vec<u16>> {
     let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
     let listeners: Vec<_> = listeners

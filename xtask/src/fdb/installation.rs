@@ -30,7 +30,7 @@ const LIBRARY_FOLDERS: [&str; 6] = [
     "/lib",
 ];
 
-/// The variable that tells the build where the client library is.
+/// The variable that gives the build the folder of the client library.
 const LIBRARY_VARIABLE: &str = "FDB_CLIENT_LIB_PATH";
 
 /// A server, its command line and the client library.
@@ -49,7 +49,7 @@ impl Installation {
         })
     }
 
-    /// Finds the client library, without which nothing links that uses FoundationDB.
+    /// Finds the client library, which linking with FoundationDB requires.
     pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
         let own = env::var_os(LIBRARY_VARIABLE);
         let folders = own.iter().map(OsString::as_os_str);
@@ -76,7 +76,7 @@ impl Installation {
         Command::new(&self.server)
     }
 
-    /// Has the cluster of a file carry out a command of `fdbcli`, and returns what it prints.
+    /// Runs a command of `fdbcli` on the cluster of a file, and returns its output.
     pub(crate) fn exec(&self, cluster_file: &Path, command: &str) -> anyhow::Result<String> {
         let output = Command::new(&self.cli)
             .arg("-C")

@@ -32,7 +32,7 @@ const IS_ENABLED: bool = cfg!(any(
 pub(crate) enum Action {
     /// Starts a cluster in `target/fdb`, waits until it is available and prints its cluster file
     Up(Layout),
-    /// Stops the cluster that `up` started and removes what it stored
+    /// Stops the cluster that `up` started, and removes its data
     Down,
     /// Says whether the cluster that `up` started is available, and prints its cluster file
     Status,
@@ -82,7 +82,7 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A cluster for the time of a command: a private one, or nothing if another one is to be used.
+/// A cluster for the duration of a command: a private one, or none if the environment names another one.
 #[derive(Debug)]
 pub(crate) struct Served {
     // The processes end before their folder is removed.
@@ -105,7 +105,7 @@ impl Served {
         })
     }
 
-    /// Starts a private cluster if one of the URLs is `fdb:` and nothing says which is meant.
+    /// Starts a private cluster if one of the URLs is `fdb:` and the environment names no cluster.
     pub(crate) fn for_urls(urls: &[&str]) -> anyhow::Result<Self> {
         match urls.contains(&"fdb:") {
             true => Self::start(),
@@ -125,7 +125,7 @@ impl Served {
         self.cluster.as_ref().map(Cluster::cluster_file)
     }
 
-    /// Names the private cluster where a URL leaves open which is meant.
+    /// Replaces `fdb:` with the URL of the private cluster.
     pub(crate) fn resolve(&self, url: &str) -> String {
         match self.cluster_file() {
             Some(file) if url == "fdb:" => format!("fdb:{}", file.display()),
@@ -134,8 +134,8 @@ impl Served {
     }
 }
 
-/// Runs this command again in a build with FoundationDB, if a URL asks for it and this build has
-/// none. Returns how that ended.
+/// Runs this command again in a build with FoundationDB, if a URL needs it and this build lacks it. Returns the exit of
+/// that run.
 pub(crate) fn rerun(urls: &[&str]) -> anyhow::Result<Option<ExitCode>> {
     if IS_ENABLED || !urls.iter().any(|url| url.starts_with("fdb:")) {
         return Ok(None);

@@ -1,5 +1,6 @@
 //! Examples in documents are compiled: each page with Rust code is the documentation of some module, so
-//! that the tests of documentation compile it.
+//! that the tests of documentation compile it, or it names the file that a block is part of, in a comment on the line
+//! before the block: `<!-- crates/console/examples/shop.rs -->`.
 
 use std::collections::BTreeSet;
 
@@ -12,23 +13,41 @@ use super::tree::Tree;
 /// How a module takes a page as its documentation.
 const INCLUDE: &str = "#[doc = include_str!(\"";
 
-/// Checks that every document with a block of Rust is included by some module, and that no block asks to
-/// be left out.
+/// Checks that every document with a block of Rust is included by some module or that the block is part of the file
+/// that it names, and that no block asks to be left out.
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let included = included(tree);
     let mut violations = Vec::new();
     for (path, text) in tree.texts().filter(|(path, _)| path.ends_with(".md")) {
-        for (line, language) in rust_blocks(text) {
-            if !included.contains(path) {
-                let message = "an example that no test compiles: no module includes this page";
-                violations.push(Violation::at(path, line, message));
+        for block in rust_blocks(text) {
+            let mut violated =
+                |message: &str| violations.push(Violation::at(path, block.line, message));
+            match block.source {
+                Some(source)
+                    if !tree
+                        .text(source)
+                        .is_some_and(|file| holds(file, block.code)) =>
+                {
+                    violated(&format!("an example that is not part of {source}"));
+                }
+                None if !included.contains(path) => {
+                    violated("an example that no test compiles: no module includes this page");
+                }
+                _ => {}
             }
-            if language.contains("ignore") {
-                violations.push(Violation::at(path, line, "an example that is left out"));
+            if block.language.contains("ignore") {
+                violated("an example that is left out");
             }
         }
     }
     violations
+}
+
+/// Returns whether the lines of a block follow one another in a file, whatever their indentation.
+fn holds(file: &str, block: &str) -> bool {
+    let file: Vec<_> = file.lines().map(str::trim).collect();
+    let block: Vec<_> = block.lines().map(str::trim).collect();
+    file.windows(block.len()).any(|window| window == block)
 }
 
 /// Returns the pages that are the documentation of some module.
@@ -42,20 +61,42 @@ fn included(tree: &Tree) -> BTreeSet<String> {
     pages.collect()
 }
 
-/// Returns the blocks that rustdoc takes for Rust, by line and language. A block without a language is
-/// one.
-fn rust_blocks(markdown: &str) -> Vec<(usize, String)> {
+/// A block of Rust in a document.
+struct Block<'a> {
+    line: usize,
+    language: String,
+    code: &'a str,
+    /// The file that it is part of, if the page says so.
+    source: Option<&'a str>,
+}
+
+/// Returns the blocks that rustdoc takes for Rust. A block without a language is one.
+fn rust_blocks(markdown: &str) -> Vec<Block<'_>> {
     let events = Parser::new(markdown).into_offset_iter();
     let blocks = events.filter_map(|(event, range)| match event {
         Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(language))) => {
-            let line = 1 + markdown[..range.start].matches('\n').count();
+            let before = &markdown[..range.start];
             let mut words = language.split([',', ' ']);
             let is_rust = words.any(|word| ["", "rust", "ignore", "no_run"].contains(&word));
-            is_rust.then(|| (line, language.to_string()))
+            let code = markdown[range]
+                .split_once('\n')
+                .map_or("", |(_, code)| code);
+            is_rust.then(|| Block {
+                line: 1 + before.matches('\n').count(),
+                language: language.to_string(),
+                code: code.trim_end().trim_end_matches('`').trim_end(),
+                source: before.lines().last().and_then(source),
+            })
         }
         _ => None,
     });
     blocks.collect()
+}
+
+/// Returns the path that a comment names.
+fn source(line: &str) -> Option<&str> {
+    let path = line.strip_prefix("<!-- ")?.strip_suffix(" -->")?;
+    path.ends_with(".rs").then_some(path)
 }
 
 #[cfg(test)]
@@ -91,6 +132,19 @@ mod tests {
         for language in ["rust,no_run", ""] {
             let page = PAGE.replace("```rust", &format!("```{language}"));
             assert_eq!(violations_of(&page, ""), expected, "{language}");
+        }
+    }
+
+    #[test]
+    fn an_example_that_names_its_file_is_part_of_it() {
+        let page = "<!-- crates/keyspace/src/lib.rs -->\n```rust\na();\nb();\n```\n";
+        assert_eq!(violations_of(page, "fn f() {\n    a();\n    b();\n}\n"), []);
+        for module in ["", "a();\n", "a();\nc();\nb();\n"] {
+            let message = "an example that is not part of crates/keyspace/src/lib.rs";
+            assert_eq!(
+                violations_of(page, module),
+                [Violation::at("docs/a.md", 2, message)]
+            );
         }
     }
 

@@ -1,6 +1,6 @@
-//! Which crate of the workspace may depend on which: a table. A layer depends on the layer below and on
-//! no other crate, and its tests may use every layer below. The programs on top may use every layer, and
-//! no layer depends on them.
+//! The table of allowed dependencies between the crates of the workspace. A layer depends on the layer below and on no
+//! other crate, and its tests may use every layer below. The programs on top may use every layer. No layer depends on
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ pub(crate) const PACKAGES: [&str; 5] = [
 ];
 
 /// The programs on top of the layers.
-pub(crate) const PROGRAMS: [&str; 1] = ["phrasecount"];
+pub(crate) const PROGRAMS: [&str; 2] = ["console", "phrasecount"];
 
 /// A member of the workspace, and the members that it may depend on.
 struct Member {
@@ -54,15 +54,16 @@ const ALL: [&str; 6] = [
 ];
 
 #[rustfmt::skip]
-const MEMBERS: [Member; 9] = [
+const MEMBERS: [Member; 10] = [
     member("fdbq-keyspace", "crates/keyspace", &[], &["fdbq-conformance", "fdbq-keyspace"]),
     member("fdbq-conformance", "crates/conformance", &["fdbq-keyspace"], &[]),
     member("fdbq-microqueue", "crates/microqueue", &["fdbq-keyspace"], &["fdbq-conformance"]),
     member("fdbq-hc-dequeue", "crates/hc-dequeue", &["fdbq-microqueue"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-hc-dequeue"]),
     member("fdbq-combine", "crates/combine", &["fdbq-hc-dequeue"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue"]),
     member("fdbq-export-queue", "crates/export-queue", &["fdbq-combine"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue", "fdbq-hc-dequeue"]),
-    member("phrasecount", "crates/phrasecount", &PACKAGES, &["fdbq-conformance"]),
-    member("benches", "benches", &ALL, &[]),
+    member("console", "crates/console", &PACKAGES, &["fdbq-conformance"]),
+    member("phrasecount", "crates/phrasecount", &["fdbq-keyspace", "fdbq-microqueue", "fdbq-hc-dequeue", "fdbq-combine", "fdbq-export-queue", "console"], &["fdbq-conformance"]),
+    member("benches", "benches", &ALL, &["console"]),
     member("xtask", "xtask", &["fdbq-conformance", "fdbq-keyspace"], &[]),
 ];
 
@@ -207,7 +208,7 @@ mod tests {
     "#;
 
     /// A tidy workspace.
-    const TIDY: [(&str, &str); 10] = [
+    const TIDY: [(&str, &str); 11] = [
         ("Cargo.toml", WORKSPACE),
         (
             "crates/keyspace/Cargo.toml",
@@ -234,8 +235,12 @@ mod tests {
             "[dependencies]\nfdbq-combine = '1'",
         ),
         (
-            "crates/phrasecount/Cargo.toml",
+            "crates/console/Cargo.toml",
             "[dependencies]\nfdbq-export-queue = '1'",
+        ),
+        (
+            "crates/phrasecount/Cargo.toml",
+            "[dependencies]\nconsole = '1'\nfdbq-export-queue = '1'",
         ),
         (
             "benches/Cargo.toml",

@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: the rules that no compiler and no lint knows.
 //!
-//! Every check is a function from the files of the workspace to what they violate, so that a test
-//! can plant a violation in a tree of its own.
+//! Every check is a function from the files of the workspace to violations, so that a test can plant a violation in its
+//! own tree.
 
 mod documents;
 mod examples;
@@ -11,6 +11,7 @@ mod packages;
 mod sources;
 mod top_level;
 mod tree;
+mod words;
 
 use std::fmt;
 
@@ -21,7 +22,7 @@ pub(crate) use self::packages::JUDGE;
 use self::tree::Tree;
 use crate::workspace;
 
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 9] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 10] = [
     top_level::check,
     layers::check,
     packages::check,
@@ -31,6 +32,7 @@ const CHECKS: [fn(&Tree) -> Vec<Violation>; 9] = [
     documents::check_links,
     documents::check_schema,
     examples::check,
+    words::check,
 ];
 
 /// A place that breaks a rule.

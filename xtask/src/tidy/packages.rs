@@ -1,4 +1,4 @@
-//! What the registry shows of a package is there, and only libraries are published.
+//! Each published package has everything that the registry shows, and only libraries are published.
 
 use toml::{Table, Value};
 
@@ -6,7 +6,7 @@ use super::Violation;
 use super::layers::{LAYERS, PACKAGES};
 use super::tree::Tree;
 
-/// The package of what judges a store. It is published beside the layers, for the tests of other stores.
+/// The package that judges stores. It is published with the layers, for the tests of other stores.
 pub(crate) const JUDGE: &str = "fdbq-conformance";
 
 /// The licenses at the top level, of which each package holds a copy.

@@ -1,4 +1,4 @@
-//! What every file must have, and what none may.
+//! What every file must contain, and what no file may contain.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
@@ -15,7 +15,7 @@ const ENVIRONMENT: &str = "crates/keyspace/src/env.rs";
 /// The one place that may name FoundationDB's crate.
 const FOUNDATIONDB: &str = "crates/keyspace/src/fdb/";
 
-/// Words that say that something is missing. Split, so that this file does not hold them.
+/// Words that mark unfinished work. They are split, so that this file does not contain them.
 const MARKS: [&str; 3] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),

@@ -1,4 +1,4 @@
-//! The top level of the repository holds what it should, and nothing else.
+//! The top level of the repository has exactly the entries of a list.
 
 use std::collections::BTreeSet;
 

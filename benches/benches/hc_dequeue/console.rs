@@ -1,0 +1,113 @@
+//! What an open page costs: pops of 64 consumers while ten tabs show the overview of the console, beside the same pops
+//! while none does.
+
+use std::time::Duration;
+
+use ::console::{Console, WebOptions};
+use benches::contender::ITEM;
+use benches::stage::{Stage, runtime};
+use benches::statistics::median;
+use benches::table::Table;
+use conformance::scale;
+use futures::future::join_all;
+use hc_dequeue::{ConsumerOptions, Error, HighContentionQueue, Result, Settings};
+use keyspace::codec::Raw;
+use keyspace::ids::Ids;
+use keyspace::{Bytes, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+const CONSUMERS: usize = 64;
+
+const TABS: usize = 10;
+
+/// How many items a transaction enqueues.
+const BATCH: usize = 500;
+
+type Jobs = HighContentionQueue<Bytes, Raw>;
+
+/// Returns a table of the rates.
+pub(crate) fn tabs(stage: &Stage) -> Table {
+    let runtime = runtime();
+    let mut rates = [Vec::new(), Vec::new()];
+    for round in 0..scale(6, 12) {
+        for turn in 0..2 {
+            let tabs = (round + turn) % 2 * TABS;
+            let rate = stage.on_a_clean_place(|place| runtime.block_on(pops(stage, place, tabs)));
+            rates[usize::from(tabs > 0)].push(rate.expect("nothing conflicts for good"));
+        }
+    }
+    let [without, with] = &rates;
+    let ratios = with
+        .iter()
+        .zip(without)
+        .map(|(with, without)| with / without);
+    let rate = |rates: &[f64]| format!("{:.0}", median(rates.iter().copied()));
+    let mut table = Table::new(["consumers", "pops a second", "with ten tabs", "ratio"]);
+    let ratio = format!("{:.2}", median(ratios));
+    table.push([CONSUMERS.to_string(), rate(without), rate(with), ratio]);
+    table
+}
+
+/// Returns how many items a second are popped.
+async fn pops(stage: &Stage, place: &Subspace, tabs: usize) -> Result<f64> {
+    let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
+    let runner = &Runner::with_options(stage.db().clone(), options);
+    let ids = Ids::new(place.subspace(&"ids"));
+    let options = OpenOptions::new().codec(Raw).ids(ids.clone());
+    let queue = place.subspace(&"queue");
+    let jobs = &Jobs::open_with(runner, queue, Settings::default(), options).await?;
+    let items = scale(100_000, 400_000);
+    for _ in 0..items / BATCH {
+        let batch = |tr: Tx<_>| async move { jobs.enqueue_all(&tr, &vec![ITEM; BATCH]).await };
+        runner.run(batch).await?;
+    }
+    let mut pages = JoinSet::new();
+    open_tabs(&mut pages, Console::new(runner.clone()).ids(ids), tabs).await;
+    let consumer = jobs.consumer(runner, ConsumerOptions::default()).await?;
+    let environment = runner.environment();
+    let begun = environment.now();
+    let popping = (0..CONSUMERS).map(|_| {
+        let consumer = consumer.clone();
+        tokio::spawn(async move {
+            let mut count = 0;
+            while consumer.pop_within(Duration::ZERO).await?.is_some() {
+                count += 1;
+            }
+            Ok::<_, Error>(count)
+        })
+    });
+    let mut popped = 0;
+    for count in join_all(popping).await {
+        popped += count.expect("no consumer panics")?;
+    }
+    let seconds = (environment.now() - begun).as_secs_f64();
+    assert_eq!(popped, items, "every item is popped once");
+    consumer.shut_down(Duration::ZERO).await?;
+    Ok(items as f64 / seconds)
+}
+
+/// Serves the console, and opens tabs that read whatever their page gets.
+async fn open_tabs(pages: &mut JoinSet<()>, console: Console<Store>, tabs: usize) {
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port is free");
+    let address = listener.local_addr().expect("it is bound");
+    pages.spawn(async move {
+        let served = ::console::serve(listener, console, WebOptions::new(), std::future::pending());
+        served.await.expect("the listener is bound");
+    });
+    for _ in 0..tabs {
+        let mut tab = TcpStream::connect(address).await.expect("it listens");
+        let request = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        tab.write_all(request).await.expect("it is connected");
+        let mut buffer = vec![0; 1 << 16];
+        let begin = tab.read(&mut buffer).await.expect("it answers");
+        assert!(
+            buffer[..begin].starts_with(b"HTTP/1.1 200"),
+            "events are served"
+        );
+        pages.spawn(async move { while tab.read(&mut buffer).await.is_ok_and(|read| read > 0) {} });
+    }
+}
