@@ -125,7 +125,7 @@
 //! # Ok(())
 //! # }
 //! ```
-//! Sessions enqueue what is due: one item for each time, whichever of them die, since the transaction that
+//!
 //! Sessions enqueue one item for each time that is due. If several sessions try, or some of them die, each time still
 //! yields one item, because the transaction that enqueues it also reads and writes the row of the schedule. The item
 //! counts as [enqueued](Delivery::enqueued) at the scheduled time. A schedule keeps firing while its queue is paused,
