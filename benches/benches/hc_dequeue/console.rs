@@ -1,10 +1,10 @@
-//! What an open page costs: pops of 64 consumers while ten tabs show the overview of the console, beside the same pops
-//! while none does.
+//! The console beside the work: what open pages cost the consumers, and what pages cost on a long queue.
 
 use std::time::Duration;
 
 use ::console::{Console, WebOptions};
 use benches::contender::ITEM;
+use benches::memory_bytes;
 use benches::stage::{Stage, runtime};
 use benches::statistics::median;
 use benches::table::Table;
@@ -22,12 +22,15 @@ const CONSUMERS: usize = 64;
 
 const TABS: usize = 10;
 
+/// How many items a page of a listing has.
+const ROWS: usize = 100;
+
 /// How many items a transaction enqueues.
 const BATCH: usize = 500;
 
 type Jobs = HighContentionQueue<Bytes, Raw>;
 
-/// Returns a table of the rates.
+/// Returns a table of the rates of 64 consumers while ten tabs show the overview, and while none does.
 pub(crate) fn tabs(stage: &Stage) -> Table {
     let runtime = runtime();
     let mut rates = [Vec::new(), Vec::new()];
@@ -50,23 +53,105 @@ pub(crate) fn tabs(stage: &Stage) -> Table {
     table
 }
 
+/// Returns a table of the time for a page, and of the memory for all pages, by the length of the queue.
+pub(crate) fn pages(stage: &Stage) -> String {
+    let runtime = runtime();
+    let mut table = Table::new([
+        "items",
+        "overview, ms",
+        "a page of 100, ms",
+        "all pages, rows a second",
+        "memory for all pages, MiB",
+    ]);
+    for items in [1_000, scale(100_000, 1_000_000)] {
+        let row = stage.on_a_clean_place(|place| runtime.block_on(walk(stage, place, items)));
+        table.push(row.expect("the store serves"));
+    }
+    format!("Pages of the console on a queue of waiting items\n\n{table}")
+}
+
+/// Asks for the overview, then for every page of the waiting items.
+async fn walk(stage: &Stage, place: &Subspace, items: usize) -> Result<[String; 5]> {
+    let place = &Place::open(stage, place).await?;
+    place.enqueue(items).await?;
+    let console = place.console();
+    let environment = place.runner.environment();
+    let millis_since = |begun| (environment.now() - begun).as_secs_f64() * 1e3;
+
+    let begun = environment.now();
+    let overview = console.queues(None, ROWS).await;
+    let overview_millis = millis_since(begun);
+    let name = &overview.expect("the queues are listed").queues[0].name;
+
+    let resident = || memory_bytes("VmRSS").unwrap_or(0);
+    let before = resident();
+    let (mut seen, mut after, mut times, mut peak) = (0, None, Vec::new(), before);
+    let walk_begun = environment.now();
+    loop {
+        let begun = environment.now();
+        let page = console.items(name, "queued", after.as_deref(), ROWS);
+        let page = page.await.expect("the page is listed");
+        times.push(millis_since(begun));
+        seen += page.items.len();
+        peak = peak.max(resident());
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, items, "every item is listed once");
+    let rate = items as f64 / millis_since(walk_begun) * 1e3;
+    Ok([
+        items.to_string(),
+        format!("{overview_millis:.1}"),
+        format!("{:.2}", median(times)),
+        format!("{rate:.0}"),
+        format!("{:.1}", (peak - before) as f64 / f64::from(1 << 20)),
+    ])
+}
+
+/// A queue with its registry.
+struct Place {
+    runner: Runner<Store>,
+    ids: Ids,
+    jobs: Jobs,
+}
+
+impl Place {
+    async fn open(stage: &Stage, place: &Subspace) -> Result<Self> {
+        let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
+        let runner = Runner::with_options(stage.db().clone(), options);
+        let ids = Ids::new(place.subspace(&"ids"));
+        let options = OpenOptions::new().codec(Raw).ids(ids.clone());
+        let queue = place.subspace(&"queue");
+        let jobs = Jobs::open_with(&runner, queue, Settings::default(), options).await?;
+        Ok(Self { runner, ids, jobs })
+    }
+
+    async fn enqueue(&self, items: usize) -> Result<()> {
+        let jobs = &self.jobs;
+        for _ in 0..items / BATCH {
+            let batch = |tr: Tx<_>| async move { jobs.enqueue_all(&tr, &vec![ITEM; BATCH]).await };
+            self.runner.run(batch).await?;
+        }
+        Ok(())
+    }
+
+    fn console(&self) -> Console<Store> {
+        Console::new(self.runner.clone()).ids(self.ids.clone())
+    }
+}
+
 /// Returns how many items a second are popped.
 async fn pops(stage: &Stage, place: &Subspace, tabs: usize) -> Result<f64> {
-    let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
-    let runner = &Runner::with_options(stage.db().clone(), options);
-    let ids = Ids::new(place.subspace(&"ids"));
-    let options = OpenOptions::new().codec(Raw).ids(ids.clone());
-    let queue = place.subspace(&"queue");
-    let jobs = &Jobs::open_with(runner, queue, Settings::default(), options).await?;
+    let place = &Place::open(stage, place).await?;
     let items = scale(100_000, 400_000);
-    for _ in 0..items / BATCH {
-        let batch = |tr: Tx<_>| async move { jobs.enqueue_all(&tr, &vec![ITEM; BATCH]).await };
-        runner.run(batch).await?;
-    }
+    place.enqueue(items).await?;
     let mut pages = JoinSet::new();
-    open_tabs(&mut pages, Console::new(runner.clone()).ids(ids), tabs).await;
-    let consumer = jobs.consumer(runner, ConsumerOptions::default()).await?;
-    let environment = runner.environment();
+    open_tabs(&mut pages, place.console(), tabs).await;
+    let options = ConsumerOptions::default();
+    let consumer = place.jobs.consumer(&place.runner, options).await?;
+    let environment = place.runner.environment();
     let begun = environment.now();
     let popping = (0..CONSUMERS).map(|_| {
         let consumer = consumer.clone();

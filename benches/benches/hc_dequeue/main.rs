@@ -66,7 +66,12 @@ fn main() -> io::Result<()> {
         }
     }
     if arguments.wants("console") {
-        writeln!(out, "\n{}", console::tabs(&stage))?;
+        writeln!(
+            out,
+            "\n{}\n{}",
+            console::tabs(&stage),
+            console::pages(&stage)
+        )?;
     }
     Ok(())
 }

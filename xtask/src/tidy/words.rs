@@ -9,13 +9,10 @@ use super::tree::Tree;
 
 /// Words that are never right, with what to write in their place.
 const WORDS: [(&[&str], &str); 10] = [
-    (
-        &["whoever"],
-        "name the one who does it: a session, a caller, a worker",
-    ),
+    (&["whoever"], "use a subject: a session, a caller, a worker"),
     (
         &["somebody", "someone", "anybody", "nobody"],
-        "name the one: no session, another process",
+        "use a subject: no session, another process",
     ),
     (
         &["told", "tells", "tell"],
@@ -71,13 +68,13 @@ const PHRASES: [(&[&str], &str); 5] = [
     (&["by", "and", "by"], "later"),
 ];
 
-/// What may stand before `behind`, which is no word for `after`.
+/// What may come before `behind`. Elsewhere it stands in for `after`.
 const BEFORE_BEHIND: [&str; 14] = [
     "leave", "leaves", "leaving", "left", "far", "fall", "falls", "falling", "lag", "lags",
     "lagging", "nothing", "it", "them",
 ];
 
-/// What may stand before `who`: the one who does something.
+/// What shows, before `who`, that it has no noun to refer to.
 const NOT_BEFORE_WHO: [&str; 25] = [
     "a", "and", "as", "at", "because", "but", "by", "for", "from", "if", "in", "know", "knows",
     "of", "on", "or", "say", "says", "since", "show", "shows", "than", "that", "to", "when",
@@ -121,9 +118,7 @@ fn wrong(line: &str) -> Vec<String> {
         }
         let begins = word.begins_clause && !line.trim_end().ends_with('?');
         if text == "who" && (begins || NOT_BEFORE_WHO.contains(&before)) {
-            found.push(
-                "`who` without the one who does it: name a session, a caller, a worker".to_owned(),
-            );
+            found.push("`who` as a subject: write a session, a caller, a worker".to_owned());
         }
     }
     for (phrase, instead) in PHRASES {

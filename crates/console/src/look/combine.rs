@@ -4,6 +4,7 @@ use export_queue::combine::{AsideId, Bucket, CombineQueue, SetAside};
 use export_queue::keyspace::codec::Raw;
 use export_queue::keyspace::{Bytes, Database, Listed, Tx};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
+use serde::Deserialize;
 use serde_json::{Number, Value};
 
 use super::name::{hex, parse_hex};
@@ -23,7 +24,9 @@ pub(crate) struct Combine {
 
 /// How a queue combines the updates of a key, as far as JSON values allow: the combiners of the library whose values are
 /// numbers or texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Combiner {
     /// Adds numbers. A key whose sum is zero has no value.

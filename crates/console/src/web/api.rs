@@ -106,31 +106,10 @@ pub(super) async fn audit<D: Database>(
     Ok(Json(site.console.audit(&name, false).await?))
 }
 
-/// How a combine queue combines, as a query names it.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum CombinerName {
-    Sum,
-    Min,
-    Max,
-    LastWriter,
-}
-
-impl From<CombinerName> for Combiner {
-    fn from(name: CombinerName) -> Self {
-        match name {
-            CombinerName::Sum => Self::Sum,
-            CombinerName::Min => Self::Min,
-            CombinerName::Max => Self::Max,
-            CombinerName::LastWriter => Self::LastWriter,
-        }
-    }
-}
-
 /// How a key's exact value is computed.
 #[derive(Debug, Deserialize)]
 pub(super) struct Exact {
-    combiner: Option<CombinerName>,
+    combiner: Option<Combiner>,
 }
 
 pub(super) async fn combine_key<D: Database>(
@@ -138,8 +117,8 @@ pub(super) async fn combine_key<D: Database>(
     Path((name, key)): Path<(String, String)>,
     Query(exact): Query<Exact>,
 ) -> Answer<report::CombineKey> {
-    let combiner = exact.combiner.map(Into::into);
-    Ok(Json(site.console.combine_key(&name, &key, combiner).await?))
+    let state = site.console.combine_key(&name, &key, exact.combiner);
+    Ok(Json(state.await?))
 }
 
 pub(super) async fn set_aside<D: Database>(

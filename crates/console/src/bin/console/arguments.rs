@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use console::{Combiner, Filter};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use console::{Combiner, Filter, parse_place};
+use export_queue::hc_dequeue::PlaceKind;
 use export_queue::keyspace::Environment;
 
 /// See and change every queue of a store.
@@ -219,8 +221,8 @@ pub(crate) struct ListOptions {
     /// The queue.
     pub(crate) queue: String,
     /// Where they are.
-    #[arg(long, value_enum, default_value_t = PlaceName::Queued)]
-    pub(crate) place: PlaceName,
+    #[arg(long, value_parser = place(), default_value = PlaceKind::Queued.name())]
+    pub(crate) place: PlaceKind,
     /// The subscription of an export queue, whose dead letters are listed.
     #[arg(long, value_name = "NAME")]
     pub(crate) subscription: Option<String>,
@@ -237,7 +239,7 @@ pub(crate) struct CombineOptions {
     pub(crate) key: Option<String>,
     /// How the queue combines its updates: without it, the exact value of a key with pending updates is not known.
     #[arg(long, value_enum, requires = "key")]
-    pub(crate) combiner: Option<CombinerName>,
+    pub(crate) combiner: Option<Combiner>,
     /// List what was set aside.
     #[arg(long, conflicts_with = "key")]
     pub(crate) set_aside: bool,
@@ -280,8 +282,8 @@ pub(crate) struct Items {
     #[arg(long, conflicts_with = "items")]
     all: bool,
     /// The place to look in, if it is not the only one.
-    #[arg(long, value_enum, conflicts_with = "items")]
-    pub(crate) place: Option<PlaceName>,
+    #[arg(long, value_parser = place(), conflicts_with = "items")]
+    pub(crate) place: Option<PlaceKind>,
     /// Those whose last failure contains this text.
     #[arg(long, value_name = "TEXT", conflicts_with = "items")]
     reason: Option<String>,
@@ -348,44 +350,8 @@ impl SettingsOptions {
     }
 }
 
-/// Where items are.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlaceName {
-    Queued,
-    Delayed,
-    Held,
-    Dead,
-    Done,
-}
-
-impl PlaceName {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Delayed => "delayed",
-            Self::Held => "held",
-            Self::Dead => "dead",
-            Self::Done => "done",
-        }
-    }
-}
-
-/// How a combine queue combines updates: those combiners of the library that numbers and texts have.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CombinerName {
-    Sum,
-    Min,
-    Max,
-    LastWriter,
-}
-
-impl From<CombinerName> for Combiner {
-    fn from(name: CombinerName) -> Self {
-        match name {
-            CombinerName::Sum => Self::Sum,
-            CombinerName::Min => Self::Min,
-            CombinerName::Max => Self::Max,
-            CombinerName::LastWriter => Self::LastWriter,
-        }
-    }
+/// Returns the parser of a place's name.
+fn place() -> impl TypedValueParser<Value = PlaceKind> {
+    PossibleValuesParser::new(PlaceKind::ALL.map(PlaceKind::name))
+        .try_map(|name| parse_place(&name))
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use console::report::Change;
-use console::{Action, Filter, parse_place};
+use console::{Action, Filter};
 
 use crate::arguments::Items;
 use crate::commands::Context;
@@ -59,10 +59,7 @@ async fn change_matching(
     filter: &Filter,
 ) -> Result<Change> {
     let (console, queue) = (context.console, &items.queue);
-    let place = match items.place {
-        Some(place) => parse_place(place.name())?,
-        None => action.places()[0],
-    };
+    let place = items.place.unwrap_or(action.places()[0]);
     action.check_place(place)?;
     let count = console.count(queue, place, filter).await?;
     confirm(action, place.name(), queue, count, items.yes)?;

@@ -97,8 +97,8 @@ async fn list(context: &Context<'_>, options: &ListOptions) -> Result<()> {
 async fn combine(context: &Context<'_>, options: &CombineOptions) -> Result<()> {
     let (console, queue, json) = (context.console, &options.queue, context.options.json);
     if let Some(key) = &options.key {
-        let combiner = options.combiner.map(Into::into);
-        return print(&console.combine_key(queue, key, combiner).await?, json);
+        let state = console.combine_key(queue, key, options.combiner);
+        return print(&state.await?, json);
     }
     if options.set_aside {
         let page = console.set_aside(queue, options.page.after(), options.page.limit());
