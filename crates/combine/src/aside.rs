@@ -3,7 +3,8 @@
 
 use hc_dequeue::keyspace::codec::{Codec, DecodeError};
 use hc_dequeue::keyspace::{
-    Bytes, Isolation, Listed, RangeQuery, Transaction, Undecodable, key_after, read_all,
+    Bytes, Isolation, Listed, RangeQuery, RowCount, Transaction, Undecodable, count_rows,
+    key_after, read_all,
 };
 use hc_dequeue::microqueue::blocks::{EntryId, WHOLE_BLOCK, decode_block};
 
@@ -12,6 +13,9 @@ use crate::error::Result;
 use crate::keys::AsideKey;
 use crate::queue::CombineQueue;
 use crate::record::{AsideRecord, Current, PassState};
+
+/// The most bytes of records that are read to count them.
+const MOST_COUNTED_BYTES: usize = 1 << 20;
 
 /// The id of an update, a block or a key that was set aside.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +101,18 @@ where
             Ok(Listed { id, value })
         });
         decode.collect()
+    }
+
+    /// Counts what was set aside, up to the record with which the rows reach 1 MiB.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn count_set_aside(&self, tr: &impl Transaction) -> Result<RowCount> {
+        let (begin, end) = self.keys.all_aside();
+        Ok(count_rows(tr, begin, end, MOST_COUNTED_BYTES).await?)
     }
 
     /// Stages another attempt at an update, a block or a key that was set aside. Returns false if it is

@@ -6,15 +6,18 @@ use export_queue::hc_dequeue::{
     Cancelled, Cursor, Error as DequeueError, ItemPage, ItemRef, ListedItem, PlaceKind, Settings,
 };
 use export_queue::keyspace::{Bytes, Database, Transaction, Tx};
+use futures::future::try_join_all;
+use futures::try_join;
 
 use crate::error::{Error, Result};
 use crate::look::{
-    Combine, Console, Dequeue, Found, decode, missing_item, parse_aside, parse_sequence,
+    Combine, Console, Dequeue, Found, MAX_ROWS, count_of, decode, missing_item, parse_aside,
+    parse_sequence,
 };
 use crate::report;
 
-/// How many rows one transaction of a bulk change looks at.
-const ROWS_PER_STEP: usize = 200;
+/// How many rows one transaction of a bulk change looks at, if it does not conflict.
+const ROWS_PER_STEP: usize = 128;
 
 /// What an operator does to an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,6 +133,58 @@ impl Filter {
     }
 }
 
+/// The items that a bulk change is for: those of a place that match a filter, up to the last one that was there when
+/// they were selected.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    place: PlaceKind,
+    filter: Filter,
+    /// When they were selected.
+    begun: SystemTime,
+    /// The last item of the place at that time, if it had any.
+    end: Option<Cursor>,
+    count: u64,
+}
+
+impl Selection {
+    /// Returns how many items there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the items among up to `limit` rows after a cursor, and where the next page begins.
+    async fn page(
+        &self,
+        tr: &impl Transaction,
+        found: &Dequeue,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<(Vec<ItemRef>, Option<Cursor>)> {
+        let Some(end) = &self.end else {
+            return Ok((Vec::new(), None));
+        };
+        let queue = &found.queue;
+        let page = queue.list_until(tr, self.place, after, Some(end), limit);
+        let page: ItemPage<Bytes> = page.await?;
+        let items = page.items.iter();
+        let items = items.filter(|listed| self.contains(&found.codec, listed));
+        Ok((items.map(|listed| listed.item).collect(), page.next))
+    }
+
+    fn contains(&self, codec: &str, listed: &ListedItem<Bytes>) -> bool {
+        self.filter.matches(codec, listed) && !self.has_come_back(listed)
+    }
+
+    /// Returns whether a delayed item failed after the selection. It is later in the order than it was, so that a bulk
+    /// change would meet it again.
+    fn has_come_back(&self, listed: &ListedItem<Bytes>) -> bool {
+        let status = listed.status.as_ref();
+        let granted = status.ok().and_then(|status| status.granted);
+        self.place == PlaceKind::Delayed && granted.is_some_and(|granted| granted > self.begun)
+    }
+}
+
 impl<D: Database> Console<D> {
     /// Changes one item. Of a combine queue it redrives or purges what was set aside.
     ///
@@ -229,17 +284,40 @@ impl<D: Database> Console<D> {
         })
     }
 
-    /// Counts the items in a place that match a filter.
+    /// Selects the items of a place that match a filter, for [`change_all`](Self::change_all), and counts them. Without
+    /// conditions the count is that of the queue's counter; otherwise every record of the place is read.
     ///
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
-    pub async fn count(&self, name: &str, place: PlaceKind, filter: &Filter) -> Result<u64> {
+    pub async fn select(&self, name: &str, place: PlaceKind, filter: &Filter) -> Result<Selection> {
         let found = &self.find_dequeue(name, "items").await?;
+        let read = |tr: Tx<D::Transaction>| async move {
+            let queue = &found.queue;
+            Ok::<_, Error>(try_join!(queue.stats(&tr), queue.end(&tr, place))?)
+        };
+        let begun = self.runner.environment().wall();
+        let (stats, end) = self.reader.run(read).await?;
+        let mut selection = Selection {
+            place,
+            filter: filter.clone(),
+            begun,
+            end,
+            count: 0,
+        };
+        match count_of(place, &stats).filter(|_| filter.is_empty()) {
+            Some(count) => selection.count = count,
+            None => selection.count = self.count(found, &selection).await?,
+        }
+        Ok(selection)
+    }
+
+    async fn count(&self, found: &Dequeue, selection: &Selection) -> Result<u64> {
         let (mut count, mut after) = (0, None);
         loop {
             let cursor = &after;
             let read = |tr: Tx<D::Transaction>| async move {
-                let (items, next) = matching(&tr, found, place, cursor.as_ref(), filter).await?;
+                let page = selection.page(&tr, found, cursor.as_ref(), MAX_ROWS);
+                let (items, next) = page.await?;
                 Ok::<_, Error>((items.len() as u64, next))
             };
             let (matched, next) = self.reader.run(read).await?;
@@ -251,8 +329,11 @@ impl<D: Database> Console<D> {
         }
     }
 
-    /// Changes all items in a place that match a filter, some in each transaction, and calls `progress` with the
+    /// Changes the items that were selected and still match, some in each transaction, and calls `progress` with the
     /// number of items that were changed so far. Dropping the future leaves those.
+    ///
+    /// Items that come into the place after all that were there at the selection are left alone. An expedited item
+    /// that comes back is not expedited again.
     ///
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`]; [`Error::Malformed`] if the action changes nothing in that place;
@@ -261,25 +342,29 @@ impl<D: Database> Console<D> {
         &self,
         name: &str,
         action: Action,
-        place: PlaceKind,
-        filter: &Filter,
+        selection: &Selection,
         mut progress: impl FnMut(u64),
     ) -> Result<report::Change> {
         let found = &self.find_dequeue(name, "items").await?;
-        action.check_place(place)?;
+        action.check_place(selection.place)?;
         let (mut count, mut after) = (0, None);
         loop {
             let cursor = &after;
             let step = |tr: Tx<D::Transaction>| async move {
-                let (items, next) = matching(&tr, found, place, cursor.as_ref(), filter).await?;
-                let mut changed = 0;
-                for item in items {
-                    changed += u64::from(apply(&tr, found, action, &item).await?.is_some());
-                }
-                Ok::<_, Error>((changed, next))
+                // Fewer rows conflict with fewer grants, so that a busy queue lets the step commit in the end.
+                let failed = tr
+                    .attempt()
+                    .number
+                    .saturating_sub(1)
+                    .min(ROWS_PER_STEP.ilog2());
+                let rows = ROWS_PER_STEP >> failed;
+                let (items, next) = selection.page(&tr, found, cursor.as_ref(), rows).await?;
+                let changes = items.iter().map(|item| apply(&tr, found, action, item));
+                let changed = try_join_all(changes).await?;
+                Ok::<_, Error>((changed.into_iter().flatten().count() as u64, next))
             };
-            let (matched, next) = self.runner.run(step).await?;
-            count += matched;
+            let (changed_here, next) = self.runner.run(step).await?;
+            count += changed_here;
             progress(count);
             after = next;
             if after.is_none() {
@@ -331,20 +416,6 @@ impl<D: Database> Console<D> {
         self.runner.run::<_, DequeueError, _, _, _>(change).await?;
         self.settings(name).await
     }
-}
-
-/// Returns the items of a page that match a filter, and where the next page begins.
-async fn matching(
-    tr: &impl Transaction,
-    found: &Dequeue,
-    place: PlaceKind,
-    after: Option<&Cursor>,
-    filter: &Filter,
-) -> Result<(Vec<ItemRef>, Option<Cursor>)> {
-    let page: ItemPage<Bytes> = found.queue.list(tr, place, after, ROWS_PER_STEP).await?;
-    let matching = page.items.iter();
-    let matching = matching.filter(|listed| filter.matches(&found.codec, listed));
-    Ok((matching.map(|listed| listed.item).collect(), page.next))
 }
 
 /// Stages an action on an item. Returns what it does, or `None` if the item is not where the action finds it.

@@ -6,7 +6,7 @@ mod look;
 pub mod report;
 mod web;
 
-pub use crate::change::{Action, Filter};
+pub use crate::change::{Action, Filter, Selection};
 pub use crate::error::{Error, Result};
 pub use crate::look::{Combiner, Console, MAX_QUEUES, MAX_ROWS, parse_place};
 pub use crate::web::{WebOptions, router, serve};

@@ -60,7 +60,7 @@ fn commands_that_look(store: &Filled) {
             ],
             &[
                 "jobs hc-dequeue 5 + 2 delayed 2 3 ",
-                "held back by slow",
+                "slow holds the log back",
                 "paused",
                 "upgrade",
                 "vault",

@@ -24,7 +24,7 @@ async fn a_key_of_a_combine_queue_has_a_value_for_each_combiner(store: TestStore
     let world = World::new(&store).await;
     let console = world.console();
     let value = |payload: Option<console::report::Payload>| payload.and_then(|one| one.value);
-    // The key, the combiner; the settled value, and the exact one.
+    // The key, the combiner; the settled value, the exact one, and whether that is known.
     let counts = world.name("counts");
     for (key, combiner, settled, exact, pending) in [
         ("ada", Some(Combiner::Sum), Some(3), Some(12), 2),
@@ -33,12 +33,14 @@ async fn a_key_of_a_combine_queue_has_a_value_for_each_combiner(store: TestStore
         ("big", None, Some(i64::MAX), Some(i64::MAX), 0),
         ("none", None, None, None, 0),
     ] {
+        let is_known = combiner.is_some() || pending == 0;
         let found = console.combine_key(&counts, key, combiner).await;
         let found = valid(found.unwrap());
         assert_eq!(found.key.value, Some(json!(key)));
         assert_eq!(value(found.settled), settled.map(Value::from), "{key}");
         assert_eq!(value(found.combined), settled.map(Value::from), "{key}");
         assert_eq!(value(found.exact), exact.map(Value::from), "{key}");
+        assert_eq!(found.exact_known, is_known, "{key}");
         assert_eq!((found.pending.len(), found.has_more), (pending, false));
     }
     // What the library makes of the same updates is what the console says.

@@ -21,6 +21,7 @@ conformance::on_every_store!(threads:
     what_is_not_there_or_malformed_is_refused,
     a_queue_of_another_recipe_is_refused,
     a_record_that_does_not_decode_is_listed_with_the_reason,
+    counts_are_shown_when_the_first_item_does_not_decode,
     looking_writes_nothing,
 );
 
@@ -70,7 +71,7 @@ async fn queues_of_every_recipe_are_listed_with_how_they_stand(store: TestStore)
     assert_eq!(
         of_counts,
         json!({ "recipe": "combine", "buckets": 2, "pending_updates": 3, "has_more": false, "set_aside": 1,
-            "sessions": 0 })
+            "has_more_set_aside": false, "sessions": 0 })
     );
     assert_eq!(
         state(jobs),
@@ -201,8 +202,9 @@ async fn items_of_every_place_are_listed_page_by_page(store: TestStore) {
     let orders = every_item(&console, &world.name("orders"), "queued", 100).await;
     let payload = orders[0].payload.as_ref().unwrap();
     assert_eq!((&*payload.codec, &payload.value), ("Json", &Some(job(0))));
-    let none = console.items(queue, "queued", None, 0).await.unwrap();
-    assert!(none.items.is_empty());
+    // A limit of zero would be none.
+    let one = console.items(queue, "queued", None, 0).await.unwrap();
+    assert_eq!(one.items.len(), 1);
 }
 
 async fn an_item_is_found_wherever_it_is(store: TestStore) {
@@ -421,6 +423,19 @@ async fn a_record_that_does_not_decode_is_listed_with_the_reason(store: TestStor
     );
     let problem = items[1].problem.as_ref().unwrap();
     assert!(problem.contains("does not decode"), "{problem}");
+}
+
+async fn counts_are_shown_when_the_first_item_does_not_decode(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, queue) = (world.console(), &world.name("jobs"));
+    let waiting = world.rows(&world.jobs.subspace().subspace(&"i")).await;
+    world.set(waiting[0].key(), b"\x63newer").await;
+    let QueueState::HcDequeue(state) = valid(console.queue(queue).await.unwrap()).state else {
+        panic!("its settings decode");
+    };
+    assert_eq!((state.queued, state.oldest_seconds), (5, None));
+    let problem = state.problem.unwrap();
+    assert!(problem.contains("is corrupt"), "{problem}");
 }
 
 async fn looking_writes_nothing(store: TestStore) {

@@ -6,9 +6,11 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
-use common::program::{Filled, finish, program, run};
+use common::program::{Filled, Finished, finish, program, run};
 use common::{QUEUES, REASONS};
 use export_queue::keyspace::{self, Subspace};
 use serde_json::Value;
@@ -109,6 +111,79 @@ fn an_audit_that_finds_something_has_the_status_4_until_it_is_repaired() {
 }
 
 #[test]
+fn an_item_that_is_gone_keeps_no_other_one_from_being_changed() {
+    let store = Filled::embedded();
+    let [first, second, third] = [0, 1, 2].map(|letter| store.items.dead[letter].to_string());
+    assert_eq!(store.run(&["purge", "jobs", &second]).status, 0);
+    let purged = store.run(&["purge", "jobs", &first, &second, &third]);
+    assert_eq!(purged.status, 3, "{purged:?}");
+    assert!(purged.err.contains(&second), "{purged:?}");
+    assert_eq!(store.count("dead"), 0);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let store = Filled::embedded();
+    let mut list = program();
+    list.args(["list", "jobs", "--db", &store.db])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut list = list.spawn().unwrap();
+    // The pipe has no reader before the first line is printed.
+    drop(list.stdout.take());
+    let ended = list.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ended.stderr, b"");
+}
+
+/// Purges every dead letter of `jobs` on a terminal, and types an answer once the question is asked.
+#[cfg(target_os = "linux")]
+fn answer(store: &Filled, typed: &str) -> Finished {
+    let purge = format!(
+        "{} purge jobs --all --db {}",
+        env!("CARGO_BIN_EXE_console"),
+        store.db
+    );
+    let mut terminal = Command::new("script");
+    terminal.args(["--quiet", "--return", "--command", &purge, "/dev/null"]);
+    terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut terminal = terminal.spawn().unwrap();
+    let mut out = terminal.stdout.take().unwrap();
+    let (mut shown, mut byte) = (Vec::new(), [0]);
+    while !shown.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() == 1 {
+        shown.extend(byte);
+    }
+    let mut keyboard = terminal.stdin.take().unwrap();
+    keyboard.write_all(typed.as_bytes()).unwrap();
+    out.read_to_end(&mut shown).unwrap();
+    drop(keyboard);
+    let status = terminal.wait().unwrap();
+    Finished {
+        status: status.code().unwrap(),
+        out: String::from_utf8(shown).unwrap(),
+        err: String::new(),
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bulk_change_on_a_terminal_waits_for_an_answer() {
+    let store = Filled::embedded();
+    for (typed, status, text, left) in [
+        ("\x03", 130, "stopped", 3),
+        ("\n", 1, "nothing was changed", 3),
+        ("n\n", 1, "nothing was changed", 3),
+        ("y\n", 0, "3 of 3", 0),
+    ] {
+        let finished = answer(&store, typed);
+        assert_eq!(finished.status, status, "{typed:?} {finished:?}");
+        assert!(finished.out.contains("3 dead items of `jobs` match"));
+        assert!(finished.out.contains(text), "{typed:?} {finished:?}");
+        assert_eq!(store.count("dead"), left, "{typed:?}");
+    }
+}
+
+#[test]
 fn a_store_that_is_open_elsewhere_is_left_alone_and_the_way_in_is_named() {
     let store = Filled::embedded();
     let rows = || store.json(&["ls", "--limit", "1000"]);
@@ -121,8 +196,8 @@ fn a_store_that_is_open_elsewhere_is_left_alone_and_the_way_in_is_named() {
         &["backup", copy.to_str().unwrap()],
     ] {
         let refused = store.run(command);
-        refused.assert_refused(4, "open in another process");
-        refused.assert_refused(4, "console::router");
+        refused.assert_refused(5, "open in another process");
+        refused.assert_refused(5, "console::router");
     }
     open.close().unwrap();
     assert!(!copy.exists());

@@ -163,10 +163,32 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         after: Option<&Cursor>,
         limit: usize,
     ) -> Result<ItemPage<T>> {
+        self.list_until(tr, place, after, None, limit).await
+    }
+
+    /// Returns a page as [`list`](Self::list) does, of the rows up to the one of a cursor, such as the
+    /// [end](Self::end) of the place at an earlier time.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn list_until(
+        &self,
+        tr: &impl Transaction,
+        place: PlaceKind,
+        after: Option<&Cursor>,
+        last: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<ItemPage<T>> {
         let keys = &*self.keys;
-        let (mut begin, end) = place.range(keys);
+        let (mut begin, mut end) = place.range(keys);
         if let Some(after) = after {
             begin = after.begin(keys, place)?;
+        }
+        if let Some(last) = last {
+            end = last.begin(keys, place)?.max(begin.clone());
         }
         if limit == 0 {
             let (items, next) = (Vec::new(), after.cloned());
@@ -185,6 +207,23 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let items = rows.map(|row| self.parse_item(place, row));
         let items = items.collect::<Result<_>>()?;
         Ok(ItemPage { items, next })
+    }
+
+    /// Returns the cursor after the last item of a place, or `None` if the place is empty. A walk over a place that
+    /// grows can stop there.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn end(&self, tr: &impl Transaction, place: PlaceKind) -> Result<Option<Cursor>> {
+        let (begin, end) = place.range(&self.keys);
+        let query = RangeQuery::keys(begin, end).limit(1).reversed();
+        // A snapshot read is safe: what comes in later is not part of the walk.
+        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+        let last = batch.rows.first();
+        Ok(last.map(|row| Cursor::after(&self.keys, row.key())))
     }
 
     fn parse_item(&self, place: PlaceKind, row: &KeyValue) -> Result<ListedItem<T>> {

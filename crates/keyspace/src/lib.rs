@@ -114,8 +114,8 @@ pub use crate::run::{Attempt, RunOptions, Runner, Tx};
 pub use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
 pub use crate::store::{Store, open, open_existing};
 pub use crate::transaction::{
-    Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, Transaction,
-    TransactionOption, key_after, read_all, visit_rows,
+    Commit, ConflictKind, Database, DatabaseOption, Isolation, OwnedTransaction, RowCount,
+    Transaction, TransactionOption, count_rows, key_after, read_all, visit_rows,
 };
 pub use crate::version_clock::VersionClock;
 pub use bytes::Bytes;

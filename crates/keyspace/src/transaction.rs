@@ -25,7 +25,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
-use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery};
+use crate::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery, StreamingMode};
 
 /// Whether a read adds a read conflict range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -378,6 +378,45 @@ pub async fn visit_rows<E: From<Error>>(
         }
     }
     Ok(())
+}
+
+/// How many rows a range has, as far as they were counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct RowCount {
+    /// The number of rows counted.
+    pub count: usize,
+    /// Whether there are more rows, which were not counted.
+    pub has_more: bool,
+}
+
+/// Counts the rows between two keys, up to the one with which keys and values reach `most_bytes`.
+///
+/// # Conflicts
+/// Reads by snapshot.
+///
+/// # Errors
+/// As for [`Transaction::get`].
+pub async fn count_rows(
+    tr: &impl Transaction,
+    begin: impl Into<Bytes>,
+    end: impl Into<Bytes>,
+    most_bytes: usize,
+) -> Result<RowCount> {
+    let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+    let (mut counted, mut row_bytes) = (RowCount::default(), 0);
+    // A snapshot read is safe: the caller acts on no row.
+    visit_rows(tr, query, Isolation::Snapshot, |row| {
+        if row_bytes >= most_bytes {
+            counted.has_more = true;
+            return Ok(ControlFlow::Break(()));
+        }
+        counted.count += 1;
+        row_bytes += row.key().len() + row.value().len();
+        Ok::<_, Error>(ControlFlow::Continue(()))
+    })
+    .await?;
+    Ok(counted)
 }
 
 /// Returns the first key after `key`: `key` followed by a zero byte.

@@ -9,12 +9,9 @@ use serde_json::{Number, Value};
 
 use super::name::{hex, parse_hex};
 use super::payload::{decode, encode};
-use super::{Console, Found, MAX_ROWS};
+use super::{Console, Found, MAX_RECORDS};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState};
-
-/// How many records that were set aside are counted.
-const MAX_ASIDE: usize = 1_000;
 
 /// A combine queue, and the names of its codecs of keys, updates and values.
 pub(crate) struct Combine {
@@ -71,17 +68,17 @@ impl<D: Database> Console<D> {
             .map(|update| decode(of_update, update))
             .collect();
         let exact = match combiner {
-            _ if pending.is_empty() && !state.has_more => current.clone(),
+            _ if pending.is_empty() && !state.has_more => Some(current.clone()),
             Some(combiner) if !state.has_more => {
                 let folded = fold(combiner, current.as_ref(), &pending);
                 let folded = folded.map_err(|reason| malformed("combiner", key, reason))?;
-                folded.map(|value| report::Payload {
+                Some(folded.map(|value| report::Payload {
                     codec: of_value.clone(),
                     bytes: encode(of_value, &value.to_string()).map_or(0, |bytes| bytes.len()),
                     value: Some(value),
                     hex: None,
                     problem: None,
-                })
+                }))
             }
             _ => None,
         };
@@ -90,7 +87,8 @@ impl<D: Database> Console<D> {
             key: decode(of_key, &encoded),
             settled: state.settled.as_ref().map(value),
             combined: current,
-            exact,
+            exact_known: exact.is_some(),
+            exact: exact.flatten(),
             pending,
             has_more: state.has_more,
             withheld: state.withheld,
@@ -110,7 +108,7 @@ impl<D: Database> Console<D> {
     ) -> Result<report::SetAsidePage> {
         let found = self.find_combine(name, "updates set aside").await?;
         let after = after.map(parse_aside).transpose()?;
-        let (queue, after, limit) = (&found.queue, after.as_ref(), limit.min(MAX_ROWS));
+        let (queue, after, limit) = (&found.queue, after.as_ref(), limit.clamp(1, MAX_RECORDS));
         let read = |tr| async move { queue.set_aside(&tr, after, limit).await };
         let listed = self.reader.run(read).await?;
         let last = listed.last().filter(|_| listed.len() == limit);
@@ -129,7 +127,7 @@ impl<D: Database> Console<D> {
             Ok::<_, Error>((
                 queue.pending_total(&tr).await?,
                 queue.lag(&tr).await?,
-                queue.set_aside(&tr, None, MAX_ASIDE).await?.len(),
+                queue.count_set_aside(&tr).await?,
             ))
         };
         let (pending, lag, set_aside) = self.reader.run(read).await?;
@@ -139,7 +137,8 @@ impl<D: Database> Console<D> {
             pending_bytes: pending.bytes,
             has_more: pending.has_more,
             lag_seconds: lag.map(|lag| lag.as_secs_f64()),
-            set_aside,
+            set_aside: set_aside.count,
+            has_more_set_aside: set_aside.has_more,
             sessions: self.living(&queue.sessions()).await?,
         }))
     }

@@ -6,10 +6,12 @@ use export_queue::hc_dequeue::{
     Cursor, End, Failure, ItemRef, ListedItem, ListedSchedule, Missed, Place, PlaceKind, Schedule,
     ScheduleEntry, SessionState, Stats, Status,
 };
+use export_queue::keyspace::error::chain;
 use export_queue::keyspace::{Bytes, Database, Tx};
+use futures::try_join;
 
 use super::payload::decode;
-use super::{Console, Dequeue, MAX_ROWS, life_text};
+use super::{Console, Dequeue, MAX_ROWS, is_corrupt, life_text};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState, time_text};
 
@@ -29,13 +31,10 @@ impl<D: Database> Console<D> {
         let found = &self.find_dequeue(name, "items by place").await?;
         let kind = parse_place(place)?;
         let after = after.map(parse_cursor).transpose()?;
-        let after = after.as_ref();
+        let (after, limit) = (after.as_ref(), limit.clamp(1, MAX_ROWS));
         let read = |tr: Tx<D::Transaction>| async move {
             let stats = found.queue.stats(&tr).await?;
-            let page = found
-                .queue
-                .list(&tr, kind, after, limit.min(MAX_ROWS))
-                .await?;
+            let page = found.queue.list(&tr, kind, after, limit).await?;
             Ok::<_, Error>((stats, page))
         };
         let (stats, page) = self.reader.run(read).await?;
@@ -75,7 +74,7 @@ impl<D: Database> Console<D> {
         limit: usize,
     ) -> Result<report::Schedules> {
         let found = &self.find_dequeue(name, "schedules").await?;
-        let limit = limit.min(MAX_ROWS);
+        let limit = limit.clamp(1, MAX_ROWS);
         let read = |tr| async move { found.queue.schedules(&tr, after, limit).await };
         let listed = self.reader.run(read).await?;
         let last = listed.last().filter(|_| listed.len() == limit);
@@ -118,13 +117,16 @@ impl<D: Database> Console<D> {
     pub(super) async fn dequeue_state(&self, found: &Dequeue) -> Result<QueueState> {
         let queue = &found.queue;
         let read = |tr: Tx<D::Transaction>| async move {
-            Ok::<_, Error>((
-                queue.stats(&tr).await?,
-                queue.is_paused(&tr).await?,
-                queue.oldest_age(&tr).await?,
-            ))
+            let (stats, paused) = try_join!(queue.stats(&tr), queue.is_paused(&tr))?;
+            // The counts are needed most where the first item keeps all others from being granted.
+            let (oldest, problem) = match queue.oldest_age(&tr).await {
+                Ok(oldest) => (oldest, None),
+                Err(error) if is_corrupt(&error) => (None, Some(chain(&error).to_string())),
+                Err(error) => return Err(Error::from(error)),
+            };
+            Ok((stats, paused, oldest, problem))
         };
-        let (stats, paused, oldest) = self.reader.run(read).await?;
+        let (stats, paused, oldest, problem) = self.reader.run(read).await?;
         Ok(QueueState::HcDequeue(report::DequeueState {
             paused,
             queued: stats.queued,
@@ -134,6 +136,7 @@ impl<D: Database> Console<D> {
             completed: stats.completed,
             cancelled: stats.cancelled,
             oldest_seconds: oldest.map(|age| age.as_secs_f64()),
+            problem,
             sessions: self.living(queue.sessions()).await?,
         }))
     }
@@ -172,7 +175,8 @@ pub(crate) fn missing_item(item: &str) -> Error {
     }
 }
 
-fn count_of(place: PlaceKind, stats: &Stats) -> Option<u64> {
+/// Returns how many items a place has, by the counter of the queue. `None`: nothing counts them.
+pub(crate) fn count_of(place: PlaceKind, stats: &Stats) -> Option<u64> {
     match place {
         PlaceKind::Queued => Some(stats.queued),
         PlaceKind::Delayed => Some(stats.delayed),

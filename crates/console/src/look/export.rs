@@ -5,7 +5,7 @@ use export_queue::keyspace::{Bytes, Database, Listed, Tx};
 use export_queue::{DeadLetter, ExportQueue, Sequence, Subscription, SubscriptionState};
 
 use super::payload::decode;
-use super::{Console, Found, MAX_ROWS};
+use super::{Console, Found, MAX_RECORDS};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState};
 
@@ -30,7 +30,7 @@ impl<D: Database> Console<D> {
     ) -> Result<report::Items> {
         let found = &self.find_export(name, "subscriptions").await?;
         let after = after.map(parse_sequence).transpose()?;
-        let limit = limit.min(MAX_ROWS);
+        let limit = limit.clamp(1, MAX_RECORDS);
         let subscription = &self.subscription(found, subscription).await?;
         let read = |tr| async move { subscription.dead_letters(&tr, after, limit).await };
         let letters = self.reader.run(read).await?;

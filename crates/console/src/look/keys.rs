@@ -96,7 +96,7 @@ impl<D: Database> Console<D> {
             let (keys, next) = (Vec::new(), None);
             return Ok(report::Keys { keys, next });
         }
-        let limit = limit.min(MAX_ROWS);
+        let limit = limit.clamp(1, MAX_ROWS);
         let query = &RangeQuery::keys(begin, end)
             .limit(limit)
             .mode(StreamingMode::WantAll);

@@ -21,11 +21,12 @@ use export_queue::keyspace::codec::Raw;
 use export_queue::keyspace::ids::{Ids, RegisteredRecipe};
 use export_queue::keyspace::{self, Bytes, Database, Runner, Transaction};
 use export_queue::microqueue::MicroQueue;
+use futures::stream::{self, StreamExt};
 
 pub use self::combine::Combiner;
 pub(crate) use self::combine::{Combine, parse_aside};
-pub(crate) use self::dequeue::missing_item;
 pub use self::dequeue::parse_place;
+pub(crate) use self::dequeue::{count_of, missing_item};
 pub(crate) use self::export::{Export, parse_sequence};
 use self::name::{hex, parse_queue_name, queue_name};
 pub(crate) use self::payload::decode;
@@ -35,11 +36,18 @@ use crate::report;
 /// How many queues a page shows at most.
 pub const MAX_QUEUES: usize = 1_000;
 
+/// How many queues are read at the same time.
+const STATES_AT_ONCE: usize = 16;
+
 /// How many items of a microqueue are counted.
 const MAX_COUNTED: usize = 10_000;
 
 /// How many rows a page of a listing reads at most.
 pub const MAX_ROWS: usize = 1_000;
+
+/// How many records a page reads at most where a record can have 100 kB: dead letters of an export queue, and what a
+/// combine queue has set aside.
+const MAX_RECORDS: usize = 100;
 
 /// A store as operators see it. Every read is a transaction of its own, by snapshot, so that looking never makes
 /// another transaction fail.
@@ -118,16 +126,17 @@ impl<D: Database> Console<D> {
     pub async fn queues(&self, after: Option<&str>, limit: usize) -> Result<report::Queues> {
         let after = after.map(parse_name).transpose()?;
         let (ids, after) = (&self.ids, after.as_ref());
-        let limit = limit.min(MAX_QUEUES);
+        let limit = limit.clamp(1, MAX_QUEUES);
         let read = |tr| async move { ids.recipes(&tr, after, limit).await };
         let recipes: Vec<RegisteredRecipe> = self.reader.run(read).await?;
         let last = recipes.last().filter(|_| recipes.len() == limit);
         let next = last.map(|last| queue_name(&last.subspace));
-        let mut queues = Vec::new();
-        for recipe in recipes {
-            queues.push(self.state_of(recipe).await?);
-        }
-        Ok(report::Queues { queues, next })
+        let states = recipes.into_iter().map(|recipe| self.row_of(recipe));
+        let queues = stream::iter(states).buffered(STATES_AT_ONCE).collect();
+        Ok(report::Queues {
+            queues: queues.await,
+            next,
+        })
     }
 
     /// Returns how a queue stands.
@@ -135,33 +144,32 @@ impl<D: Database> Console<D> {
     /// # Errors
     /// [`Error::NoQueue`], and those of the store.
     pub async fn queue(&self, name: &str) -> Result<report::Queue> {
-        self.state_of(self.registered(name).await?).await
+        let recipe = self.registered(name).await?;
+        let state = self.state_of(&recipe).await?;
+        Ok(queue_of(recipe, state))
     }
 
-    async fn state_of(&self, recipe: RegisteredRecipe) -> Result<report::Queue> {
-        let (name, prefix) = (queue_name(&recipe.subspace), hex(recipe.subspace.bytes()));
-        let (codecs, registered) = (recipe.codecs.clone(), recipe.name.clone());
-        let state = match self.open(recipe).await {
+    /// Returns how a queue stands, or why that is not known: a queue that cannot be read must not hide the others.
+    async fn row_of(&self, recipe: RegisteredRecipe) -> report::Queue {
+        let state = self.state_of(&recipe).await;
+        let unknown =
+            |error: Error| unreadable_state(&recipe, keyspace::error::chain(&error).to_string());
+        let state = state.unwrap_or_else(unknown);
+        queue_of(recipe, state)
+    }
+
+    async fn state_of(&self, recipe: &RegisteredRecipe) -> Result<report::QueueState> {
+        let state = match self.open(recipe.clone()).await {
             Ok(Found::Microqueue(found)) => self.microqueue_state(&found).await,
             Ok(Found::Dequeue(found)) => self.dequeue_state(&found).await,
             Ok(Found::Combine(found)) => self.combine_state(&found).await,
             Ok(Found::Export(found)) => self.export_state(&found).await,
             Err(error) => Err(error),
         };
-        // One queue that is damaged must not hide the others.
-        let state = match state.map_err(|error| unreadable(&name, error)) {
-            Err(Error::Unreadable { problem, .. }) => report::QueueState::Unreadable {
-                registered,
-                problem,
-            },
-            state => state?,
-        };
-        Ok(report::Queue {
-            name,
-            prefix,
-            codecs,
-            state,
-        })
+        match state.map_err(|error| unreadable(&queue_name(&recipe.subspace), error)) {
+            Err(Error::Unreadable { problem, .. }) => Ok(unreadable_state(recipe, problem)),
+            state => state,
+        }
     }
 
     /// Returns what is registered under a name.
@@ -260,6 +268,22 @@ impl<D: Database> Console<D> {
     }
 }
 
+fn queue_of(recipe: RegisteredRecipe, state: report::QueueState) -> report::Queue {
+    report::Queue {
+        name: queue_name(&recipe.subspace),
+        prefix: hex(recipe.subspace.bytes()),
+        codecs: recipe.codecs,
+        state,
+    }
+}
+
+fn unreadable_state(recipe: &RegisteredRecipe, problem: String) -> report::QueueState {
+    report::QueueState::Unreadable {
+        registered: recipe.name.clone(),
+        problem,
+    }
+}
+
 /// Returns the subspace that has a name.
 fn parse_name(name: &str) -> Result<keyspace::Subspace> {
     parse_queue_name(name).ok_or_else(|| Error::NoQueue {
@@ -293,7 +317,8 @@ fn unreadable(name: &str, error: Error) -> Error {
     }
 }
 
-fn is_corrupt(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Returns whether the cause of an error is something that does not decode.
+pub(crate) fn is_corrupt(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.any(|cause| {
         let cause = cause.downcast_ref::<keyspace::Error>();

@@ -263,4 +263,20 @@ mod tests {
         assert_eq!(encode("Sealed", "0x01ff").unwrap(), &[1, 255][..]);
         assert!(encode("Sealed", "ada").is_err());
     }
+
+    #[test]
+    fn the_fields_of_a_typed_value_keep_their_order() {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct UserDay {
+            user: u32,
+            day: u32,
+        }
+        let key = || UserDay { user: 1, day: 2 };
+        let typed = r#"{ "user": 1, "day": 2 }"#;
+        assert_eq!(encode("Json", typed).unwrap(), encoded(Json, key()));
+        let packed = encoded(MessagePack, key());
+        assert_eq!(encode("MessagePack", typed).unwrap(), packed);
+        let shown = decode("MessagePack", &packed).value.unwrap();
+        assert_eq!(shown.to_string(), r#"{"user":1,"day":2}"#);
+    }
 }

@@ -79,6 +79,9 @@ pub struct DequeueState {
     /// How long ago the first item that waits was enqueued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_seconds: Option<f64>,
+    /// Why the first item that waits does not decode. Nothing is granted before it is repaired or removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     /// How many sessions live, as far as their heartbeats are younger than their leases.
     pub sessions: usize,
 }
@@ -97,8 +100,10 @@ pub struct CombineState {
     /// For how long the oldest update has waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_seconds: Option<f64>,
-    /// How many updates, blocks and keys are set aside, counted up to 1,000.
+    /// How many updates, blocks and keys are set aside, as far as they were counted.
     pub set_aside: usize,
+    /// Whether more are set aside than were counted.
+    pub has_more_set_aside: bool,
     /// How many worker sessions live.
     pub sessions: usize,
 }

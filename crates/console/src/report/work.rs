@@ -172,8 +172,10 @@ pub struct CombineKey {
     /// Its value after the updates that are combined. Missing if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub combined: Option<Payload>,
-    /// Its value after every update. Missing if it has none, or if there are updates that are not combined and no
-    /// combiner was named.
+    /// Whether its value after every update is known. It is not if there are updates that are not combined, and no
+    /// combiner was named or there are more than were read.
+    pub exact_known: bool,
+    /// Its value after every update. Missing if it has none or it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<Payload>,
     /// The updates that are not combined yet, in their order.

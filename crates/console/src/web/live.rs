@@ -195,6 +195,7 @@ mod tests {
             has_more: true,
             lag_seconds: Some(3.0),
             set_aside: 7,
+            has_more_set_aside: false,
             sessions: 1,
         };
         let export = ExportState {

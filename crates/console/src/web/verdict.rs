@@ -173,6 +173,7 @@ mod tests {
             completed: 0,
             cancelled: 0,
             oldest_seconds: None,
+            problem: None,
             sessions,
         }
     }

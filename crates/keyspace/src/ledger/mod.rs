@@ -148,6 +148,11 @@ impl Pool {
             recorded: None,
         }
     }
+
+    /// Returns whether no operation has begun under this id, so that the ledger has no rows.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.slot_count == 0
+    }
 }
 
 impl Ledger {

@@ -51,7 +51,7 @@ impl<D: Database> Runner<D> {
     }
 
     /// Clears this runner's ledger. Call it when no operation of the runner is running. The runner can be
-    /// used again, with a new ledger.
+    /// used again, with a new ledger. A runner without operations commits nothing.
     ///
     /// Without this call, the ledger stays in the store until another runner [sweeps](Self::sweep) it.
     ///
@@ -83,7 +83,13 @@ impl<D: Database> Runner<D> {
     /// # }
     /// ```
     pub async fn close(&self) -> Result<()> {
-        let id = self.ledger().lock().id;
+        let (id, is_unused) = {
+            let pool = self.ledger().lock();
+            (pool.id, pool.is_unused())
+        };
+        if is_unused {
+            return Ok(());
+        }
         self.ledger().renew(id);
         let (begin, end) = &self.ledger().keys.slots(id);
         self.run_idempotent(|tr| async move {

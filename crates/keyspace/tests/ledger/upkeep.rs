@@ -86,6 +86,20 @@ async fn closing_clears_the_ledger_of_the_handle_alone() {
 }
 
 #[tokio::test]
+async fn closing_a_runner_without_operations_writes_nothing() {
+    let world = World::calm_and_timed().await;
+    let runner = world.runner().await;
+    let mut tr = world.db.begin().unwrap();
+    let (begin, end) = ledgers().range();
+    let query = RangeQuery::keys(begin, end);
+    read_all(&tr, query, Isolation::Serializable).await.unwrap();
+    tr.set(b"key", b"value");
+    runner.close().await.unwrap();
+    // A write to any ledger would have been a conflict.
+    tr.commit().await.unwrap();
+}
+
+#[tokio::test]
 async fn closing_refuses_the_commit_of_a_dropped_operation() {
     let world = World::calm_and_timed().await;
     let runner = world.runner().await;

@@ -23,8 +23,8 @@ use export_queue::keyspace::Environment;
         console list jobs --place dead --db fdb:\n  \
         console redrive jobs --reason 'connection refused' --db fdb:\n  \
         console serve --db fdb: --listen 127.0.0.1:8080\n\n\
-        Exit status: 0 done, 1 failed, 2 asked wrongly, 3 there is no such queue, item or key,\n\
-        4 an audit found something or the store is open in another process, 130 stopped by Ctrl-C."
+        Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key,\n\
+        4 an audit found something, 5 the store is open in another process, 130 stopped by Ctrl-C."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]

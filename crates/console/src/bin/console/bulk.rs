@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use console::report::Change;
 use console::{Action, Filter};
+use tokio::task::spawn_blocking;
 
 use crate::arguments::Items;
 use crate::commands::Context;
@@ -24,11 +25,15 @@ pub(crate) async fn change_items(
         }
         ([], None) => Err(Failure::NoItems),
         (named, _) => {
+            let mut outcome = Ok(());
             for item in named {
-                let change = change_one(context, action, items, item).await?;
-                print(&change, json)?;
+                // An item that is gone keeps no other one from being changed.
+                match change_one(context, action, items, item).await {
+                    Ok(change) => print(&change, json)?,
+                    Err(failure) => outcome = outcome.and(Err(failure)),
+                }
             }
-            Ok(())
+            outcome
         }
     }
 }
@@ -61,15 +66,16 @@ async fn change_matching(
     let (console, queue) = (context.console, &items.queue);
     let place = items.place.unwrap_or(action.places()[0]);
     action.check_place(place)?;
-    let count = console.count(queue, place, filter).await?;
-    confirm(action, place.name(), queue, count, items.yes)?;
+    let selection = console.select(queue, place, filter).await?;
+    let count = selection.count();
+    confirm(action, place.name(), queue, count, items.yes).await?;
     let progress = |changed| show_progress(changed, count);
-    let change = console.change_all(queue, action, place, filter, progress);
+    let change = console.change_all(queue, action, &selection, progress);
     Ok(change.await?)
 }
 
 /// Says how many items match, and asks whether to go on.
-fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool) -> Result<()> {
+async fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool) -> Result<()> {
     let mut out = io::stderr();
     let _ = writeln!(out, "{count} {place} items of `{queue}` match");
     if yes || count == 0 {
@@ -81,10 +87,11 @@ fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool) -> R
     }
     let _ = write!(out, "{action} them? [y/N] ");
     let _ = out.flush();
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(Failure::Print)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
+    // On a thread of its own, so that Ctrl-C ends the question.
+    let answer = spawn_blocking(|| io::stdin().lines().next().transpose()).await;
+    let answer = answer.expect("reading a line does not panic");
+    match answer.map_err(Failure::Answer)?.as_deref().map(str::trim) {
+        Some("y" | "Y" | "yes") => Ok(()),
         _ => Err(Failure::Declined),
     }
 }

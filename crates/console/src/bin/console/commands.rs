@@ -1,21 +1,19 @@
 //! What each command does.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use console::{Action, Console, WebOptions};
 use export_queue::hc_dequeue::Settings;
 use export_queue::keyspace::Store;
 use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 
 use crate::arguments::{
     CombineOptions, Command, ListOptions, Options, ServeOptions, SettingsOptions, Target,
 };
 use crate::bulk::change_items;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, Status};
 use crate::output::{print, print_line};
-
-/// The exit status of an audit that found something.
-const FOUND: u8 = 4;
 
 /// What commands work on.
 pub(crate) struct Context<'a> {
@@ -24,8 +22,8 @@ pub(crate) struct Context<'a> {
     pub(crate) options: &'a Options,
 }
 
-/// Carries out a command. Returns the exit status.
-pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<u8> {
+/// Carries out a command.
+pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Status> {
     let (console, json) = (context.console, context.options.json);
     match command {
         Command::Queues(page) => print(&console.queues(page.after(), page.limit()).await?, json)?,
@@ -54,10 +52,10 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<u8> {
             print(&keys.await?, json)?;
         }
         Command::Get { key } => print(&console.key(&key).await?, json)?,
-        Command::Backup { file } => backup(context.store, &file)?,
+        Command::Backup { file } => backup(context.store, file).await?,
         Command::Serve(options) => serve(context, &options).await?,
     }
-    Ok(0)
+    Ok(Status::Done)
 }
 
 /// Serves the pages until Ctrl-C.
@@ -149,15 +147,22 @@ fn edit(settings: Settings, options: &SettingsOptions) -> Settings {
         .keep_done(options.keep_done.unwrap_or(stored.get_keep_done()))
 }
 
-async fn audit(context: &Context<'_>, queue: &str, repair: bool) -> Result<u8> {
+async fn audit(context: &Context<'_>, queue: &str, repair: bool) -> Result<Status> {
     let audit = context.console.audit(queue, repair).await?;
     print(&audit, context.options.json)?;
-    Ok(if audit.findings.is_empty() { 0 } else { FOUND })
+    Ok(match audit.findings.is_empty() {
+        true => Status::Done,
+        false => Status::Found,
+    })
 }
 
-fn backup(store: &Store, file: &Path) -> Result<()> {
-    match store {
-        Store::Embedded(store) => store.backup(file).map_err(Failure::Backup),
-        _ => Err(Failure::NoFile),
-    }
+async fn backup(store: &Store, file: PathBuf) -> Result<()> {
+    let Store::Embedded(store) = store.clone() else {
+        return Err(Failure::NoFile);
+    };
+    // On a thread of its own, so that Ctrl-C ends it.
+    let copied = spawn_blocking(move || store.backup(&file)).await;
+    copied
+        .expect("a copy does not panic")
+        .map_err(Failure::Backup)
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use export_queue::combine::hc_dequeue::Error as DequeueError;
 use export_queue::keyspace::{self, OpenError};
@@ -68,8 +69,35 @@ pub(crate) enum Failure {
     #[error("cannot print")]
     Print(#[source] io::Error),
 
+    #[error("cannot read the answer")]
+    Answer(#[source] io::Error),
+
     #[error("stopped; what was changed so far stays changed")]
     Interrupted,
+}
+
+/// How the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    Done = 0,
+    Failed = 1,
+    /// The command itself is wrong.
+    Misused = 2,
+    /// There is no such queue, item or key.
+    Missing = 3,
+    /// An audit found something.
+    Found = 4,
+    /// The store is open in another process.
+    InUse = 5,
+    /// Ctrl-C was pressed.
+    Interrupted = 130,
+}
+
+impl From<Status> for ExitCode {
+    fn from(status: Status) -> Self {
+        Self::from(status as u8)
+    }
 }
 
 impl Failure {
@@ -81,9 +109,11 @@ impl Failure {
         }
     }
 
-    pub(crate) fn exit_status(&self) -> u8 {
+    pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Console(console::Error::NoQueue { .. } | console::Error::Missing { .. }) => 3,
+            Self::Console(console::Error::NoQueue { .. } | console::Error::Missing { .. }) => {
+                Status::Missing
+            }
             Self::Console(
                 console::Error::WrongRecipe { .. }
                 | console::Error::Malformed { .. }
@@ -100,10 +130,10 @@ impl Failure {
             | Self::NoFile
             | Self::NoItems
             | Self::OnlyPurge { .. }
-            | Self::Unconfirmed { .. } => 2,
-            Self::InUse { .. } => 4,
-            Self::Interrupted => 130,
-            _ => 1,
+            | Self::Unconfirmed { .. } => Status::Misused,
+            Self::InUse { .. } => Status::InUse,
+            Self::Interrupted => Status::Interrupted,
+            _ => Status::Failed,
         }
     }
 }

@@ -36,14 +36,20 @@ pub(crate) fn print(report: &impl Show, json: bool) -> Result<()> {
         }
         false => report.show(),
     };
-    io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Failure::Print)
+    print_text(&text)
 }
 
 /// Prints a line.
 pub(crate) fn print_line(text: &str) -> Result<()> {
-    writeln!(io::stdout(), "{text}").map_err(Failure::Print)
+    print_text(&format!("{text}\n"))
+}
+
+/// Prints a text. A reader that has seen enough, as `head` has, does not make a command fail.
+fn print_text(text: &str) -> Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Print(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns an empty table without lines. Its first column, which has what commands take, is never broken.

@@ -4,7 +4,7 @@ use console::report::{
     CombineState, DequeueState, ExportState, Queue, QueueState, Queues, Subscription,
 };
 
-use super::{Show, at_least, fields, next_page, optional_span, table, yes};
+use super::{Show, at_least, fields, next_page, optional_span, table, text, yes};
 
 impl Show for Queues {
     fn show(&self) -> String {
@@ -80,7 +80,11 @@ impl Summary {
             dead: state.dead.to_string(),
             oldest: optional_span(state.oldest_seconds),
             sessions: state.sessions.to_string(),
-            state: if state.paused { "paused" } else { "" }.to_owned(),
+            state: match (&state.problem, state.paused) {
+                (Some(_), _) => "blocked by its first item".to_owned(),
+                (None, true) => "paused".to_owned(),
+                (None, false) => String::new(),
+            },
         }
     }
 
@@ -88,7 +92,7 @@ impl Summary {
         Self {
             recipe: "combine".to_owned(),
             waiting: at_least(state.pending_updates, state.has_more),
-            dead: state.set_aside.to_string(),
+            dead: at_least(state.set_aside, state.has_more_set_aside),
             oldest: optional_span(state.lag_seconds),
             sessions: state.sessions.to_string(),
             ..Self::default()
@@ -99,29 +103,33 @@ impl Summary {
         let all = &state.subscriptions;
         let lags = all.iter().filter_map(|one| one.lag_seconds);
         let pending = all.iter().map(|one| one.pending_entries).max();
-        let back = all.iter().filter(|one| one.holds_log_back);
-        let back: Vec<_> = back.map(|one| one.name.as_str()).collect();
+        let states = all.iter().flat_map(|one| {
+            let is = [
+                (one.paused, "paused"),
+                (one.holds_log_back, "holds the log back"),
+                (!one.damaged_buckets.is_empty(), "is damaged"),
+            ];
+            let is = is.into_iter().filter(|(is, _)| *is);
+            is.map(|(_, what)| format!("{} {what}", one.name))
+        });
+        let has_more_dead = all.iter().any(|one| one.has_more_dead);
         Self {
             recipe: "export-queue".to_owned(),
             waiting: at_least(
                 pending.unwrap_or_default(),
                 all.iter().any(|one| one.has_more),
             ),
-            dead: sum(all, |one| one.dead),
+            dead: at_least(sum(all, |one| one.dead), has_more_dead),
             oldest: optional_span(lags.max_by(f64::total_cmp)),
-            sessions: sum(all, |one| one.sessions),
-            state: match back.is_empty() {
-                true => String::new(),
-                false => format!("held back by {}", back.join(", ")),
-            },
+            sessions: sum(all, |one| one.sessions).to_string(),
+            state: states.collect::<Vec<_>>().join(", "),
             ..Self::default()
         }
     }
 }
 
-fn sum(subscriptions: &[Subscription], number: impl Fn(&Subscription) -> usize) -> String {
-    let sum: usize = subscriptions.iter().map(number).sum();
-    sum.to_string()
+fn sum(subscriptions: &[Subscription], number: impl Fn(&Subscription) -> usize) -> usize {
+    subscriptions.iter().map(number).sum()
 }
 
 impl Show for Queue {
@@ -173,18 +181,22 @@ fn dequeue_fields(state: &DequeueState) -> Vec<(&'static str, String)> {
         ("paused", yes(state.paused)),
         ("oldest", optional_span(state.oldest_seconds)),
         ("sessions", state.sessions.to_string()),
+        ("problem", text(state.problem.as_ref())),
     ];
     counts.into_iter().chain(rest).collect()
 }
 
 fn combine_fields(state: &CombineState) -> Vec<(&'static str, String)> {
-    let at_least = |count| at_least(count, state.has_more);
+    let pending = |count| at_least(count, state.has_more);
     vec![
         ("buckets", state.buckets.to_string()),
-        ("pending updates", at_least(state.pending_updates)),
-        ("pending bytes", at_least(state.pending_bytes)),
+        ("pending updates", pending(state.pending_updates)),
+        ("pending bytes", pending(state.pending_bytes)),
         ("lag", optional_span(state.lag_seconds)),
-        ("set aside", state.set_aside.to_string()),
+        (
+            "set aside",
+            at_least(state.set_aside, state.has_more_set_aside),
+        ),
         ("sessions", state.sessions.to_string()),
     ]
 }
@@ -199,6 +211,7 @@ fn subscriptions(state: &ExportState) -> String {
         "SESSIONS",
         "PAUSED",
         "HOLDS LOG BACK",
+        "DAMAGED BUCKETS",
     ];
     let rows = state.subscriptions.iter().map(|subscription| {
         vec![
@@ -210,7 +223,14 @@ fn subscriptions(state: &ExportState) -> String {
             subscription.sessions.to_string(),
             yes(subscription.paused),
             yes(subscription.holds_log_back),
+            damaged(&subscription.damaged_buckets),
         ]
     });
     table(&header, rows)
+}
+
+/// Returns the buckets of which nothing is exported.
+fn damaged(buckets: &[u32]) -> String {
+    let buckets: Vec<_> = buckets.iter().map(u32::to_string).collect();
+    buckets.join(", ")
 }

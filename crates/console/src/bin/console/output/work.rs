@@ -135,9 +135,10 @@ impl Show for CombineKey {
             Some(payload) => whole(payload),
             None => "none".to_owned(),
         };
-        let exact = match (&self.exact, self.pending.is_empty()) {
-            (None, false) => "not known: name the queue's combiner with --combiner".to_owned(),
-            (exact, _) => value(exact),
+        let exact = match (self.exact_known, self.has_more) {
+            (true, _) => value(&self.exact),
+            (false, false) => "not known: name the queue's combiner with --combiner".to_owned(),
+            (false, true) => "not known: too many pending updates".to_owned(),
         };
         fields([
             ("key", whole(&self.key)),
