@@ -129,7 +129,7 @@ impl<D: Database> Console<D> {
             Ok::<_, Error>((
                 queue.pending_total(&tr).await?,
                 queue.lag(&tr).await?,
-                queue.set_aside(&tr, None, MAX_ASIDE).await?.len(),
+                queue.set_aside(&tr, None, MAX_ASIDE + 1).await?.len(),
             ))
         };
         let (pending, lag, set_aside) = self.reader.run(read).await?;
@@ -139,7 +139,8 @@ impl<D: Database> Console<D> {
             pending_bytes: pending.bytes,
             has_more: pending.has_more,
             lag_seconds: lag.map(|lag| lag.as_secs_f64()),
-            set_aside,
+            set_aside: set_aside.min(MAX_ASIDE),
+            has_more_set_aside: set_aside > MAX_ASIDE,
             sessions: self.living(&queue.sessions()).await?,
         }))
     }

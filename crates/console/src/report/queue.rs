@@ -99,6 +99,8 @@ pub struct CombineState {
     pub lag_seconds: Option<f64>,
     /// How many updates, blocks and keys are set aside, counted up to 1,000.
     pub set_aside: usize,
+    /// Whether more are set aside.
+    pub has_more_set_aside: bool,
     /// How many worker sessions live.
     pub sessions: usize,
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::history::{Sample, Series};
 use crate::error::Result;
-use crate::report::Queue;
+use crate::report::{Queue, QueueState};
 
 /// How far apart two looks at the store are at least.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// How many listeners there may be.
 pub(super) const MAX_LISTENERS: usize = 100;
 
-/// How many queues have a history at most. Beyond, the ones whose names come last have none.
+/// How many queues and subscriptions have a history at most. Beyond, the ones whose names come last have none.
 const MAX_SERIES: usize = 2_000;
 
 /// What a listener listens to.
@@ -61,7 +61,12 @@ pub(super) type Look = Box<dyn Fn(Watched) -> BoxFuture<Result<Seen>> + Send + S
 pub(super) struct Live {
     pub(super) queue: Queue,
     pub(super) series: Series,
+    /// Those of the subscriptions of an export queue, in their order.
+    pub(super) subscriptions: Vec<Series>,
 }
+
+/// What has a history: a queue, or a subscription of one.
+type Subject = (String, Option<String>);
 
 /// What one look has seen, with the history.
 #[derive(Debug)]
@@ -118,7 +123,7 @@ struct Shared {
 struct State {
     topics: Vec<Topic>,
     is_running: bool,
-    histories: BTreeMap<String, Series>,
+    histories: BTreeMap<Subject, Series>,
 }
 
 impl Sampler {
@@ -265,13 +270,32 @@ impl State {
     }
 
     fn live(&mut self, now: Duration, queue: Queue) -> Live {
-        let series = self.histories.entry(queue.name.clone()).or_default();
-        series.record(Sample::of(now, &queue.state));
+        let series = self.recorded(&queue.name, None, Sample::of(now, &queue.state));
+        let subscriptions = match &queue.state {
+            QueueState::ExportQueue(state) => &state.subscriptions[..],
+            _ => &[],
+        };
+        let subscriptions = subscriptions.iter().map(|one| {
+            let sample = Sample::of_subscription(now, one);
+            self.recorded(&queue.name, Some(&one.name), sample)
+        });
+        Live {
+            series,
+            subscriptions: subscriptions.collect(),
+            queue,
+        }
+    }
+
+    /// Adds a sample to a history, and returns the history.
+    fn recorded(&mut self, queue: &str, subscription: Option<&str>, sample: Sample) -> Series {
+        let subject = (queue.to_owned(), subscription.map(str::to_owned));
+        let series = self.histories.entry(subject).or_default();
+        series.record(sample);
         let series = series.clone();
         if self.histories.len() > MAX_SERIES {
             self.histories.pop_last();
         }
-        Live { queue, series }
+        series
     }
 }
 
@@ -282,5 +306,59 @@ async fn run(shared: Arc<Shared>) {
         let seen = shared.env.timeout(LOOK_LIMIT, look).await;
         shared.publish(seen);
         shared.env.sleep(PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{ExportState, Subscription};
+    use crate::web::verdict::Verdict;
+
+    fn subscription(name: &str, paused: bool, lag_seconds: f64) -> Subscription {
+        Subscription {
+            name: name.to_owned(),
+            paused,
+            lag_seconds: Some(lag_seconds),
+            pending_entries: 1,
+            pending_bytes: 1,
+            has_more: false,
+            dead: 0,
+            has_more_dead: false,
+            holds_log_back: paused,
+            damaged_buckets: Vec::new(),
+            sessions: 1,
+        }
+    }
+
+    #[test]
+    fn a_subscription_is_judged_by_its_own_history() {
+        let mut state = State::default();
+        let mut live_at = |second: u32| {
+            let subscriptions = vec![
+                subscription("healthy", false, 0.1),
+                subscription("paused", true, second.into()),
+                subscription("stuck", false, second.into()),
+            ];
+            let queue = Queue {
+                name: "changes".to_owned(),
+                prefix: String::new(),
+                codecs: Vec::new(),
+                state: QueueState::ExportQueue(ExportState {
+                    buckets: 1,
+                    subscriptions,
+                }),
+            };
+            state.live(Duration::from_secs(second.into()), queue)
+        };
+        (0..59).for_each(|second| drop(live_at(second)));
+        let live = live_at(59);
+        let QueueState::ExportQueue(export) = &live.queue.state else {
+            panic!("an export queue");
+        };
+        let subscriptions = export.subscriptions.iter().zip(&live.subscriptions);
+        let verdicts = subscriptions.map(|(one, series)| Verdict::of_subscription(one, series));
+        let expected = [Verdict::KeepsUp, Verdict::Paused, Verdict::FallsBehind];
+        assert_eq!(verdicts.collect::<Vec<_>>(), expected);
     }
 }

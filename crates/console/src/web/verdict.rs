@@ -31,7 +31,7 @@ pub(super) enum Verdict {
     Paused,
     /// The oldest gets older and older.
     FallsBehind,
-    /// Something waits, and no session lives that could take it.
+    /// Something waits, is delayed or is held, and no session lives that could take it or give it back.
     NoConsumers,
     /// The queue cannot be read.
     Unreadable,
@@ -43,20 +43,27 @@ impl Verdict {
             QueueState::Microqueue(state) if state.items == 0 => Self::Idle,
             QueueState::Microqueue(_) => Self::Unknown,
             QueueState::HcDequeue(state) if state.paused => Self::Paused,
+            // Only a session makes delayed items ready, and returns what dead sessions hold.
+            QueueState::HcDequeue(state) if state.sessions == 0 => judge(
+                state.queued + state.delayed + state.held > 0,
+                0,
+                &live.series,
+            ),
             QueueState::HcDequeue(state) => judge(state.queued > 0, state.sessions, &live.series),
             QueueState::Combine(state) => {
                 judge(state.pending_updates > 0, state.sessions, &live.series)
             }
             QueueState::ExportQueue(state) => {
-                let subscriptions = state.subscriptions.iter();
-                let verdicts = subscriptions.map(|one| Self::of_subscription(one, &live.series));
+                let subscriptions = state.subscriptions.iter().zip(&live.subscriptions);
+                let verdicts =
+                    subscriptions.map(|(one, series)| Self::of_subscription(one, series));
                 verdicts.max().unwrap_or(Self::Idle)
             }
             QueueState::Unreadable { .. } => Self::Unreadable,
         }
     }
 
-    /// Returns the verdict on a subscription of an export queue. Its history is that of the one that lags most.
+    /// Returns the verdict on a subscription of an export queue with this history.
     pub(super) fn of_subscription(one: &Subscription, series: &Series) -> Self {
         match one.paused {
             true => Self::Paused,
@@ -118,11 +125,18 @@ fn judge(waits: bool, sessions: usize, series: &Series) -> Verdict {
 pub(super) fn summary(queues: &[Live]) -> String {
     let verdicts: Vec<_> = queues.iter().map(Verdict::of).collect();
     let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count();
+    let count_of = |has: fn(&QueueState) -> bool| {
+        let states = queues.iter().map(|live| &live.queue.state);
+        states.filter(|state| has(state)).count()
+    };
     let troubles = [
         (count(Verdict::Unreadable), "unreadable"),
         (count(Verdict::NoConsumers), "without consumers"),
         (count(Verdict::FallsBehind), "falling behind"),
         (count(Verdict::Paused), "paused"),
+        (count_of(has_dead_letters), "with dead letters"),
+        (count_of(has_set_aside), "with records set aside"),
+        (count_of(has_damaged_buckets), "with damaged buckets"),
     ];
     let troubles = troubles.iter().filter(|(count, _)| *count > 0);
     let troubles: Vec<_> = troubles
@@ -137,6 +151,26 @@ pub(super) fn summary(queues: &[Live]) -> String {
         true => format!("{queues}, none needs attention."),
         false => format!("{queues}: {}.", troubles.join(", ")),
     }
+}
+
+fn has_dead_letters(state: &QueueState) -> bool {
+    match state {
+        QueueState::HcDequeue(state) => state.dead > 0,
+        QueueState::ExportQueue(state) => state.subscriptions.iter().any(|one| one.dead > 0),
+        _ => false,
+    }
+}
+
+fn has_set_aside(state: &QueueState) -> bool {
+    matches!(state, QueueState::Combine(state) if state.set_aside > 0)
+}
+
+fn has_damaged_buckets(state: &QueueState) -> bool {
+    let QueueState::ExportQueue(state) = state else {
+        return false;
+    };
+    let mut subscriptions = state.subscriptions.iter();
+    subscriptions.any(|one| !one.damaged_buckets.is_empty())
 }
 
 #[cfg(test)]
@@ -160,7 +194,11 @@ mod tests {
             codecs: Vec::new(),
             state: QueueState::HcDequeue(state),
         };
-        Live { queue, series }
+        Live {
+            queue,
+            series,
+            subscriptions: Vec::new(),
+        }
     }
 
     fn state(queued: u64, sessions: usize, paused: bool) -> DequeueState {
@@ -194,5 +232,31 @@ mod tests {
         let text = "6 queues: 1 without consumers, 1 falling behind, 1 paused.";
         assert_eq!(summary(&lives), text);
         assert_eq!(summary(&lives[..1]), "1 queue, none needs attention.");
+    }
+
+    #[test]
+    fn without_sessions_delayed_and_held_items_need_a_consumer() {
+        for (delayed, held) in [(0, 500), (500, 0)] {
+            let unserved = |sessions| DequeueState {
+                delayed,
+                held,
+                ..state(0, sessions, false)
+            };
+            let lives = [live(60, false, unserved(0))];
+            assert_eq!(Verdict::of(&lives[0]), Verdict::NoConsumers);
+            assert_eq!(summary(&lives), "1 queue: 1 without consumers.");
+            let served = live(60, false, unserved(1));
+            assert_eq!(Verdict::of(&served), Verdict::Idle);
+        }
+    }
+
+    #[test]
+    fn the_summary_names_queues_with_dead_letters() {
+        let dead = DequeueState {
+            dead: 10_000,
+            ..state(0, 1, false)
+        };
+        let text = "1 queue: 1 with dead letters.";
+        assert_eq!(summary(&[live(60, false, dead)]), text);
     }
 }
