@@ -86,18 +86,6 @@ impl Tick {
     }
 }
 
-/// What the listeners see.
-#[derive(Debug, Clone)]
-enum Latest {
-    /// Nothing was seen yet.
-    Nothing,
-    Seen(Arc<Tick>),
-    /// The last look failed, for this reason.
-    Failed(Arc<str>),
-    /// There will be no more.
-    Closed,
-}
-
 /// What a listener gets next.
 #[derive(Debug, Clone)]
 pub(super) enum News {
@@ -116,7 +104,8 @@ struct Shared {
     env: Environment,
     look: Look,
     state: Mutex<State>,
-    latest: watch::Sender<Latest>,
+    /// What the last look has seen. `None`: there was none yet.
+    latest: watch::Sender<Option<News>>,
 }
 
 #[derive(Default)]
@@ -132,7 +121,7 @@ impl Sampler {
             env,
             look,
             state: Mutex::default(),
-            latest: watch::Sender::new(Latest::Nothing),
+            latest: watch::Sender::new(None),
         };
         Self {
             shared: Arc::new(shared),
@@ -165,18 +154,13 @@ impl Sampler {
         let now = self.shared.env.now();
         self.shared.state().live(now, queue)
     }
-
-    /// Ends all listeners.
-    pub(super) fn close(&self) {
-        self.shared.latest.send_replace(Latest::Closed);
-    }
 }
 
 /// Listens to what the sampler sees. The sampler rests when there is none.
 pub(super) struct Listener {
     shared: Arc<Shared>,
     topic: Topic,
-    latest: watch::Receiver<Latest>,
+    latest: watch::Receiver<Option<News>>,
 }
 
 impl Listener {
@@ -184,22 +168,15 @@ impl Listener {
         &self.topic
     }
 
-    /// Waits for the next look, and returns what the newest one has seen. `None`: there will be no more.
+    /// Waits for the next look, and returns what the newest one has seen.
     ///
     /// # Cancel safety
     /// Nothing is lost but what newer news replace.
-    pub(super) async fn next(&mut self) -> Option<News> {
-        loop {
-            if matches!(*self.latest.borrow(), Latest::Closed) {
-                return None;
-            }
-            self.latest.changed().await.ok()?;
-            match &*self.latest.borrow_and_update() {
-                Latest::Seen(tick) => return Some(News::Seen(tick.clone())),
-                Latest::Failed(reason) => return Some(News::Failed(reason.clone())),
-                Latest::Nothing | Latest::Closed => {}
-            }
-        }
+    pub(super) async fn next(&mut self) -> News {
+        let changed = self.latest.changed().await;
+        changed.expect("the listener itself keeps the sender");
+        let latest = self.latest.borrow_and_update().clone();
+        latest.expect("nothing is published before something was seen")
     }
 }
 
@@ -236,21 +213,15 @@ impl Shared {
     }
 
     fn publish(&self, seen: Option<Result<Seen>>) {
-        let latest = match seen {
-            Some(Ok(seen)) => Latest::Seen(Arc::new(self.state().tick(self.env.now(), seen))),
+        let news = match seen {
+            Some(Ok(seen)) => News::Seen(Arc::new(self.state().tick(self.env.now(), seen))),
             Some(Err(error)) => {
                 let reason = export_queue::keyspace::error::chain(&error).to_string();
-                Latest::Failed(reason.into())
+                News::Failed(reason.into())
             }
-            None => Latest::Failed("it does not answer in time".into()),
+            None => News::Failed("the store does not answer in time".into()),
         };
-        self.latest.send_if_modified(|current| {
-            let is_open = !matches!(current, Latest::Closed);
-            if is_open {
-                *current = latest;
-            }
-            is_open
-        });
+        self.latest.send_replace(Some(news));
     }
 }
 
