@@ -213,9 +213,9 @@ pub(super) fn actions_in(place: &str) -> Vec<&'static str> {
 /// Returns what an action does, for the button and its explanation.
 pub(super) fn explain(action: &str) -> &'static str {
     match action {
-        "cancel" => "Removes the item; a session that holds it is asked to let go of it.",
+        "cancel" => "Removes the item. A session that holds it is asked to let go of it.",
         "expedite" => "Makes the item ready at once.",
-        "redrive" => "Puts the item back into the queue with all its attempts.",
+        "redrive" => "Returns the item to the queue, with its failed attempts reset to zero.",
         "purge" => "Removes the item for good. This cannot be undone.",
         _ => "",
     }
