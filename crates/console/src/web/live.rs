@@ -245,6 +245,18 @@ mod tests {
         assert!(evil.contains("no consumers") && evil.contains("holds the log back"));
     }
 
+    /// A parser drops blanks before the first element. If a page had some there, its script would take every element
+    /// for another one at the first event, and the focus would be lost.
+    #[test]
+    fn what_moves_begins_with_an_element() {
+        let states = states();
+        let overview = OverviewLive::of("", &states).render().unwrap();
+        let queue = QueueLive::of("", &states[0]).render().unwrap();
+        for html in [overview, queue] {
+            assert!(html.starts_with("<p"), "{html}");
+        }
+    }
+
     #[test]
     fn counts_that_ended_early_have_a_plus_sign_on_both_pages() {
         let states = states();
