@@ -164,8 +164,9 @@ async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Wor
         .time_limit(Duration::from_secs(3600));
     let encode = |video: Arc<Delivery<String>>| async move {
         for _part in 0..10 {
+            // A handler that waits is dropped where it waits. One that computes has to look, and to return an error.
             if video.is_cancelled() {
-                break;
+                return Err(Error::Cancelled { id: video.id() });
             }
             // The time limit begins anew. Fails if the delivery was lost, because the time was over.
             video.keep_alive()?;
@@ -179,13 +180,28 @@ async fn stop(worker: Worker<String>) -> Result<()> {
     worker.shut_down(Duration::from_secs(30)).await
 }
 
-async fn in_order_per_customer(
+async fn enqueue_for_customer(
     tr: &impl Transaction,
-    root: &Subspace,
-    customer: &str,
+    customers: &Subspace,
+    names: &Jobs,
+    (customer, message): (&str, &str),
 ) -> Result<()> {
-    let own = MicroQueue::<String>::new(root.subspace(&customer));
-    own.enqueue(tr, &"first".to_owned()).await?;
+    let own = MicroQueue::<String>::new(customers.subspace(&customer));
+    own.enqueue(tr, &message.to_owned()).await?;
+    names.enqueue(tr, &customer.to_owned()).await?;
+    Ok(())
+}
+
+async fn in_order_per_customer(
+    tr: Tx<impl Transaction>,
+    customers: &Subspace,
+    sent: &MicroQueue<String>,
+    name: Arc<Delivery<String>>,
+) -> Result<()> {
+    let own = MicroQueue::<String>::new(customers.subspace(name.value()));
+    if let Some(item) = own.dequeue(&tr).await? {
+        sent.enqueue(&tr, &item.value).await?;
+    }
     Ok(())
 }
 
@@ -213,6 +229,26 @@ async fn pause(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
 
 fn back_up(store: &Embedded, path: &str) -> std::result::Result<(), keyspace::OpenError> {
     store.backup(path)
+}
+
+async fn process_in_order(runner: &Runner<Store>, names: &Jobs) -> Result<()> {
+    let (customers, sent) = (Subspace::from("customers"), Subspace::from("sent"));
+    let (customers, sent) = (&customers, &MicroQueue::new(sent));
+    let messages = ["first", "second", "third"];
+    for message in messages {
+        let add = |tr: Tx<_>| async move {
+            enqueue_for_customer(&tr, customers, names, ("ada", message)).await
+        };
+        runner.run(add).await?;
+    }
+    let handler = |tr, name| in_order_per_customer(tr, customers, sent, name);
+    let drained = drain_process(runner, names, handler).await?;
+    assert_eq!(drained.completed, 3);
+    let sent = |tr: Tx<_>| async move { sent.dequeue_batch(&tr, 4).await };
+    let sent = runner.run(sent).await?;
+    let sent: Vec<_> = sent.into_iter().map(|item| item.value).collect();
+    assert_eq!(sent, messages);
+    Ok(())
 }
 
 #[tokio::main]
@@ -250,13 +286,15 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
         enqueue_for_later(&tr, later, tomorrow).await?;
         enqueue_debounced(&tr, later, "home").await?;
         assert!(enqueue_bounded(&tr, later).await?);
-        in_order_per_customer(&tr, &Subspace::from("customers"), "ada").await
+        Ok::<_, Error>(())
     };
     runner.run(more).await?;
     let delayed = |tr: Tx<_>| async move { later.list(&tr, PlaceKind::Delayed, None, 1).await };
     let delayed = runner.run(delayed).await?.items[0].item;
     let expedite = |tr: Tx<_>| async move { run_at_once(&tr, later, &delayed).await };
     assert!(runner.run(expedite).await?);
+
+    process_in_order(runner, &open("names").await?).await?;
 
     let videos = &open("videos").await?;
     change_settings(runner, videos).await?;

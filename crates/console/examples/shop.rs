@@ -12,7 +12,7 @@ use std::time::Duration;
 use console::{Console, WebOptions};
 use export_queue::combine::{Change, ChangeObserver, CombineOptions, CombineQueue, Sum};
 use export_queue::hc_dequeue::{
-    Delivery, Enqueue, HighContentionQueue, ItemRef, Outcome, Place, Schedule, Settings,
+    Delivery, Enqueue, Enqueued, HighContentionQueue, ItemRef, Outcome, Place, Schedule, Settings,
     WorkerOptions,
 };
 use export_queue::keyspace::codec::MessagePack;
@@ -24,6 +24,10 @@ use export_queue::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
+
+/// How long an order waits before it looks for stock again. This is no failed attempt, but each look is a delivery. An
+/// item becomes a dead letter after 10,000 deliveries: here after a week, while the stock is refilled every night.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Job {
@@ -99,8 +103,7 @@ async fn handle(
         Job::Order { product, .. } => {
             let count = shop.in_stock(&tr, product).await?;
             if count == 0 {
-                // Waiting for stock costs the order no attempt.
-                return Ok(Outcome::snooze(Duration::from_millis(200)));
+                return Ok(Outcome::snooze(LOOK_AGAIN));
             }
             shop.set_stock(&tr, product, count - 1)?;
             shop.sold.add(&tr, product, &1).await?;
@@ -175,16 +178,26 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
         .await?;
 
     let first = place_order(shop, runner, "Ada", "pan").await?;
-    place_order(shop, runner, "Grace", "pan").await?;
+    let second = place_order(shop, runner, "Grace", "pan").await?;
 
-    // Nothing is in stock: the orders wait for their next attempt.
+    // Nothing is in stock yet: an order that is handled before this is snoozed.
     let restock = &Job::Restock {
         product: "pan".to_owned(),
         count: 10,
     };
     let soon = &Enqueue::new().after(Duration::from_millis(100));
     let later = |tr| async move { shop.jobs.enqueue_with(&tr, restock, soon).await };
-    let _ = runner.run(later).await?;
+    let (Enqueued::Staged(staged), commit) = runner.run_committed(later).await? else {
+        return Err("the item has no dedupe id, so it is always enqueued".into());
+    };
+    let restock = staged.at(commit.versionstamp.expect("an enqueue writes"));
+
+    // The orders need not wait any longer than the stock.
+    shop.jobs.await_done(runner, &restock).await?;
+    for order in [&first, &second] {
+        let expedite = |tr| async move { shop.jobs.expedite(&tr, order).await };
+        runner.run(expedite).await?;
+    }
 
     let done = shop.jobs.await_done(runner, &first).await?;
     assert!(matches!(

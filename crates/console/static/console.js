@@ -1,4 +1,4 @@
-// Moves what moves. Everything else works without this file.
+// Updates pages live. Everything else works without this file.
 "use strict";
 
 (() => {
@@ -49,7 +49,7 @@
     });
     source.addEventListener("error", () => {
       const closed = source.readyState === EventSource.CLOSED;
-      say(closed ? "Not live: reload the page to see the current state." : "Not live: connecting again.");
+      say(closed ? "Not live: reload the page to see the current state." : "Not live: reconnecting.");
     });
     window.addEventListener("pagehide", () => source.close());
     window.addEventListener("pageshow", (event) => {

@@ -99,13 +99,6 @@ pub(super) async fn settings<D: Database>(
     Ok(Json(site.console.settings(&name).await?))
 }
 
-pub(super) async fn audit<D: Database>(
-    State(site): State<Site<D>>,
-    Path(name): Path<String>,
-) -> Answer<report::Audit> {
-    Ok(Json(site.console.audit(&name, false).await?))
-}
-
 /// How a key's exact value is computed.
 #[derive(Debug, Deserialize)]
 pub(super) struct Exact {

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
 use export_queue::keyspace::Database;
 
-use super::guard::single;
+use super::guard::{FETCH_SITE, single};
 use super::refusal::Refusal;
 use super::site::Site;
 use super::text::segment;
@@ -18,9 +18,6 @@ use crate::report::Change;
 
 /// The header in which programs send the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-console-token");
-
-/// The header in which browsers say where a request comes from.
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The fields of a form, in their order. A name may come several times.
 type Fields = Vec<(String, String)>;
@@ -37,7 +34,8 @@ pub(super) async fn set_paused<D: Database, const PAUSED: bool>(
 ) -> Result<Redirect, Refusal> {
     allowed_form(&site, &headers, form)?;
     let change = site.console.set_paused(&name, PAUSED).await?;
-    Ok(back(&site, &format!("/queues/{}", segment(&name)), &change))
+    let path = format!("/queues/{}", segment(&name));
+    Ok(back(&site, &path, &change, 0))
 }
 
 /// Changes an item.
@@ -57,11 +55,12 @@ pub(super) async fn change_item<D: Database>(
         ("purge", _) => format!("/queues/{}", segment(&name)),
         _ => format!("/queues/{}/item/{}", segment(&name), segment(&item)),
     };
-    Ok(back(&site, &path, &change))
+    Ok(back(&site, &path, &change, 0))
 }
 
-/// Changes the items that are selected on a page of a listing. Those that are not where the action finds them any
-/// more are left out. Dropping the future, and the time limit of a request, leave those that were changed so far.
+/// Changes the items that are selected on a page of a listing. Those that are no longer where the action finds them
+/// are left out. One that cannot be changed is counted as failed, and the rest are still changed. Dropping the future,
+/// and the time limit of a request, leave those that were changed so far.
 pub(super) async fn change_selected<D: Database>(
     State(site): State<Site<D>>,
     Path((name, place)): Path<(String, String)>,
@@ -76,15 +75,16 @@ pub(super) async fn change_selected<D: Database>(
         changed: 0,
         outcome: String::new(),
     };
+    let mut failed = 0;
     for (_, item) in fields.iter().filter(|(field, _)| field == "item") {
         match site.console.change(&name, action, item).await {
             Ok(done) => change.changed += done.changed,
             Err(Error::Missing { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(_) => failed += 1,
         }
     }
     let path = format!("/queues/{}/items/{}", segment(&name), segment(&place));
-    Ok(back(&site, &path, &change))
+    Ok(back(&site, &path, &change, failed))
 }
 
 /// Changes an item, and returns what came of it as JSON.
@@ -108,10 +108,14 @@ pub(super) async fn api_set_paused<D: Database, const PAUSED: bool>(
     Ok(Json(site.console.set_paused(&name, PAUSED).await?))
 }
 
-/// Returns to a page with a notice of what was changed.
-fn back<D: Database>(site: &Site<D>, path: &str, change: &Change) -> Redirect {
+/// Returns to a page with a notice of what was changed, and of how many items could not be changed.
+fn back<D: Database>(site: &Site<D>, path: &str, change: &Change, failed: u64) -> Redirect {
     let (base, action, count) = (&site.options.base, &change.action, change.changed);
-    Redirect::to(&format!("{base}{path}?done={action}&count={count}"))
+    let failed = match failed {
+        0 => String::new(),
+        failed => format!("&failed={failed}"),
+    };
+    Redirect::to(&format!("{base}{path}?done={action}&count={count}{failed}"))
 }
 
 fn action_of(fields: &Fields) -> Result<Action, Refusal> {

@@ -9,17 +9,20 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, Sse};
 use export_queue::keyspace::Database;
-use futures::Stream;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 
 use super::live::{OverviewLive, QueueLive};
 use super::refusal::Refusal;
 use super::sampler::{Listener, News, Tick, Topic};
 use super::site::Site;
 
-type Events = Sse<Box<dyn Stream<Item = Result<Event, Infallible>> + Send + Unpin>>;
+type Events = BoxStream<'static, Result<Event, Infallible>>;
 
 /// `/events`: the overview.
-pub(super) async fn overview<D: Database>(State(site): State<Site<D>>) -> Result<Events, Refusal> {
+pub(super) async fn overview<D: Database>(
+    State(site): State<Site<D>>,
+) -> Result<Sse<Events>, Refusal> {
     listen(&site, Topic::Overview)
 }
 
@@ -27,27 +30,32 @@ pub(super) async fn overview<D: Database>(State(site): State<Site<D>>) -> Result
 pub(super) async fn queue<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-) -> Result<Events, Refusal> {
-    // So that one that is not there is refused, and not tried again.
-    site.console.queue(&name).await?;
-    listen(&site, Topic::Queue(name))
+) -> Result<Sse<Events>, Refusal> {
+    // So that one that is not there is refused, and not tried again. A queue may be asked for by another spelling
+    // of its name than the one by which looks know it.
+    let queue = site.console.queue(&name).await?;
+    listen(&site, Topic::Queue(queue.name))
 }
 
-fn listen<D: Database>(site: &Site<D>, topic: Topic) -> Result<Events, Refusal> {
+fn listen<D: Database>(site: &Site<D>, topic: Topic) -> Result<Sse<Events>, Refusal> {
     let Some(listener) = site.sampler.listen(topic) else {
-        let message = "too many pages listen already: this one shows how it was when it was loaded";
+        let message = "too many pages are open: this one is not updated";
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let base: Arc<str> = site.options.base.as_str().into();
     let events = futures::stream::unfold(listener, move |mut listener: Listener| {
         let base = base.clone();
         async move {
-            let news = listener.next().await?;
+            let news = listener.next().await;
             let event = event_of(&base, listener.topic(), &news);
             Some((Ok(event), listener))
         }
     });
-    Ok(Sse::new(Box::new(Box::pin(events))))
+    let events: Events = match &site.options.shutdown {
+        Some(shutdown) => Box::pin(events.take_until(shutdown.clone())),
+        None => Box::pin(events),
+    };
+    Ok(Sse::new(events))
 }
 
 fn event_of(base: &str, topic: &Topic, news: &News) -> Event {
@@ -55,7 +63,7 @@ fn event_of(base: &str, topic: &Topic, news: &News) -> Event {
         (News::Seen(tick), Topic::Overview) => Ok(overview_of(base, tick)),
         (News::Seen(tick), Topic::Queue(name)) => match tick.queue(name) {
             Some(live) => Ok(rendered(&QueueLive::of(base, live)).into()),
-            None => Err("the queue is not there any more".into()),
+            None => Err("the queue no longer exists".into()),
         },
         (News::Failed(reason), _) => Err(reason.clone()),
     };

@@ -7,7 +7,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use export_queue::keyspace::Database;
@@ -17,6 +17,15 @@ use super::options::WebOptions;
 use super::refusal::Refusal;
 use super::site::{REQUEST_LIMIT, Site};
 use super::view::{Frame, RefusalPage, page};
+
+/// The header in which browsers say where a request comes from.
+pub(super) const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The header in which browsers say how they ask.
+const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+
+/// The header in which browsers say what they do with the answer.
+const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// What every response has.
 ///
@@ -54,10 +63,13 @@ pub(super) async fn guard<D: Database>(
 
 async fn admit<D: Database>(
     site: &Site<D>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
+    add_host(&mut request);
     check_host(&site.options, &request)?;
+    check_origin(request.headers())?;
+    let changes = request.method() == Method::POST;
     // Listeners leave this as soon as their response begins.
     let Ok(_permit) = site.requests.try_acquire() else {
         let message = "too many requests are being answered";
@@ -66,9 +78,25 @@ async fn admit<D: Database>(
     let answered = pin!(next.run(request));
     let answered = site.env.timeout(REQUEST_LIMIT, answered).await;
     answered.ok_or_else(|| {
-        let message = "the request was not finished within 10 seconds and was given up";
+        let message = match changes {
+            // A commit that was sent is not stopped.
+            true => {
+                "the change was not finished within 10 seconds; it may have been carried out, in \
+                 part or in full: look before you repeat it"
+            }
+            false => "the request was not finished within 10 seconds and was given up",
+        };
         Refusal::new(StatusCode::GATEWAY_TIMEOUT, message)
     })
+}
+
+/// Gives a request of HTTP/2, which has its host in the URI, the header that one of HTTP/1 has.
+fn add_host(request: &mut Request) {
+    let authority = request.uri().authority();
+    let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().entry(HOST).or_insert(host);
+    }
 }
 
 /// A page of another site can have its name point to this machine. Its requests name that site as their host.
@@ -89,6 +117,22 @@ fn check_host(options: &WebOptions, request: &Request) -> Result<(), Refusal> {
             let message = "this console does not answer requests for this host name";
             Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message))
         }
+    }
+}
+
+/// A page of another site cannot read what it has a browser ask for here, but the store would be read for it, and
+/// listeners would take the places of others. Such a page may only open one of ours, by a link for example.
+fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut sites = headers.get_all(&FETCH_SITE).iter();
+    let is_other = sites.any(|site| site == "cross-site" || site == "same-site");
+    let is_page = single(headers, &FETCH_MODE) == Some("navigate")
+        && single(headers, &FETCH_DEST) == Some("document");
+    match is_other && !is_page {
+        true => {
+            let message = "another site may open the pages of this console, and nothing else";
+            Err(Refusal::new(StatusCode::FORBIDDEN, message))
+        }
+        false => Ok(()),
     }
 }
 

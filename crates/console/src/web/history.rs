@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::report::QueueState;
+use crate::report::{QueueState, Subscription};
 
 /// How far the history goes back.
 pub(super) const SPAN: Duration = Duration::from_secs(300);
@@ -43,6 +43,15 @@ impl Sample {
             at,
             flow,
             age_seconds: age.unwrap_or_default(),
+        }
+    }
+
+    /// Returns the sample of a subscription of an export queue.
+    pub(super) fn of_subscription(at: Duration, one: &Subscription) -> Self {
+        Self {
+            at,
+            flow: None,
+            age_seconds: one.lag_seconds.unwrap_or_default(),
         }
     }
 }

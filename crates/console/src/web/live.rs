@@ -38,9 +38,9 @@ impl OverviewLive {
     }
 }
 
-/// A queue in the overview.
-struct Row {
-    name: String,
+/// What moves of a queue: a row of the overview, or most of the queue's page.
+pub(super) struct Row {
+    pub(super) name: String,
     href: String,
     verdict: Verdict,
     state: QueueState,
@@ -57,9 +57,10 @@ impl Row {
             QueueState::ExportQueue(state) => state.subscriptions.clone(),
             _ => Vec::new(),
         };
-        let judge = |one| (Verdict::of_subscription(&one, &live.series), one);
+        let subscriptions = subscriptions.into_iter().zip(&live.subscriptions);
+        let judge = |(one, series)| (Verdict::of_subscription(&one, series), one);
         Self {
-            subscriptions: subscriptions.into_iter().map(judge).collect(),
+            subscriptions: subscriptions.map(judge).collect(),
             name: live.queue.name.clone(),
             href: format!("{base}/queues/{}", text::segment(&live.queue.name)),
             verdict: Verdict::of(live),
@@ -96,39 +97,24 @@ impl Flow {
 #[derive(Template)]
 #[template(path = "queue_live.html")]
 pub(super) struct QueueLive {
-    pub(super) name: String,
     pub(super) codecs: String,
     pub(super) prefix: String,
-    pub(super) state: QueueState,
-    href: String,
-    verdict: Verdict,
-    subscriptions: Vec<(Verdict, Subscription)>,
-    rates: Flow,
-    rate_chart: Chart,
-    age_chart: Chart,
+    pub(super) row: Row,
 }
 
 impl QueueLive {
     /// Returns how a queue stands. The links begin with `base`.
     pub(super) fn of(base: &str, live: &Live) -> Self {
-        let row = Row::of(base, live);
         Self {
             codecs: live.queue.codecs.join(", "),
             prefix: live.queue.prefix.clone(),
-            name: row.name,
-            href: row.href,
-            verdict: row.verdict,
-            subscriptions: row.subscriptions,
-            state: row.state,
-            rates: row.rates,
-            rate_chart: row.rate_chart,
-            age_chart: row.age_chart,
+            row: Row::of(base, live),
         }
     }
 
     /// Returns the name of the recipe, in words.
     pub(super) fn recipe(&self) -> &'static str {
-        match &self.state {
+        match &self.row.state {
             QueueState::HcDequeue(_) => "queue with consumers",
             QueueState::Combine(_) => "combine queue",
             QueueState::ExportQueue(_) => "export queue",
@@ -139,7 +125,7 @@ impl QueueLive {
 
     /// Returns whether it is a queue with consumers, and whether it is paused.
     pub(super) fn paused(&self) -> Option<bool> {
-        match &self.state {
+        match &self.row.state {
             QueueState::HcDequeue(state) => Some(state.paused),
             _ => None,
         }
@@ -157,18 +143,33 @@ mod tests {
     const EVIL: &str = "<b onclick=\"x\">'&";
 
     fn live(name: &str, state: QueueState) -> Live {
-        let mut series = Series::default();
-        for second in 0..60 {
-            let at = Duration::from_secs(second);
-            series.record(Sample::of(at, &state));
-        }
+        let history = |sample: &dyn Fn(Duration) -> Sample| {
+            let mut series = Series::default();
+            for second in 0..60 {
+                series.record(sample(Duration::from_secs(second)));
+            }
+            series
+        };
+        let subscriptions = match &state {
+            QueueState::ExportQueue(state) => &state.subscriptions[..],
+            _ => &[],
+        };
+        let subscriptions = subscriptions
+            .iter()
+            .map(|one| history(&|at| Sample::of_subscription(at, one)))
+            .collect();
+        let series = history(&|at| Sample::of(at, &state));
         let queue = Queue {
             name: name.to_owned(),
             prefix: "00".to_owned(),
             codecs: vec![EVIL.to_owned()],
             state,
         };
-        Live { queue, series }
+        Live {
+            queue,
+            series,
+            subscriptions,
+        }
     }
 
     fn subscription(name: &str, holds_log_back: bool, sessions: usize) -> Subscription {
@@ -182,7 +183,7 @@ mod tests {
             dead: 2,
             holds_log_back,
             damaged_buckets: Vec::new(),
-            has_more_dead: false,
+            has_more_dead: true,
             sessions,
         }
     }
@@ -194,8 +195,8 @@ mod tests {
             pending_bytes: 10,
             has_more: true,
             lag_seconds: Some(3.0),
-            set_aside: 7,
-            has_more_set_aside: false,
+            set_aside: 1_000,
+            has_more_set_aside: true,
             sessions: 1,
         };
         let export = ExportState {
@@ -229,7 +230,7 @@ mod tests {
             "1,234+",
             "10,000+",
             "1 min 15 s",
-            "4 queues: 1 unreadable, 1 without consumers.",
+            "4 queues: 1 unreadable, 1 without consumers, 1 with dead letters, 1 with records set aside.",
         ] {
             assert!(html.contains(text), "{text}: {html}");
         }
@@ -244,10 +245,61 @@ mod tests {
         assert!(evil.contains("no consumers") && evil.contains("holds the log back"));
     }
 
+    /// A parser drops blanks before the first element. If a page had some there, its script would take every element
+    /// for another one at the first event, and the focus would be lost.
+    #[test]
+    fn what_moves_begins_with_an_element() {
+        let states = states();
+        let overview = OverviewLive::of("", &states).render().unwrap();
+        let queue = QueueLive::of("", &states[0]).render().unwrap();
+        for html in [overview, queue] {
+            assert!(html.starts_with("<p"), "{html}");
+        }
+    }
+
+    #[test]
+    fn counts_that_ended_early_have_a_plus_sign_on_both_pages() {
+        let states = states();
+        let pages = [
+            OverviewLive::of("", &states).render(),
+            QueueLive::of("", &states[0]).render(),
+            QueueLive::of("", &states[1]).render(),
+        ];
+        let [overview, combine, export] = pages.map(|page| page.unwrap());
+        for page in [&overview, &combine] {
+            assert!(page.contains(r#"<strong class="dead">1,000+</strong>"#));
+        }
+        for page in [&overview, &export] {
+            assert!(page.contains(r#"<strong class="dead">2+</strong>"#));
+        }
+    }
+
+    #[test]
+    fn damaged_buckets_and_paused_subscriptions_are_visible_on_both_pages() {
+        let mut damaged = subscription("search", false, 1);
+        damaged.damaged_buckets = vec![3];
+        let mut paused = subscription("mirror", false, 0);
+        paused.paused = true;
+        let state = QueueState::ExportQueue(ExportState {
+            buckets: 4,
+            subscriptions: vec![damaged, paused],
+        });
+        let lives = [live("changes", state)];
+        let overview = OverviewLive::of("", &lives).render().unwrap();
+        assert!(overview.contains("1 with damaged buckets"), "{overview}");
+        let queue = QueueLive::of("", &lives[0]).render().unwrap();
+        for page in [overview, queue] {
+            let rows: Vec<_> = page.split("<tr").collect();
+            let row = |name: &str| rows.iter().find(|row| row.contains(name)).unwrap();
+            assert!(row("search").contains("bucket 3 is damaged: nothing of it is exported"));
+            assert!(row("mirror").contains("</span> paused</span>"));
+        }
+    }
+
     #[test]
     fn every_recipe_has_a_page() {
         let texts = [
-            "Updates that wait",
+            "Pending updates",
             "holds the log back",
             "registered as",
             "10,000+",

@@ -10,16 +10,15 @@
 //! | `/queues/{name}` | `/api/queues/{name}` | [a queue](crate::report::Queue) |
 //! | `/queues/{name}/items/{place}?after=` | `/api/queues/{name}/items/{place}?after=&limit=` | [the items in a place](crate::report::Items) |
 //! | `/queues/{name}/item/{ref}` | `/api/queues/{name}/item/{ref}` | [an item](crate::report::Item) |
-//! | `/queues/{name}/sessions` | `/api/queues/{name}/sessions` | [who lives and holds what](crate::report::Sessions) |
+//! | `/queues/{name}/sessions` | `/api/queues/{name}/sessions` | [sessions, and what they hold](crate::report::Sessions) |
 //! | `/queues/{name}/schedules?after=` | `/api/queues/{name}/schedules?after=&limit=` | [schedules](crate::report::Schedules) |
 //! | on the queue's page | `/api/queues/{name}/settings` | [settings](crate::report::Settings) |
-//! | | `/api/queues/{name}/audit` | [what contradicts what](crate::report::Audit) |
 //! | | `/api/queues/{name}/key/{key}?combiner=` | [a key of a combine queue](crate::report::CombineKey) |
 //! | | `/api/queues/{name}/set-aside?after=&limit=` | [what a combine queue set aside](crate::report::SetAsidePage) |
 //! | | `/api/queues/{name}/letters/{subscription}?after=&limit=` | [dead letters of a subscription](crate::report::Items) |
 //! | | `/api/keys?prefix=&after=&limit=` | [keys](crate::report::Keys) |
 //! | | `/api/key/{key}` | [a key and its value](crate::report::Key) |
-//! | `/events`, `/events/queues/{name}` | | what moves on the overview and on a queue's page, as server-sent events |
+//! | `/events`, `/events/queues/{name}` | | live updates of the overview and of a queue's page, as server-sent events |
 //!
 //! Changes, if they [are allowed](WebOptions::allow_changes). All are sent by `POST`; a form has the field `token`, a
 //! program sends the header `x-console-token` with what `GET /api/token` answers:
@@ -28,28 +27,30 @@
 //! |---|---|---|
 //! | `/queues/{name}/pause`, `/queues/{name}/resume` | the same below `/api` | pauses or resumes a queue |
 //! | `/queues/{name}/item/{ref}`, `action` | `/api/queues/{name}/item/{ref}/{action}` | cancels, expedites, redrives or purges an item |
-//! | `/queues/{name}/items/{place}`, `action`, `item`... | | does so with the items that are selected |
+//! | `/queues/{name}/items/{place}`, `action`, `item`... | | does so with the selected items |
 //!
-//! A form is answered by a redirect (303) to where its result shows, JSON by a [change](crate::report::Change).
-//! An error is `{"error": "...", "causes": ["..."]}` below `/api`, else a page, with the status:
+//! A form is answered with a redirect (303) to the page that shows the result, a program with a
+//! [change](crate::report::Change). An error is `{"error": "...", "causes": ["..."]}` below `/api`, and a page
+//! elsewhere, with the status:
 //!
 //! | status | means |
 //! |---|---|
-//! | 400 | malformed: a reference, a place, a page of a listing, a form |
-//! | 403 | a change that is not allowed, comes from another site or lacks the token |
-//! | 404 | no such queue, item or page |
+//! | 400 | a reference, a place, a page of a listing or a form is malformed |
+//! | 403 | the request comes from another site and does not open a page; or a change is not allowed or lacks the token |
+//! | 404 | there is no such queue, item or page |
 //! | 409 | the queue is of another recipe, or cannot be read |
 //! | 413 | the body is too large |
 //! | 421 | the request is for a host that is not allowed |
 //! | 503 | the store failed, or there are too many requests or listeners |
-//! | 504 | the request took too long |
+//! | 504 | the request took too long; a change may have been carried out |
 //!
 //! # Guarantees
 //!
 //! - `GET` and `HEAD` change nothing.
 //! - Counts are those of the queue's counters or bounded counts; no page reads more than its rows.
-//! - Whatever is stored is shown as text. Pages load nothing from elsewhere and run no script but their own file, and
-//!   everything but moving works without it.
+//! - Stored data is shown as text. Pages load nothing from elsewhere and run only one script, a file of their own.
+//!   Without it, everything works except live updates.
+//! - A browser gets an answer for a page of another site only if it opens one of the pages here.
 //! - One task looks at the store for all listeners, at most once a second, and only while there are any. It ends when
 //!   the last listener is gone.
 //!
@@ -57,10 +58,10 @@
 //!
 //! | what | limit | beyond |
 //! |---|---|---|
-//! | queues of a page, and queues that move on the overview | 100 | the next page |
+//! | queues of a page, and queues on the overview with live updates | 100 | the next page |
 //! | rows of a listing | 100 on pages, 1,000 of JSON | the next page |
 //! | dead letters whose reasons are grouped | 200 | the page says so |
-//! | history for the charts | 5 minutes, every 5 seconds, 2,000 queues | dropped |
+//! | history for the charts | 5 minutes, every 5 seconds, 2,000 queues and subscriptions | dropped |
 //! | requests at the same time | 64 | 503 |
 //! | time of a request | 10 seconds | 504 |
 //! | body of a request | 64 KiB | 413 |

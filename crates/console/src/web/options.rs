@@ -1,5 +1,11 @@
 //! What an application chooses when it mounts the console.
 
+use std::future::Future;
+
+use export_queue::keyspace::env::BoxFuture;
+use futures::FutureExt;
+use futures::future::Shared;
+
 /// How the console is served.
 ///
 /// ```
@@ -16,6 +22,8 @@ pub struct WebOptions {
     pub(super) changes: bool,
     pub(super) hosts: Vec<String>,
     pub(super) base: String,
+    /// When the event streams end. `None`: when the pages that listen are closed.
+    pub(super) shutdown: Option<Shared<BoxFuture<()>>>,
 }
 
 impl WebOptions {
@@ -46,6 +54,18 @@ impl WebOptions {
     #[must_use]
     pub fn mounted_at(mut self, path: &str) -> Self {
         path.trim_end_matches('/').clone_into(&mut self.base);
+        self
+    }
+
+    /// Ends the event streams of open pages when a future is ready.
+    ///
+    /// A server that is shut down gracefully waits for the end of every response, and a page that is open in a browser
+    /// listens until it is closed. So an application that mounts the [`router`](crate::router) passes the signal that
+    /// shuts down its server here, too. [`serve`](crate::serve) replaces this future by its own.
+    #[must_use]
+    pub fn shutdown(mut self, shutdown: impl Future<Output = ()> + Send + 'static) -> Self {
+        let shutdown: BoxFuture<()> = Box::pin(shutdown);
+        self.shutdown = Some(shutdown.shared());
         self
     }
 

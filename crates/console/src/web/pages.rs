@@ -30,19 +30,27 @@ pub(super) struct Wanted {
     done: Option<String>,
     /// How many items it has changed.
     count: Option<u64>,
+    /// How many items it could not change.
+    failed: Option<u64>,
 }
 
 impl Wanted {
     /// Returns what was changed, in our own words: an address must not put words on our pages.
     fn notice(&self) -> Option<String> {
-        let count = self.count.unwrap_or_default();
-        let items = match count {
+        let items = |count| match count {
             1 => "1 item".to_owned(),
             _ => format!("{} items", text::count(count)),
         };
-        Some(match self.done.as_deref()? {
+        let failed = match self.failed {
+            None | Some(0) => String::new(),
+            Some(failed) => format!(" Could not change {}.", items(failed)),
+        };
+        let items = items(self.count.unwrap_or_default());
+        let done = match self.done.as_deref()? {
             "cancel" => {
-                format!("Cancelled {items}; what a session holds leaves the queue when it lets go.")
+                format!(
+                    "Cancelled {items}; a held item leaves the queue when its session lets go of it."
+                )
             }
             "expedite" => format!("Made {items} ready."),
             "redrive" => format!("Put {items} back into the queue."),
@@ -50,7 +58,8 @@ impl Wanted {
             "pause" => "Paused: nothing is granted until the queue is resumed.".to_owned(),
             "resume" => "Resumed: items are granted again.".to_owned(),
             _ => return None,
-        })
+        };
+        Some(done + &failed)
     }
 }
 

@@ -31,7 +31,7 @@ impl Refusal {
     pub(super) fn of_status(status: StatusCode) -> Self {
         let message = match status {
             StatusCode::NOT_FOUND => "there is no such page",
-            StatusCode::METHOD_NOT_ALLOWED => "this address does not know that method",
+            StatusCode::METHOD_NOT_ALLOWED => "this address does not accept that method",
             StatusCode::PAYLOAD_TOO_LARGE => "the request is larger than 64 KiB",
             _ => "the request cannot be understood",
         };
@@ -42,23 +42,23 @@ impl Refusal {
     pub(super) fn next_step(&self) -> &'static str {
         match self.status {
             StatusCode::BAD_REQUEST => {
-                "Check the address, or go back and begin with the first page of the listing."
+                "Check the address, or go back to the first page of the listing."
             }
             StatusCode::FORBIDDEN => {
-                "Changes come from the pages of this console, if it was started with changes \
-                 allowed. If it was restarted since, reload the page and try again."
+                "Changes are accepted only from pages of this console, and only if it allows \
+                 changes. If it was restarted, reload the page of the form and try again."
             }
-            StatusCode::NOT_FOUND => "The overview lists what there is.",
+            StatusCode::NOT_FOUND => "The overview lists all queues.",
             StatusCode::CONFLICT => {
-                "The overview shows of which recipe each queue is, and which ones can be read."
+                "The overview shows the recipe of each queue, and which queues cannot be read."
             }
             StatusCode::MISDIRECTED_REQUEST => {
-                "Open the console by the address that it listens at, or start it with this name \
-                 as an allowed host."
+                "Open the console at the address that it listens on, or allow this host name \
+                 when you start it."
             }
             StatusCode::PAYLOAD_TOO_LARGE => "Select fewer items at a time.",
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                "Wait a moment, then reload the page."
+                "Wait a moment, then open the page again."
             }
             _ => "Go back to the overview.",
         }

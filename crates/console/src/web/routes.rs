@@ -15,23 +15,34 @@ use crate::look::Console;
 /// path](WebOptions::mounted_at).
 ///
 /// It bounds its requests by itself. The server that it is given to bounds the connections, as
-/// [`serve`](crate::serve) does.
+/// [`serve`](crate::serve) does. A server that shuts down gracefully waits for the pages that are open in browsers,
+/// unless their event streams end with [`WebOptions::shutdown`].
 ///
 /// ```
 /// use console::{Console, WebOptions};
 /// use export_queue::keyspace::{self, Runner};
+/// use futures::FutureExt;
+/// use tokio::net::TcpListener;
+/// use tokio::sync::oneshot;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // The application sends the signal when it ends. Clones of `stopped` are ready at the same time.
+/// let (stop, stopped) = oneshot::channel::<()>();
+/// let stopped = stopped.map(drop).shared();
 ///
 /// let runner = Runner::new(keyspace::open("memory:")?);
-/// let console = console::router(Console::new(runner), WebOptions::new().mounted_at("/console"));
-/// let application: axum::Router = axum::Router::new().nest("/console", console);
-/// # drop(application);
-/// # Ok::<(), keyspace::OpenError>(())
+/// let options = WebOptions::new().mounted_at("/console").shutdown(stopped.clone());
+/// let console = console::router(Console::new(runner), options);
+/// let application = axum::Router::new().nest("/console", console);
+/// let listener = TcpListener::bind("127.0.0.1:0").await?;
+/// # stop.send(()).unwrap();
+/// axum::serve(listener, application).with_graceful_shutdown(stopped).await?;
+/// # Ok(())
+/// # }
 /// ```
 pub fn router<D: Database>(console: Console<D>, options: WebOptions) -> Router {
-    router_of(Site::new(console, options))
-}
-
-pub(super) fn router_of<D: Database>(site: Site<D>) -> Router {
+    let site = Site::new(console, options);
     let pages = Router::new()
         .route("/", get(pages::overview::<D>))
         .route("/queues/{name}", get(pages::queue::<D>))
@@ -63,7 +74,6 @@ pub(super) fn router_of<D: Database>(site: Site<D>) -> Router {
         .route("/api/queues/{name}/sessions", get(api::sessions::<D>))
         .route("/api/queues/{name}/schedules", get(api::schedules::<D>))
         .route("/api/queues/{name}/settings", get(api::settings::<D>))
-        .route("/api/queues/{name}/audit", get(api::audit::<D>))
         .route("/api/queues/{name}/key/{key}", get(api::combine_key::<D>))
         .route("/api/queues/{name}/set-aside", get(api::set_aside::<D>))
         .route(

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::history::{Sample, Series};
 use crate::error::Result;
-use crate::report::Queue;
+use crate::report::{Queue, QueueState};
 
 /// How far apart two looks at the store are at least.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// How many listeners there may be.
 pub(super) const MAX_LISTENERS: usize = 100;
 
-/// How many queues have a history at most. Beyond, the ones whose names come last have none.
+/// How many queues and subscriptions have a history at most. Beyond, the ones whose names come last have none.
 const MAX_SERIES: usize = 2_000;
 
 /// What a listener listens to.
@@ -61,7 +61,12 @@ pub(super) type Look = Box<dyn Fn(Watched) -> BoxFuture<Result<Seen>> + Send + S
 pub(super) struct Live {
     pub(super) queue: Queue,
     pub(super) series: Series,
+    /// Those of the subscriptions of an export queue, in their order.
+    pub(super) subscriptions: Vec<Series>,
 }
+
+/// What has a history: a queue, or a subscription of one.
+type Subject = (String, Option<String>);
 
 /// What one look has seen, with the history.
 #[derive(Debug)]
@@ -79,18 +84,6 @@ impl Tick {
         let mut queues = self.overview.iter().chain(&self.others);
         queues.find(|live| live.queue.name == name)
     }
-}
-
-/// What the listeners see.
-#[derive(Debug, Clone)]
-enum Latest {
-    /// Nothing was seen yet.
-    Nothing,
-    Seen(Arc<Tick>),
-    /// The last look failed, for this reason.
-    Failed(Arc<str>),
-    /// There will be no more.
-    Closed,
 }
 
 /// What a listener gets next.
@@ -111,14 +104,15 @@ struct Shared {
     env: Environment,
     look: Look,
     state: Mutex<State>,
-    latest: watch::Sender<Latest>,
+    /// What the last look has seen. `None`: there was none yet.
+    latest: watch::Sender<Option<News>>,
 }
 
 #[derive(Default)]
 struct State {
     topics: Vec<Topic>,
     is_running: bool,
-    histories: BTreeMap<String, Series>,
+    histories: BTreeMap<Subject, Series>,
 }
 
 impl Sampler {
@@ -127,7 +121,7 @@ impl Sampler {
             env,
             look,
             state: Mutex::default(),
-            latest: watch::Sender::new(Latest::Nothing),
+            latest: watch::Sender::new(None),
         };
         Self {
             shared: Arc::new(shared),
@@ -160,18 +154,13 @@ impl Sampler {
         let now = self.shared.env.now();
         self.shared.state().live(now, queue)
     }
-
-    /// Ends all listeners.
-    pub(super) fn close(&self) {
-        self.shared.latest.send_replace(Latest::Closed);
-    }
 }
 
 /// Listens to what the sampler sees. The sampler rests when there is none.
 pub(super) struct Listener {
     shared: Arc<Shared>,
     topic: Topic,
-    latest: watch::Receiver<Latest>,
+    latest: watch::Receiver<Option<News>>,
 }
 
 impl Listener {
@@ -179,22 +168,15 @@ impl Listener {
         &self.topic
     }
 
-    /// Waits for the next look, and returns what the newest one has seen. `None`: there will be no more.
+    /// Waits for the next look, and returns what the newest one has seen.
     ///
     /// # Cancel safety
     /// Nothing is lost but what newer news replace.
-    pub(super) async fn next(&mut self) -> Option<News> {
-        loop {
-            if matches!(*self.latest.borrow(), Latest::Closed) {
-                return None;
-            }
-            self.latest.changed().await.ok()?;
-            match &*self.latest.borrow_and_update() {
-                Latest::Seen(tick) => return Some(News::Seen(tick.clone())),
-                Latest::Failed(reason) => return Some(News::Failed(reason.clone())),
-                Latest::Nothing | Latest::Closed => {}
-            }
-        }
+    pub(super) async fn next(&mut self) -> News {
+        let changed = self.latest.changed().await;
+        changed.expect("the listener itself keeps the sender");
+        let latest = self.latest.borrow_and_update().clone();
+        latest.expect("nothing is published before something was seen")
     }
 }
 
@@ -231,21 +213,15 @@ impl Shared {
     }
 
     fn publish(&self, seen: Option<Result<Seen>>) {
-        let latest = match seen {
-            Some(Ok(seen)) => Latest::Seen(Arc::new(self.state().tick(self.env.now(), seen))),
+        let news = match seen {
+            Some(Ok(seen)) => News::Seen(Arc::new(self.state().tick(self.env.now(), seen))),
             Some(Err(error)) => {
                 let reason = export_queue::keyspace::error::chain(&error).to_string();
-                Latest::Failed(reason.into())
+                News::Failed(reason.into())
             }
-            None => Latest::Failed("it does not answer in time".into()),
+            None => News::Failed("the store does not answer in time".into()),
         };
-        self.latest.send_if_modified(|current| {
-            let is_open = !matches!(current, Latest::Closed);
-            if is_open {
-                *current = latest;
-            }
-            is_open
-        });
+        self.latest.send_replace(Some(news));
     }
 }
 
@@ -265,13 +241,32 @@ impl State {
     }
 
     fn live(&mut self, now: Duration, queue: Queue) -> Live {
-        let series = self.histories.entry(queue.name.clone()).or_default();
-        series.record(Sample::of(now, &queue.state));
+        let series = self.recorded(&queue.name, None, Sample::of(now, &queue.state));
+        let subscriptions = match &queue.state {
+            QueueState::ExportQueue(state) => &state.subscriptions[..],
+            _ => &[],
+        };
+        let subscriptions = subscriptions.iter().map(|one| {
+            let sample = Sample::of_subscription(now, one);
+            self.recorded(&queue.name, Some(&one.name), sample)
+        });
+        Live {
+            series,
+            subscriptions: subscriptions.collect(),
+            queue,
+        }
+    }
+
+    /// Adds a sample to a history, and returns the history.
+    fn recorded(&mut self, queue: &str, subscription: Option<&str>, sample: Sample) -> Series {
+        let subject = (queue.to_owned(), subscription.map(str::to_owned));
+        let series = self.histories.entry(subject).or_default();
+        series.record(sample);
         let series = series.clone();
         if self.histories.len() > MAX_SERIES {
             self.histories.pop_last();
         }
-        Live { queue, series }
+        series
     }
 }
 
@@ -282,5 +277,59 @@ async fn run(shared: Arc<Shared>) {
         let seen = shared.env.timeout(LOOK_LIMIT, look).await;
         shared.publish(seen);
         shared.env.sleep(PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{ExportState, Subscription};
+    use crate::web::verdict::Verdict;
+
+    fn subscription(name: &str, paused: bool, lag_seconds: f64) -> Subscription {
+        Subscription {
+            name: name.to_owned(),
+            paused,
+            lag_seconds: Some(lag_seconds),
+            pending_entries: 1,
+            pending_bytes: 1,
+            has_more: false,
+            dead: 0,
+            has_more_dead: false,
+            holds_log_back: paused,
+            damaged_buckets: Vec::new(),
+            sessions: 1,
+        }
+    }
+
+    #[test]
+    fn a_subscription_is_judged_by_its_own_history() {
+        let mut state = State::default();
+        let mut live_at = |second: u32| {
+            let subscriptions = vec![
+                subscription("healthy", false, 0.1),
+                subscription("paused", true, second.into()),
+                subscription("stuck", false, second.into()),
+            ];
+            let queue = Queue {
+                name: "changes".to_owned(),
+                prefix: String::new(),
+                codecs: Vec::new(),
+                state: QueueState::ExportQueue(ExportState {
+                    buckets: 1,
+                    subscriptions,
+                }),
+            };
+            state.live(Duration::from_secs(second.into()), queue)
+        };
+        (0..59).for_each(|second| drop(live_at(second)));
+        let live = live_at(59);
+        let QueueState::ExportQueue(export) = &live.queue.state else {
+            panic!("an export queue");
+        };
+        let subscriptions = export.subscriptions.iter().zip(&live.subscriptions);
+        let verdicts = subscriptions.map(|(one, series)| Verdict::of_subscription(one, series));
+        let expected = [Verdict::KeepsUp, Verdict::Paused, Verdict::FallsBehind];
+        assert_eq!(verdicts.collect::<Vec<_>>(), expected);
     }
 }

@@ -20,8 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::options::WebOptions;
-use super::routes::router_of;
-use super::site::Site;
+use super::routes::router;
 use crate::look::Console;
 
 /// How many connections there are at most. More wait to be accepted.
@@ -68,10 +67,11 @@ pub async fn serve<D: Database>(
             false => address.to_string(),
         });
     }
-    let site = Site::new(console, options);
-    let env = site.env.clone();
-    let router = router_of(site.clone());
     let closing = watch::Sender::new(());
+    let mut closed = closing.subscribe();
+    let options = options.shutdown(async move { closed.changed().await.unwrap_or_default() });
+    let env = console.runner.environment().clone();
+    let router = router(console, options);
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -90,7 +90,6 @@ pub async fn serve<D: Database>(
         while connections.try_join_next().is_some() {}
     }
     drop(listener);
-    site.sampler.close();
     closing.send_replace(());
     let finished = async { while connections.join_next().await.is_some() {} };
     env.timeout(GRACE, finished).await;

@@ -26,6 +26,24 @@ pub(super) fn at_least(number: impl Display, has_more: impl Borrow<bool>) -> Str
     format!("{}{plus}", count(number))
 }
 
+/// Returns what is wrong with the buckets of a subscription whose positions do not decode.
+pub(super) fn damaged(buckets: &[u32]) -> String {
+    let shown: Vec<_> = buckets.iter().take(5).map(u32::to_string).collect();
+    let rest = if buckets.len() > shown.len() {
+        ", …"
+    } else {
+        ""
+    };
+    match buckets {
+        [one] => format!("bucket {one} is damaged: nothing of it is exported"),
+        _ => format!(
+            "{} buckets are damaged: nothing of {}{rest} is exported",
+            count(buckets.len()),
+            shown.join(", ")
+        ),
+    }
+}
+
 /// Returns items for each second.
 pub(super) fn rate(per_second: f64) -> String {
     match per_second {
@@ -128,6 +146,14 @@ mod tests {
             assert_eq!(count(number), text);
         }
         assert_eq!(at_least(1_000, true), "1,000+");
+        assert_eq!(
+            damaged(&[7]),
+            "bucket 7 is damaged: nothing of it is exported"
+        );
+        assert_eq!(
+            damaged(&[1, 2, 3, 4, 5, 6]),
+            "6 buckets are damaged: nothing of 1, 2, 3, 4, 5, … is exported"
+        );
         let rates = [
             (0.0, "0/s"),
             (0.25, "0.2/s"),

@@ -31,8 +31,10 @@ pub(super) enum Verdict {
     Paused,
     /// The oldest gets older and older.
     FallsBehind,
-    /// Something waits, and no session lives that could take it.
+    /// Something waits, is delayed or is held, and no session lives that could take it or give it back.
     NoConsumers,
+    /// The first item does not decode, and keeps all others from being granted.
+    Blocked,
     /// The queue cannot be read.
     Unreadable,
 }
@@ -42,21 +44,29 @@ impl Verdict {
         match &live.queue.state {
             QueueState::Microqueue(state) if state.items == 0 => Self::Idle,
             QueueState::Microqueue(_) => Self::Unknown,
+            QueueState::HcDequeue(state) if state.problem.is_some() => Self::Blocked,
             QueueState::HcDequeue(state) if state.paused => Self::Paused,
+            // Only a session makes delayed items ready, and returns what dead sessions hold.
+            QueueState::HcDequeue(state) if state.sessions == 0 => judge(
+                state.queued + state.delayed + state.held > 0,
+                0,
+                &live.series,
+            ),
             QueueState::HcDequeue(state) => judge(state.queued > 0, state.sessions, &live.series),
             QueueState::Combine(state) => {
                 judge(state.pending_updates > 0, state.sessions, &live.series)
             }
             QueueState::ExportQueue(state) => {
-                let subscriptions = state.subscriptions.iter();
-                let verdicts = subscriptions.map(|one| Self::of_subscription(one, &live.series));
+                let subscriptions = state.subscriptions.iter().zip(&live.subscriptions);
+                let verdicts =
+                    subscriptions.map(|(one, series)| Self::of_subscription(one, series));
                 verdicts.max().unwrap_or(Self::Idle)
             }
             QueueState::Unreadable { .. } => Self::Unreadable,
         }
     }
 
-    /// Returns the verdict on a subscription of an export queue. Its history is that of the one that lags most.
+    /// Returns the verdict on a subscription of an export queue with this history.
     pub(super) fn of_subscription(one: &Subscription, series: &Series) -> Self {
         match one.paused {
             true => Self::Paused,
@@ -73,6 +83,7 @@ impl Verdict {
             Self::Paused => "paused",
             Self::FallsBehind => "falling behind",
             Self::NoConsumers => "no consumers",
+            Self::Blocked => "blocked",
             Self::Unreadable => "unreadable",
         }
     }
@@ -85,7 +96,7 @@ impl Verdict {
             Self::Unknown => "◌",
             Self::Paused => "❚❚",
             Self::FallsBehind => "▲",
-            Self::NoConsumers | Self::Unreadable => "■",
+            Self::NoConsumers | Self::Blocked | Self::Unreadable => "■",
         }
     }
 
@@ -96,7 +107,7 @@ impl Verdict {
             Self::KeepsUp => "good",
             Self::Paused => "pause",
             Self::FallsBehind => "warn",
-            Self::NoConsumers | Self::Unreadable => "bad",
+            Self::NoConsumers | Self::Blocked | Self::Unreadable => "bad",
         }
     }
 }
@@ -118,11 +129,19 @@ fn judge(waits: bool, sessions: usize, series: &Series) -> Verdict {
 pub(super) fn summary(queues: &[Live]) -> String {
     let verdicts: Vec<_> = queues.iter().map(Verdict::of).collect();
     let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count();
+    let count_of = |has: fn(&QueueState) -> bool| {
+        let states = queues.iter().map(|live| &live.queue.state);
+        states.filter(|state| has(state)).count()
+    };
     let troubles = [
         (count(Verdict::Unreadable), "unreadable"),
+        (count(Verdict::Blocked), "blocked"),
         (count(Verdict::NoConsumers), "without consumers"),
         (count(Verdict::FallsBehind), "falling behind"),
         (count(Verdict::Paused), "paused"),
+        (count_of(has_dead_letters), "with dead letters"),
+        (count_of(has_set_aside), "with records set aside"),
+        (count_of(has_damaged_buckets), "with damaged buckets"),
     ];
     let troubles = troubles.iter().filter(|(count, _)| *count > 0);
     let troubles: Vec<_> = troubles
@@ -137,6 +156,26 @@ pub(super) fn summary(queues: &[Live]) -> String {
         true => format!("{queues}, none needs attention."),
         false => format!("{queues}: {}.", troubles.join(", ")),
     }
+}
+
+fn has_dead_letters(state: &QueueState) -> bool {
+    match state {
+        QueueState::HcDequeue(state) => state.dead > 0,
+        QueueState::ExportQueue(state) => state.subscriptions.iter().any(|one| one.dead > 0),
+        _ => false,
+    }
+}
+
+fn has_set_aside(state: &QueueState) -> bool {
+    matches!(state, QueueState::Combine(state) if state.set_aside > 0)
+}
+
+fn has_damaged_buckets(state: &QueueState) -> bool {
+    let QueueState::ExportQueue(state) = state else {
+        return false;
+    };
+    let mut subscriptions = state.subscriptions.iter();
+    subscriptions.any(|one| !one.damaged_buckets.is_empty())
 }
 
 #[cfg(test)]
@@ -160,7 +199,11 @@ mod tests {
             codecs: Vec::new(),
             state: QueueState::HcDequeue(state),
         };
-        Live { queue, series }
+        Live {
+            queue,
+            series,
+            subscriptions: Vec::new(),
+        }
     }
 
     fn state(queued: u64, sessions: usize, paused: bool) -> DequeueState {
@@ -180,9 +223,12 @@ mod tests {
 
     #[test]
     fn a_queue_is_judged_by_what_waits_who_lives_and_how_its_age_grows() {
+        let mut blocked = state(5, 1, true);
+        blocked.problem = Some("the record is corrupt".to_owned());
         let table = [
             (live(60, true, state(0, 0, false)), Verdict::Idle),
             (live(60, true, state(5, 0, false)), Verdict::NoConsumers),
+            (live(60, true, blocked), Verdict::Blocked),
             (live(60, true, state(5, 1, true)), Verdict::Paused),
             (live(60, true, state(5, 1, false)), Verdict::FallsBehind),
             (live(60, false, state(5, 1, false)), Verdict::KeepsUp),
@@ -195,5 +241,31 @@ mod tests {
         let text = "6 queues: 1 without consumers, 1 falling behind, 1 paused.";
         assert_eq!(summary(&lives), text);
         assert_eq!(summary(&lives[..1]), "1 queue, none needs attention.");
+    }
+
+    #[test]
+    fn without_sessions_delayed_and_held_items_need_a_consumer() {
+        for (delayed, held) in [(0, 500), (500, 0)] {
+            let unserved = |sessions| DequeueState {
+                delayed,
+                held,
+                ..state(0, sessions, false)
+            };
+            let lives = [live(60, false, unserved(0))];
+            assert_eq!(Verdict::of(&lives[0]), Verdict::NoConsumers);
+            assert_eq!(summary(&lives), "1 queue: 1 without consumers.");
+            let served = live(60, false, unserved(1));
+            assert_eq!(Verdict::of(&served), Verdict::Idle);
+        }
+    }
+
+    #[test]
+    fn the_summary_names_queues_with_dead_letters() {
+        let dead = DequeueState {
+            dead: 10_000,
+            ..state(0, 1, false)
+        };
+        let text = "1 queue: 1 with dead letters.";
+        assert_eq!(summary(&[live(60, false, dead)]), text);
     }
 }

@@ -153,6 +153,8 @@ pub(super) struct ItemsPage {
 /// An item in a listing.
 pub(super) struct ItemRow {
     pub(super) item: String,
+    /// Whether it can be selected: no action changes an item whose record does not decode.
+    pub(super) is_selectable: bool,
     pub(super) href: String,
     pub(super) enqueued: String,
     pub(super) attempts: String,
@@ -188,6 +190,7 @@ impl ItemRow {
         Self {
             href: format!("{queue_href}/item/{}", text::segment(&item.item)),
             item: item.item.clone(),
+            is_selectable: item.place != "unreadable",
             enqueued: time(&item.enqueued),
             attempts: text::count(item.attempts),
             detail,
@@ -210,9 +213,9 @@ pub(super) fn actions_in(place: &str) -> Vec<&'static str> {
 /// Returns what an action does, for the button and its explanation.
 pub(super) fn explain(action: &str) -> &'static str {
     match action {
-        "cancel" => "Removes the item; a session that holds it is asked to let go of it.",
+        "cancel" => "Removes the item. A session that holds it is asked to let go of it.",
         "expedite" => "Makes the item ready at once.",
-        "redrive" => "Puts the item back into the queue with all its attempts.",
+        "redrive" => "Returns the item to the queue, with its failed attempts reset to zero.",
         "purge" => "Removes the item for good. This cannot be undone.",
         _ => "",
     }
@@ -231,7 +234,7 @@ pub(super) struct ItemPage {
     pub(super) actions: Vec<&'static str>,
 }
 
-/// Returns what is recorded of an item's life, in the order of time.
+/// Returns what is recorded of an item's life, in the order of time; at the same time, a cause is before its effect.
 pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
     let failure = item.failure.as_ref();
     let failed =
@@ -243,16 +246,16 @@ pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
             .map(|time| (Some(time), "enqueued".to_owned())),
         item.granted
             .clone()
-            .map(|time| (Some(time), "granted to a session, last".to_owned())),
+            .map(|time| (Some(time), "last granted to a session".to_owned())),
         failed,
         item.ended.clone().map(|time| (Some(time), end.to_owned())),
         item.until
             .clone()
-            .map(|time| (Some(time), "ready".to_owned())),
+            .map(|time| (Some(time), "becomes ready".to_owned())),
     ];
     let mut events: Vec<_> = events.into_iter().flatten().collect();
-    // Times of reports sort as texts.
-    events.sort();
+    // Times of reports sort as texts. The sort is stable.
+    events.sort_by(|(one, _), (other, _)| one.cmp(other));
     let shown = events.into_iter();
     shown
         .map(|(time, what)| (time.as_deref().map(text::moment).unwrap_or_default(), what))
@@ -295,4 +298,41 @@ pub(super) fn payload_block(payload: &Payload) -> PayloadBlock<'_> {
 /// Returns an optional time of a report, or a dash.
 pub(super) fn moment_or_dash(time: &Option<String>) -> String {
     time.as_deref().map_or_else(|| "–".to_owned(), text::moment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Failure;
+
+    #[test]
+    fn what_happened_at_the_same_time_is_told_in_causal_order() {
+        let at = |second: u32| Some(format!("2026-03-01T12:00:{second:02}.000Z"));
+        let item = Item {
+            enqueued: at(0),
+            granted: at(0),
+            failure: Some(Failure {
+                time: at(0),
+                reason: "no".to_owned(),
+            }),
+            ended: at(0),
+            end: Some("cancelled".to_owned()),
+            ..Item::default()
+        };
+        let told = |item: &Item| -> Vec<String> {
+            let events = events_of(item).into_iter();
+            events.map(|(_, what)| what).collect()
+        };
+        let granted = "last granted to a session";
+        assert_eq!(
+            told(&item),
+            ["enqueued", granted, "failed: no", "cancelled"]
+        );
+        let again = Item {
+            granted: at(1),
+            ended: None,
+            ..item
+        };
+        assert_eq!(told(&again), ["enqueued", "failed: no", granted]);
+    }
 }

@@ -102,5 +102,5 @@ async fn a_page_says_when_it_does_not_move_any_more(driver: &Driver) {
     };
     world.runner.run(remove).await.unwrap();
     let gone = window.wait(status, |text| text.starts_with("Not live"));
-    assert!(gone.await.contains("the queue is not there any more"));
+    assert!(gone.await.contains("the queue no longer exists"));
 }

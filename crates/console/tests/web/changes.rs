@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
 use export_queue::hc_dequeue::{ConsumerOptions, Stats};
-use export_queue::keyspace::{Runner, Store, Subspace};
+use export_queue::keyspace::{Runner, Store, Subspace, Transaction, Tx};
 use serde_json::Value;
 
 use crate::site::{
@@ -92,6 +92,63 @@ async fn forms_change_items_and_come_back_with_a_notice() {
         .post(&gone, &format!("token={token}&action=redrive"))
         .await;
     assert_eq!(answer.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn an_item_that_does_not_decode_keeps_no_selected_item_from_being_changed() {
+    let runner = runner();
+    let queue = open(&runner, Subspace::from("jobs")).await;
+    enqueue(&runner, &queue, &["a", "b", "c"]).await;
+    let queued = queue.subspace().subspace(&"i");
+    let stored = rows(runner.database()).await;
+    let stored = stored.iter().map(|(key, _)| key);
+    let mut queued = stored.filter(|key| key.starts_with(queued.bytes()));
+    let second = queued.nth(1).unwrap();
+    let damage = |tr: Tx<_>| async move {
+        tr.set(second, b"\x63");
+        Ok::<_, export_queue::keyspace::Error>(())
+    };
+    runner.run(damage).await.unwrap();
+    let site = Site::with_changes(&runner);
+    let (list, found) = ("/queues/jobs/items/queued", items(&site, "queued").await);
+    let page = site.shown(list).await;
+    let can_select = |item: &String| {
+        page.text
+            .contains(&format!(r#"name="item" value="{item}""#))
+    };
+    let can_select: Vec<_> = found.iter().map(can_select).collect();
+    assert_eq!(can_select, [true, false, true]);
+
+    let token = site.token().await;
+    let selected = format!("item={}&item={}&item={}", found[0], found[1], found[2]);
+    let form = format!("token={token}&action=cancel&{selected}");
+    let answer = site.post(list, &form).await;
+    let page = site.shown(location(&answer)).await;
+    for text in ["Cancelled 2 items;", "Could not change 1 item."] {
+        assert!(page.text.contains(text), "{text}: {}", page.text);
+    }
+    assert_eq!(items(&site, "queued").await, [found[1].clone()]);
+}
+
+#[tokio::test]
+async fn a_form_of_http_2_has_its_host_in_the_uri() {
+    let runner = runner();
+    open(&runner, Subspace::from("jobs")).await;
+    let site = Site::with_changes(&runner);
+    let form = format!("token={}", site.token().await);
+    for (origin, status) in [
+        ("https://localhost:8080", StatusCode::SEE_OTHER),
+        ("https://localhost:8081", StatusCode::FORBIDDEN),
+    ] {
+        let path = "https://localhost:8080/queues/jobs/pause";
+        let mut request = request(Method::POST, path, Body::from(form.clone()));
+        let headers = request.headers_mut();
+        headers.remove("host");
+        let form = "application/x-www-form-urlencoded".parse().unwrap();
+        headers.insert("content-type", form);
+        headers.insert("origin", origin.parse().unwrap());
+        assert_eq!(site.send(request).await.status, status, "{origin}");
+    }
 }
 
 #[tokio::test]

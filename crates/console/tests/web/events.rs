@@ -221,6 +221,17 @@ async fn a_slow_listener_gets_the_newest_state_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_queue_is_listened_to_by_any_spelling_of_its_name() {
+    let world = World::new().await;
+    open(&world.runner, Subspace::from(".")).await;
+    let page = world.site.shown("/queues/%22.%22").await;
+    assert_eq!(page.after("data-events=\""), "/events/queues/%22.%22");
+    let mut events = world.listen("/events/queues/%22.%22").await;
+    let (kind, text) = next(&mut events).await;
+    assert_eq!(kind, "state", "{text}");
+}
+
+#[tokio::test]
 async fn listeners_are_bounded() {
     let world = World::new().await;
     let mut listeners = Vec::new();
@@ -251,7 +262,7 @@ async fn a_queue_that_goes_away_is_trouble_and_comes_back() {
     world.clock.advance(SECOND);
     let (kind, text) = next(&mut events).await;
     assert_eq!(kind, "trouble");
-    assert!(text.contains("not there"));
+    assert!(text.contains("no longer exists"));
     open(&world.runner, Subspace::from("jobs")).await;
     world.clock.advance(SECOND);
     assert_eq!(next(&mut events).await.0, "state");

@@ -206,6 +206,8 @@ async fn what_is_not_there_or_malformed_has_a_status_and_the_next_step() {
             "/queues/jobs/pause".to_owned(),
             StatusCode::METHOD_NOT_ALLOWED,
         ),
+        // An audit reads the whole queue: only the command does it.
+        ("/queues/jobs/audit".to_owned(), StatusCode::NOT_FOUND),
     ];
     for (path, status) in table {
         let page = site.get(&path).await;

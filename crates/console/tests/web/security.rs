@@ -5,6 +5,7 @@ use axum::http::{Method, Request, StatusCode};
 use console::WebOptions;
 use export_queue::keyspace::Subspace;
 use futures::future::join_all;
+use tower::ServiceExt;
 
 use crate::site::{
     EVIL, Site, enqueue, evil_queue, evil_segment, open, request, rows, runner, runner_with_clock,
@@ -156,8 +157,15 @@ async fn requests_for_other_hosts_are_refused_with_an_explanation() {
         let answer = site.send(get(&[host], "/")).await;
         assert_eq!(answer.status, StatusCode::OK, "{host}");
     }
-    let refused: [(&[&str], &str); 6] = [
+    // HTTP/2 has the host in the URI, and no header.
+    for uri in ["http://localhost:99/", "https://ok.example/"] {
+        let answer = site.send(get(&[], uri)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{uri}");
+    }
+    let refused: [(&[&str], &str); 8] = [
         (&[], "/"),
+        (&[], "http://evil.example/"),
+        (&["evil.example"], "http://localhost/"),
         (&["evil.example"], "/api/queues"),
         (&["evil.example"], "/static/console.js"),
         (&["localhost", "evil.example"], "/"),
@@ -173,6 +181,42 @@ async fn requests_for_other_hosts_are_refused_with_an_explanation() {
         );
         assert!(answer.text.contains("host name"));
     }
+}
+
+#[tokio::test]
+async fn another_site_can_open_pages_and_have_nothing_else_read() {
+    let runner = runner();
+    open(&runner, Subspace::from("jobs")).await;
+    let site = Site::with_changes(&runner);
+    let send = async |path: &str, headers: &[(&str, &str)]| {
+        let mut request = Request::builder().uri(path).header("host", "localhost");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = site.router.clone();
+        let answer = answer.oneshot(request.body(Body::empty()).unwrap()).await;
+        answer.unwrap().status()
+    };
+    let paths = ["/", "/queues/jobs", "/api/queues", "/api/token", "/events"];
+    let fetch = |site| [("sec-fetch-site", site), ("sec-fetch-mode", "no-cors")];
+    let frame = [
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-mode", "navigate"),
+        ("sec-fetch-dest", "iframe"),
+    ];
+    for path in paths {
+        for site in ["cross-site", "same-site"] {
+            let status = send(path, &fetch(site)).await;
+            assert_eq!(status, StatusCode::FORBIDDEN, "{path} for {site}");
+        }
+        assert_eq!(send(path, &frame).await, StatusCode::FORBIDDEN, "{path}");
+        for site in ["same-origin", "none"] {
+            assert_eq!(send(path, &fetch(site)).await, StatusCode::OK, "{path}");
+        }
+    }
+    let mut link = frame;
+    link[2].1 = "document";
+    assert_eq!(send("/queues/jobs", &link).await, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -213,6 +257,9 @@ async fn requests_are_bounded_in_number_and_in_time() {
     clock.advance(std::time::Duration::from_secs(1));
     for answer in slow.await {
         assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
+        // A commit may have been sent.
+        assert!(answer.text.contains("it may have been carried out"));
+        assert!(!answer.text.contains("reload"), "that would repeat it");
     }
     site.shown("/").await;
 }

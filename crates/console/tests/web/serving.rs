@@ -1,11 +1,13 @@
 //! The server on real sockets: slow clients, bad bytes and the shutdown.
 
+use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use console::{Console, WebOptions};
 use export_queue::keyspace::Subspace;
 use export_queue::keyspace::env::ManualClock;
+use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -193,4 +195,25 @@ async fn a_shutdown_ends_listeners_and_the_server_at_once() {
         conformance::timeout(PATIENCE, closed).await.unwrap();
     }
     assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_graceful_shutdown_of_an_application_ends_its_open_event_streams() {
+    let (runner, _clock) = runner_with_clock();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = stopped.map(drop).shared();
+    let options = WebOptions::new()
+        .mounted_at("/console")
+        .shutdown(stopped.clone());
+    let console = console::router(Console::new(runner), options);
+    let application = axum::Router::new().nest("/console", console);
+    let served = axum::serve(listener, application).with_graceful_shutdown(stopped);
+    let task = tokio::spawn(served.into_future());
+    let mut tab = TcpStream::connect(address).await.unwrap();
+    tab.write_all(&get("/console/events")).await.unwrap();
+    read_until(&mut tab, "event: state").await;
+    stop.send(()).unwrap();
+    conformance::timeout(PATIENCE, task).await.unwrap().unwrap();
 }
