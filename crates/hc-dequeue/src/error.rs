@@ -137,7 +137,7 @@ pub enum Error {
 
     /// The cron expression of a schedule is not valid. Nothing was staged.
     #[error("`{text}` is not a valid cron expression")]
-    CronText {
+    CronExpression {
         /// The expression.
         text: String,
         /// The error of the parser.

@@ -64,7 +64,7 @@ pub struct Schedules {
 pub struct Schedule {
     /// Its name.
     pub name: String,
-    /// Its cron text.
+    /// Its cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// Its time zone.
