@@ -434,7 +434,10 @@ mod tests {
             "* * 0 * *",
             "😀 * * * *",
         ] {
-            assert!(matches!(parse(cron), Err(Error::CronExpression { .. })), "{cron}");
+            assert!(
+                matches!(parse(cron), Err(Error::CronExpression { .. })),
+                "{cron}"
+            );
         }
         let long = format!("{} * * * *", "1,".repeat(200));
         assert!(matches!(parse(&long), Err(Error::CronExpression { .. })));
