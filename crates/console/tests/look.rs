@@ -252,7 +252,7 @@ async fn an_item_is_found_wherever_it_is(store: TestStore) {
 async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
     let world = World::new(&store).await;
     let (console, queue) = (world.console(), &world.name("jobs"));
-    let sessions = valid(console.sessions(queue).await.unwrap()).sessions;
+    let sessions = valid(console.sessions(queue, None, 10).await.unwrap()).sessions;
     let [session] = &sessions[..] else {
         panic!("{sessions:?}");
     };
@@ -261,6 +261,11 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
         ("alive", Some(2), false)
     );
     assert_eq!((session.lease_seconds, session.wanted), (60.0, Some(0)));
+    let rest = console.sessions(queue, Some(&session.session), 10).await;
+    let rest = valid(rest.unwrap());
+    assert_eq!((rest.sessions.len(), rest.next), (0, None));
+    let refused = console.sessions(queue, Some("7"), 10).await;
+    assert_eq!(kind(refused), "malformed");
     let held = console.item(queue, &world.items.held[0].to_string()).await;
     let held = held.unwrap();
     assert_eq!(
@@ -268,7 +273,12 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
         (Some(session.session.clone()), session.oldest_grant.clone())
     );
     for (queue, expected) in [("orders", 0), ("counts", 0), ("events", 0)] {
-        let sessions = valid(console.sessions(&world.name(queue)).await.unwrap());
+        let sessions = valid(
+            console
+                .sessions(&world.name(queue), None, 10)
+                .await
+                .unwrap(),
+        );
         assert_eq!(sessions.sessions.len(), expected, "{queue}");
     }
     let all = valid(console.schedules(queue, None, 10).await.unwrap());
@@ -404,7 +414,7 @@ async fn a_queue_of_another_recipe_is_refused(store: TestStore) {
             assert_eq!(kind(refused), wrong);
         }
         if is("mail") {
-            assert_eq!(kind(console.sessions(name).await), wrong);
+            assert_eq!(kind(console.sessions(name, None, 10).await), wrong);
         }
     }
 }
@@ -450,7 +460,7 @@ async fn looking_writes_nothing(store: TestStore) {
         for place in ["queued", "delayed", "held", "dead", "done"] {
             let _ = console.items(name, place, None, 10).await;
         }
-        let _ = console.sessions(name).await;
+        let _ = console.sessions(name, None, 10).await;
         let _ = console.schedules(name, None, 10).await;
         let _ = console.settings(name).await;
         let _ = console.audit(name, false).await;

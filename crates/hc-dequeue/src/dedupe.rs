@@ -29,7 +29,7 @@ const DEDUPE_IDS_PER_STEP: usize = 1_000;
 pub(crate) enum Repeated {
     /// An item with the id is queued, delayed, held or dead.
     IsThere,
-    /// An item with the id was completed recently, and the id is still kept.
+    /// An item with the id has ended recently, and the id is still kept.
     WasDone,
 }
 

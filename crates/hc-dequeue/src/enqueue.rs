@@ -70,8 +70,8 @@ impl Enqueue {
 
     /// Enqueues the item at most once under this dedupe id of 1 to 255 bytes.
     ///
-    /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one was completed
-    /// less than [`dedupe_retention`] ago. [`on_repeat`](Self::on_repeat) can change what happens in the first case.
+    /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one has ended less
+    /// than [`dedupe_retention`] ago: was completed, cancelled or removed. [`on_repeat`](Self::on_repeat) can change what happens in the first case.
     ///
     /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
@@ -155,7 +155,7 @@ pub enum Enqueued {
     Staged(StagedRef),
     /// An item with the same dedupe id exists, and its new value was staged.
     Replaced(ItemRef),
-    /// An item with the same dedupe id exists or was completed recently. Nothing was staged.
+    /// An item with the same dedupe id exists or has ended recently. Nothing was staged.
     Repeated,
 }
 

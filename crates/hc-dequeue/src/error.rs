@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use microqueue::ItemId;
 use microqueue::keyspace::recipe::SettingsDiffer;
-use microqueue::keyspace::{self, Subspace};
+use microqueue::keyspace::{self, Bytes, Subspace};
 
 use crate::settings::SettingsRecord;
 
@@ -92,7 +92,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// The text is not a cursor, or the cursor belongs to another place or another listing.
+    /// The text is not a cursor, or the cursor belongs to another queue or another place.
     #[error("malformed cursor of a listing: start again from the first page")]
     MalformedCursor,
 
@@ -137,7 +137,7 @@ pub enum Error {
 
     /// The cron expression of a schedule is not valid. Nothing was staged.
     #[error("`{text}` is not a valid cron expression")]
-    CronText {
+    CronExpression {
         /// The expression.
         text: String,
         /// The error of the parser.
@@ -184,4 +184,17 @@ pub enum Error {
         /// The queue's subspace.
         queue: Subspace,
     },
+}
+
+impl Error {
+    /// Returns the key of the row that does not decode, if that is the error.
+    pub(crate) fn corrupt_key(&self) -> Option<&Bytes> {
+        match self {
+            Self::Keyspace(keyspace::Error::Corrupt { key, .. })
+            | Self::Part(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, .. })) => {
+                Some(key)
+            }
+            _ => None,
+        }
+    }
 }

@@ -1,30 +1,56 @@
 //! Inspection of any queue by tools: a handle that needs no types, and the sessions with the items that they hold.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures::future::try_join_all;
-use futures::try_join;
-use microqueue::keyspace::codec::{Codec, Raw};
+use futures::{StreamExt, TryFutureExt, TryStreamExt, stream, try_join};
+use microqueue::keyspace::codec::{Codec, DecodeError, Raw};
 use microqueue::keyspace::{
-    Bytes, Database, Isolation, RangeQuery, Runner, StreamingMode, Subspace, Transaction, limits,
+    self, Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, StreamingMode,
+    Subspace, Transaction, Undecodable, key_after, limits, visit_rows,
 };
 
 use crate::configure::find_settings;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;
-use crate::record::{Part, is_turn};
-use crate::session::{Life, SessionId, Sessions, State};
+use crate::record::{ListedPart, Record, is_turn};
+use crate::session::{Heartbeat, Life, SessionId, Sessions, State};
 use crate::settings::{KnownSettings, SettingsRecord};
 use crate::wall::unix_time;
 
-/// How many items of a session are read.
+/// The largest number of sessions on a page.
+const MAX_SESSIONS_PER_PAGE: usize = 1_000;
+
+/// How many rows are searched for the sessions of a page. There are more rows than sessions only if another program
+/// has written into the queue's subspace.
+const ROWS_PER_PAGE: usize = 2 * MAX_SESSIONS_PER_PAGE;
+
+/// How many sessions are read at the same time.
+const SESSIONS_AT_ONCE: usize = 64;
+
+/// How many items of a session are counted in each of the two parts where they may be.
 const ITEMS_PER_SESSION: usize = 1_000;
+
+/// How many bytes of keys and values are read to count these items.
+const ITEM_BYTES_PER_SESSION: usize = 1_000_000;
 
 /// How many requests are counted.
 const MAX_REQUESTS: usize = 10_000;
+
+/// A page of the sessions of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionPage {
+    /// The sessions, in the order of their names. One whose state or heartbeat does not decode is listed with the
+    /// reason.
+    pub sessions: Vec<Listed<SessionId, SessionState>>,
+    /// The session after which the next page begins. `None` if this is the last page.
+    pub next: Option<SessionId>,
+}
 
 /// A session of a queue, and what it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,13 +66,14 @@ pub struct SessionState {
     pub silent: Option<Duration>,
     /// The wall clock of its process at its last heartbeat.
     pub wall: Option<SystemTime>,
-    /// How many items it holds, including those that it has not collected yet. Counts up to a thousand of each kind.
+    /// How many items it holds, including those that it has not collected yet. Counts up to a thousand items or a
+    /// million bytes of each kind.
     pub held: usize,
     /// Whether it holds more items than were counted.
     pub holds_more: bool,
     /// When the oldest of the counted items was granted, by the wall clock of the granting process.
     pub oldest_grant: Option<SystemTime>,
-    /// How many items it has requested and is waiting for.
+    /// How many items it has requested and is waiting for, in the first 10,000 requests of the queue.
     pub wanted: u64,
 }
 
@@ -86,6 +113,7 @@ impl HighContentionQueue<Bytes, Raw> {
         subspace: Subspace,
     ) -> Result<Option<(Self, SettingsRecord)>> {
         let keys = &Keys::new(subspace, runner.environment().clone());
+        // Safe as a snapshot read: nothing is written, and sessions read the settings again at each heartbeat.
         let find = |tr| async move { find_settings(&tr, keys, Isolation::Snapshot).await };
         let stored: Option<SettingsRecord> = runner.run(find).await?;
         Ok(stored.map(|stored| {
@@ -107,76 +135,197 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         &self.keys.sessions
     }
 
-    /// Returns the sessions of the queue, with the items that each of them holds and requests.
+    /// Returns a page of the sessions of the queue, with the items that each of them holds and requests: up to `limit`
+    /// sessions, at most 1,000, after the session `after`, or the first ones. Keys that name no session are left out.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a row of a session or a request does not decode.
-    pub async fn session_states(&self, tr: &impl Transaction) -> Result<Vec<SessionState>> {
-        let keys = &self.keys;
-        let requests = async {
-            let requests = keys.requests.snapshot(tr, MAX_REQUESTS, usize::MAX).await;
-            Ok::<_, Error>(requests?)
-        };
-        let read = async {
-            let (sessions, now) = try_join!(keys.sessions.all(tr), tr.read_version())?;
-            let heartbeats = keys.sessions.heartbeats(tr).await?;
-            Ok::<_, Error>((sessions, heartbeats, now))
-        };
-        let ((sessions, heartbeats, now), requests) = try_join!(read, requests)?;
-        let held = sessions
-            .iter()
-            .map(|(session, _)| self.held_by(tr, *session));
-        let held = try_join_all(held).await?;
-        let state = |((session, state), held): ((SessionId, State), HeldItems)| {
-            let heartbeat = heartbeats.iter().find(|beat| beat.session == session);
-            let requests = requests.iter().map(|request| &request.value);
-            let own = requests.filter(|request| request.session == session);
-            SessionState {
-                session,
-                life: state.life,
-                lease: state.lease,
-                silent: heartbeat.map(|beat| time_between(beat.version, now)),
-                wall: heartbeat.map(|beat| unix_time(beat.wall_millis)),
-                held: held.count,
-                holds_more: held.has_more,
-                oldest_grant: held.oldest_grant.map(unix_time),
-                wanted: own.map(|request| u64::from(request.wanted)).sum(),
+    /// Those of the reads.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing.
+    pub async fn session_states(
+        &self,
+        tr: &impl Transaction,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<SessionPage> {
+        let limit = limit.min(MAX_SESSIONS_PER_PAGE);
+        if limit == 0 {
+            let sessions = Vec::new();
+            return Ok(SessionPage {
+                sessions,
+                next: after,
+            });
+        }
+        let (rows, wanted, now) = try_join!(
+            self.session_rows(tr, after, limit),
+            self.wanted(tr),
+            tr.read_version().map_err(Error::from),
+        )?;
+        let (rows, has_more) = rows;
+        let next = rows.last().map(|(session, _)| *session);
+        let states = rows.into_iter().map(|(session, row)| {
+            let wanted = wanted.get(&session).copied().unwrap_or(0);
+            async move {
+                let value = self.session_state(tr, session, &row, now, wanted).await?;
+                Ok::<_, Error>(Listed { id: session, value })
             }
+        });
+        let sessions = stream::iter(states).buffered(SESSIONS_AT_ONCE);
+        Ok(SessionPage {
+            sessions: sessions.try_collect().await?,
+            next: next.filter(|_| has_more),
+        })
+    }
+
+    /// Reads the rows of the sessions on a page. Returns also whether there are more.
+    async fn session_rows(
+        &self,
+        tr: &impl Transaction,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<(Vec<(SessionId, KeyValue)>, bool)> {
+        let (begin, end) = self.keys.part("s");
+        let begin = after.map_or(begin, |after| key_after(&self.keys.sessions.state(after)));
+        let query = RangeQuery::keys(begin, end).limit(ROWS_PER_PAGE);
+        let (mut sessions, mut has_more) = (Vec::new(), false);
+        // Safe as a snapshot read: the page shows the sessions at the read version, and nothing is written.
+        let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+            if let Ok(session) = self.keys.sessions.parse_session("s", row.key()) {
+                has_more = sessions.len() == limit;
+                if has_more {
+                    return Ok(ControlFlow::Break(()));
+                }
+                sessions.push((session, row));
+            }
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        });
+        visited.await?;
+        Ok((sessions, has_more))
+    }
+
+    /// Returns how many items each session has requested. Leaves out requests that do not decode.
+    async fn wanted(&self, tr: &impl Transaction) -> Result<BTreeMap<SessionId, u64>> {
+        let (begin, end) = self.keys.part("r");
+        let query = RangeQuery::keys(begin, end).limit(MAX_REQUESTS);
+        let mut wanted = BTreeMap::new();
+        // Safe as a snapshot read, as in `session_rows`.
+        let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+            if let Ok(request) = self.keys.requests.decode(&row) {
+                let of_session: &mut u64 = wanted.entry(request.value.session).or_default();
+                *of_session += u64::from(request.value.wanted);
+            }
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        });
+        visited.await?;
+        Ok(wanted)
+    }
+
+    /// Returns the state of a session at the version `now`, or why it does not decode.
+    async fn session_state(
+        &self,
+        tr: &impl Transaction,
+        session: SessionId,
+        row: &KeyValue,
+        now: i64,
+        wanted: u64,
+    ) -> Result<Result<SessionState, Undecodable>> {
+        let key = self.keys.sessions.heartbeat(session);
+        // Safe as snapshot reads, as in `session_rows`.
+        let (heartbeat, held) = try_join!(
+            tr.get(&key, Isolation::Snapshot).map_err(Error::from),
+            self.held_by(tr, session)
+        )?;
+        let heartbeat = heartbeat.map(|value| KeyValue::new(&key, &value));
+        let sessions = &self.keys.sessions;
+        let State { life, lease } = match sessions.parse_state_row(row) {
+            Ok((_, state)) => state,
+            Err(error) => return Ok(Err(undecodable(error, row)?)),
         };
-        Ok(sessions.into_iter().zip(held).map(state).collect())
+        let heartbeat: Option<Heartbeat> = match &heartbeat {
+            Some(row) => match sessions.parse_heartbeat_row(row) {
+                Ok(heartbeat) => Some(heartbeat),
+                Err(error) => return Ok(Err(undecodable(error, row)?)),
+            },
+            None => None,
+        };
+        Ok(Ok(SessionState {
+            session,
+            life,
+            lease,
+            silent: heartbeat.map(|beat| time_between(beat.version, now)),
+            wall: heartbeat.map(|beat| unix_time(beat.wall_millis)),
+            held: held.count,
+            holds_more: held.has_more,
+            oldest_grant: held.oldest_grant.map(unix_time),
+            wanted,
+        }))
     }
 
     async fn held_by(&self, tr: &impl Transaction, session: SessionId) -> Result<HeldItems> {
         let part = self.keys.held(session);
-        let ranges = [part.subspace().range(), self.keys.grants(session)];
-        let [held, granted] = ranges.map(|(begin, end)| {
-            let query = RangeQuery::keys(begin, end).limit(ITEMS_PER_SESSION);
-            let query = query.mode(StreamingMode::WantAll);
-            tr.get_range(&query, Isolation::Snapshot)
+        let held = count_items(tr, part.subspace().range(), |row| {
+            part.parse_listed(row).ok()?.value.ok()
+        });
+        let granted = count_items(tr, self.keys.grants(session), |row| {
+            let part = ListedPart::decode(row.key(), row.to_value()).ok()?;
+            part.item.value.ok()
         });
         let (held, granted) = try_join!(held, granted)?;
-        // An item that does not decode is held, too.
-        let mut grants = Vec::new();
-        for row in &held.rows {
-            let record = part.parse_listed(row)?.value;
-            grants.push(record.map_or(0, |record| record.granted_millis));
-        }
-        for row in granted.rows.iter().filter(|row| !is_turn(row.value())) {
-            let part = Part::decode(row.key(), row.to_value());
-            grants.push(part.map_or(0, |part| part.item.value.granted_millis));
-        }
+        let oldest = [held.oldest_grant, granted.oldest_grant];
         Ok(HeldItems {
-            count: grants.len(),
-            has_more: held.more || granted.more,
-            oldest_grant: grants.into_iter().filter(|millis| *millis != 0).min(),
+            count: held.count + granted.count,
+            has_more: held.has_more || granted.has_more,
+            oldest_grant: oldest.into_iter().flatten().min(),
         })
     }
 }
 
+/// Counts the items in a range of held or granted items, including those of which `decode` returns no record.
+async fn count_items(
+    tr: &impl Transaction,
+    (begin, end): (Vec<u8>, Vec<u8>),
+    decode: impl Fn(&KeyValue) -> Option<Record>,
+) -> Result<HeldItems> {
+    let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+    let (mut found, mut row_bytes) = (HeldItems::default(), 0);
+    // Safe as a snapshot read: the count is that of the read version, and nothing is written.
+    let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+        if is_turn(row.value()) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if found.count == ITEMS_PER_SESSION || row_bytes >= ITEM_BYTES_PER_SESSION {
+            found.has_more = true;
+            return Ok(ControlFlow::Break(()));
+        }
+        found.count += 1;
+        row_bytes += row.key().len() + row.value().len();
+        let granted = decode(&row).map(|record| record.granted_millis);
+        let granted = granted.filter(|millis| *millis != 0);
+        found.oldest_grant = found.oldest_grant.into_iter().chain(granted).min();
+        Ok::<_, Error>(ControlFlow::Continue(()))
+    });
+    visited.await?;
+    Ok(found)
+}
+
+/// Returns that the row of a session does not decode, if that is the error.
+fn undecodable(error: keyspace::Error, row: &KeyValue) -> Result<Undecodable> {
+    match error {
+        keyspace::Error::Corrupt { key, reason } => {
+            let codec = "a session";
+            let error = DecodeError { codec, reason };
+            Ok(Undecodable::new(key, row.to_value(), error))
+        }
+        other => Err(other.into()),
+    }
+}
+
 /// The items that a session holds.
+#[derive(Default)]
 struct HeldItems {
     count: usize,
     has_more: bool,

@@ -18,7 +18,7 @@
 //!                                        other item has taken over the id
 //! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
 //!                                        in 8 bytes, big-endian
-//! (queue, "y", dedupe)                 = until when the dedupe id of a completed item is refused: wall
+//! (queue, "y", dedupe)                 = until when the dedupe id of an item that has ended is refused: wall
 //!                                        time in milliseconds, 8 bytes, big-endian
 //! (queue, "e", schedule)               = schedule
 //! (queue, "f", next, schedule)         = empty; the schedule fires next at this time
@@ -89,11 +89,11 @@
 //!     rest    payload: the codec's bytes
 //! settings
 //!     0       format, 01
-//!     1..9    lease in milliseconds
+//!     1..9    lease in milliseconds, at least 30
 //!     9..13   attempts before an item becomes a dead letter
 //!     13..17  deaths before an item becomes a dead letter
 //!     17..21  deliveries before an item becomes a dead letter
-//!     21..29  how long a dedupe id is kept after completion, in milliseconds
+//!     21..29  how long a dedupe id is kept after the end of its item, in milliseconds
 //!     29..37  how long items that are done are kept, in milliseconds
 //!     37..    name of the codec
 //! ```

@@ -77,7 +77,9 @@
 //!   such a commit stays unknown, the item may come back although its work is done.
 //! - Keep one [`Consumer`] per process and queue, and clone it for each task. Several sessions in a process work, but
 //!   they are slower.
-//! - Open a queue with the codec that it was created with.
+//! - Open a queue with the codec that it was created with. After data was moved to another store, open it before
+//!   anything is enqueued: if the store's version is too small, opening fails with
+//!   [`StampAhead`](microqueue::Error::StampAhead).
 //! - Keep the wall clocks of all processes in step if items are delayed or scheduled: their times are only as
 //!   accurate as these clocks. Nothing else depends on wall clocks. If the clock of a process differs by more than [a
 //!   minute](session::MAX_CLOCK_ERROR) from the median of all sessions, the process leaves due items and schedules to
@@ -89,12 +91,13 @@
 //! | operation | reads | conflicts if, after its read version, |
 //! |---|---|---|
 //! | `enqueue`, `enqueue_all` | nothing | never |
-//! | `enqueue_with` | the dedupe id, if given, and the item that it replaces | the same id was enqueued or completed |
+//! | `enqueue_with` | the dedupe id, if given, and the item that it replaces | the same id was enqueued, or an item with it ended |
 //! | fast path | the pause key, its session, the first request, the items it takes | another session took one of these items or registered a request, or the queue was paused |
 //! | `ack` | the held item | the item was cancelled, it went back because its time limit or its session ended, or another enqueue took over its dedupe id |
 //! | `status`, `cancel`, `expedite`, `replace` | the item, and the other places where it could be | the item was granted, went back, was completed or was changed |
 //! | `redrive`, `purge` | the dead letter | another transaction redrove or purged it |
 //! | `stats`, `len`, `oldest_age` | counters and the first item, by snapshot | never |
+//! | `list`, `session_states`, `settings`, `is_paused`, `verify_order` | the rows that they return or check, by snapshot | never |
 //! | `peek`, `items`, `dead_letters` | as in [`MicroQueue`](microqueue::MicroQueue) | as in `MicroQueue` |
 //! | `pause`, `resume` | nothing | never |
 //! | `schedule`, `unschedule` | the schedule | the schedule fired or was changed |
@@ -311,7 +314,7 @@ pub use crate::delivery::{Delivery, ack_all};
 pub use crate::enqueue::{Enqueue, Enqueued, OnRepeat};
 pub use crate::error::{BoxError, Error, Result};
 pub use crate::find::{Place, Status};
-pub use crate::inspect::SessionState;
+pub use crate::inspect::{SessionPage, SessionState};
 pub use crate::item_ref::{ItemRef, StagedRef};
 pub use crate::letters::DeadLetter;
 pub use crate::listing::{Cursor, ItemPage, ListedItem, PlaceKind};

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use microqueue::ItemId;
+use microqueue::Listed;
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::{
-    Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, Undecodable, key_after,
+    self, Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, Undecodable,
+    key_after,
 };
 
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::find::{Spot, Status};
 use crate::item_ref::{ItemRef, hex, parse_hex};
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;
-use crate::record::{Part, Record, is_turn};
+use crate::record::{ListedPart, Record, is_turn};
 
 /// Where listed items are: a [`Place`](crate::Place) without its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,6 +73,8 @@ impl PlaceKind {
 pub struct ItemPage<T> {
     /// The items. A page with fewer items than requested is not necessarily the last one.
     pub items: Vec<ListedItem<T>>,
+    /// The rows on this page that do not say which item they contain. Another program has written or damaged them.
+    pub strays: Vec<Undecodable>,
     /// Where the next page begins. `None` if this is the last page.
     pub next: Option<Cursor>,
 }
@@ -88,7 +91,8 @@ pub struct ListedItem<T> {
 
 /// A position in a listing, where the next page begins. It stays valid if the last item of the page moves elsewhere.
 ///
-/// Its text is hexadecimal: the letter of the place's part, followed by the rest of the last row's key.
+/// Its text is hexadecimal: four bytes that identify the queue, then the last row's key without the queue's prefix.
+/// That is a tuple, which begins with the letter of the place's part as a string.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cursor(Bytes);
 
@@ -112,23 +116,30 @@ impl FromStr for Cursor {
 impl Cursor {
     /// Returns the cursor after a row of a queue.
     fn after(keys: &Keys, row: &[u8]) -> Self {
-        Self(Bytes::copy_from_slice(&row[keys.queue.bytes().len()..]))
+        Self(
+            [&keys.tag, &row[keys.queue.bytes().len()..]]
+                .concat()
+                .into(),
+        )
     }
 
     /// Returns the key at which the page of a place begins.
     fn begin(&self, keys: &Keys, place: PlaceKind) -> Result<Vec<u8>> {
-        let row = [keys.queue.bytes(), &self.0].concat();
         let (begin, end) = place.range(keys);
-        match begin <= row && row < end {
-            true => Ok(key_after(&row)),
-            false => Err(Error::MalformedCursor),
-        }
+        let row = self.0.strip_prefix(&keys.tag);
+        let row = row.map(|row| [keys.queue.bytes(), row].concat());
+        let row = row.filter(|row| begin <= *row && *row < end);
+        Ok(key_after(&row.ok_or(Error::MalformedCursor)?))
     }
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Returns a page of the items in a place, from up to `limit` rows: those after a cursor, or the first ones. An
     /// item that does not decode is listed with the reason.
+    ///
+    /// Each page shows the place as it is when the page is read. An item that stays in its row is on exactly one page.
+    /// An item that moves between two pages may be on both or on neither: for example, a session collects a granted
+    /// item, or a delayed item is delayed again.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::{Transaction};
@@ -149,13 +160,16 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// ```
     ///
     /// # Conflicts
-    /// Reads by snapshot.
+    /// Reads by snapshot. For [`PlaceKind::Queued`], it also reads a key that no operation of this queue writes.
     ///
     /// # Errors
-    /// [`Error::MalformedCursor`] for a cursor of another place; [`Corrupt`](microqueue::keyspace::Error::Corrupt)
-    /// for a key that is not that of an item;
-    /// [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) after an enqueue in the same
-    /// transaction.
+    /// [`Error::MalformedCursor`] for a cursor of another queue or another place.
+    /// [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite) for [`PlaceKind::Queued`] after an enqueue in the same
+    /// transaction, and [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) for
+    /// [`PlaceKind::Delayed`] if the page reaches a delayed item that the transaction has enqueued.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves at most a conflict range in the transaction.
     pub async fn list(
         &self,
         tr: &impl Transaction,
@@ -190,23 +204,42 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         if let Some(last) = last {
             end = last.begin(keys, place)?.max(begin.clone());
         }
+        let (mut items, mut strays) = (Vec::new(), Vec::new());
         if limit == 0 {
-            let (items, next) = (Vec::new(), after.cloned());
-            return Ok(ItemPage { items, next });
+            let next = after.cloned();
+            return Ok(ItemPage {
+                items,
+                strays,
+                next,
+            });
         }
         let query = RangeQuery::keys(begin, end)
             .limit(limit)
             .mode(StreamingMode::WantAll);
-        // One batch is enough: the next page begins where it ends.
-        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+        // One batch is enough: the next page begins where it ends. Safe as a snapshot read: the page shows the place
+        // at the read version, and nothing is written.
+        let batch = tr.get_range(&query, Isolation::Snapshot);
+        if place == PlaceKind::Queued {
+            keys.items.refuse_after_enqueue(tr).await?;
+        }
+        let batch = batch.await?;
         let is_last = !batch.more && batch.rows.len() < limit;
         let next = batch.rows.last().filter(|_| !is_last);
         let next = next.map(|row| Cursor::after(keys, row.key()));
-        let rows = batch.rows.iter();
-        let rows = rows.filter(|row| place != PlaceKind::Held || !is_turn(row.value()));
-        let items = rows.map(|row| self.parse_item(place, row));
-        let items = items.collect::<Result<_>>()?;
-        Ok(ItemPage { items, next })
+        for row in &batch.rows {
+            if place == PlaceKind::Held && is_granted(keys, row) && is_turn(row.value()) {
+                continue;
+            }
+            match self.parse_item(place, row) {
+                Ok(item) => items.push(item),
+                Err(error) => strays.push(undecodable(error, row)?),
+            }
+        }
+        Ok(ItemPage {
+            items,
+            strays,
+            next,
+        })
     }
 
     /// Returns the cursor after the last item of a place, or `None` if the place is empty. A walk over a place that
@@ -226,25 +259,42 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(last.map(|row| Cursor::after(&self.keys, row.key())))
     }
 
+    /// Returns the item of a row, or [`Corrupt`](keyspace::Error::Corrupt) if the row does not say which item it
+    /// contains.
     fn parse_item(&self, place: PlaceKind, row: &KeyValue) -> Result<ListedItem<T>> {
-        let (spot, id, record) = parse_row(&self.keys, place, row)?;
+        let (spot, Listed { id, value: record }) = parse_row(&self.keys, place, row)?;
         let status = match record {
-            Ok(record) => Ok(self
-                .status_of(&id, Some((spot, record)))?
-                .expect("an item was found")),
-            Err(error) => Err(Undecodable::new(row.to_key(), row.to_value(), error)),
+            Ok(record) => match self.status_of(&id, Some((spot, record))) {
+                Ok(status) => Ok(status.expect("an item was found")),
+                Err(error) => Err(undecodable(error, row)?),
+            },
+            Err(error) => Err(error),
         };
         let item = ItemRef::new(&self.keys, id);
         Ok(ListedItem { item, status })
     }
 }
 
+/// Returns whether a row among the held items is in a grant.
+fn is_granted(keys: &Keys, row: &KeyValue) -> bool {
+    row.key() < &*keys.part("h").0
+}
+
+/// Returns that a row does not decode, if that is the error.
+fn undecodable(error: Error, row: &KeyValue) -> Result<Undecodable> {
+    match error {
+        Error::Keyspace(keyspace::Error::Corrupt { key, reason })
+        | Error::Part(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, reason })) => {
+            let codec = "an item";
+            let error = DecodeError { codec, reason };
+            Ok(Undecodable::new(key, row.to_value(), error))
+        }
+        other => Err(other),
+    }
+}
+
 /// Returns the item of a row: its place, its id, and its record or why it does not decode.
-fn parse_row(
-    keys: &Keys,
-    place: PlaceKind,
-    row: &KeyValue,
-) -> Result<(Spot, ItemId, Result<Record, DecodeError>)> {
+fn parse_row(keys: &Keys, place: PlaceKind, row: &KeyValue) -> Result<(Spot, Listed<Record>)> {
     let (spot, part) = match place {
         PlaceKind::Queued => (Spot::Queued, keys.items.clone()),
         PlaceKind::Dead => (Spot::Dead, keys.dead.clone()),
@@ -253,34 +303,24 @@ fn parse_row(
             let ready = keys.parse_ready(row)?;
             (Spot::Delayed(ready), keys.delayed(ready))
         }
-        PlaceKind::Held if row.key() < &*keys.part("h").0 => {
-            return parse_granted(keys, row);
-        }
+        PlaceKind::Held if is_granted(keys, row) => return parse_granted(keys, row),
         PlaceKind::Held => {
             let session = keys.parse_holder(row.key())?;
             (Spot::Held(session), keys.held(session))
         }
     };
-    let listed = part.parse_listed(row)?;
-    let record = listed.value.map_err(|error| DecodeError {
-        codec: error.codec,
-        reason: error.reason,
-    });
-    Ok((spot, listed.id, record))
+    Ok((spot, part.parse_listed(row)?))
 }
 
 /// Like [`parse_row`], for a row of a grant.
-fn parse_granted(
-    keys: &Keys,
-    row: &KeyValue,
-) -> Result<(Spot, ItemId, Result<Record, DecodeError>)> {
+fn parse_granted(keys: &Keys, row: &KeyValue) -> Result<(Spot, Listed<Record>)> {
     let (session, _) = keys.parse_grant(row.key())?;
-    let Part { parts, item } = Part::decode(row.key(), row.to_value())?;
+    let ListedPart { parts, item } = ListedPart::decode(row.key(), row.to_value())?;
     let key = row.key().to_vec();
     let spot = Spot::Granted {
         session,
         key,
         parts,
     };
-    Ok((spot, item.id, Ok(item.value)))
+    Ok((spot, item))
 }

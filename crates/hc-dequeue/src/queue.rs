@@ -4,8 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::codec::{Codec, MessagePack};
-use microqueue::keyspace::{Database, Isolation, OpenOptions, Runner, Subspace, Transaction};
+use microqueue::keyspace::{
+    Database, Isolation, OpenOptions, Runner, Subspace, Transaction, Versionstamp,
+};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
@@ -37,11 +40,11 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// stored settings until [`configure`](Self::configure) changes them.
     ///
     /// # Conflicts
-    /// Reads the settings, and writes them if there are none.
+    /// Reads the settings, and writes them if there are none. Otherwise as [`verify_order`](Self::verify_order).
     ///
     /// # Errors
     /// [`Error::SettingsDiffer`] if the queue was created with another codec, [`Error::TooShort`] if the lease is
-    /// shorter than [`MIN_LEASE`], and those of [`Runner::run`].
+    /// shorter than [`MIN_LEASE`], those of [`verify_order`](Self::verify_order), and those of [`Runner::run`].
     ///
     /// # Cancel safety
     /// If the future is dropped, the queue may or may not have been created.
@@ -83,12 +86,54 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         };
         let (subspace, key) = (&keys.queue, keys.settings());
         let stored: Result<_> = options.open(runner, subspace, &key, &given).await;
-        Ok(Self {
+        let queue = Self {
             settings: KnownSettings::new(stored?.settings),
             keys: Arc::new(keys),
             codec: options.get_codec().clone(),
             value: PhantomData,
-        })
+        };
+        let handle = &queue;
+        let verify = |tr| async move { handle.verify_order(&tr).await };
+        Box::pin(runner.run(verify)).await?;
+        Ok(queue)
+    }
+
+    /// Verifies that items enqueued after this transaction will go after all queued items, and that sessions which
+    /// have died will be found. [`open`](Self::open) calls this.
+    ///
+    /// If rows come from a store with a larger version, new items would be granted first, and the other sessions
+    /// would wait for the store's version to pass the last heartbeat of a dead session before they return its items.
+    ///
+    /// # Conflicts
+    /// As [`MicroQueue::verify_order`](microqueue::MicroQueue::verify_order). Reads the heartbeats by snapshot.
+    ///
+    /// # Errors
+    /// [`StampAhead`](microqueue::Error::StampAhead) if a queued item or a heartbeat comes from a store with a larger
+    /// version; those of [`MicroQueue::verify_order`](microqueue::MicroQueue::verify_order).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves at most conflict ranges in the transaction.
+    pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
+        let keys = &*self.keys;
+        // The heartbeats are read by snapshot. That is safe: a heartbeat that commits after the read version has a
+        // larger version, as it should.
+        let (heartbeats, read_version, ()) = try_join!(
+            keys.sessions.page(tr, "b").map_err(Error::from),
+            tr.read_version().map_err(Error::from),
+            keys.items.verify_order(tr).map_err(Error::from),
+        )?;
+        // A heartbeat that does not decode keeps no application from opening the queue.
+        let heartbeats = heartbeats.iter();
+        let heartbeats = heartbeats.filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok());
+        match heartbeats.map(|heartbeat| heartbeat.version).max() {
+            Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
+                queue: keys.queue.clone(),
+                stamp: Versionstamp::new(newest, 0),
+                read_version,
+            }
+            .into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the queue's subspace.
@@ -111,8 +156,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// # Conflicts
     /// Reads by snapshot.
     ///
-    /// Errors of the store.
+    /// # Errors
+    /// Those of the read.
     pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
+        // Safe as a snapshot read: each transaction that grants items reads the key itself.
         let pause = tr.get(&self.keys.pause(), Isolation::Snapshot).await?;
         Ok(pause.is_some())
     }
@@ -120,7 +167,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Stages the end of a pause: items are granted again.
     ///
     /// # Conflicts
-    /// As [`pause`](Self::pause).
+    /// As [`pause`](Self::pause). Also writes the wake stamp.
     pub fn resume(&self, tr: &impl Transaction) {
         tr.clear(&self.keys.pause());
         self.keys.wake_all(tr);

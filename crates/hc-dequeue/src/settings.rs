@@ -90,7 +90,7 @@ impl Settings {
         self
     }
 
-    /// Sets how long a dedupe id is refused after its item has completed.
+    /// Sets how long a dedupe id is refused after its item has ended in any way: completed, cancelled or removed.
     #[must_use]
     pub fn dedupe_retention(mut self, retention: Duration) -> Self {
         self.dedupe_retention = retention;
@@ -133,7 +133,7 @@ impl Settings {
         self.max_deliveries
     }
 
-    /// Returns how long a dedupe id is refused after its item has completed.
+    /// Returns how long a dedupe id is refused after its item has ended.
     #[must_use]
     pub fn get_dedupe_retention(&self) -> Duration {
         self.dedupe_retention
@@ -241,6 +241,9 @@ impl StoredSettings for SettingsRecord {
             dedupe_retention: fields.millis()?,
             keep_done: fields.millis()?,
         };
+        if settings.lease < MIN_LEASE {
+            return Err(format!("a lease of {:?}", settings.lease));
+        }
         let codec = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
         let codec = codec.to_owned();
         Ok(Self { settings, codec })
@@ -254,7 +257,7 @@ mod tests {
     #[test]
     fn settings_have_the_bytes_of_the_schema() {
         let settings = Settings {
-            lease: Duration::from_millis(2),
+            lease: Duration::from_millis(30),
             max_attempts: 3,
             max_deaths: 5,
             max_deliveries: 6,
@@ -263,11 +266,15 @@ mod tests {
         };
         let codec = "codec".to_owned();
         let stored = SettingsRecord { settings, codec };
-        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2];
+        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 30];
         expected.extend([0, 0, 0, 3, 0, 0, 0, 5, 0, 0, 0, 6]);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 7]);
         expected.extend(b"codec");
         assert_eq!(stored.encode(), expected);
         assert_eq!(SettingsRecord::decode(b"key", &expected).unwrap(), stored);
+        // No session can follow a shorter lease.
+        expected[8] = 29;
+        let error = SettingsRecord::decode(b"key", &expected).unwrap_err();
+        assert!(error.to_string().contains("a lease of 29ms"), "{error}");
     }
 }

@@ -19,6 +19,7 @@ conformance::on_every_store!(
     settings_that_no_session_can_follow_are_refused,
     sessions_follow_and_say_so,
     a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_knows,
+    a_session_adopts_settings_while_the_first_item_does_not_decode,
     a_session_is_judged_by_the_lease_that_it_has_promised,
 );
 
@@ -154,6 +155,21 @@ async fn a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_know
     };
     world.runner.run(restore).await.unwrap();
     assert_eq!(world.stored().await, settings());
+}
+
+async fn a_session_adopts_settings_while_the_first_item_does_not_decode(store: TestStore) {
+    let world = World::new(&store, settings()).await;
+    let _consumer = world.consumer().await;
+    let stamp = keyspace::tuple::Versionstamp::complete([0; 10], 0);
+    let first = &world.queue.subspace().pack(&("i", stamp, 1));
+    let damage = |tr: keyspace::Tx<_>| async move {
+        tr.set(first, b"?");
+        Ok::<_, keyspace::Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+    let lease = Duration::from_millis(200);
+    world.configure(&settings().lease(lease)).await.unwrap();
+    world.until_promised(lease).await;
 }
 
 async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore) {

@@ -8,22 +8,25 @@ use std::time::Duration;
 
 use common::World;
 use conformance::stores::TestStore;
-use hc_dequeue::microqueue::{ItemId, Listed};
+use hc_dequeue::microqueue::{self, ItemId, Listed};
 use hc_dequeue::{
     Cursor, DeadLetter, Enqueue, Error, HighContentionQueue, ItemPage, ListedItem, Place,
     PlaceKind, Result, Settings,
 };
 use keyspace::codec::{Json, Raw};
+use keyspace::tuple::{Versionstamp as TupleVersionstamp, pack};
 use keyspace::{
-    Bytes, Isolation, KeyValue, OpenOptions, RangeQuery, Subspace, Transaction, Tx, Undecodable,
-    read_all,
+    Bytes, Database, Isolation, KeyValue, OpenOptions, RangeQuery, Subspace, Transaction,
+    TransactionOption, Tx, Undecodable, read_all,
 };
 
 conformance::on_every_store!(
     a_payload_that_does_not_decode_is_listed_with_its_bytes,
     a_record_of_another_format_is_listed_as_it_is,
     a_place_is_listed_page_by_page_and_damaged_records_with_the_rest,
-    a_cursor_of_another_place_or_of_no_listing_is_refused,
+    a_damaged_row_ends_the_listing_of_no_place,
+    waiting_items_are_not_listed_after_an_enqueue_in_the_same_transaction,
+    a_cursor_of_another_queue_or_place_or_of_no_listing_is_refused,
     a_tool_opens_a_queue_of_any_codec_and_creates_none,
 );
 
@@ -184,7 +187,130 @@ async fn a_place_is_listed_page_by_page_and_damaged_records_with_the_rest(store:
     assert_eq!((&first.value, first.granted), (&Ok(4), None));
 }
 
-async fn a_cursor_of_another_place_or_of_no_listing_is_refused(store: TestStore) {
+/// Returns the packed end of a row's key in a part of the queue, and the start of the row's value: before the format
+/// of the record.
+fn row_of(part: &str, call: u64) -> (Vec<u8>, Vec<u8>) {
+    let (session, stamp) = (&[7_u8; 16][..], TupleVersionstamp::complete([1; 10], 0));
+    let key = match part {
+        "t" => pack(&(99_u64, stamp, call)),
+        "h" => pack(&(session, stamp, call)),
+        "g" => pack(&(session, stamp, call, 0)),
+        _ => pack(&(stamp, call)),
+    };
+    let value = match part {
+        // The number of parts of the grant, and the item.
+        "g" => [&[1, 0, 0, 0, 1][..], &[1; 10], &call.to_be_bytes()].concat(),
+        _ => vec![1],
+    };
+    (key, value)
+}
+
+/// A record with the payload 7. A done item also has an end.
+fn record_of(part: &str) -> Vec<u8> {
+    let end = [&[10, 0, 17][..], &[0; 17]].concat();
+    let end = if part == "x" { end } else { Vec::new() };
+    [&[1][..], &end, &[0, 7]].concat()
+}
+
+/// Lists a place row by row.
+async fn list_slowly(world: &World, place: PlaceKind) -> (Vec<ListedItem<u64>>, Vec<Undecodable>) {
+    let queue = &world.queue;
+    let (mut items, mut strays, mut after) = (Vec::new(), Vec::new(), None);
+    for _ in 0..100 {
+        let after_last = after.as_ref();
+        let page = |tr| async move { queue.list(&tr, place, after_last, 1).await };
+        let page = world.runner.run(page).await.unwrap();
+        items.extend(page.items);
+        strays.extend(page.strays);
+        after = page.next;
+        if after.is_none() {
+            return (items, strays);
+        }
+    }
+    panic!("the listing does not end");
+}
+
+async fn a_damaged_row_ends_the_listing_of_no_place(store: TestStore) {
+    for (part, place) in [
+        ("i", PlaceKind::Queued),
+        ("t", PlaceKind::Delayed),
+        ("g", PlaceKind::Held),
+        ("h", PlaceKind::Held),
+        ("d", PlaceKind::Dead),
+        ("x", PlaceKind::Done),
+    ] {
+        let world = World::with_defaults(&store).await;
+        let subspace = world.queue.subspace().subspace(&part);
+        let (stray, record) = (&subspace.pack(&"no such key"), record_of(part));
+        let mut rows = vec![(stray.clone(), b"?".to_vec())];
+        for (call, record) in [
+            (1, &record[..]),
+            (2, b"\xff"),
+            (3, b"\x01\0\x07"),
+            (4, &record),
+        ] {
+            let (key, value) = row_of(part, call);
+            let key = [subspace.bytes(), &key].concat();
+            rows.push((key, [&value, record].concat()));
+        }
+        let headless = [subspace.bytes(), &row_of(part, 5).0].concat();
+        rows.push((headless.clone(), b"?".to_vec()));
+        let (rows, written) = (&rows, Ok::<_, Error>(()));
+        let write = |tr: Tx<_>| {
+            let written = written.clone();
+            async move {
+                rows.iter().for_each(|(key, value)| tr.set(key, value));
+                written
+            }
+        };
+        world.runner.run(write).await.unwrap();
+
+        let (items, strays) = list_slowly(&world, place).await;
+        let read: Vec<_> = items.iter().map(|item| item.status.is_ok()).collect();
+        // A record without an end is whole, but not in the place of done items.
+        let third = part != "x";
+        let mut keys: Vec<_> = strays.iter().map(|stray| stray.key.to_vec()).collect();
+        if part == "g" {
+            // The value says which item a grant contains.
+            assert_eq!(read, [true, false, third, true]);
+            keys.retain(|key| *key != headless);
+        } else {
+            assert_eq!(read, [true, false, third, true, false], "{part}");
+        }
+        assert_eq!(keys, std::slice::from_ref(stray), "{part}");
+        let whole = items[3].status.as_ref().unwrap();
+        assert_eq!(whole.value, Ok(7), "{part}");
+        let damaged = items[1].status.as_ref().unwrap_err();
+        assert_eq!(damaged.key, rows[2].0, "{part}");
+    }
+}
+
+async fn waiting_items_are_not_listed_after_an_enqueue_in_the_same_transaction(store: TestStore) {
+    for waiting in [0, 3] {
+        for sees_own_writes in [true, false] {
+            let world = World::with_defaults(&store).await;
+            world.enqueue(0..waiting).await;
+            let tr = store.db.begin().unwrap();
+            if !sees_own_writes {
+                tr.set_option(TransactionOption::SnapshotRywDisable)
+                    .unwrap();
+            }
+            // The read version is known, so that the unreadable range begins after the items.
+            tr.read_version().await.unwrap();
+            let queue = &world.queue;
+            queue.enqueue(&tr, &9).await.unwrap();
+            let refused = queue.list(&tr, PlaceKind::Queued, None, 1).await;
+            assert!(matches!(
+                refused,
+                Err(Error::Part(microqueue::Error::ReadAfterWrite { .. }))
+            ));
+            let dead = queue.list(&tr, PlaceKind::Dead, None, 1).await.unwrap();
+            assert_eq!((dead.items, dead.next), (Vec::new(), None));
+        }
+    }
+}
+
+async fn a_cursor_of_another_queue_or_place_or_of_no_listing_is_refused(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue(0..3).await;
     let first = page(&world, PlaceKind::Queued, None).await.unwrap();
@@ -194,6 +320,12 @@ async fn a_cursor_of_another_place_or_of_no_listing_is_refused(store: TestStore)
         .unwrap();
     assert_eq!((rest.items.len(), rest.next), (1, None));
     let refused = page(&world, PlaceKind::Dead, Some(&cursor)).await;
+    assert!(matches!(refused, Err(Error::MalformedCursor)));
+    let subspace = world.store.root.subspace(&"other queue");
+    let other = HighContentionQueue::<u64>::open(&world.runner, subspace, Settings::default());
+    let (other, after) = (&other.await.unwrap(), Some(&cursor));
+    let list = |tr| async move { other.list(&tr, PlaceKind::Queued, after, 2).await };
+    let refused = world.runner.run(list).await;
     assert!(matches!(refused, Err(Error::MalformedCursor)));
     for text in ["", "0", "xy"] {
         assert!(matches!(
@@ -231,14 +363,13 @@ async fn a_tool_opens_a_queue_of_any_codec_and_creates_none(store: TestStore) {
     let status = page.items[0].status.as_ref().unwrap();
     assert_eq!(status.value.as_deref(), Ok(&b"\"one\""[..]));
 
-    assert!(
-        Any::inspect(runner, nothing.clone())
-            .await
-            .unwrap()
-            .is_none()
-    );
-    let (begin, end) = nothing.subspace(&"m").range();
-    let query = &RangeQuery::keys(begin, end);
-    let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-    assert!(runner.run(rows).await.unwrap().is_empty());
+    let everything = &world.store.everything();
+    let rows = || async {
+        let rows = |tr| async move { read_all(&tr, everything.clone(), Isolation::Snapshot).await };
+        runner.run(rows).await.unwrap()
+    };
+    let before = rows().await;
+    let found = Any::inspect(runner, nothing.clone()).await;
+    assert!(found.unwrap().is_none());
+    assert_eq!(rows().await, before);
 }

@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use common::{LONG, World, open};
 use conformance::stores::TestStore;
+use hc_dequeue::microqueue;
 use hc_dequeue::{
     Backoff, ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
     MAX_PAYLOAD_BYTES, Settings,
 };
 use keyspace::codec::{Bincode, Raw};
-use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction, read_all};
+use keyspace::tuple::Versionstamp as TupleVersionstamp;
+use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction, Tx, Versionstamp, read_all};
 
 conformance::on_every_store!(
     nothing_and_too_much_are_refused,
     a_lease_shorter_than_three_heartbeats_is_refused,
     another_codec_than_the_queues_is_refused,
+    a_queue_with_rows_of_a_store_with_a_larger_version_does_not_open,
     an_item_is_acknowledged_once,
     an_acknowledgement_that_does_not_commit_has_no_effect,
     a_dedupe_id_has_a_length,
@@ -52,6 +55,53 @@ async fn a_lease_shorter_than_three_heartbeats_is_refused(store: TestStore) {
             .await
             .is_ok()
     );
+}
+
+async fn a_queue_with_rows_of_a_store_with_a_larger_version_does_not_open(store: TestStore) {
+    // The version of a store after some thousand years of use.
+    let far = Versionstamp::new(1 << 56, 0);
+    let heartbeat = [&far.as_bytes()[..], &[0; 8]].concat();
+    for (part, value) in [("i", &b"\x01\x01\0\x07"[..]), ("b", &heartbeat)] {
+        let world = World::with_defaults(&store).await;
+        world.enqueue(0..2).await;
+        let consumer = world.consumer().await;
+        let reopened = || open(&world.store, &world.runner, Settings::default());
+        reopened().await.unwrap();
+        let subspace = world.queue.subspace().subspace(&part);
+        let key = &match part {
+            "i" => subspace.pack(&(TupleVersionstamp::complete(*far.as_bytes(), 0), 1)),
+            _ => subspace.pack(&[7_u8; 16].as_slice()),
+        };
+        let set = |tr: Tx<_>| async move {
+            tr.set(key, value);
+            Ok::<_, Error>(())
+        };
+        world.runner.run(set).await.unwrap();
+        let refused = reopened().await.unwrap_err();
+        let Error::Part(microqueue::Error::StampAhead {
+            queue,
+            stamp,
+            read_version,
+        }) = &refused
+        else {
+            panic!("expected a stamp ahead, got {refused:?}");
+        };
+        assert!(queue.bytes().starts_with(world.queue.subspace().bytes()));
+        assert_eq!(*stamp, far);
+        assert!((1..1 << 56).contains(read_version), "{read_version}");
+        drop(consumer);
+    }
+    // A heartbeat that does not decode says nothing about versions.
+    let world = World::with_defaults(&store).await;
+    let key = &world.queue.subspace().pack(&("b", &[7_u8; 16][..]));
+    let set = |tr: Tx<_>| async move {
+        tr.set(key, b"?");
+        Ok::<_, Error>(())
+    };
+    world.runner.run(set).await.unwrap();
+    open(&world.store, &world.runner, Settings::default())
+        .await
+        .unwrap();
 }
 
 async fn another_codec_than_the_queues_is_refused(store: TestStore) {

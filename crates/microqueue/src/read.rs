@@ -165,6 +165,21 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(count)
     }
 
+    /// Fails if the transaction has enqueued into the queue, for layers that read rows of the queue by other
+    /// means.
+    ///
+    /// # Conflicts
+    /// In commit order, reads a key that only [`clear`](Self::clear) writes.
+    ///
+    /// # Errors
+    /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
+    ///
+    /// # Cancel safety
+    /// As [`peek`](Self::peek).
+    pub async fn refuse_after_enqueue(&self, tr: &impl Transaction) -> Result<()> {
+        self.probe(tr).await
+    }
+
     /// Reads up to `limit` rows serializably. Fails if the transaction has enqueued.
     pub(crate) async fn rows(
         &self,

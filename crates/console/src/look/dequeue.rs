@@ -2,12 +2,13 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use export_queue::hc_dequeue::session::SessionId;
 use export_queue::hc_dequeue::{
     Cursor, End, Failure, ItemRef, ListedItem, ListedSchedule, Missed, Place, PlaceKind, Schedule,
     ScheduleEntry, SessionState, Stats, Status,
 };
 use export_queue::keyspace::error::chain;
-use export_queue::keyspace::{Bytes, Database, Tx};
+use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
 use futures::try_join;
 
 use super::payload::decode;
@@ -39,11 +40,14 @@ impl<D: Database> Console<D> {
         };
         let (stats, page) = self.reader.run(read).await?;
         let items = page.items.into_iter();
+        let items = items.map(|item| listed_item(&found.codec, item));
+        let strays = page.strays.into_iter();
+        let strays = strays.map(|stray| unreadable_item(String::new(), &stray));
         Ok(report::Items {
             queue: found.name.clone(),
             place: kind.name().to_owned(),
             count: count_of(kind, &stats),
-            items: items.map(|item| listed_item(&found.codec, item)).collect(),
+            items: items.chain(strays).collect(),
             next: page.next.map(|cursor| cursor.to_string()),
         })
     }
@@ -108,10 +112,21 @@ impl<D: Database> Console<D> {
         })
     }
 
-    pub(super) async fn dequeue_sessions(&self, found: &Dequeue) -> Result<Vec<report::Session>> {
-        let read = |tr| async move { found.queue.session_states(&tr).await };
-        let states = self.reader.run(read).await?;
-        Ok(states.into_iter().map(session_of).collect())
+    pub(super) async fn dequeue_sessions(
+        &self,
+        found: &Dequeue,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Sessions> {
+        let after = after.map(parse_session).transpose()?;
+        let limit = limit.clamp(1, MAX_ROWS);
+        let read = |tr| async move { found.queue.session_states(&tr, after, limit).await };
+        let page = self.reader.run(read).await?;
+        Ok(report::Sessions {
+            queue: found.name.clone(),
+            sessions: page.sessions.into_iter().map(session_of).collect(),
+            next: page.next.map(|session| session.to_string()),
+        })
     }
 
     pub(super) async fn dequeue_state(&self, found: &Dequeue) -> Result<QueueState> {
@@ -190,12 +205,16 @@ pub(crate) fn count_of(place: PlaceKind, stats: &Stats) -> Option<u64> {
 pub(crate) fn listed_item(codec: &str, listed: ListedItem<Bytes>) -> report::Item {
     match listed.status {
         Ok(status) => item_of(codec, &listed.item, status),
-        Err(error) => report::Item {
-            item: listed.item.to_string(),
-            place: "unreadable".to_owned(),
-            problem: Some(error.to_string()),
-            ..report::Item::default()
-        },
+        Err(error) => unreadable_item(listed.item.to_string(), &error),
+    }
+}
+
+fn unreadable_item(item: String, problem: &Undecodable) -> report::Item {
+    report::Item {
+        item,
+        place: "unreadable".to_owned(),
+        problem: Some(problem.to_string()),
+        ..report::Item::default()
     }
 }
 
@@ -262,7 +281,30 @@ pub(super) fn millis_text(millis: u64) -> String {
     time_text(UNIX_EPOCH + Duration::from_millis(millis))
 }
 
-fn session_of(state: SessionState) -> report::Session {
+/// Returns the session that a page has given.
+fn parse_session(text: &str) -> Result<SessionId> {
+    let bytes = u128::from_str_radix(text, 16).ok();
+    let bytes = bytes.filter(|_| text.len() == 32);
+    let malformed = || Error::Malformed {
+        what: "session",
+        given: text.to_owned(),
+        reason: "expected 32 hexadecimal digits".to_owned(),
+    };
+    Ok(SessionId(bytes.ok_or_else(malformed)?.to_be_bytes()))
+}
+
+fn session_of(listed: Listed<SessionId, SessionState>) -> report::Session {
+    let state = match listed.value {
+        Ok(state) => state,
+        Err(error) => {
+            return report::Session {
+                session: listed.id.to_string(),
+                life: "unreadable".to_owned(),
+                problem: Some(error.to_string()),
+                ..report::Session::default()
+            };
+        }
+    };
     let (lease, silent) = (state.lease.as_secs_f64(), state.silent);
     let silent = silent.map(|silent| silent.as_secs_f64());
     report::Session {
@@ -276,6 +318,7 @@ fn session_of(state: SessionState) -> report::Session {
         has_more: state.holds_more,
         oldest_grant: state.oldest_grant.map(time_text),
         wanted: Some(state.wanted),
+        problem: None,
     }
 }
 

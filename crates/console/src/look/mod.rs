@@ -237,13 +237,20 @@ impl<D: Database> Console<D> {
         }))
     }
 
-    /// Returns the sessions of a queue: of one with consumers, what each of them holds.
+    /// Returns the sessions of a queue. Of a queue with consumers, it returns a page of up to `limit` sessions after a
+    /// session, with what each of them holds. Of other queues, it returns all sessions.
     ///
     /// # Errors
-    /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
-    pub async fn sessions(&self, name: &str) -> Result<report::Sessions> {
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Malformed`] for a session that is none, and those of the
+    /// store.
+    pub async fn sessions(
+        &self,
+        name: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Sessions> {
         let sessions = match self.find(name).await? {
-            Found::Dequeue(found) => self.dequeue_sessions(&found).await?,
+            Found::Dequeue(found) => return self.dequeue_sessions(&found, after, limit).await,
             Found::Combine(found) => self.session_lives(&found.queue.sessions()).await?,
             Found::Export(found) => self.export_sessions(&found).await?,
             other @ Found::Microqueue(_) => return Err(other.has_no(name, "sessions")),
@@ -251,6 +258,7 @@ impl<D: Database> Console<D> {
         Ok(report::Sessions {
             queue: name.to_owned(),
             sessions,
+            next: None,
         })
     }
 
@@ -348,6 +356,7 @@ pub(crate) async fn session_lives(
             has_more: false,
             oldest_grant: None,
             wanted: None,
+            problem: None,
         }
     };
     Ok(states.into_iter().map(session).collect())

@@ -23,7 +23,7 @@ pub struct Items {
 /// An item, wherever it is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Item {
-    /// The reference to the item, which finds it wherever it goes.
+    /// The reference to the item, which finds it wherever it goes. Empty if a row does not say which item it contains.
     pub item: String,
     /// Where it is: `queued`, `delayed`, `held`, `dead`, `done`, or `unreadable` if its record does not decode.
     pub place: String,

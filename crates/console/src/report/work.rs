@@ -5,17 +5,20 @@ use serde::Serialize;
 
 use super::{Failure, Payload};
 
-/// The sessions of a queue.
+/// A page of the sessions of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Sessions {
     /// The name of the queue.
     pub queue: String,
     /// The sessions.
     pub sessions: Vec<Session>,
+    /// The session after which the next page begins. Missing on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// A session of a process that takes items, combines or exports.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Session {
     /// Its id, in hexadecimal digits.
     pub session: String,
@@ -23,7 +26,7 @@ pub struct Session {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscription: Option<String>,
     /// `alive`, `silent` if it has shown no sign of life for its lease but is not declared dead yet, `dead` or
-    /// `ended` while what it held is being returned.
+    /// `ended` while what it held is being returned, or `unreadable` if its state or its heartbeat does not decode.
     pub life: String,
     /// Within which time it promises a sign of life.
     pub lease_seconds: f64,
@@ -45,6 +48,9 @@ pub struct Session {
     /// How many items it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<u64>,
+    /// Why its state or its heartbeat does not decode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A page of the schedules of a queue, by name.
@@ -64,7 +70,7 @@ pub struct Schedules {
 pub struct Schedule {
     /// Its name.
     pub name: String,
-    /// Its cron text.
+    /// Its cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// Its time zone.

@@ -76,8 +76,11 @@ pub(super) async fn item<D: Database>(
 pub(super) async fn sessions<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
 ) -> Answer<report::Sessions> {
-    Ok(Json(site.console.sessions(&name).await?))
+    let limit = wanted.limit(ROWS);
+    let sessions = site.console.sessions(&name, wanted.after.as_deref(), limit);
+    Ok(Json(sessions.await?))
 }
 
 pub(super) async fn schedules<D: Database>(

@@ -158,18 +158,21 @@ pub(super) async fn item<D: Database>(
     }))
 }
 
-/// `/queues/{name}/sessions`: the sessions of a queue, and what each holds.
+/// `/queues/{name}/sessions`: a page of the sessions of a queue, and what each holds.
 pub(super) async fn sessions<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
 ) -> Result<Response, Refusal> {
-    let sessions = site.console.sessions(&name).await?;
+    let after = wanted.after.as_deref();
+    let sessions = site.console.sessions(&name, after, ROWS_PER_PAGE).await?;
     let frame = Frame::of(&site, None);
     Ok(page(&SessionsPage {
         href: frame.queue(&name),
         frame,
         queue: sessions.queue,
         sessions: sessions.sessions,
+        next: sessions.next,
     }))
 }
 

@@ -238,7 +238,7 @@ mod tests {
             assert_eq!(Verdict::of(live), *verdict);
         }
         let lives = table.map(|(live, _)| live);
-        let text = "6 queues: 1 without consumers, 1 falling behind, 1 paused.";
+        let text = "7 queues: 1 blocked, 1 without consumers, 1 falling behind, 1 paused.";
         assert_eq!(summary(&lives), text);
         assert_eq!(summary(&lives[..1]), "1 queue, none needs attention.");
     }

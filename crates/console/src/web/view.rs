@@ -270,6 +270,7 @@ pub(super) struct SessionsPage {
     pub(super) href: String,
     pub(super) queue: String,
     pub(super) sessions: Vec<report::Session>,
+    pub(super) next: Option<String>,
 }
 
 /// A page of the schedules of a queue.

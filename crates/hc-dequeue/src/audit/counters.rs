@@ -31,7 +31,16 @@ pub(super) async fn check_counter<D: Database>(
         count(&tr, keys, counter, parts).await.map(Some)
     };
     let name = counter.name();
-    Ok(match runner.run(count).await? {
+    let counted = match runner.run(count).await {
+        Err(error) => {
+            let key = error.corrupt_key().cloned();
+            return Ok(Some(Finding::Undecodable {
+                key: key.ok_or(error)?,
+            }));
+        }
+        Ok(counted) => counted,
+    };
+    Ok(match counted {
         None => Some(Finding::Uncounted { counter: name }),
         Some((stored, counted)) => (stored != counted).then_some(Finding::CounterOff {
             counter: name,

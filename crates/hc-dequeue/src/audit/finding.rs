@@ -174,6 +174,11 @@ pub enum Finding {
         key: Bytes,
     },
 
+    /// Sessions hold more than the 100,000 items that an audit compares with each other. An item that two sessions
+    /// hold may have been missed.
+    #[error("sessions hold too many items to compare all of them with each other")]
+    Uncompared,
+
     /// A part of the queue has more findings than an audit lists. Run the repair again to repair them.
     #[error("part `{part}` has more findings than are listed")]
     More {
@@ -214,6 +219,7 @@ impl Finding {
             Self::NoFireTime { .. } => "no-fire-time",
             Self::StrayFireTime { .. } => "stray-fire-time",
             Self::Undecodable { .. } => "undecodable",
+            Self::Uncompared => "uncompared",
             Self::More { .. } => "more",
         }
     }

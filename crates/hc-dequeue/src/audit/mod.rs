@@ -16,6 +16,7 @@ mod schedules;
 mod sessions;
 
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{Database, Runner, Transaction};
 
 pub use self::finding::Finding;
@@ -47,22 +48,25 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Checks the queue for contradictions and changes nothing. It may run while the queue is in use.
     ///
     /// It compares counters, sessions and held items, delayed items and their pointers, dedupe ids, done items and
-    /// schedules with each other. All rows of sessions are checked in one transaction, and so is each counter with
-    /// the items that it counts. The other rows are checked page by page, each page in one transaction together with
-    /// the rows that it must agree with. For each part of the queue, at most a thousand such findings are listed.
+    /// schedules with each other. Each counter is checked in one transaction with the items that it counts. The other
+    /// rows are checked page by page, each page in one transaction together with the rows that it must agree with.
+    /// Each check of a part of the queue lists at most a thousand findings. A row that does not decode is a finding.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a counter, a held item, or a row of a session or a
-    /// request does not decode; and those of [`Runner::run`].
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing was changed.
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let keys = &*self.keys;
-        let mut findings = sessions::check_sessions(runner, keys).await?;
+        let mut found = Box::pin(sessions::check_sessions(runner, keys)).await?;
         for (counter, parts) in Counter::OF_ITEMS {
             let check = counters::check_counter(runner, keys, counter, parts);
-            findings.extend(Box::pin(check).await?);
+            found.extend(Box::pin(check).await?);
         }
-        let of_rows = check_all_rows(runner, keys);
-        for finding in Box::pin(of_rows).await? {
+        found.extend(Box::pin(check_all_rows(runner, keys)).await?);
+        let mut findings: Vec<Finding> = Vec::new();
+        for finding in found {
             if !findings.iter().any(|cause| finding.follows_from(cause)) {
                 findings.push(finding);
             }
@@ -70,7 +74,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(Audit { findings })
     }
 
-    /// Runs an [`audit`](Self::audit), repairs the findings where possible, and returns them.
+    /// Runs an [`audit`](Self::audit), repairs the findings where possible, and returns them. A repair that needs a
+    /// row that does not decode is left out.
     ///
     /// Run only one repair at a time: two that find the same wrong counter would both correct it. If a request is
     /// removed, a session that waits after it notices this at its next poll.
@@ -79,7 +84,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// The audit reads by snapshot. Each repair reads the rows that it changes again, serializably.
     ///
     /// # Errors
-    /// As [`audit`](Self::audit).
+    /// As [`audit`](Self::audit), and [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the settings do not decode.
+    /// In that case nothing was repaired.
     ///
     /// # Cancel safety
     /// If the future is dropped, completed repairs stay.
@@ -90,7 +96,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let settings = &runner.run(settings).await?;
         for finding in &audit.findings {
             tracing::warn!(queue = %keys.queue, ?finding, "repairing");
-            Box::pin(repair(runner, keys, settings, finding)).await?;
+            match Box::pin(repair(runner, keys, settings, finding)).await {
+                // A row that does not decode stops one repair, and not the others.
+                Err(error) if error.corrupt_key().is_some() => {
+                    tracing::warn!(queue = %keys.queue, error = %chain(&error), "not repaired");
+                }
+                repaired => repaired?,
+            }
         }
         Ok(audit)
     }
@@ -108,7 +120,6 @@ async fn check_all_rows<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<
     }
     findings.extend(check_rows(runner, keys, &done::DoneItems).await?);
     findings.extend(check_rows(runner, keys, &done::KeepTimes).await?);
-    findings.extend(check_rows(runner, keys, &sessions::CancelStamps).await?);
     findings.extend(check_rows(runner, keys, &schedules::Schedules).await?);
     findings.extend(check_rows(runner, keys, &schedules::FireTimes).await?);
     Ok(findings)
@@ -185,6 +196,7 @@ async fn repair_step(
         Finding::Uncounted { .. }
         | Finding::Twice { .. }
         | Finding::Undecodable { .. }
+        | Finding::Uncompared
         | Finding::More { .. } => {}
     }
     Ok(())

@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    self, Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction,
+    Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction,
 };
 
 use super::Finding;
@@ -45,6 +45,8 @@ pub(super) async fn check_rows<D: Database>(
         let page = |tr| async move { check_page(&tr, keys, check, after_last).await };
         let page = Box::pin(runner.run(page)).await?;
         findings.extend(page.findings);
+        // Rows of the same session follow one another, and may all have the same finding.
+        findings.dedup();
         if findings.len() >= FINDINGS_PER_CHECK {
             findings.truncate(FINDINGS_PER_CHECK);
             findings.push(Finding::More { part: check.part() });
@@ -93,10 +95,8 @@ async fn check_page(
 /// Returns the finding about a row that does not decode. If another row does not decode, returns none: the check of
 /// that row finds it.
 fn undecodable(error: Error, row: &KeyValue) -> Result<Option<Finding>> {
-    let corrupt = match &error {
-        Error::Keyspace(keyspace::Error::Corrupt { key, .. })
-        | Error::Part(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, .. })) => key,
-        _ => return Err(error),
+    let Some(corrupt) = error.corrupt_key() else {
+        return Err(error);
     };
     let key = Bytes::copy_from_slice(row.key());
     Ok((*corrupt == key).then_some(Finding::Undecodable { key }))

@@ -1,149 +1,265 @@
 //! Checks the rows of sessions, and the items that they hold, against the sessions.
+//!
+//! Only the existence of a session's state is compared, where that is enough: a state that does not decode is one
+//! finding, and not one for each row that belongs to the session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use futures::future::try_join_all;
-use futures::{TryFutureExt, try_join};
+use futures::try_join;
 use microqueue::ItemId;
 use microqueue::keyspace::{
     Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, read_all,
 };
+use parking_lot::Mutex;
 
 use super::Finding;
-use super::rows::RowCheck;
-use crate::error::{Error, Result};
+use super::rows::{RowCheck, check_rows};
+use crate::error::Result;
 use crate::keys::Keys;
 use crate::reclaim::{Progress, put_back_grants, reclaim_some};
-use crate::record::{Part, is_turn};
+use crate::record::{ListedPart, is_turn};
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
 
-/// How many items are searched for in other places at the same time.
-const LOOKS_AT_ONCE: usize = 100;
+/// How many items that sessions hold are compared with each other.
+const MAX_COMPARED: usize = 100_000;
 
-/// Checks all rows of sessions, in one transaction.
+/// The parts of the queue with the items that sessions hold.
+const PARTS_OF_HELD_ITEMS: [&str; 2] = ["h", "g"];
+
+/// Checks all rows of sessions. Findings that cause others come first.
 pub(super) async fn check_sessions<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
 ) -> Result<Vec<Finding>> {
-    let look = |tr| async move { Sessions::read(&tr, keys).await };
-    Ok(Box::pin(runner.run(look)).await?.findings())
+    let mut findings = Vec::new();
+    for part in PARTS_OF_HELD_ITEMS {
+        findings.extend(check_rows(runner, keys, &Holders(part)).await?);
+    }
+    findings.extend(check_rows(runner, keys, &States).await?);
+    findings.extend(check_rows(runner, keys, &Heartbeats).await?);
+    findings.extend(check_rows(runner, keys, &Requests).await?);
+    findings.extend(check_rows(runner, keys, &Grants).await?);
+    let seen = Mutex::default();
+    for part in PARTS_OF_HELD_ITEMS {
+        let places = &Places { part, seen: &seen };
+        findings.extend(check_rows(runner, keys, places).await?);
+    }
+    if seen.lock().is_full {
+        findings.push(Finding::Uncompared);
+    }
+    findings.extend(check_rows(runner, keys, &CancelStamps).await?);
+    Ok(findings)
 }
 
-/// All rows of sessions, at one version.
-struct Sessions {
-    states: BTreeMap<SessionId, Life>,
-    heartbeats: BTreeSet<SessionId>,
-    requests: Vec<(ItemId, SessionId)>,
-    /// The sessions that hold items or grants.
-    holders: BTreeSet<SessionId>,
-    /// The sessions of grants without a first item.
-    broken: BTreeSet<SessionId>,
-    /// The held or granted items that are also in another place.
-    twice: Vec<ItemId>,
+/// Checks that the sessions of held items, or of grants, exist.
+struct Holders(&'static str);
+
+impl RowCheck for Holders {
+    fn part(&self) -> &'static str {
+        self.0
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let (session, _) = parse_held(keys, self.0, row)?;
+        let is_turn = self.0 == "g" && is_turn(row.value());
+        let is_missing = !is_turn && !exists(tr, keys, session).await?;
+        Ok(is_missing.then_some(Finding::NoSession { session: session.0 }))
+    }
 }
 
-impl Sessions {
-    async fn read(tr: &impl Transaction, keys: &Keys) -> Result<Self> {
-        let rows = |(begin, end)| {
-            let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
-            rows.map_err(Error::from)
-        };
-        let requests = keys.requests.snapshot(tr, usize::MAX, usize::MAX);
-        let (states, heartbeats, requests, held, grants) = try_join!(
-            keys.sessions.all(tr).map_err(Error::from),
-            keys.sessions.heartbeats(tr).map_err(Error::from),
-            requests.map_err(Error::from),
-            rows(keys.part("h")),
-            rows(keys.part("g")),
-        )?;
-        let mut found = Self {
-            states: (states.into_iter())
-                .map(|(session, state)| (session, state.life))
-                .collect(),
-            heartbeats: heartbeats
-                .into_iter()
-                .map(|heartbeat| heartbeat.session)
-                .collect(),
-            requests: requests
-                .into_iter()
-                .map(|item| (item.id, item.value.session))
-                .collect(),
-            holders: BTreeSet::new(),
-            broken: BTreeSet::new(),
-            twice: Vec::new(),
-        };
-        let mut items = Vec::new();
-        for row in &held {
-            let session = keys.parse_holder(row.key())?;
-            found.holders.insert(session);
-            items.push(keys.held(session).decode(row)?.id);
-        }
-        for row in &grants {
-            let (session, _) = keys.parse_grant(row.key())?;
-            if !is_turn(row.value()) {
-                found.holders.insert(session);
-                items.push(Part::decode(row.key(), row.to_value())?.item.id);
-            }
-        }
-        for row in broken(keys, &grants)? {
-            found.broken.insert(keys.parse_grant(row.key())?.0);
-        }
-        let mut ids = BTreeSet::new();
-        for id in items {
-            if !ids.insert(id) {
-                found.twice.push(id);
-            }
-        }
-        let ids: Vec<_> = ids.into_iter().collect();
-        for ids in ids.chunks(LOOKS_AT_ONCE) {
-            let elsewhere = ids.iter().map(|id| async move {
-                let places = try_join!(keys.items.get(tr, id), keys.dead.get(tr, id))?;
-                let is_elsewhere = places.0.is_some() || places.1.is_some();
-                Ok::<_, Error>(is_elsewhere.then_some(*id))
-            });
-            found
-                .twice
-                .extend(try_join_all(elsewhere).await?.into_iter().flatten());
-        }
-        Ok(found)
+/// Checks that each living session has a heartbeat.
+struct States;
+
+impl RowCheck for States {
+    fn part(&self) -> &'static str {
+        "s"
     }
 
-    /// Returns whether a session does not exist but holds something.
-    fn is_missing(&self, session: &SessionId) -> bool {
-        self.holders.contains(session) && !self.states.contains_key(session)
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let (session, state) = keys.sessions.parse_state_row(row)?;
+        let heartbeat = keys.sessions.heartbeat(session);
+        let heartbeat = tr.get(&heartbeat, Isolation::Serializable).await?;
+        let is_silent = state.life == Life::Alive && heartbeat.is_none();
+        Ok(is_silent.then_some(Finding::NoHeartbeat { session: session.0 }))
+    }
+}
+
+/// Checks that each heartbeat belongs to a session.
+struct Heartbeats;
+
+impl RowCheck for Heartbeats {
+    fn part(&self) -> &'static str {
+        "b"
     }
 
-    fn findings(&self) -> Vec<Finding> {
-        let missing = (self.holders.iter())
-            .filter(|session| self.is_missing(session))
-            .map(|session| Finding::NoSession { session: session.0 });
-        let is_known = |session: &SessionId| !self.is_missing(session);
-        let silent = (self.states.iter())
-            .filter(|(session, life)| **life == Life::Alive && !self.heartbeats.contains(session))
-            .map(|(session, _)| Finding::NoHeartbeat { session: session.0 });
-        // The other rows of missing sessions are removed together with them.
-        let stray = (self.heartbeats.iter())
-            .filter(|session| !self.states.contains_key(session) && is_known(session))
-            .map(|session| Finding::StrayHeartbeat { session: session.0 });
-        let requests = (self.requests.iter())
-            .filter(|(_, session)| self.states.get(session) != Some(&Life::Alive))
-            .filter(|(_, session)| is_known(session))
-            .map(|(request, _)| Finding::StrayRequest { request: *request });
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let session = keys.sessions.parse_heartbeat_row(row)?.session;
+        // The heartbeat of a missing session that holds something is removed together with the session.
+        let is_stray = !exists(tr, keys, session).await? && !holds(tr, keys, session).await?;
+        Ok(is_stray.then_some(Finding::StrayHeartbeat { session: session.0 }))
+    }
+}
+
+/// Checks that each request belongs to a living session.
+struct Requests;
+
+impl RowCheck for Requests {
+    fn part(&self) -> &'static str {
+        "r"
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let request = keys.requests.decode(row)?;
+        let session = request.value.session;
+        let is_stray = match keys.sessions.life(tr, session).await? {
+            Some(life) => life != Life::Alive,
+            // The requests of a missing session that holds something are removed together with the session.
+            None => !holds(tr, keys, session).await?,
+        };
+        let request = request.id;
+        Ok(is_stray.then_some(Finding::StrayRequest { request }))
+    }
+}
+
+/// Checks that each grant of a living session has its first item.
+struct Grants;
+
+impl RowCheck for Grants {
+    fn part(&self) -> &'static str {
+        "g"
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let (session, first) = keys.parse_grant(row.key())?;
+        if row.key() == first || tr.get(&first, Isolation::Serializable).await?.is_some() {
+            return Ok(None);
+        }
         // Grants of dead sessions are returned row by row, so that their first rows may be missing.
-        let grants = (self.broken.iter())
-            .filter(|session| self.states.get(session) == Some(&Life::Alive))
-            .map(|session| Finding::BrokenGrant { session: session.0 });
-        let twice = self.twice.iter().map(|id| Finding::Twice { id: *id });
-        missing
-            .chain(silent)
-            .chain(stray)
-            .chain(requests)
-            .chain(grants)
-            .chain(twice)
-            .collect()
+        let is_broken = keys.sessions.life(tr, session).await? == Some(Life::Alive);
+        Ok(is_broken.then_some(Finding::BrokenGrant { session: session.0 }))
     }
+}
+
+/// Checks that the held items, or those in grants, are in no other place.
+struct Places<'a> {
+    part: &'static str,
+    /// The items that were seen, in both parts.
+    seen: &'a Mutex<Seen>,
+}
+
+impl RowCheck for Places<'_> {
+    fn part(&self) -> &'static str {
+        self.part
+    }
+
+    async fn check(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let (_, Some(id)) = parse_held(keys, self.part, row)? else {
+            return Ok(None);
+        };
+        let queued = id.key_in(keys.items.subspace());
+        let dead = id.key_in(keys.dead.subspace());
+        let mut others = vec![queued, dead];
+        others.extend(self.seen.lock().note(id, row.key(), MAX_COMPARED));
+        // The item may have moved since it was seen elsewhere. Only this transaction says where it is now.
+        for other in others {
+            if tr.get(&other, Isolation::Serializable).await?.is_some() {
+                return Ok(Some(Finding::Twice { id }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The keys under which held items were seen.
+#[derive(Default)]
+struct Seen {
+    keys: BTreeMap<ItemId, Vec<u8>>,
+    /// Whether some were left out.
+    is_full: bool,
+}
+
+impl Seen {
+    /// Notes the key of an item, and returns another key under which the item was seen before. Notes up to `limit`
+    /// items.
+    fn note(&mut self, id: ItemId, key: &[u8], limit: usize) -> Option<Vec<u8>> {
+        if self.keys.len() >= limit && !self.keys.contains_key(&id) {
+            self.is_full = true;
+            return None;
+        }
+        let before = self.keys.insert(id, key.to_vec());
+        before.filter(|before| before != key)
+    }
+}
+
+/// Returns the session of a row in one of the two parts, and the item in it. The notice in place of a grant contains
+/// no item.
+fn parse_held(
+    keys: &Keys,
+    part: &'static str,
+    row: &KeyValue,
+) -> Result<(SessionId, Option<ItemId>)> {
+    if part == "h" {
+        let session = keys.parse_holder(row.key())?;
+        let item = keys.held(session).parse_listed(row)?;
+        return Ok((session, Some(item.id)));
+    }
+    let (session, _) = keys.parse_grant(row.key())?;
+    if is_turn(row.value()) {
+        return Ok((session, None));
+    }
+    let part = ListedPart::decode(row.key(), row.to_value())?;
+    Ok((session, Some(part.item.id)))
+}
+
+/// Returns whether a session has a state, whether or not it decodes.
+async fn exists(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+    let state = keys.sessions.state(session);
+    Ok(tr.get(&state, Isolation::Serializable).await?.is_some())
+}
+
+/// Returns whether a session holds items or has grants.
+async fn holds(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+    let first = |(begin, end)| RangeQuery::keys(begin, end).limit(1);
+    let held = first(keys.held(session).subspace().range());
+    let granted = first(keys.grants(session));
+    // Safe as snapshot reads: a repair reads the rows that it changes again.
+    let (held, granted) = try_join!(
+        tr.get_range(&held, Isolation::Snapshot),
+        tr.get_range(&granted, Isolation::Snapshot)
+    )?;
+    Ok(!held.rows.is_empty() || granted.rows.iter().any(|row| !is_turn(row.value())))
 }
 
 /// Returns the rows of grants whose first part is missing.
@@ -240,5 +356,33 @@ impl RowCheck for CancelStamps {
         let life = keys.sessions.life(tr, session).await?;
         let stray = Finding::StrayCancel { session: session.0 };
         Ok(life.is_none().then_some(stray))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::Versionstamp;
+
+    use super::*;
+
+    #[test]
+    fn an_item_is_compared_with_its_last_key_until_too_many_items_were_seen() {
+        let id = |call| ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([1; 10]),
+            call,
+        };
+        let mut seen = Seen::default();
+        for (call, key, before) in [
+            (1, b"a", None),
+            (1, b"a", None),
+            (1, b"b", Some(b"a".to_vec())),
+            (2, b"c", None),
+        ] {
+            assert_eq!(seen.note(id(call), key, 2), before);
+            assert!(!seen.is_full);
+        }
+        assert_eq!(seen.note(id(3), b"d", 2), None);
+        assert!(seen.is_full);
+        assert_eq!(seen.note(id(2), b"e", 2), Some(b"c".to_vec()));
     }
 }

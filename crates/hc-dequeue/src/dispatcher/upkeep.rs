@@ -77,17 +77,18 @@ where
     }
 
     /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
-    /// the known ones.
+    /// the known ones. If the first item does not decode, its age counts as zero.
     async fn read_queue(&mut self) -> Result<()> {
         let (queue, keys) = (&self.queue, &*self.shared.keys);
         let read = |tr| async move {
             let tr = &tr;
-            let settings = stored_settings(tr, keys, Isolation::Snapshot);
-            let settings = settings.map(Ok::<_, Error>);
-            try_join!(queue.stats(tr), queue.oldest_age(tr), settings)
+            let age = queue.oldest_age(tr).map(keep_corrupt);
+            let settings = stored_settings(tr, keys, Isolation::Snapshot).map(keep_corrupt);
+            try_join!(queue.stats(tr), age, settings)
         };
         let (stats, age, stored) = self.runner.run(read).await?;
-        self.metrics.report(&stats, age);
+        self.metrics
+            .report(&stats, age.as_ref().map_or(None, |age| *age));
         let stored = stored?.settings;
         if stored != *self.settings {
             tracing::info!(queue = %keys.queue, ?stored, "the settings have changed");
@@ -95,7 +96,7 @@ where
             self.queue.settings.set(self.settings.clone());
             self.member.set_lease(self.settings.lease);
         }
-        Ok(())
+        age.map(drop)
     }
 
     /// Removes expired dedupe ids and expired done items, by a trusted wall clock. The next heartbeat continues with
@@ -273,5 +274,14 @@ where
             // The caller may have gone.
             let _ = done.send(ended.clone());
         }
+    }
+}
+
+/// Lets a transaction go on after a read of a row that does not decode. Other errors end it, so that the runner
+/// retries it.
+fn keep_corrupt<T>(read: Result<T>) -> Result<Result<T>> {
+    match read {
+        Err(error) if error.corrupt_key().is_none() => Err(error),
+        read => Ok(read),
     }
 }

@@ -417,11 +417,23 @@ impl World {
         Ok(())
     }
 
-    /// Compares the items that sessions hold, and since when, with the model.
+    /// Compares the sessions, the items that they hold, and since when, with the model.
     async fn compare_sessions(&self, model: &Model) -> Result<()> {
         let queue = &self.queue;
-        let sessions = |tr| async move { queue.session_states(&tr).await };
-        for state in self.runner.run(sessions).await? {
+        let (mut listed, mut after) = (Vec::new(), None);
+        loop {
+            let page = |tr| async move { queue.session_states(&tr, after, ITEMS_PER_PAGE).await };
+            let page = self.runner.run(page).await?;
+            listed.extend(page.sessions);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let sessions: BTreeSet<_> = self.sessions.into_iter().chain([LEADER]).collect();
+        assert!(listed.iter().map(|listed| &listed.id).eq(&sessions));
+        for listed in listed {
+            let state = listed.value.expect("a state that decodes");
             let held = model.items.iter().filter(|life| match life.place {
                 At::Held(slot) | At::Granted(slot, _) => self.sessions[slot] == state.session,
                 _ => false,

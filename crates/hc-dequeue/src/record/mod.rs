@@ -2,9 +2,11 @@
 //!
 //! - This file: the record of an item, which moves with the item.
 //! - `codec`: the bytes of records.
-//! - `request`: requests, and the rows of grants, which contain records.
+//! - `request`: requests.
+//! - `grant`: the rows of grants, which contain records.
 
 mod codec;
+mod grant;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -16,7 +18,8 @@ use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::{Bytes, limits};
 
 pub(crate) use self::codec::RecordCodec;
-pub(crate) use self::request::{Part, Request, RequestCodec, TURN, is_turn};
+pub(crate) use self::grant::{ListedPart, Part, TURN, is_turn};
+pub(crate) use self::request::{Request, RequestCodec};
 use crate::wall::unix_time;
 
 /// The format number of all records.

@@ -1,11 +1,10 @@
-//! Requests, and the rows of grants.
+//! Requests.
 
 use microqueue::keyspace::codec::{Codec, DecodeError};
-use microqueue::keyspace::record::{self, Fields};
-use microqueue::keyspace::{self, Bytes, Result, Versionstamp};
-use microqueue::{Item, ItemId};
+use microqueue::keyspace::record::Fields;
+use microqueue::keyspace::{self, Bytes};
 
-use super::{FORMAT, Record, RecordCodec, undecodable};
+use super::{FORMAT, undecodable};
 use crate::session::SessionId;
 
 /// A request of a session.
@@ -39,48 +38,5 @@ impl Codec<Request> for RequestCodec {
             Ok(Request { session, wanted })
         })();
         request.map_err(|reason| undecodable(Self::NAME, reason))
-    }
-}
-
-/// The notice to a request that it is the first, stored in place of an answer.
-pub(crate) const TURN: [u8; 1] = [FORMAT];
-
-/// Returns whether the first row of a grant is not an answer but the notice that the request is the first.
-pub(crate) fn is_turn(value: &[u8]) -> bool {
-    value == TURN
-}
-
-/// A row of a grant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
-    /// The number of rows of the grant.
-    pub(crate) parts: u32,
-    pub(crate) item: Item<Record>,
-}
-
-impl Part {
-    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        let mut value = vec![FORMAT];
-        value.extend_from_slice(&self.parts.to_be_bytes());
-        if let ItemId::Commit { versionstamp, call } = self.item.id {
-            value.extend_from_slice(versionstamp.as_bytes());
-            value.extend_from_slice(&call.to_be_bytes());
-        }
-        RecordCodec.encode(&self.item.value, &mut value)?;
-        Ok(value)
-    }
-
-    pub(crate) fn decode(key: &[u8], value: Bytes) -> Result<Self> {
-        record::decode(key, &value, FORMAT, |fields| {
-            let parts = fields.u32()?;
-            let id = ItemId::Commit {
-                versionstamp: Versionstamp::from_bytes(fields.array()?),
-                call: fields.u64()?,
-            };
-            let record = RecordCodec.decode(value.slice_ref(fields.rest()));
-            let value = record.map_err(|error| error.reason)?;
-            let item = Item { id, value };
-            Ok(Self { parts, item })
-        })
     }
 }

@@ -162,7 +162,7 @@ fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
 }
 
 #[test]
-fn what_is_cut_off_or_of_another_format_is_refused() {
+fn a_decoder_refuses_bytes_that_are_cut_off_or_have_another_format() {
     let whole = encoded(&record());
     for length in 0..whole.len() - record().payload.len() {
         let cut = Bytes::copy_from_slice(&whole[..length]);

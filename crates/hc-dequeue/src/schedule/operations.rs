@@ -47,7 +47,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads the schedule, which each of its firings writes. Writes it if anything changes.
     ///
     /// # Errors
-    /// [`Error::ScheduleName`], [`Error::CronText`], [`Error::CronNeverFires`], [`Error::TimeZone`],
+    /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::TimeZone`],
     /// [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if
     /// the stored schedule of this name does not decode. In all cases nothing is staged.
     ///

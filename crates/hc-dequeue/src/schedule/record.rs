@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_of_another_format_or_policy_is_refused() {
+    fn a_decoder_refuses_bytes_that_are_cut_off_or_have_another_format_or_policy() {
         let whole = encoded(&record(Missed::Once));
         for length in 0..whole.len() - b"payload".len() {
             let cut = Bytes::copy_from_slice(&whole[..length]);

@@ -61,10 +61,10 @@ impl Times {
     /// Parses the cron expression and the time zone of a schedule.
     ///
     /// # Errors
-    /// [`Error::CronText`] and [`Error::TimeZone`].
+    /// [`Error::CronExpression`] and [`Error::TimeZone`].
     pub(super) fn parse(schedule: &Schedule) -> Result<Self> {
         let (text, zone) = (&schedule.cron, &schedule.time_zone);
-        let refuse = |source: BoxError| Error::CronText {
+        let refuse = |source: BoxError| Error::CronExpression {
             text: text.clone(),
             source: Arc::from(source),
         };
@@ -434,10 +434,13 @@ mod tests {
             "* * 0 * *",
             "😀 * * * *",
         ] {
-            assert!(matches!(parse(cron), Err(Error::CronText { .. })), "{cron}");
+            assert!(
+                matches!(parse(cron), Err(Error::CronExpression { .. })),
+                "{cron}"
+            );
         }
         let long = format!("{} * * * *", "1,".repeat(200));
-        assert!(matches!(parse(&long), Err(Error::CronText { .. })));
+        assert!(matches!(parse(&long), Err(Error::CronExpression { .. })));
         for zone in ["", "Berlin", "europe/berlin", "UTC+1"] {
             let schedule = Schedule::new("@daily").time_zone(zone);
             assert!(

@@ -241,11 +241,19 @@ impl Sessions {
     /// does not name a session.
     pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, State)>> {
         let rows = self.page(tr, "s").await?;
-        let session = |row: &KeyValue| {
-            let state = State::decode(row.key(), row.value())?;
-            Ok((self.parse_session("s", row.key())?, state))
-        };
-        rows.iter().map(session).collect()
+        rows.iter().map(|row| self.parse_state_row(row)).collect()
+    }
+
+    /// Returns the session of a row and its state.
+    pub(crate) fn parse_state_row(&self, row: &KeyValue) -> Result<(SessionId, State)> {
+        let session = self.parse_session("s", row.key())?;
+        Ok((session, State::decode(row.key(), row.value())?))
+    }
+
+    /// Returns the heartbeat in a row.
+    pub(crate) fn parse_heartbeat_row(&self, row: &KeyValue) -> Result<Heartbeat> {
+        let session = self.parse_session("b", row.key())?;
+        parse_heartbeat(session, row.key(), row.value())
     }
 
     /// Returns the last heartbeat of each session that has one, in the order of their names. A heartbeat of a session
@@ -259,11 +267,9 @@ impl Sessions {
     /// does not name a session.
     pub async fn heartbeats(&self, tr: &impl Transaction) -> Result<Vec<Heartbeat>> {
         let rows = self.page(tr, "b").await?;
-        let heartbeat = |row: &KeyValue| {
-            let session = self.parse_session("b", row.key())?;
-            parse_heartbeat(session, row.key(), row.value())
-        };
-        rows.iter().map(heartbeat).collect()
+        rows.iter()
+            .map(|row| self.parse_heartbeat_row(row))
+            .collect()
     }
 
     /// Finds the sessions, except `own`, that are dead, have ended or have been silent for their lease.
@@ -394,14 +400,18 @@ impl Sessions {
         tr.clear(&self.heartbeat(session));
     }
 
-    async fn page(&self, tr: &impl Transaction, part: &str) -> Result<Vec<KeyValue>> {
+    /// Reads the rows of a part, as many as a census reads.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot: a transaction that acts on a session reads its state again.
+    pub(crate) async fn page(&self, tr: &impl Transaction, part: &str) -> Result<Vec<KeyValue>> {
         let (begin, end) = self.subspace.subspace(&part).range();
         let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_CENSUS);
         read_all(tr, query, Isolation::Snapshot).await
     }
 
     /// Returns the session of a key in a part.
-    fn parse_session(&self, part: &str, key: &[u8]) -> Result<SessionId> {
+    pub(crate) fn parse_session(&self, part: &str, key: &[u8]) -> Result<SessionId> {
         let session: Option<Vec<u8>> = self.subspace.subspace(&part).unpack(key).ok();
         let session = session.and_then(|bytes| bytes.try_into().ok());
         session

@@ -17,11 +17,14 @@ use keyspace::{Bytes, Isolation, KeyValue, MutationOp, RangeQuery, Transaction, 
 conformance::on_every_store!(
     a_queue_in_use_is_clean,
     a_counter_that_is_off_is_set_right,
-    what_a_session_held_that_is_gone_is_returned,
+    items_of_a_session_that_is_gone_are_returned,
     a_session_without_a_heartbeat_is_buried,
     strays_are_removed,
-    what_is_left_of_a_grant_without_its_first_item_is_returned,
+    the_rest_of_a_grant_without_its_first_item_is_returned,
     an_item_in_two_places_is_reported,
+    an_item_that_two_sessions_hold_is_reported,
+    items_of_many_sessions_that_are_gone_are_returned,
+    a_repair_that_meets_a_damaged_row_goes_on_with_the_others,
 );
 
 /// A queue with a held item, and one item of each other kind.
@@ -94,7 +97,7 @@ async fn a_counter_that_is_off_is_set_right(store: TestStore) {
     }
 }
 
-async fn what_a_session_held_that_is_gone_is_returned(store: TestStore) {
+async fn items_of_a_session_that_is_gone_are_returned(store: TestStore) {
     let (world, held, _consumer) = world_in_use(&store).await;
     let states = world.rows("s").await;
     let heartbeats = world.rows("b").await;
@@ -141,7 +144,7 @@ async fn strays_are_removed(store: TestStore) {
         .await;
 }
 
-async fn what_is_left_of_a_grant_without_its_first_item_is_returned(store: TestStore) {
+async fn the_rest_of_a_grant_without_its_first_item_is_returned(store: TestStore) {
     type Held = (Vec<u8>, keyspace::tuple::Versionstamp, u64);
     let (world, held, _consumer) = world_in_use(&store).await;
     let rows = world.rows("h").await;
@@ -179,4 +182,80 @@ async fn an_item_in_two_places_is_reported(store: TestStore) {
         counted: 3,
     };
     assert_eq!(audit.findings, [Finding::Twice { id }, off]);
+}
+
+async fn an_item_that_two_sessions_hold_is_reported(store: TestStore) {
+    let (world, held, _consumer) = world_in_use(&store).await;
+    let other = world.consumer().await;
+    let row = world.rows("h").await.remove(0);
+    let sessions = world.rows("s").await;
+    let of_item: (Vec<u8>, keyspace::tuple::Versionstamp, u64) =
+        world.key("h").unpack(row.key()).unwrap();
+    let id = held.id();
+    for state in sessions {
+        let session: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
+        let copy = (session.as_slice(), of_item.1.clone(), of_item.2);
+        let copy = world.key("h").pack(&copy);
+        world.write(&copy, Some(row.value())).await;
+    }
+    let off = Finding::CounterOff {
+        counter: "held",
+        stored: 1,
+        counted: 2,
+    };
+    let audit = world.queue.audit(&world.runner).await.unwrap();
+    assert_eq!(audit.findings, [Finding::Twice { id }, off]);
+    drop(other);
+}
+
+/// More held items than one page of the audit has.
+async fn items_of_many_sessions_that_are_gone_are_returned(store: TestStore) {
+    let world = World::new(&store, Settings::default()).await;
+    world.enqueue(0..250).await;
+    let mut consumers = Vec::new();
+    let mut sessions: Vec<[u8; 16]> = Vec::new();
+    for _ in 0..2 {
+        let consumer = world.consumer().await;
+        let held = consumer.dequeue_batch(120).await.unwrap();
+        assert_eq!(held.len(), 120);
+        consumers.push((consumer, held));
+    }
+    for state in world.rows("s").await {
+        let session: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
+        sessions.push(session.try_into().unwrap());
+        world.write(state.key(), None).await;
+    }
+    let finding = |session| Finding::NoSession { session };
+    let findings: Vec<_> = sessions.into_iter().map(finding).collect();
+    assert_eq!(findings.len(), 2);
+    world.finds_and_repairs(&findings).await;
+    assert_eq!(world.values().await.len(), 250);
+}
+
+async fn a_repair_that_meets_a_damaged_row_goes_on_with_the_others(store: TestStore) {
+    let (world, _held, _consumer) = world_in_use(&store).await;
+    let (item, state) = (
+        world.rows("h").await.remove(0),
+        world.rows("s").await.remove(0),
+    );
+    let session: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
+    let session = session.try_into().unwrap();
+    world.write(item.key(), Some(b"?")).await;
+    world.write(state.key(), None).await;
+    let counter = world.queue.subspace().pack(&("c", "dead"));
+    world.write(&counter, Some(&3_i64.to_le_bytes())).await;
+    let undecodable = Finding::Undecodable {
+        key: Bytes::copy_from_slice(item.key()),
+    };
+    let off = Finding::CounterOff {
+        counter: "dead",
+        stored: 3,
+        counted: 1,
+    };
+    let audit = world.queue.repair(&world.runner).await.unwrap();
+    let findings = [Finding::NoSession { session }, off, undecodable.clone()];
+    assert_eq!(audit.findings, findings);
+    // The session was declared dead, and still holds the item.
+    let audit = world.queue.audit(&world.runner).await.unwrap();
+    assert_eq!(audit.findings, [undecodable]);
 }

@@ -123,6 +123,8 @@ pub(crate) enum Command {
     Sessions {
         /// The queue.
         queue: String,
+        #[command(flatten)]
+        page: Page,
     },
 
     /// List the schedules of a queue.

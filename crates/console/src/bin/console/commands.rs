@@ -39,7 +39,10 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
         Command::Pause(target) => set_paused(context, &target, true).await?,
         Command::Resume(target) => set_paused(context, &target, false).await?,
         Command::Configure { queue, settings } => configure(context, &queue, &settings).await?,
-        Command::Sessions { queue } => print(&console.sessions(&queue).await?, json)?,
+        Command::Sessions { queue, page } => {
+            let sessions = console.sessions(&queue, page.after(), page.limit());
+            print(&sessions.await?, json)?;
+        }
         Command::Schedules { queue, page } => {
             let schedules = console.schedules(&queue, page.after(), page.limit());
             print(&schedules.await?, json)?;

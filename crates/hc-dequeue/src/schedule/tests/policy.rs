@@ -325,7 +325,7 @@ async fn bad_input_is_refused_before_anything_is_staged(store: TestStore) {
         );
     }
     let error = refused("a", Schedule::new("61 * * * *"), "").await;
-    assert!(matches!(error, Error::CronText { .. }), "{error}");
+    assert!(matches!(error, Error::CronExpression { .. }), "{error}");
     assert!(std::error::Error::source(&error).is_some());
     for never in ["0 0 30 2 *", "0 0 0 1 1 * 2026"] {
         let error = refused("a", Schedule::new(never), "").await;

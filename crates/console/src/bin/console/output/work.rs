@@ -30,14 +30,16 @@ impl Show for Sessions {
                 span(session.lease_seconds),
                 optional_span(session.silent_seconds),
                 held.unwrap_or_default(),
-                text(session.oldest_grant.as_ref()),
+                text(session.oldest_grant.as_ref().or(session.problem.as_ref())),
                 session
                     .wanted
                     .map(|wanted| wanted.to_string())
                     .unwrap_or_default(),
             ]
         });
-        table(&header, rows)
+        let mut shown = table(&header, rows);
+        next_page(&mut shown, self.next.as_deref());
+        shown
     }
 }
 
