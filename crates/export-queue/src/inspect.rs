@@ -12,7 +12,7 @@ use combine::keyspace::{
 use combine::microqueue::blocks::EntryId;
 use combine::{Backlog, Bucket, Pending};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::settings_key;
 use crate::queue::ExportQueue;
 use crate::record::SettingsRecord;
@@ -159,7 +159,7 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`NoQueue`](Error::NoQueue); [`Corrupt`](combine::keyspace::Error::Corrupt) if the settings do not
+    /// [`NoQueue`](crate::Error::NoQueue); [`Corrupt`](combine::keyspace::Error::Corrupt) if the settings do not
     /// decode; those of the store.
     pub async fn subscription_states(
         &self,
