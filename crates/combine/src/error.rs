@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hc_dequeue::keyspace::error::corrupt_key;
 use hc_dequeue::keyspace::recipe::SettingsDiffer;
 use hc_dequeue::keyspace::{self, Bytes, Subspace};
 use hc_dequeue::microqueue;
@@ -125,6 +126,6 @@ pub enum Error {
 impl Error {
     /// Returns whether the error is about a record that does not decode.
     pub(crate) fn is_corrupt(&self) -> bool {
-        matches!(self, Self::Keyspace(keyspace::Error::Corrupt { .. }))
+        corrupt_key(self).is_some()
     }
 }

@@ -1,35 +1,39 @@
 //! Reads a queue for operators: any queue by its stored bytes, its backlog, and the state of one key.
 
-use std::time::Duration;
-
-use futures::{TryFutureExt, try_join};
-use hc_dequeue::keyspace::codec::{Codec, Raw};
-use hc_dequeue::keyspace::recipe::stored_settings;
-use hc_dequeue::keyspace::{Bytes, Database, Isolation, Runner, Subspace, Transaction, Tx};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::try_join;
+use hc_dequeue::keyspace::codec::{Codec, DecodeError, Raw};
+use hc_dequeue::keyspace::recipe::read_settings;
+use hc_dequeue::keyspace::{
+    self, Bytes, Database, Isolation, Runner, Subspace, Transaction, Undecodable,
+};
+use hc_dequeue::microqueue;
+use hc_dequeue::microqueue::blocks::EntryId;
 
 use crate::bucket::Bucket;
-use crate::bucket_worker::{Pending, lag_of};
+use crate::bucket_worker::{BUCKETS_AT_ONCE, Backlog, MOST_BACKLOG_BYTES, WaitingLog};
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
 use crate::keys::settings_key;
 use crate::queue::CombineQueue;
-use crate::read::{Exact, PendingUpdates};
+use crate::read::{Exact, PendingUpdates, waiting_log};
 use crate::record::AsideRecord;
 use crate::settings::SettingsRecord;
 
-/// The state of a key.
+/// The state of a key. What does not decode is there with its bytes and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyState<V> {
     /// The value as last reported, which [`settled`](CombineQueue::settled) returns.
-    pub settled: Option<V>,
+    pub settled: Result<Option<V>, Undecodable>,
     /// The value after all folded updates, whether reported or not.
-    pub current: Option<V>,
+    pub current: Result<Option<V>, Undecodable>,
     /// The reason why the reports of the key are withheld, if they are.
-    pub withheld: Option<String>,
+    pub withheld: Result<Option<String>, Undecodable>,
     /// The encoded updates that are not folded yet, in order. Folding them into the current value gives
-    /// the [`exact`](CombineQueue::exact) value.
-    pub pending: Vec<Bytes>,
+    /// the [`exact`](CombineQueue::exact) value. They are unknown if the state of the bucket's passes does
+    /// not decode, or if a newer version of the library has written one of their blocks.
+    pub pending: Result<Vec<Bytes>, Undecodable>,
     /// Whether the bucket of the key has more than 8 MiB of blocks that are not folded. The updates in
     /// blocks beyond that are missing from `pending`.
     pub has_more: bool,
@@ -53,9 +57,8 @@ impl CombineQueue<Bytes, Bytes, Bytes, Raw> {
     /// Reads the settings by snapshot.
     ///
     /// # Errors
-    /// - [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the settings do not decode, for example
-    ///   because a newer version wrote them
-    /// - [`InvalidSettings`](Error::InvalidSettings) if the settings are out of range
+    /// - [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the settings do not decode or are out of range,
+    ///   for example because a newer version wrote them
     /// - those of [`Runner::run`]
     ///
     /// # Examples
@@ -78,8 +81,8 @@ impl CombineQueue<Bytes, Bytes, Bytes, Raw> {
     /// let (stored, record) = CombineQueue::inspect(&runner, subspace, keep).await?.unwrap();
     /// assert_eq!(record.codecs, ["Json", "Json", "Json"]);
     /// let tr = runner.database().begin()?;
-    /// let state = stored.look_up(&tr, &Bytes::from("\"fish\"")).await?;
-    /// assert_eq!((state.current, &state.pending[..]), (None, &[Bytes::from("3")][..]));
+    /// let state = stored.key_state(&tr, &Bytes::from("\"fish\"")).await?;
+    /// assert_eq!((state.current?, &state.pending?[..]), (None, &[Bytes::from("3")][..]));
     /// # Ok(())
     /// # }
     /// ```
@@ -88,14 +91,11 @@ impl CombineQueue<Bytes, Bytes, Bytes, Raw> {
         subspace: Subspace,
         combiner: impl Combiner<Bytes, Bytes, Bytes>,
     ) -> Result<Option<(Self, SettingsRecord)>> {
-        let key = &settings_key(&subspace);
-        let read = |tr: Tx<_>| async move { Ok::<_, Error>(stored_settings(&tr, key).await?) };
-        let record: Option<SettingsRecord> = runner.run(read).await?;
+        let record: Option<SettingsRecord> =
+            read_settings(runner, &settings_key(&subspace)).await?;
         let Some(record) = record else {
             return Ok(None);
         };
-        // Without this check, a corrupt bucket count could be arbitrarily large.
-        record.settings.check()?;
         let env = runner.environment().clone();
         let queue = Self::with_settings(subspace, record.settings, combiner, Raw, env);
         Ok(Some((queue, record)))
@@ -109,46 +109,37 @@ where
     V: Send + Sync + 'static,
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Returns how long the oldest update that is not folded yet has waited, or `None` if there is none.
+    /// Returns how many updates of all buckets are not combined yet, and how long the oldest of them has
+    /// waited. Values that are folded but not reported yet do not count.
     ///
-    /// The time is derived from the versions of the store, so it is too large after a recovery of the
-    /// store. Values that are folded but not reported yet do not count.
-    ///
-    /// # Conflicts
-    /// Reads by snapshot.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub async fn lag(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
-        // A pass clears every block that it has folded completely.
-        let firsts = self.keys.logs.firsts(tr).await?.into_iter();
-        Ok(lag_of(tr, firsts.map(|(_, first)| first)).await?)
-    }
-
-    /// Counts the updates of all buckets that are not combined yet, in up to about 1 MiB of blocks per
-    /// bucket.
-    ///
-    /// It reads several buckets at the same time. If the state of a bucket's passes does not decode, its
-    /// whole log counts.
+    /// It reads several buckets at the same time, about 1 MiB of blocks per bucket and 8 MiB in total. A
+    /// damaged bucket is listed in [`damaged`](Backlog::damaged), and does not cause an error.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn pending_total(&self, tr: &impl Transaction) -> Result<Pending> {
+    pub async fn backlog(&self, tr: &impl Transaction) -> Result<Backlog> {
+        // Safe as snapshot reads, these and those of the blocks: nothing is staged on the basis of their
+        // results. A pass clears every block that it has folded completely, so the first block waits.
         let logs = &self.keys.logs;
-        let buckets = logs.non_empty(tr).await?.into_iter().map(Bucket);
-        let count = |bucket| async move {
-            match self.pending(tr, bucket).await {
-                // Only the passes over this bucket fail.
-                Err(error) if error.is_corrupt() => {
-                    Pending::of_log(tr, logs, bucket, None, None).await
-                }
-                counted => counted,
-            }
+        let waiting = |(log, first): (u32, microqueue::Result<EntryId>)| async move {
+            let bucket = Bucket(log);
+            let position = match self.pass_state(tr, bucket).await {
+                Ok(state) => Some(state.position),
+                Err(error) if error.is_corrupt() => None,
+                Err(error) => return Err(error),
+            };
+            Ok(WaitingLog {
+                is_damaged: first.is_err() || position.is_none(),
+                first: first.ok(),
+                ..waiting_log(bucket, position.flatten())
+            })
         };
-        Pending::total(buckets, count).await
+        let firsts = stream::iter(logs.firsts(tr).await?.into_iter().map(waiting));
+        let waiting = firsts.buffered(BUCKETS_AT_ONCE).try_collect().await?;
+        Ok(Backlog::read(tr, logs, waiting, MOST_BACKLOG_BYTES).await?)
     }
 
     /// Returns the state of a key, without folding anything.
@@ -161,36 +152,64 @@ where
     /// # Errors
     /// - [`ReadAfterWrite`](hc_dequeue::microqueue::Error::ReadAfterWrite) if this transaction has added
     ///   to the queue
-    /// - [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if a value, the reason why reports are
-    ///   withheld, or the state of the bucket's passes does not decode
-    pub async fn look_up(&self, tr: &impl Transaction, key: &K) -> Result<KeyState<V>> {
+    /// - [`KeyTooLarge`](Error::KeyTooLarge) and the codec's
+    ///   [`Encode`](hc_dequeue::keyspace::Error::Encode)
+    /// - those of the store
+    pub async fn key_state(&self, tr: &impl Transaction, key: &K) -> Result<KeyState<V>> {
         self.refuse_after_add(tr).await?;
         let encoded = Bytes::from(self.encode_key(key)?);
-        let withheld_row = self.keys.withheld(&encoded);
-        // Safe as snapshot reads: nothing is staged on the basis of their results.
-        let (settled, current, withheld) = try_join!(
-            self.settled(tr, key, Isolation::Snapshot),
-            self.current(tr, &encoded, Isolation::Snapshot),
-            tr.get(&withheld_row, Isolation::Snapshot)
-                .map_err(Error::from),
-        )?;
-        let withheld = withheld.map(|stored| AsideRecord::decode(&stored));
-        let withheld = withheld
-            .transpose()
-            .map_err(|error| error.at(withheld_row))?;
-        let mut pending = PendingUpdates::from([(&encoded, Vec::new())]);
         let bucket = self.keys.bucket(&encoded);
+        let mut pending = PendingUpdates::from([(&encoded, Vec::new())]);
         let options = Exact::default();
-        let is_whole = self
-            .read_pending(tr, bucket, &options, &mut pending)
-            .await?;
+        // Safe as snapshot reads: nothing is staged on the basis of their results.
+        let (settled, current, withheld, is_whole) = try_join!(
+            undecodable(tr, self.settled(tr, key, Isolation::Snapshot)),
+            undecodable(tr, self.current(tr, &encoded, Isolation::Snapshot)),
+            undecodable(tr, self.withheld(tr, &encoded)),
+            undecodable(tr, self.read_pending(tr, bucket, &options, &mut pending)),
+        )?;
         let updates = pending.into_values().flatten();
+        let has_more = matches!(is_whole, Ok(false));
         Ok(KeyState {
             settled,
             current,
-            withheld: withheld.map(|record| record.reason),
-            pending: updates.map(|(_, update)| update).collect(),
-            has_more: !is_whole,
+            withheld,
+            pending: is_whole.map(|_| updates.map(|(_, update)| update).collect()),
+            has_more,
         })
     }
+
+    /// Returns the reason why the reports of a key are withheld, if they are.
+    async fn withheld(&self, tr: &impl Transaction, encoded: &[u8]) -> Result<Option<String>> {
+        let row = self.keys.withheld(encoded);
+        let stored = tr.get(&row, Isolation::Snapshot).await?;
+        let record = stored
+            .map(|stored| AsideRecord::decode(&stored))
+            .transpose();
+        let record = record.map_err(|error| error.at(row))?;
+        Ok(record.map(|record| record.reason))
+    }
+}
+
+/// Returns the result of a read, in which a record that does not decode is a value and not an error.
+async fn undecodable<T>(
+    tr: &impl Transaction,
+    read: impl Future<Output = Result<T>>,
+) -> Result<Result<T, Undecodable>> {
+    let (key, reason) = match read.await {
+        Ok(read) => return Ok(Ok(read)),
+        Err(
+            Error::Keyspace(keyspace::Error::Corrupt { key, reason })
+            | Error::Updates(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, reason })),
+        ) => (key, reason),
+        Err(error) => return Err(error),
+    };
+    let codec = "a record of a combine queue";
+    // Safe as a snapshot read, like the read that has failed.
+    let bytes = tr.get(&key, Isolation::Snapshot).await?.unwrap_or_default();
+    Ok(Err(Undecodable::new(
+        key,
+        bytes,
+        DecodeError { codec, reason },
+    )))
 }

@@ -90,7 +90,7 @@
 //! | `add`, `add_all` | nothing | never |
 //! | `settled`, `values` | values, by snapshot or serializably | serializable: a value that it read was reported anew |
 //! | `exact`, `exact_many` | values and the pending updates of their buckets, by snapshot or serializably | serializable: updates were added to the bucket, or the key's value changed |
-//! | `is_settled`, `pending`, `pending_total`, `lag`, `look_up`, `set_aside` | by snapshot | never |
+//! | `is_settled`, `pending`, `backlog`, `key_state`, `set_aside` | by snapshot | never |
 //! | `initialize` | the value and the current value | a pass combined the key |
 //! | `redrive`, `purge` | the record that was set aside; for a key also the state of the bucket's passes | another call redrove or purged it; for a key also if a pass over the bucket committed |
 //! | a pass | the state of the bucket's passes; all values of the bucket; its log up to the last block taken | another pass over the bucket committed, or a key of the bucket was initialized or redriven |
@@ -163,7 +163,7 @@ mod worker;
 
 pub use crate::aside::{AsideId, SetAside};
 pub use crate::bucket::Bucket;
-pub use crate::bucket_worker::Pending;
+pub use crate::bucket_worker::{Backlog, Pending};
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{Error, Result};
 pub use crate::inspect::KeyState;

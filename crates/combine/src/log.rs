@@ -58,6 +58,9 @@ impl Portion {
     /// unless a restored store has put others before it. In that case the portion is this block alone,
     /// and not the whole log.
     ///
+    /// A block that a newer version of the library has written ends the portion. Without a block before it,
+    /// the read fails, so the bucket waits until the library is upgraded.
+    ///
     /// # Conflicts
     /// Reads by snapshot, so that no addition conflicts with the pass. [`remove`](Self::remove) adds the
     /// read conflict range for the blocks that the pass takes.
@@ -78,6 +81,7 @@ impl Portion {
         let mut portion = Self::default();
         let visited = keys.logs.visit(tr, bucket.0, Some(position), |block| {
             if block.id.block() == position.block() {
+                block.refuse_newer()?;
                 portion.put(block, Some(position));
             }
             Ok::<_, Error>(ControlFlow::Break(()))
@@ -105,6 +109,14 @@ impl Portion {
             if portion.bytes >= limit {
                 portion.is_whole = false;
                 return Ok(ControlFlow::Break(()));
+            }
+            if let Err(error) = block.refuse_newer() {
+                // The updates before the block are folded first.
+                portion.is_whole = false;
+                return match portion.is_empty() {
+                    true => Err(error.into()),
+                    false => Ok(ControlFlow::Break(())),
+                };
             }
             portion.put(block, position);
             Ok::<_, Error>(ControlFlow::Continue(()))

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use conformance::plant::{Plant, Planted};
-use hc_dequeue::keyspace::error::code_of;
+use hc_dequeue::keyspace::error::{chain, code_of, corrupt_key};
 use hc_dequeue::keyspace::{
     self, Bytes, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
     Transaction, read_all,
@@ -475,7 +475,7 @@ async fn a_damaged_state_with_values_to_report_keeps_no_other_bucket_from_being_
 
 #[tokio::test]
 async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
-    for damaged in [&b""[..], b"\x02\x01", b"\x01\x01\xc1"] {
+    for damaged in [&b""[..], b"\0\x01", b"\x01\x01\xc1"] {
         let mut world = World::new(memory()).await;
         // The value of A is folded but not reported yet.
         for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
@@ -524,4 +524,69 @@ async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
         tr.commit().await.unwrap();
         assert_eq!(world.wrong().await, [""; 0], "{damaged:?}");
     }
+}
+
+/// Asserts that the next pass refuses a row of a newer version, and changes nothing.
+async fn assert_refused(world: &World<Store>, row: &[u8]) {
+    let tr = world.db.begin().unwrap();
+    let refused = world.pass(&tr, Bucket(0), ALL, None).await.unwrap_err();
+    assert_eq!(corrupt_key(&refused), Some(row), "{refused}");
+    let reason = chain(&refused).to_string();
+    assert!(reason.ends_with("upgrade the library"), "{reason}");
+    let aside = world.queue.set_aside(&tr, None, 10).await.unwrap();
+    assert_eq!(aside, []);
+}
+
+#[tokio::test]
+async fn passes_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
+    for newer in [&b"\x02"[..], b"\x01\x02"] {
+        let mut world = World::new(memory()).await;
+        for step in [Step::Add(A), Step::Add(B), Step::Add(C)] {
+            world.commit(step).await;
+        }
+        let (begin, end) = world.queue.keys.updates(Bucket(0)).range();
+        let tr = world.db.begin().unwrap();
+        let blocks = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
+        let row = blocks.await.unwrap()[1].to_key();
+        let whole = world.get(&row).await.unwrap();
+        let newer = [newer, &whole[newer.len()..]].concat();
+        world.set(&row, &newer).await;
+
+        // The update before the block is folded, and not reported: the end of the log is not reached.
+        let mut tr = world.db.begin().unwrap();
+        let pass = world.pass(&tr, Bucket(0), ALL, None).await.unwrap().pass;
+        assert_eq!((pass.updates, pass.changes, pass.has_more), (1, 0, true));
+        tr.commit().await.unwrap();
+        assert_refused(&world, &row).await;
+        let tr = world.db.begin().unwrap();
+        let exact = world
+            .queue
+            .exact(&tr, &world.keys[C], &Exact::default())
+            .await;
+        assert_eq!(corrupt_key(&exact.unwrap_err()), Some(&row[..]));
+        assert_eq!(world.get(&row).await.unwrap(), newer);
+
+        world.set(&row, &whole).await;
+        assert_eq!(world.wrong().await, [""; 0], "{newer:?}");
+    }
+}
+
+#[tokio::test]
+async fn updates_of_a_key_with_a_value_of_a_newer_version_wait_for_the_upgrade() {
+    let mut world = World::new(memory()).await;
+    world.commit(Step::Add(A)).await;
+    assert_eq!(world.wrong().await, [""; 0]);
+    // A has a value as last reported, and a current value.
+    for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
+        world.commit(step).await;
+    }
+    let key = world.queue.encode_key(&world.keys[A]).unwrap();
+    let keys = &world.queue.keys;
+    for row in [keys.value(&key), keys.current(&key)] {
+        let whole = world.get(&row).await.unwrap();
+        world.set(&row, &[b"\x02", &whole[1..]].concat()).await;
+        assert_refused(&world, &row).await;
+        world.set(&row, &whole).await;
+    }
+    assert_eq!(world.wrong().await, [""; 0]);
 }

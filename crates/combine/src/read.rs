@@ -16,7 +16,7 @@ use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::EntryId;
 
 use crate::bucket::Bucket;
-use crate::bucket_worker::Pending;
+use crate::bucket_worker::{Pending, WaitingLog};
 use crate::error::{Error, Result};
 use crate::queue::CombineQueue;
 use crate::record::{Current, decode_value};
@@ -68,6 +68,18 @@ impl Exact {
     pub fn most_bytes(mut self, bytes: usize) -> Self {
         self.most_bytes = bytes;
         self
+    }
+}
+
+/// Returns the log of a bucket. Updates before `position` in its block are folded.
+pub(crate) fn waiting_log(bucket: Bucket, position: Option<EntryId>) -> WaitingLog {
+    WaitingLog {
+        bucket,
+        first: None,
+        // A restored store may have put blocks before the one of the position.
+        after: None,
+        next: position,
+        is_damaged: false,
     }
 }
 
@@ -261,6 +273,7 @@ where
             let folded = position
                 .filter(is_in_it)
                 .map_or(0, |position| position.index);
+            block.refuse_newer()?;
             // A pass will set this broken block aside.
             let entries = block.entries().unwrap_or_default();
             for entry in entries.into_iter().skip(folded.into()) {
@@ -351,9 +364,8 @@ where
     /// bucket's passes does not decode.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
         let position = self.pass_state(tr, bucket).await?.position;
-        // Reads from the start of the log, since a restored store may have put blocks before the one of
-        // the position.
-        Pending::of_log(tr, &self.keys.logs, bucket, None, position).await
+        let waiting = waiting_log(bucket, position);
+        Ok(waiting.count(tr, &self.keys.logs).await?)
     }
 
     fn decode_reported(&self, row: &[u8], stored: Option<Bytes>) -> Result<Option<V>> {

@@ -22,6 +22,11 @@ const IS_WITHHELD: u8 = 2;
 const HAS_CURRENT: u8 = 1;
 const HAS_TO_REPORT: u8 = 2;
 
+/// Fails if a newer version of the library has written the record of a value or a current value.
+pub(crate) fn refuse_newer(key: &[u8], stored: &[u8]) -> Result<()> {
+    record::refuse_newer(key, stored, FORMAT)
+}
+
 /// Returns the record of a value as it was reported.
 pub(crate) fn encode_value(value: &[u8]) -> Vec<u8> {
     [&[FORMAT], value].concat()

@@ -107,12 +107,15 @@ impl Settings {
     /// Reads the settings that [`write`](Self::write) appends.
     ///
     /// # Errors
-    /// The reason, if there are too few bytes.
+    /// The reason, if there are too few bytes, or if the settings are [out of range](Self::check).
     pub fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
-        Ok(Self {
+        let settings = Self {
             bucket_count: fields.u32()?,
             lease: fields.millis()?,
-        })
+        };
+        // A damaged bucket count could be arbitrarily large.
+        settings.check().map_err(|error| error.to_string())?;
+        Ok(settings)
     }
 }
 
@@ -203,11 +206,11 @@ mod tests {
         let stored = SettingsRecord {
             settings: Settings {
                 bucket_count: 7,
-                lease: Duration::from_millis(2),
+                lease: Duration::from_millis(0x0102),
             },
             codecs: ["K", "", "Val"].map(str::to_owned),
         };
-        let bytes = b"\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\0\x03Val";
+        let bytes = b"\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\x01\x02\x01K\0\x03Val";
         assert_eq!(stored.encode(), bytes);
         assert_eq!(SettingsRecord::decode(b"key", bytes).unwrap(), stored);
         for length in 0..bytes.len() {

@@ -11,7 +11,7 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::log::{KeyUpdates, Portion};
-use crate::record::{Current, PassState, decode_value};
+use crate::record::{Current, PassState, decode_value, refuse_newer};
 
 /// The number of keys whose values a pass reads at the same time. It limits how far they can exceed the
 /// budget.
@@ -130,6 +130,7 @@ pub(crate) async fn waiting(
             if but.contains(&key[..]) {
                 return Ok(ControlFlow::Continue(()));
             }
+            refuse_newer(row.key(), row.value())?;
             let current = Current::decode(row.key(), &row.to_value());
             if current.as_ref().is_ok_and(|current| current.is_withheld) {
                 waiting.has_withheld = true;
@@ -174,8 +175,16 @@ async fn read_key(
         Some(current) => current.await?,
         None => None,
     };
-    let reported = reported.map(|stored| decode_value(&value_key, &stored));
     let current = current.zip(current_key);
+    // The updates of a key whose value is damaged are set aside. Those of a key whose value is of a newer
+    // version must wait.
+    if let Some(stored) = &reported {
+        refuse_newer(&value_key, stored)?;
+    }
+    if let Some((stored, key)) = &current {
+        refuse_newer(key, stored)?;
+    }
+    let reported = reported.map(|stored| decode_value(&value_key, &stored));
     let current = current.map(|(stored, key)| Current::decode(&key, &stored));
     Ok(ReadKey {
         key,

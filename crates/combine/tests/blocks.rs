@@ -41,7 +41,7 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         let whole = block("a", b"\x02");
         let bad_blocks = [
             Vec::new(),
-            [b"\x09", &whole[1..]].concat(),
+            [b"\0", &whole[1..]].concat(),
             [b"\x01\x01\0\x02", &whole[4..]].concat(),
             [&whole[..], b"more"].concat(),
         ];
@@ -145,7 +145,7 @@ async fn more_updates_than_fit_a_transaction_are_all_set_aside(store: TestStore)
 }
 
 async fn a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on(store: TestStore) {
-    let no_block = vec![7; limits::VALUE_BYTES];
+    let no_block = vec![b'x'; limits::VALUE_BYTES];
     // One update of a key that no version of this crate adds: it fits a value, but not a block.
     let update_bytes = limits::VALUE_BYTES - 10;
     let length = [

@@ -4,20 +4,20 @@
 
 mod common;
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use combine::microqueue::blocks::EntryId;
 use combine::{
-    Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, KeyState, LastWriter,
-    Pending, Sum, Unobserved, microqueue,
+    Backlog, Bucket, CombineOptions, CombineQueue, Error, Exact, KeyState, LastWriter, Pending,
+    Sum, Unobserved, microqueue,
 };
 use common::{LONG, Log, World, encoded, settings, write};
-use conformance::stores::TestStore;
+use conformance::stores::{TestStore, age, bytes_of};
 use keyspace::codec::{Codec, Json, MessagePack, Raw, Tuple};
-use keyspace::limits::VERSIONS_PER_SECOND;
+use keyspace::error::corrupt_key;
 use keyspace::{
     Bytes, Database, Ids, Isolation, KeyValue, OpenOptions, OwnedTransaction, Subspace,
-    Transaction, Versionstamp, read_all, tuple,
+    Transaction, Versionstamp, tuple,
 };
 
 conformance::on_every_store!(threads:
@@ -27,10 +27,13 @@ conformance::on_every_store!(threads:
     the_lag_is_that_of_the_oldest_update_of_all_buckets,
     pending_totals_are_sums_over_all_buckets,
     a_bucket_that_is_not_counted_to_its_end_says_so_for_all,
+    the_backlog_of_many_buckets_is_read_up_to_a_total,
+    a_foreign_key_in_a_log_damages_its_bucket_and_no_other,
     a_damaged_pass_state_makes_its_whole_log_count,
     a_key_has_a_settled_and_a_current_value_and_pending_updates,
     updates_of_a_block_that_are_folded_are_not_pending,
     why_the_reports_of_a_key_are_withheld_is_said,
+    what_does_not_decode_of_a_key_hides_nothing_else,
     more_pending_updates_than_are_read_are_said_to_be_there,
     a_queue_that_was_added_to_is_not_looked_into_in_the_same_transaction,
     looking_fails_for_no_other_transaction,
@@ -42,23 +45,6 @@ type Stored = CombineQueue<Bytes, Bytes, Bytes, Raw>;
 /// Keeps the value, for tools that do not fold.
 fn keep(_key: &Bytes, value: Option<Bytes>, _updates: Vec<Bytes>) -> Option<Bytes> {
     value
-}
-
-/// Returns every row of a part of a store, except those of the runner.
-async fn rows_of(store: &TestStore) -> Vec<KeyValue> {
-    let (tr, everything) = (store.db.begin().unwrap(), store.everything());
-    let mut rows = read_all(&tr, everything, Isolation::Snapshot)
-        .await
-        .unwrap();
-    let ledgers = store.root.subspace(&"ledgers");
-    rows.retain(|row| !row.key().starts_with(ledgers.bytes()));
-    rows
-}
-
-fn bytes_of<T, C: Codec<T>>(codec: &C, value: &T) -> Bytes {
-    let mut bytes = Vec::new();
-    codec.encode(value, &mut bytes).unwrap();
-    bytes.into()
 }
 
 async fn a_queue_of_any_codecs_is_opened_by_its_stored_bytes(store: TestStore) {
@@ -91,7 +77,7 @@ where
     let add = |tr| async move { queue.add(&tr, a, &4).await };
     runner.run(add).await.unwrap();
 
-    let before = rows_of(store).await;
+    let before = store.rows().await;
     let sum = {
         let codec = codec.clone();
         move |_: &Bytes, value: Option<Bytes>, updates: Vec<Bytes>| {
@@ -108,17 +94,17 @@ where
     assert_eq!(*stored.settings(), settings(3));
     assert_eq!(record.codecs, [<C as Codec<i64>>::NAME; 3]);
     let tr = store.db.begin().unwrap();
-    let state = stored.look_up(&tr, &text("a")).await.unwrap();
-    assert_eq!(state.settled, Some(number(3)));
-    assert_eq!(state.current, Some(number(3)));
-    assert_eq!(state.pending, [number(4)]);
+    let state = stored.key_state(&tr, &text("a")).await.unwrap();
+    assert_eq!(state.settled, Ok(Some(number(3))));
+    assert_eq!(state.current, Ok(Some(number(3))));
+    assert_eq!(state.pending, Ok(vec![number(4)]));
     let exact = stored.exact(&tr, &text("a"), &Exact::default()).await;
     assert_eq!(exact.unwrap(), Some(number(7)));
     let values = stored.values(&tr, None, 9, Isolation::Snapshot).await;
     let values = values.unwrap().into_iter().map(|listed| listed.value);
     let values: Vec<_> = values.collect::<Result<_, _>>().unwrap();
     assert_eq!(values, [(text("a"), number(3))]);
-    assert_eq!(rows_of(store).await, before);
+    assert_eq!(store.rows().await, before);
 
     let (queue, update) = (&stored, &(text("b"), number(5)));
     let add = |tr| async move {
@@ -135,7 +121,7 @@ async fn where_there_is_no_queue_none_is_opened_and_none_is_made(store: TestStor
     let (runner, subspace) = (&store.runner(), store.root.subspace(&"queue"));
     let opened = Stored::inspect(runner, subspace, keep).await.unwrap();
     assert!(opened.is_none());
-    assert_eq!(rows_of(&store).await, []);
+    assert_eq!(store.rows().await, []);
 }
 
 async fn settings_that_do_not_decode_or_cannot_work_are_refused(store: TestStore) {
@@ -159,18 +145,8 @@ async fn settings_that_do_not_decode_or_cannot_work_are_refused(store: TestStore
         record[5..9].copy_from_slice(&bucket_count.to_be_bytes());
         write(&world, &row, &record).await;
         let refused = inspect().await.unwrap_err();
-        assert!(
-            matches!(&refused, Error::InvalidSettings(InvalidSettings::BucketCount { given, .. })
-                if *given == bucket_count),
-            "{refused}"
-        );
+        assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
     }
-}
-
-/// Returns how long ago a commit was, according to the versions of a transaction.
-async fn age(tr: &impl Transaction, stamp: Versionstamp) -> Duration {
-    let versions = tr.read_version().await.unwrap() - stamp.commit_version();
-    Duration::from_secs_f64(versions as f64 / VERSIONS_PER_SECOND as f64)
 }
 
 async fn the_lag_is_that_of_the_oldest_update_of_all_buckets(store: TestStore) {
@@ -178,40 +154,40 @@ async fn the_lag_is_that_of_the_oldest_update_of_all_buckets(store: TestStore) {
     for bucket_count in [1, 7, 1_009] {
         let world = World::sums(&store, bucket_count).await;
         let begin = || world.runner.database().begin().unwrap();
-        assert_eq!(world.queue.lag(&begin()).await.unwrap(), None);
+        assert_eq!(world.queue.backlog(&begin()).await.unwrap().lag, None);
         for round in 0..2 {
             let oldest = world.add("a", 1).await;
             for key in 0..10 {
                 world.add(&format!("key {key}"), 1).await;
             }
             let tr = begin();
-            let lag = world.queue.lag(&tr).await.unwrap();
+            let lag = world.queue.backlog(&tr).await.unwrap().lag;
             assert_eq!(lag, Some(age(&tr, oldest).await), "round {round}");
             let log = Log::new(&world.root);
             world.combine(CombineOptions::default(), &log).await;
-            assert_eq!(world.queue.lag(&begin()).await.unwrap(), None);
+            assert_eq!(world.queue.backlog(&begin()).await.unwrap().lag, None);
         }
     }
 }
 
-async fn pending_total<U, V>(world: &World<U, V>) -> Pending
+async fn backlog<U, V>(world: &World<U, V>) -> Backlog
 where
     U: common::Stored,
     V: common::Stored,
 {
     let queue = &world.queue;
-    let count = |tr| async move { queue.pending_total(&tr).await };
-    world.runner.run(count).await.unwrap()
+    let read = |tr| async move { queue.backlog(&tr).await };
+    world.runner.run(read).await.unwrap()
 }
 
 async fn pending_totals_are_sums_over_all_buckets(store: TestStore) {
     for bucket_count in [1, 7, 1_009] {
         let world = World::sums(&store, bucket_count).await;
-        assert_eq!(pending_total(&world).await, Pending::default());
+        assert_eq!(backlog(&world).await.pending, Pending::default());
         let updates = (0..100).map(|update| (format!("key {}", update % 30), 1));
         world.add_all(updates.collect()).await;
         world.add("key 0", 1).await;
-        let total = pending_total(&world).await;
+        let total = backlog(&world).await.pending;
         assert_eq!((total.count, total.has_more), (101, false));
         let (tr, mut bytes) = (world.runner.database().begin().unwrap(), 0);
         for bucket in 0..bucket_count {
@@ -221,7 +197,7 @@ async fn pending_totals_are_sums_over_all_buckets(store: TestStore) {
         assert_eq!(total.bytes, bytes);
         let log = Log::new(&world.root);
         world.combine(CombineOptions::default(), &log).await;
-        assert_eq!(pending_total(&world).await, Pending::default());
+        assert_eq!(backlog(&world).await.pending, Pending::default());
     }
 }
 
@@ -241,7 +217,7 @@ async fn a_bucket_that_is_not_counted_to_its_end_says_so_for_all(store: TestStor
         world.add(key, None).await;
     }
     add_large(&world, &keys[0], 20).await;
-    let total = pending_total(&world).await;
+    let total = backlog(&world).await.pending;
     assert!(total.has_more);
     // All updates of the other buckets, and those of this one in up to 1 MiB of blocks.
     let tr = world.runner.database().begin().unwrap();
@@ -251,6 +227,62 @@ async fn a_bucket_that_is_not_counted_to_its_end_says_so_for_all(store: TestStor
     let buckets = keys.iter().map(|key| world.queue.bucket(key).unwrap());
     let others = buckets.filter(|other| *other != bucket).count();
     assert_eq!(total.count, of_bucket.count + others);
+}
+
+async fn the_backlog_of_many_buckets_is_read_up_to_a_total(store: TestStore) {
+    let world: World<Option<String>, String> = World::new(&store, 16, LastWriter).await;
+    // A key for each bucket.
+    let mut keys = BTreeMap::new();
+    for key in (0..).map(|key| format!("key {key}")) {
+        keys.entry(world.queue.bucket(&key).unwrap()).or_insert(key);
+        if keys.len() == 16 {
+            break;
+        }
+    }
+    let first = world.add(&keys[&Bucket(0)], None).await;
+    for key in keys.values() {
+        add_large(&world, key, 10).await;
+    }
+    let tr = store.db.begin().unwrap();
+    let backlog = world.queue.backlog(&tr).await.unwrap();
+    // 16 buckets of 900 KB each, of which 8 MiB are counted. The last block may exceed the limit.
+    let read = backlog.pending.bytes;
+    assert!(((8 << 20)..(8 << 20) + 100_000).contains(&read), "{read}");
+    assert!(backlog.pending.has_more);
+    assert!((90..100).contains(&backlog.pending.count), "{backlog:?}");
+    assert_eq!(backlog.lag, Some(age(&tr, first).await));
+    assert_eq!(backlog.damaged, []);
+}
+
+async fn a_foreign_key_in_a_log_damages_its_bucket_and_no_other(store: TestStore) {
+    // With this many buckets, reads go from one bucket that has updates to the next.
+    for bucket_count in [2, 200] {
+        let world = World::sums(&store, bucket_count).await;
+        let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
+        let updates = keys.iter().map(|key| (key.clone(), 1)).collect();
+        let added = world.add_all(updates).await;
+        let damaged = world.queue.bucket(&keys[0]).unwrap();
+        let in_it = keys
+            .iter()
+            .filter(|key| world.queue.bucket(key).unwrap() == damaged);
+        let in_it = in_it.count();
+        let log = world.queue.subspace().subspace(&("u", 0, damaged.0));
+        let last = [log.bytes(), b"\x40"].concat();
+        for (foreign, counted_in_it) in [(last, in_it), (log.pack(&"first"), 0)] {
+            write(&world, &foreign, b"").await;
+            let backlog = backlog(&world).await;
+            assert_eq!(backlog.damaged, [damaged]);
+            assert_eq!(backlog.pending.count, keys.len() - in_it + counted_in_it);
+            assert!(backlog.pending.has_more && backlog.lag.is_some());
+        }
+        // The passes over the other buckets go on.
+        let worker = world.work(Unobserved).await;
+        let is_whole = |key: &&String| world.queue.bucket(key).unwrap() != damaged;
+        let others: Vec<_> = keys.iter().filter(is_whole).cloned().collect();
+        let settled = world.queue.await_settled(&world.runner, &others, added);
+        conformance::timeout(LONG, settled).await.unwrap();
+        worker.shut_down(LONG).await.unwrap();
+    }
 }
 
 /// Stages a state of passes according to which the first updates of a block are folded.
@@ -283,9 +315,13 @@ async fn folded_in_part(store: &TestStore) -> World {
 
 async fn a_damaged_pass_state_makes_its_whole_log_count(store: TestStore) {
     let world = folded_in_part(&store).await;
-    assert_eq!(pending_total(&world).await.count, 2);
+    assert_eq!(backlog(&world).await.pending.count, 2);
     write(&world, &pass_row(&world), b"\x02newer").await;
-    assert_eq!(pending_total(&world).await.count, 3);
+    let backlog = backlog(&world).await;
+    assert_eq!(
+        (backlog.pending.count, &backlog.damaged[..]),
+        (3, &[Bucket(0)][..])
+    );
     let queue = &world.queue;
     let count = |tr| async move { queue.pending(&tr, Bucket(0)).await };
     let refused = world.runner.run(count).await.unwrap_err();
@@ -295,14 +331,14 @@ async fn a_damaged_pass_state_makes_its_whole_log_count(store: TestStore) {
     );
 }
 
-async fn look_up<U, V>(world: &World<U, V>, key: &str) -> KeyState<V>
+async fn key_state<U, V>(world: &World<U, V>, key: &str) -> KeyState<V>
 where
     U: common::Stored,
     V: common::Stored,
 {
     let (queue, key) = (&world.queue, &key.to_owned());
-    let look_up = |tr| async move { queue.look_up(&tr, key).await };
-    world.runner.run(look_up).await.unwrap()
+    let key_state = |tr| async move { queue.key_state(&tr, key).await };
+    world.runner.run(key_state).await.unwrap()
 }
 
 fn number(number: i64) -> Bytes {
@@ -325,10 +361,10 @@ fn id_of_value(queue: &Subspace, row: &KeyValue) -> (u16, Vec<u8>) {
 
 async fn a_key_has_a_settled_and_a_current_value_and_pending_updates(store: TestStore) {
     let world = World::sums(&store, 1).await;
-    let state = look_up(&world, "a").await;
-    assert_eq!((state.settled, state.current), (None, None));
-    assert_eq!((state.withheld, state.has_more), (None, false));
-    assert!(state.pending.is_empty());
+    let state = key_state(&world, "a").await;
+    assert_eq!((state.settled, state.current), (Ok(None), Ok(None)));
+    assert_eq!((state.withheld, state.has_more), (Ok(None), false));
+    assert_eq!(state.pending, Ok(Vec::new()));
 
     world.add("a", 1).await;
     world
@@ -338,22 +374,22 @@ async fn a_key_has_a_settled_and_a_current_value_and_pending_updates(store: Test
     let updates = [("a", 2), ("b", 9), ("a", 3)].map(|(key, update)| (key.to_owned(), update));
     world.add_all(updates.to_vec()).await;
     world.add("a", 4).await;
-    let state = look_up(&world, "a").await;
-    assert_eq!((state.settled, state.current), (Some(1), Some(5)));
-    assert_eq!(state.pending, [2, 3, 4].map(number));
-    assert_eq!((state.withheld, state.has_more), (None, false));
+    let state = key_state(&world, "a").await;
+    assert_eq!((state.settled, state.current), (Ok(Some(1)), Ok(Some(5))));
+    assert_eq!(state.pending, Ok([2, 3, 4].map(number).to_vec()));
+    assert_eq!((state.withheld, state.has_more), (Ok(None), false));
     assert_eq!(world.exact("a").await, Some(5 + 2 + 3 + 4));
 
     // A current value may also be that the key has no value.
     set_current(&world, b"\x01\0").await;
-    let state = look_up(&world, "a").await;
-    assert_eq!((state.settled, state.current), (Some(1), None));
+    let state = key_state(&world, "a").await;
+    assert_eq!((state.settled, state.current), (Ok(Some(1)), Ok(None)));
 }
 
 async fn updates_of_a_block_that_are_folded_are_not_pending(store: TestStore) {
     let world = folded_in_part(&store).await;
-    let state = look_up(&world, "a").await;
-    assert_eq!(state.pending, [2, 3].map(number));
+    let state = key_state(&world, "a").await;
+    assert_eq!(state.pending, Ok([2, 3].map(number).to_vec()));
 }
 
 async fn why_the_reports_of_a_key_are_withheld_is_said(store: TestStore) {
@@ -366,20 +402,50 @@ async fn why_the_reports_of_a_key_are_withheld_is_said(store: TestStore) {
     let row = world.queue.subspace();
     let row = row.pack(&("q", 0, "k", &encoded("a")[..]));
     write(&world, &row, b"\x01\x09too large").await;
-    let state = look_up(&world, "a").await;
-    assert_eq!(state.withheld.as_deref(), Some("too large"));
-    assert_eq!((state.settled, state.current), (Some(1), Some(5)));
-    assert_eq!(look_up(&world, "b").await.withheld, None);
+    let state = key_state(&world, "a").await;
+    assert_eq!(state.withheld, Ok(Some("too large".to_owned())));
+    assert_eq!((state.settled, state.current), (Ok(Some(1)), Ok(Some(5))));
+    assert_eq!(key_state(&world, "b").await.withheld, Ok(None));
+}
 
-    write(&world, &row, b"\x02newer").await;
-    let (queue, a) = (&world.queue, &"a".to_owned());
-    let look_up = |tr| async move { queue.look_up(&tr, a).await };
-    let refused = world.runner.run(look_up).await.unwrap_err();
-    assert!(
-        matches!(&refused, Error::Keyspace(keyspace::Error::Corrupt { key, .. })
-            if key[..] == row),
-        "{refused}"
-    );
+async fn what_does_not_decode_of_a_key_hides_nothing_else(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    world.add("a", 1).await;
+    let log = Log::new(&world.root);
+    world.combine(CombineOptions::default(), &log).await;
+    set_current(&world, &[&b"\x01\x01"[..], &number(5)].concat()).await;
+    world.add("a", 2).await;
+    let queue = world.queue.subspace();
+    let [value] = &world.rows("v").await[..] else {
+        panic!("expected one value");
+    };
+    let (hash, key) = id_of_value(queue, value);
+    let current = queue.pack(&("c", 0, hash, &key[..]));
+    let withheld = queue.pack(&("q", 0, "k", &encoded("a")[..]));
+    write(&world, &withheld, b"\x01\x03why").await;
+    let block = world.rows("u").await.pop().unwrap().to_key();
+    let damaged = b"\x02newer";
+    for row in [value.key(), &current, &withheld, &pass_row(&world), &block] {
+        let tr = store.db.begin().unwrap();
+        let whole = tr.get(row, Isolation::Snapshot).await.unwrap().unwrap();
+        write(&world, row, damaged).await;
+        let state = key_state(&world, "a").await;
+        let is_at = |at: &[u8]| row == at;
+        assert_eq!(state.settled.is_err(), is_at(value.key()));
+        assert_eq!(state.current.is_err(), is_at(&current));
+        assert_eq!(state.withheld.is_err(), is_at(&withheld));
+        let pending_is_unknown = is_at(&pass_row(&world)) || is_at(&block);
+        assert_eq!(state.pending.is_err(), pending_is_unknown);
+        let undecodable = (state.settled.err()).or(state.current.err());
+        let undecodable = undecodable.or(state.withheld.err()).or(state.pending.err());
+        let undecodable = undecodable.unwrap();
+        assert_eq!(
+            (&undecodable.key[..], &undecodable.bytes[..]),
+            (row, &damaged[..])
+        );
+        assert!(undecodable.reason.contains("upgrade"), "{undecodable}");
+        write(&world, row, &whole).await;
+    }
 }
 
 async fn more_pending_updates_than_are_read_are_said_to_be_there(store: TestStore) {
@@ -387,21 +453,21 @@ async fn more_pending_updates_than_are_read_are_said_to_be_there(store: TestStor
     world.add("a", Some("first".to_owned())).await;
     add_large(&world, "other", 100).await;
     world.add("a", Some("last".to_owned())).await;
-    let state = look_up(&world, "a").await;
+    let state = key_state(&world, "a").await;
     assert!(state.has_more);
     let first = bytes_of(&MessagePack, &Some("first".to_owned()));
-    assert_eq!(state.pending, [first]);
+    assert_eq!(state.pending, Ok(vec![first]));
 }
 
 async fn a_queue_that_was_added_to_is_not_looked_into_in_the_same_transaction(store: TestStore) {
     let world = World::sums(&store, 7).await;
     let (queue, a, b) = (&world.queue, &"a".to_owned(), &"b".to_owned());
-    let look_up = |tr| async move {
-        queue.look_up(&tr, a).await?;
+    let key_state = |tr| async move {
+        queue.key_state(&tr, a).await?;
         queue.add(&tr, b, &1).await?;
-        queue.look_up(&tr, a).await
+        queue.key_state(&tr, a).await
     };
-    let refused = world.runner.run(look_up).await.unwrap_err();
+    let refused = world.runner.run(key_state).await.unwrap_err();
     assert!(
         matches!(
             refused,
@@ -416,9 +482,8 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
     let (queue, a) = (&world.queue, &"a".to_owned());
     world.add("a", 1).await;
     let mut tr = store.db.begin().unwrap();
-    queue.look_up(&tr, a).await.unwrap();
-    queue.pending_total(&tr).await.unwrap();
-    queue.lag(&tr).await.unwrap();
+    queue.key_state(&tr, a).await.unwrap();
+    queue.backlog(&tr).await.unwrap();
     queue.verify_order(&tr).await.unwrap();
     queue.sessions().all(&tr).await.unwrap();
     queue.sessions().heartbeats(&tr).await.unwrap();

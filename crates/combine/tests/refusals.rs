@@ -247,7 +247,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
         .find(|row| row.key().ends_with(&packed))
         .unwrap();
     let row = row.key();
-    for damaged in [&b""[..], b"\x02\x02", b"\x01\xc1"] {
+    for damaged in [&b""[..], b"\0\x02", b"\x01\xc1"] {
         write(&world, row, damaged).await;
         let settled = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
         let exact = |tr| async move { queue.exact(&tr, key, &Exact::default()).await };

@@ -29,13 +29,15 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt;
-use keyspace::limits::END_OF_KEYSPACE;
+use keyspace::codec::Codec;
+use keyspace::limits::{END_OF_KEYSPACE, time_between};
 use keyspace::store::FDB_API_VERSION;
 use keyspace::{
-    Database, Environment, Ids, Isolation, OwnedTransaction, RangeQuery, Result, RunOptions,
-    Runner, Store, Subspace, Transaction,
+    Bytes, Database, Environment, Ids, Isolation, KeyValue, OwnedTransaction, RangeQuery, Result,
+    RunOptions, Runner, Store, Subspace, Transaction, Versionstamp, read_all,
 };
 use tempfile::TempDir;
 
@@ -144,6 +146,19 @@ impl TestStore {
         RangeQuery::keys(begin, end)
     }
 
+    /// Returns every row below the root, except those of the [runner](Self::runner)'s ledger.
+    ///
+    /// # Panics
+    /// If the rows cannot be read.
+    pub async fn rows(&self) -> Vec<KeyValue> {
+        let tr = self.db.begin().expect("a store for a test is open");
+        let rows = read_all(&tr, self.everything(), Isolation::Snapshot).await;
+        let mut rows = rows.expect("a test's part of a store can be read");
+        let ledgers = self.root.subspace(&"ledgers");
+        rows.retain(|row| !row.key().starts_with(ledgers.bytes()));
+        rows
+    }
+
     /// Returns whether the store holds no keys at all, for tests that need the whole store.
     ///
     /// # Errors
@@ -175,6 +190,26 @@ impl TestStore {
             }
         }
     }
+}
+
+/// Returns the bytes that a codec writes for a value.
+///
+/// # Panics
+/// If the codec has no bytes for it.
+pub fn bytes_of<T>(codec: &impl Codec<T>, value: &T) -> Bytes {
+    let mut bytes = Vec::new();
+    let encoded = codec.encode(value, &mut bytes);
+    encoded.expect("a value of a test can be encoded");
+    bytes.into()
+}
+
+/// Returns how long ago a commit was, according to the versions of a transaction.
+///
+/// # Panics
+/// If the transaction has no read version.
+pub async fn age(tr: &impl Transaction, stamp: Versionstamp) -> Duration {
+    let now = tr.read_version().await.expect("a store for a test is open");
+    time_between(stamp.commit_version(), now)
 }
 
 /// Runs a test on a store of a kind, and clears its data at the end, even if the test panics.

@@ -198,6 +198,9 @@ where
 
     /// Reads entries after a position. Returns `None` if there is no block.
     ///
+    /// A block that a newer version of the library has written ends the batch. Without an entry before it,
+    /// the read fails, so the bucket waits until the library is upgraded.
+    ///
     /// Reads by snapshot. No entry can land before the existing ones, since a later commit has a larger
     /// versionstamp, and only entries that every subscription has passed are cleared.
     async fn read(
@@ -212,6 +215,16 @@ where
         let visited = (self.queue.keys.logs).visit(tr, bucket.0, position, |block| {
             let last = position.filter(|position| position.block() == block.id.block());
             let exported = last.map_or(0, |last| usize::from(last.index) + 1);
+            if let Err(error) = block.refuse_newer() {
+                // The entries before the block are exported first.
+                return match &mut batch {
+                    None => Err(error.into()),
+                    Some(batch) => {
+                        batch.has_more = true;
+                        Ok(ControlFlow::Break(()))
+                    }
+                };
+            }
             let batch = batch.get_or_insert_with(|| Batch::new(Sequence::of(block.id)));
             Ok::<_, Error>(batch.take(&block, exported, portion))
         });
@@ -240,7 +253,7 @@ where
         let (claim, life, stored) = try_join!(
             claim.map_err(Error::from),
             sessions.life(tr, session).map_err(Error::from),
-            self.queue.stored(tr),
+            self.queue.stored(tr, Isolation::Serializable),
         )?;
         let claim = decode_claim(&claim_key, claim.as_deref())?;
         if claim != Some(session) || life != Some(Life::Alive) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use combine::keyspace::error::corrupt_key;
 use combine::keyspace::recipe::SettingsDiffer;
 use combine::keyspace::{self, Subspace};
 use combine::{InvalidSettings, microqueue};
@@ -103,6 +104,6 @@ pub enum Error {
 impl Error {
     /// Returns whether the error is about a record that does not decode.
     pub(crate) fn is_corrupt(&self) -> bool {
-        matches!(self, Self::Keyspace(keyspace::Error::Corrupt { .. }))
+        corrupt_key(self).is_some()
     }
 }

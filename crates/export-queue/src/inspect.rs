@@ -1,27 +1,28 @@
 //! Reads a queue for operators: any queue by its stored bytes, and the progress of its subscriptions.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
-use combine::bucket_worker::lag_of;
+use combine::bucket_worker::{MOST_BACKLOG_BYTES, WaitingLog};
 use combine::keyspace::codec::{Codec, Raw};
-use combine::keyspace::recipe::stored_settings;
+use combine::keyspace::recipe::read_settings;
 use combine::keyspace::{
-    Bytes, Database, Isolation, RangeQuery, Runner, StreamingMode, Subspace, Transaction, Tx,
-    visit_rows,
+    Bytes, Database, Isolation, RowCount, Runner, Subspace, Transaction, count_rows,
 };
 use combine::microqueue::blocks::EntryId;
-use combine::{Bucket, Pending};
+use combine::{Backlog, Bucket, Pending};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::settings_key;
 use crate::queue::ExportQueue;
 use crate::record::SettingsRecord;
-use crate::subscription::Subscription;
+use crate::subscription::{Heads, Subscription, waiting_log};
 
-/// The most bytes of dead letters that are read to count them.
-const MOST_COUNTED_BYTES: usize = 1 << 20;
+/// The most bytes of dead letters of a subscription that are read to count them.
+const MOST_LETTER_BYTES: usize = 1 << 20;
+
+/// The most bytes of dead letters of all subscriptions that are read to count them.
+const MOST_TOTAL_LETTER_BYTES: usize = 8 << 20;
 
 /// The progress of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,10 +35,13 @@ pub struct SubscriptionState {
     /// How long the oldest entry that is not exported yet has waited, derived from the versions of the
     /// store. `None` if there is none.
     pub lag: Option<Duration>,
-    /// The entries of all buckets that are not exported yet, in up to about 1 MiB of blocks per bucket.
+    /// The entries of all buckets that are not exported yet, in up to about 1 MiB of blocks per bucket. All
+    /// subscriptions together read about 8 MiB of blocks, in equal shares.
     pub pending: Pending,
-    /// The dead letters of the subscription.
-    pub dead_letters: LetterCount,
+    /// The dead letters of the subscription, whether or not they decode. They are counted up to the one
+    /// with which their rows reach 1 MiB, or, if there are more than eight subscriptions, an equal share of
+    /// 8 MiB.
+    pub dead_letters: RowCount,
     /// Whether the subscription keeps entries from being removed: it has not exported all of the first
     /// block of some bucket, but another subscription has.
     ///
@@ -46,19 +50,10 @@ pub struct SubscriptionState {
     /// none of them holds it back. The only subscription of a queue therefore never holds the log back,
     /// however large its backlog is.
     pub holds_back: bool,
-    /// The buckets whose positions do not decode. Their entries count as not exported, and are not
-    /// exported until the positions are repaired or cleared.
+    /// The buckets whose positions do not decode, or whose logs contain a key that is not the key of a
+    /// block. Without a position, all entries of the bucket count as not exported. The entries of such a
+    /// bucket are not exported until the position or the log is repaired or cleared.
     pub damaged: Vec<Bucket>,
-}
-
-/// The number of dead letters, up to the one with which the rows read reach 1 MiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct LetterCount {
-    /// The number of letters counted, whether or not they decode.
-    pub count: usize,
-    /// Whether there are more letters, which were not counted.
-    pub has_more: bool,
 }
 
 impl ExportQueue<Bytes, Bytes, Raw> {
@@ -75,9 +70,8 @@ impl ExportQueue<Bytes, Bytes, Raw> {
     /// Reads the settings by snapshot.
     ///
     /// # Errors
-    /// - [`Corrupt`](combine::keyspace::Error::Corrupt) if the settings do not decode, for example
-    ///   because a newer version wrote them
-    /// - [`InvalidSettings`](Error::InvalidSettings) if the settings are out of range
+    /// - [`Corrupt`](combine::keyspace::Error::Corrupt) if the settings do not decode or are out of range,
+    ///   for example because a newer version wrote them
     /// - those of [`Runner::run`]
     ///
     /// # Examples
@@ -108,38 +102,49 @@ impl ExportQueue<Bytes, Bytes, Raw> {
         runner: &Runner<D>,
         subspace: Subspace,
     ) -> Result<Option<(Self, SettingsRecord)>> {
-        let key = &settings_key(&subspace);
-        let read = |tr: Tx<_>| async move { Ok::<_, Error>(stored_settings(&tr, key).await?) };
-        let record: Option<SettingsRecord> = runner.run(read).await?;
+        let record: Option<SettingsRecord> =
+            read_settings(runner, &settings_key(&subspace)).await?;
         let Some(record) = record else {
             return Ok(None);
         };
-        // Without this check, a corrupt bucket count could be arbitrarily large.
-        record.settings.check()?;
         let env = runner.environment().clone();
         let queue = Self::with_settings(subspace, record.settings, Raw, env);
         Ok(Some((queue, record)))
     }
 }
 
-/// The first block of each bucket that has one.
-type Heads = BTreeMap<Bucket, EntryId>;
-
 /// A subscription with the buckets that it has not fully exported.
-struct Behind<K, V, C> {
+struct Unfinished<K, V, C> {
     subscription: Subscription<K, V, C>,
-    /// The first block that is not fully exported, or the error of a position that does not decode.
-    firsts: BTreeMap<Bucket, Result<EntryId>>,
+    /// What waits, or the error of a position or of a first key that does not decode.
+    waiting: BTreeMap<Bucket, Result<WaitingLog>>,
 }
 
-impl<K, V, C> Behind<K, V, C> {
-    /// Returns whether it has exported all of the first block of a bucket.
+impl<K, V, C> Unfinished<K, V, C> {
+    /// Returns whether the subscription has exported all of the first block of a bucket.
     fn has_passed(&self, bucket: Bucket, head: EntryId) -> bool {
-        match self.firsts.get(&bucket) {
+        match self.waiting.get(&bucket) {
             None => true,
-            Some(Ok(first)) => *first > head,
+            Some(Ok(log)) => log.first > Some(head),
             Some(Err(_)) => false,
         }
+    }
+
+    /// Returns the logs to count. Without a position, all entries of a bucket wait.
+    fn logs(&self, heads: &Heads) -> Vec<WaitingLog> {
+        let head_of = |bucket: Bucket| {
+            let head = heads.iter().find(|(log, _)| *log == bucket.0);
+            head.and_then(|(_, head)| head.as_ref().ok().copied())
+        };
+        let logs = self.waiting.iter().map(|(bucket, log)| match log {
+            Ok(log) => *log,
+            Err(_) => WaitingLog {
+                first: head_of(*bucket),
+                is_damaged: true,
+                ..waiting_log(*bucket, None)
+            },
+        });
+        logs.collect()
     }
 }
 
@@ -147,14 +152,14 @@ impl<K, V, C> ExportQueue<K, V, C>
 where
     C: Codec<K> + Codec<V>,
 {
-    /// Returns the progress of each subscription, sorted by name. A position that does not decode is
-    /// listed in [`damaged`](SubscriptionState::damaged), and does not cause an error.
+    /// Returns the progress of each subscription, sorted by name. A damaged bucket is listed in
+    /// [`damaged`](SubscriptionState::damaged), and does not cause an error.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`NoQueue`](Error::NoQueue); [`Corrupt`](combine::keyspace::Error::Corrupt) if the settings do not
+    /// [`NoQueue`](crate::Error::NoQueue); [`Corrupt`](combine::keyspace::Error::Corrupt) if the settings do not
     /// decode; those of the store.
     pub async fn subscription_states(
         &self,
@@ -162,96 +167,61 @@ where
     ) -> Result<Vec<SubscriptionState>> {
         // Safe as snapshot reads, this one and all that follow: nothing is staged on the basis of their
         // results.
-        let record = stored_settings(tr, &self.keys.settings()).await?;
-        let record: SettingsRecord = record.ok_or_else(|| Error::NoQueue {
-            queue: self.keys.queue.clone(),
-        })?;
-        let heads = self.keys.logs.firsts(tr).await?.into_iter();
-        let heads: Heads = heads.map(|(log, first)| (Bucket(log), first)).collect();
+        let record = self.stored(tr, Isolation::Snapshot).await?;
+        let heads = self.keys.logs.firsts(tr).await?;
         let mut all = Vec::new();
         for name in &record.subscriptions {
             let subscription = Subscription {
                 queue: self.clone(),
                 name: name.as_str().into(),
             };
-            let firsts = subscription.firsts(tr).await?.into_iter().collect();
-            all.push(Behind {
+            let waiting = subscription.waiting(tr, &heads).await?;
+            all.push(Unfinished {
                 subscription,
-                firsts,
+                waiting: waiting.into_iter().collect(),
             });
         }
         let is_passed_by_one =
             |bucket: Bucket, head: EntryId| all.iter().any(|other| other.has_passed(bucket, head));
         let mut states = Vec::new();
-        for behind in &all {
-            let holds_back = heads.iter().any(|(bucket, head)| {
-                !behind.has_passed(*bucket, *head) && is_passed_by_one(*bucket, *head)
+        for unfinished in &all {
+            let holds_back = heads.iter().any(|(log, head)| match head {
+                Ok(head) => {
+                    let bucket = Bucket(*log);
+                    !unfinished.has_passed(bucket, *head) && is_passed_by_one(bucket, *head)
+                }
+                Err(_) => false,
             });
-            states.push(read_state(tr, behind, &heads, holds_back).await?);
+            states.push(read_state(tr, unfinished, &heads, holds_back, all.len()).await?);
         }
         Ok(states)
     }
 }
 
-/// Reads the progress of a subscription. The caller knows from the other subscriptions whether it holds
+/// Reads the progress of one of `count` subscriptions. The caller knows from the others whether it holds
 /// the log back.
 async fn read_state<K, V, C>(
     tr: &impl Transaction,
-    behind: &Behind<K, V, C>,
+    unfinished: &Unfinished<K, V, C>,
     heads: &Heads,
     holds_back: bool,
+    count: usize,
 ) -> Result<SubscriptionState>
 where
     C: Codec<K> + Codec<V>,
 {
-    let Behind {
-        subscription,
-        firsts,
-    } = behind;
-    // If a position does not decode, all entries of its bucket wait.
-    let waiting = firsts.iter().filter_map(|(bucket, first)| match first {
-        Ok(first) => Some(*first),
-        Err(_) => heads.get(bucket).copied(),
-    });
-    let damaged = firsts.iter().filter(|(_, first)| first.is_err());
-    let logs = &subscription.queue.keys.logs;
-    let count = |bucket| async move {
-        match subscription.pending(tr, bucket).await {
-            Err(error) if error.is_corrupt() => Pending::of_log(tr, logs, bucket, None, None).await,
-            counted => counted,
-        }
-    };
+    let subscription = &unfinished.subscription;
+    let (logs, share) = (unfinished.logs(heads), MOST_BACKLOG_BYTES / count);
+    let backlog = Backlog::read(tr, &subscription.queue.keys.logs, logs, share).await?;
+    let letter_bytes = MOST_LETTER_BYTES.min(MOST_TOTAL_LETTER_BYTES / count);
+    let (begin, end) = subscription.queue.keys.letters(subscription.name()).range();
     Ok(SubscriptionState {
         name: subscription.name().to_owned(),
         is_paused: subscription.is_paused(tr).await?,
-        lag: lag_of(tr, waiting).await?,
-        pending: Pending::total(firsts.keys().copied(), count).await?,
-        dead_letters: count_letters(tr, subscription).await?,
+        lag: backlog.lag,
+        pending: backlog.pending,
+        dead_letters: count_rows(tr, begin, end, letter_bytes).await?,
         holds_back,
-        damaged: damaged.map(|(bucket, _)| *bucket).collect(),
+        damaged: backlog.damaged,
     })
-}
-
-async fn count_letters<K, V, C>(
-    tr: &impl Transaction,
-    subscription: &Subscription<K, V, C>,
-) -> Result<LetterCount>
-where
-    C: Codec<K> + Codec<V>,
-{
-    let keys = &subscription.queue.keys;
-    let (begin, end) = keys.letters(subscription.name()).range();
-    let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-    let (mut counted, mut row_bytes) = (LetterCount::default(), 0);
-    visit_rows(tr, query, Isolation::Snapshot, |row| {
-        if row_bytes >= MOST_COUNTED_BYTES {
-            counted.has_more = true;
-            return Ok(ControlFlow::Break(()));
-        }
-        counted.count += 1;
-        row_bytes += row.key().len() + row.value().len();
-        Ok::<_, Error>(ControlFlow::Continue(()))
-    })
-    .await?;
-    Ok(counted)
 }

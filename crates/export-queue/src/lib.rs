@@ -197,7 +197,7 @@ mod worker;
 
 pub use crate::error::{Error, Result};
 pub use crate::exporter::{Exporter, SequencedExport};
-pub use crate::inspect::{LetterCount, SubscriptionState};
+pub use crate::inspect::SubscriptionState;
 pub use crate::letters::DeadLetter;
 pub use crate::options::ExportOptions;
 pub use crate::queue::ExportQueue;

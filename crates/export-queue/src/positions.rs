@@ -4,6 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use combine::hc_dequeue::session::SessionId;
+use combine::keyspace::error::{chain, corrupt_key};
 use combine::keyspace::{
     self, Bytes, Database, Isolation, OwnedTransaction, Runner, Store, Subspace, Transaction,
 };
@@ -107,13 +108,17 @@ impl World {
 
     /// Replaces the bytes of the first block, and returns the old ones.
     async fn put_first(&self, bytes: &[u8]) -> Bytes {
-        let mut tr = self.begin();
         let first = self.blocks().await[0].block();
         let row = first.key_in(&self.queue.keys.logs.subspace(0));
-        let before = tr.get(&row, Isolation::Snapshot).await.unwrap();
-        tr.set(&row, bytes);
-        tr.commit().await.unwrap();
+        let before = self.begin().get(&row, Isolation::Snapshot).await.unwrap();
+        self.set(&row, bytes).await;
         before.unwrap()
+    }
+
+    async fn set(&self, row: &[u8], bytes: &[u8]) {
+        let mut tr = self.begin();
+        tr.set(row, bytes);
+        tr.commit().await.unwrap();
     }
 
     /// Returns the ids of the remaining blocks.
@@ -247,5 +252,40 @@ async fn a_broken_block_is_one_entry_that_waits_wherever_the_position_is() {
         assert_eq!(world.pending(reader).await.count, 1 + 2);
         world.put_first(&block).await;
         world.export(reader, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn batches_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
+    for newer in [&b"\x02"[..], b"\x01\x02"] {
+        let world = World::new().await;
+        let reader = &world.subscribe("reader", Start::Oldest).await;
+        for entries in [3, 2, 1] {
+            world.add(entries).await;
+        }
+        let row = world.blocks().await[1].block();
+        let row = row.key_in(&world.queue.keys.logs.subspace(0));
+        let tr = world.begin();
+        let whole = tr.get(&row, Isolation::Snapshot).await.unwrap().unwrap();
+        let newer = [newer, &whole[newer.len()..]].concat();
+        world.set(&row, &newer).await;
+
+        // The entries before the block are exported.
+        let batch = world.export(reader, 9).await.unwrap();
+        assert_eq!((batch.count(), batch.has_more), (3, true));
+        let portion = Portion {
+            entries: 9,
+            bytes: usize::MAX,
+        };
+        let tr = world.begin();
+        let claimed = reader.claim_batch(&tr, SESSION, BUCKET, portion, None);
+        let refused = claimed.await.unwrap_err();
+        assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
+        let reason = chain(&refused).to_string();
+        assert!(reason.ends_with("upgrade the library"), "{reason}");
+
+        world.set(&row, &whole).await;
+        let batch = world.export(reader, 9).await.unwrap();
+        assert_eq!((batch.entries.len(), batch.broken.len()), (3, 0));
     }
 }

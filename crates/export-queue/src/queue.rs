@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
-use combine::keyspace::recipe::StoredSettings;
+use combine::keyspace::recipe::stored_settings;
 use combine::keyspace::{
     Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode, Subspace,
     Transaction, Versionstamp, visit_rows,
@@ -262,14 +262,15 @@ where
     }
 
     /// Reads the settings.
-    pub(crate) async fn stored(&self, tr: &impl Transaction) -> Result<SettingsRecord> {
-        let key = self.keys.settings();
-        match tr.get(&key, Isolation::Serializable).await? {
-            Some(value) => Ok(SettingsRecord::decode(&key, &value)?),
-            None => Err(Error::NoQueue {
-                queue: self.keys.queue.clone(),
-            }),
-        }
+    pub(crate) async fn stored(
+        &self,
+        tr: &impl Transaction,
+        isolation: Isolation,
+    ) -> Result<SettingsRecord> {
+        let stored = stored_settings(tr, &self.keys.settings(), isolation).await?;
+        stored.ok_or_else(|| Error::NoQueue {
+            queue: self.keys.queue.clone(),
+        })
     }
 
     /// Returns the queue's subspace.

@@ -273,11 +273,11 @@ mod tests {
         let stored = SettingsRecord {
             settings: Settings::new()
                 .bucket_count(7)
-                .lease(Duration::from_millis(2)),
+                .lease(Duration::from_millis(0x0102)),
             codecs: ["K", "Val"].map(str::to_owned),
             subscriptions: vec!["a".to_owned(), "bc".to_owned()],
         };
-        let bytes = b"\x01\0\0\0\x07\0\0\0\0\0\0\0\x02\x01K\x03Val\x01a\x02bc";
+        let bytes = b"\x01\0\0\0\x07\0\0\0\0\0\0\x01\x02\x01K\x03Val\x01a\x02bc";
         assert_eq!(stored.encode(), bytes);
         assert_eq!(SettingsRecord::decode(b"key", bytes).unwrap(), stored);
         for length in (0..19).chain([20, 22, 23]) {

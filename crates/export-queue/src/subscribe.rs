@@ -3,7 +3,9 @@
 use combine::keyspace::codec::Codec;
 use combine::keyspace::recipe::StoredSettings;
 use combine::keyspace::record::SHORT_BYTES;
-use combine::keyspace::{Database, MutationOp, Runner, Transaction, Versionstamp, limits};
+use combine::keyspace::{
+    Database, Isolation, MutationOp, Runner, Transaction, Versionstamp, limits,
+};
 
 use crate::error::{Error, Result};
 use crate::queue::ExportQueue;
@@ -106,7 +108,7 @@ where
         name: &str,
         start: Start,
     ) -> Result<()> {
-        let mut stored = self.stored(tr).await?;
+        let mut stored = self.stored(tr, Isolation::Serializable).await?;
         if stored.subscriptions.iter().any(|other| other == name) {
             return Ok(());
         }
@@ -144,7 +146,10 @@ where
     /// # Errors
     /// [`NoQueue`](Error::NoQueue), and those of the store.
     pub async fn subscriptions(&self, tr: &impl Transaction) -> Result<Vec<String>> {
-        Ok(self.stored(tr).await?.subscriptions)
+        Ok(self
+            .stored(tr, Isolation::Serializable)
+            .await?
+            .subscriptions)
     }
 
     /// Stages the removal of a subscription, including its positions, pause and dead letters. Returns
@@ -163,7 +168,7 @@ where
     /// # Cancel safety
     /// Dropping the future stages nothing.
     pub async fn unsubscribe(&self, tr: &impl Transaction, name: &str) -> Result<bool> {
-        let mut stored = self.stored(tr).await?;
+        let mut stored = self.stored(tr, Isolation::Serializable).await?;
         let before = stored.subscriptions.len();
         stored.subscriptions.retain(|other| other != name);
         if stored.subscriptions.len() == before {

@@ -4,17 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use combine::bucket_worker::lag_of;
+use combine::bucket_worker::{WaitingLog, lag_of};
 use combine::hc_dequeue::session::Sessions;
 use combine::keyspace::codec::{Codec, MessagePack};
 use combine::keyspace::recipe::wait_until_none;
 use combine::keyspace::{Database, Isolation, Runner, Transaction};
 use combine::microqueue::blocks::EntryId;
-use combine::{Bucket, Pending};
+use combine::{Bucket, Pending, microqueue};
 use futures::future::try_join_all;
 
 use crate::error::{Error, Result};
 use crate::queue::ExportQueue;
+use crate::sequence::Sequence;
+
+/// The logs that have a block, each with its first one.
+pub(crate) type Heads = [(u32, microqueue::Result<EntryId>)];
 
 /// A reader of an export queue, identified by its name. Clones are the same subscription.
 pub struct Subscription<K, V, C = MessagePack> {
@@ -78,13 +82,8 @@ where
     /// store.
     pub async fn pending(&self, tr: &impl Transaction, bucket: Bucket) -> Result<Pending> {
         let position = self.position(tr, bucket, Isolation::Snapshot).await?;
-        // The count starts with the entry after the last one exported.
-        let next = position.map(|position| {
-            let last = position.id();
-            let index = last.index.saturating_add(1);
-            EntryId { index, ..last }
-        });
-        Pending::of_log(tr, &self.queue.keys.logs, bucket, next, next).await
+        let waiting = waiting_log(bucket, position);
+        Ok(waiting.count(tr, &self.queue.keys.logs).await?)
     }
 
     /// Returns how long the oldest entry that is not exported yet has waited, or `None` if there is none.
@@ -95,11 +94,13 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a position does not decode; those of the store.
+    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a position, or the first key of a log, does not
+    /// decode; those of the store.
     pub async fn lag(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
-        let firsts = self.firsts(tr).await?.into_iter();
-        let firsts: Vec<_> = firsts.map(|(_, first)| first).collect::<Result<_>>()?;
-        Ok(lag_of(tr, firsts).await?)
+        let heads = self.queue.keys.logs.firsts(tr).await?;
+        let waiting = self.waiting(tr, &heads).await?.into_iter();
+        let waiting: Vec<_> = waiting.map(|(_, log)| log).collect::<Result<_>>()?;
+        Ok(lag_of(tr, waiting.iter().filter_map(|log| log.first)).await?)
     }
 
     /// Waits until everything is exported, for tests and for jobs that end.
@@ -124,8 +125,9 @@ where
                 });
             }
             let mut damaged = Ok(None);
-            for (bucket, first) in self.firsts(&tr).await? {
-                match first {
+            let heads = self.queue.keys.logs.firsts(&tr).await?;
+            for (bucket, waiting) in self.waiting(&tr, &heads).await? {
+                match waiting {
                     // Each exported batch sets the position.
                     Ok(_) => return Ok(Some(self.queue.keys.position(&self.name, bucket))),
                     Err(error) => damaged = Err(error),
@@ -152,30 +154,49 @@ where
     /// Returns the buckets with entries that are not exported yet. They include buckets whose positions
     /// do not decode, so that their batches fail and no others.
     pub(crate) async fn all_behind(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
-        let firsts = self.firsts(tr).await?.into_iter();
-        Ok(firsts.map(|(bucket, _)| bucket).collect())
+        let heads = self.queue.keys.logs.firsts(tr).await?;
+        let waiting = self.waiting(tr, &heads).await?.into_iter();
+        Ok(waiting.map(|(bucket, _)| bucket).collect())
     }
 
-    /// Returns the buckets with blocks that are not fully exported yet, each with its first such block or
-    /// the error of a position that does not decode.
+    /// Returns the buckets with blocks that are not fully exported yet, each with what waits, or with the
+    /// error of a position or of a first key that does not decode.
     ///
     /// Reads by snapshot, since an entry that is added at the same time wakes the workers.
-    pub(crate) async fn firsts(
+    pub(crate) async fn waiting(
         &self,
         tr: &impl Transaction,
-    ) -> Result<Vec<(Bucket, Result<EntryId>)>> {
-        let logs = &self.queue.keys.logs;
-        let looks = logs.non_empty(tr).await?.into_iter().map(|log| async move {
-            let bucket = Bucket(log);
-            let position = match self.position(tr, bucket, Isolation::Snapshot).await {
-                Ok(position) => position.map(|position| position.id()),
-                Err(error) if error.is_corrupt() => return Ok(Some((bucket, Err(error)))),
-                Err(error) => return Err(error),
-            };
-            let first = logs.first(tr, log, position).await?;
-            Ok(first.map(|first| (bucket, Ok(first))))
+        heads: &Heads,
+    ) -> Result<Vec<(Bucket, Result<WaitingLog>)>> {
+        let looks = heads.iter().map(|(log, head)| async move {
+            let bucket = Bucket(*log);
+            match self.first_waiting(tr, bucket, head).await {
+                Ok(waiting) => Ok(waiting.map(|waiting| (bucket, Ok(waiting)))),
+                Err(error) if error.is_corrupt() => Ok(Some((bucket, Err(error)))),
+                Err(error) => Err(error),
+            }
         });
         Ok(try_join_all(looks).await?.into_iter().flatten().collect())
+    }
+
+    /// Returns what waits in a bucket, given the first block of its log, or `None` if nothing does.
+    async fn first_waiting(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+        head: &microqueue::Result<EntryId>,
+    ) -> Result<Option<WaitingLog>> {
+        let position = self.position(tr, bucket, Isolation::Snapshot).await?;
+        let waiting = waiting_log(bucket, position);
+        let first = match (position.map(|position| position.id()), head) {
+            (Some(position), Ok(head)) if position < *head => Some(*head),
+            (None, head) => Some(head.clone()?),
+            (position, _) => self.queue.keys.logs.first(tr, bucket.0, position).await?,
+        };
+        Ok(first.map(|first| WaitingLog {
+            first: Some(first),
+            ..waiting
+        }))
     }
 
     /// Returns whether the subscription exists.
@@ -188,6 +209,22 @@ where
     #[must_use]
     pub fn sessions(&self) -> Sessions {
         self.queue.keys.sessions(&self.name)
+    }
+}
+
+/// Returns the log of a bucket after a position, which is the last entry exported.
+pub(crate) fn waiting_log(bucket: Bucket, position: Option<Sequence>) -> WaitingLog {
+    let next = position.map(|position| {
+        let last = position.id();
+        let index = last.index.saturating_add(1);
+        EntryId { index, ..last }
+    });
+    WaitingLog {
+        bucket,
+        first: None,
+        after: next,
+        next,
+        is_damaged: false,
     }
 }
 

@@ -225,7 +225,7 @@ async fn a_broken_block_is_a_dead_letter_and_its_bucket_goes_on(store: TestStore
     let broken: [&[u8]; 6] = [
         b"",
         b"no block",
-        b"\x02\x01\0\x01\0\0",
+        b"\0\x01\0\x01\0\0",
         b"\x01\x01\0\0",
         // A count that is too large, and one that is too small.
         b"\x01\x01\0\x02\0\0",
@@ -241,7 +241,7 @@ async fn a_broken_block_is_a_dead_letter_and_its_bucket_goes_on(store: TestStore
     // As large as a value of the store can be.
     world.add("large", 100).await;
     let last = world.rows("e").await.pop().unwrap().to_key();
-    world.set(&last, &[7; 100_000]).await;
+    world.set(&last, &[b'x'; 100_000]).await;
     let worker = world.work(one_by_one(), receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

@@ -4,17 +4,14 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{LONG, Reader, Receiver, World, settings};
-use conformance::stores::TestStore;
+use conformance::stores::{TestStore, age, bytes_of};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
-use export_queue::{Error, ExportOptions, ExportQueue, InvalidSettings, Start, SubscriptionState};
+use export_queue::{Error, ExportOptions, ExportQueue, Start, SubscriptionState};
 use keyspace::codec::{Codec, Json, MessagePack, Raw, Tuple};
-use keyspace::limits::VERSIONS_PER_SECOND;
+use keyspace::error::corrupt_key;
 use keyspace::{
-    Bytes, Database, Ids, Isolation, KeyValue, OpenOptions, OwnedTransaction, Transaction,
-    Versionstamp, read_all, tuple,
+    Bytes, Database, Ids, KeyValue, OpenOptions, OwnedTransaction, Transaction, Versionstamp, tuple,
 };
 
 conformance::on_every_store!(threads:
@@ -27,29 +24,14 @@ conformance::on_every_store!(threads:
     the_log_is_held_back_in_any_bucket,
     without_those_that_hold_the_log_back_its_begin_is_removed,
     a_damaged_position_is_named_and_its_whole_log_waits,
+    subscriptions_share_what_is_read_to_count_their_entries,
+    a_foreign_key_in_a_log_damages_its_bucket_and_no_other,
     dead_letters_are_counted_as_far_as_a_mebibyte,
     looking_fails_for_no_other_transaction,
     the_sessions_of_workers_are_listed,
 );
 
 type Stored = ExportQueue<Bytes, Bytes, Raw>;
-
-/// Returns every row of a part of a store, except those of the runner.
-async fn rows_of(store: &TestStore) -> Vec<KeyValue> {
-    let (tr, everything) = (store.db.begin().unwrap(), store.everything());
-    let mut rows = read_all(&tr, everything, Isolation::Snapshot)
-        .await
-        .unwrap();
-    let ledgers = store.root.subspace(&"ledgers");
-    rows.retain(|row| !row.key().starts_with(ledgers.bytes()));
-    rows
-}
-
-fn bytes_of<T, C: Codec<T>>(codec: &C, value: &T) -> Bytes {
-    let mut bytes = Vec::new();
-    codec.encode(value, &mut bytes).unwrap();
-    bytes.into()
-}
 
 async fn a_queue_of_any_codecs_is_opened_by_its_stored_bytes(store: TestStore) {
     look_into(&store.fresh(), MessagePack).await;
@@ -97,7 +79,7 @@ where
     let add = |tr| async move { queue.add(&tr, a, &3).await };
     runner.run(add).await.unwrap();
 
-    let before = rows_of(store).await;
+    let before = store.rows().await;
     let (stored, record) = Stored::inspect(runner, subspace).await.unwrap().unwrap();
     assert_eq!(record.settings, settings(1));
     assert_eq!(*stored.settings(), settings(1));
@@ -107,7 +89,7 @@ where
     let states = stored.subscription_states(&tr).await.unwrap();
     let counts: Vec<_> = states.iter().map(|state| state.pending.count).collect();
     assert_eq!(counts, [1, 1]);
-    assert_eq!(rows_of(store).await, before);
+    assert_eq!(store.rows().await, before);
 
     let (queue, added) = (&stored, &pair("b", 4));
     let add = |tr| async move {
@@ -130,7 +112,7 @@ where
 async fn where_there_is_no_queue_none_is_opened_and_none_is_made(store: TestStore) {
     let (runner, subspace) = (&store.runner(), store.root.subspace(&"queue"));
     assert!(Stored::inspect(runner, subspace).await.unwrap().is_none());
-    assert_eq!(rows_of(&store).await, []);
+    assert_eq!(store.rows().await, []);
 
     let world = World::new(&store, 1).await;
     world.clear(&world.queue.subspace().pack(&"m")).await;
@@ -159,11 +141,7 @@ async fn settings_that_do_not_decode_or_cannot_work_are_refused(store: TestStore
         record[1..5].copy_from_slice(&bucket_count.to_be_bytes());
         world.set(&row, &record).await;
         let refused = inspect().await.unwrap_err();
-        assert!(
-            matches!(&refused, Error::InvalidSettings(InvalidSettings::BucketCount { given, .. })
-                if *given == bucket_count),
-            "{refused}"
-        );
+        assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
     }
 }
 
@@ -182,12 +160,6 @@ async fn holders(world: &World) -> Vec<String> {
 
 fn entries(count: i64) -> Vec<(String, Option<i64>)> {
     (0..count).map(|n| (format!("key {n}"), Some(n))).collect()
-}
-
-/// Returns how long ago a commit was, according to the versions of a transaction.
-async fn age(tr: &impl Transaction, stamp: Versionstamp) -> Duration {
-    let versions = tr.read_version().await.unwrap() - stamp.commit_version();
-    Duration::from_secs_f64(versions as f64 / VERSIONS_PER_SECOND as f64)
 }
 
 async fn each_subscription_says_how_far_it_is(store: TestStore) {
@@ -404,6 +376,44 @@ async fn a_damaged_position_is_named_and_its_whole_log_waits(store: TestStore) {
             if key[..] == row),
         "{refused}"
     );
+}
+
+async fn subscriptions_share_what_is_read_to_count_their_entries(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    for number in 0..15 {
+        world
+            .subscribe(&format!("other {number}"), Start::Oldest)
+            .await;
+    }
+    // 100 blocks of 30 KB: each of the 16 subscriptions counts half a mebibyte of them.
+    let entry = |n| ("x".repeat(30_000), Some(n));
+    for _ in 0..2 {
+        world.add_all((0..50).map(entry).collect()).await;
+    }
+    for state in states(&world).await {
+        assert_eq!((state.pending.count, state.pending.has_more), (18, true));
+    }
+}
+
+async fn a_foreign_key_in_a_log_damages_its_bucket_and_no_other(store: TestStore) {
+    let world = World::new(&store, 2).await;
+    world.add_all(entries(10)).await;
+    let foreign = world.queue.subspace().pack(&("e", 0, "foreign"));
+    world.set(&foreign, b"").await;
+    let state = states(&world).await.pop().unwrap();
+    assert_eq!(state.damaged.len(), 1);
+    assert_eq!(state.damaged[0].0, 0);
+    assert!(state.lag.is_some() && state.pending.has_more);
+    // The entries of the other bucket are exported.
+    let waiting = state.pending.count;
+    assert!((1..10).contains(&waiting), "{waiting}");
+    let receiver = Receiver::default();
+    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let idle = world.reader.wait_idle(&world.runner);
+    let refused = conformance::timeout(LONG, idle).await.unwrap_err();
+    assert_eq!(corrupt_key(&refused), Some(&foreign[..]), "{refused}");
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(receiver.all().len(), waiting);
 }
 
 async fn dead_letters_are_counted_as_far_as_a_mebibyte(store: TestStore) {

@@ -108,9 +108,8 @@ async fn remove_delayed(
         }
     }
     keys.count(tr, Counter::Delayed, -removed);
-    let is_last = !page.more && page.rows.len() < ITEMS_PER_FULFILLMENT;
-    let last = page.rows.last().filter(|_| !is_last);
-    Ok((removed.unsigned_abs(), last.map(|row| row.key().to_vec())))
+    let last = page.next_after().map(<[u8]>::to_vec);
+    Ok((removed.unsigned_abs(), last))
 }
 
 fn end_cleared(

@@ -137,9 +137,7 @@ pub(crate) async fn expire_dedupe(
             tr.clear(row.key());
         }
     }
-    let is_last = batch.rows.len() < DEDUPE_IDS_PER_STEP && !batch.more;
-    let last = batch.rows.last().filter(|_| !is_last);
-    Ok(last.map(|row| row.key().to_vec()))
+    Ok(batch.next_after().map(<[u8]>::to_vec))
 }
 
 /// Returns when a dedupe id expires.

@@ -217,7 +217,5 @@ pub(crate) async fn held_after(
     let page = tr.get_range(&page, Isolation::Snapshot).await?;
     let held = page.rows.iter().map(|row| items.decode(row));
     let held = held.collect::<Result<Vec<_>, _>>()?;
-    let is_last = !page.more && page.rows.len() < ITEMS_PER_LOOK;
-    let last = page.rows.last().filter(|_| !is_last);
-    Ok((held, last.map(|row| row.key().to_vec())))
+    Ok((held, page.next_after().map(<[u8]>::to_vec)))
 }

@@ -391,6 +391,20 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
     None
 }
 
+/// Finds the key of a record that does not decode, in an error or in its sources.
+///
+/// An error that forwards to an [`Error`] with `#[error(transparent)]` hides its key, because such a wrapper
+/// has the sources of the wrapped error, and an undecodable record has none. Wrap it with `#[source]` or
+/// `#[from]` and a message of its own.
+#[must_use]
+pub fn corrupt_key<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a [u8]> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.find_map(|cause| match cause.downcast_ref::<Error>()? {
+        Error::Corrupt { key, .. } => Some(&**key),
+        _ => None,
+    })
+}
+
 /// Renders an error and its sources, from the outermost to the first cause:
 /// `the store failed: disk i/o operation failed (io_error 1510)`.
 ///
@@ -464,6 +478,19 @@ mod tests {
         }
         assert_eq!(code_of(&Application::Alone), None);
         assert_eq!(code_of(&boxed(Application::Alone)), None);
+    }
+
+    #[test]
+    fn the_key_of_a_corrupt_record_is_found_in_the_error_and_in_its_sources() {
+        let corrupt = Error::corrupt(b"key", "damaged");
+        let wrapped = Application::Wrapped(corrupt.clone());
+        let boxed = Application::Boxed(Box::new(Application::Wrapped(corrupt.clone())));
+        for error in [&corrupt as &dyn std::error::Error, &wrapped, &boxed] {
+            assert_eq!(corrupt_key(error), Some(&b"key"[..]), "{error}");
+        }
+        let store = Application::Wrapped(Error::Store(Code::NOT_COMMITTED));
+        assert_eq!(corrupt_key(&store), None);
+        assert_eq!(corrupt_key(&Application::Alone), None);
     }
 
     #[test]

@@ -17,6 +17,14 @@ pub const MIN_SIZE_LIMIT: usize = 32;
 /// The number of versions in one second.
 pub const VERSIONS_PER_SECOND: i64 = 1_000_000;
 
+/// Returns the time between two versions of a store, zero if the later one is smaller. The time is too large
+/// if the store has recovered in between.
+#[must_use]
+pub fn time_between(earlier: i64, later: i64) -> Duration {
+    let versions = later.saturating_sub(earlier).max(0);
+    Duration::from_secs_f64(versions as f64 / VERSIONS_PER_SECOND as f64)
+}
+
 /// The life of a transaction, in versions: five seconds.
 pub const TRANSACTION_LIFE_VERSIONS: i64 = 5 * VERSIONS_PER_SECOND;
 
@@ -42,3 +50,20 @@ pub const RESOURCE_CONSTRAINED_MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// The first key after all user keys.
 pub const END_OF_KEYSPACE: &[u8] = b"\xff";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_versions_are_a_second_and_none_is_negative() {
+        for (earlier, later, expected) in [
+            (0, 0, Duration::ZERO),
+            (7, 1_500_007, Duration::from_millis(1_500)),
+            (1_500_007, 7, Duration::ZERO),
+        ] {
+            assert_eq!(time_between(earlier, later), expected);
+        }
+        assert!(time_between(i64::MIN, i64::MAX) > Duration::from_secs(1));
+    }
+}

@@ -188,18 +188,39 @@ pub struct SettingsDiffer<S> {
 /// with the settings and codecs that are stored.
 ///
 /// # Conflicts
-/// None: the read is a snapshot read. Settings never change, except those that a recipe lets an application
-/// change; the recipe reads these again where they matter.
+/// Reads the record. A snapshot read is safe if no write depends on the settings. It also is if the write
+/// depends only on settings that never change.
 ///
 /// # Errors
 /// [`Error::Corrupt`](crate::Error::Corrupt) if the record does not decode, and the errors of the store.
 pub async fn stored_settings<S: StoredSettings>(
     tr: &impl Transaction,
     key: &[u8],
+    isolation: Isolation,
 ) -> Result<Option<S>> {
-    // A snapshot read is safe: no write depends on it.
-    let record = tr.get(key, Isolation::Snapshot).await?;
+    let record = tr.get(key, isolation).await?;
     record.map(|record| S::decode(key, &record)).transpose()
+}
+
+/// Reads the stored settings of a recipe in a transaction of its own, as [`stored_settings`] does.
+///
+/// # Conflicts
+/// None: the read is a snapshot read, and nothing is written.
+///
+/// # Errors
+/// [`Error::Corrupt`](crate::Error::Corrupt) if the record does not decode, and the errors of
+/// [`Runner::run`].
+///
+/// # Cancel safety
+/// Dropping the future changes nothing.
+pub async fn read_settings<D: Database, S: StoredSettings>(
+    runner: &Runner<D>,
+    key: &[u8],
+) -> Result<Option<S>> {
+    let read = |tr: Tx<D::Transaction>| async move {
+        stored_settings(&tr, key, Isolation::Snapshot).await
+    };
+    runner.run(read).await
 }
 
 /// Stages settings under a key that has none, and returns the stored settings if they agree.

@@ -2,7 +2,7 @@
 //!
 //! A record begins with its format number. Decoding is strict. It fails if bytes are missing or left over,
 //! or if the format is unknown to this version. [`decode`] reports the reason as [`Error::Corrupt`] with
-//! the key.
+//! the key. A worker that sets damaged records aside calls [`refuse_newer`] first.
 
 use std::time::Duration;
 
@@ -10,6 +10,10 @@ use crate::error::Error;
 
 /// The longest field whose length fits into one byte, in bytes.
 pub const SHORT_BYTES: usize = u8::MAX as usize;
+
+/// The largest format number of any version. Text and most damaged bytes therefore do not look like a record
+/// of a newer version.
+const MAX_FORMAT: u8 = 31;
 
 /// The bytes of a record that have not been read yet. Errors are reasons, as text.
 ///
@@ -153,6 +157,30 @@ pub fn decode<'a, T>(
     value.map_err(|reason| Error::corrupt(key, reason))
 }
 
+/// Fails if a newer version of the library has written a record. Such a record is not damaged: it must stay
+/// where it is until the library is upgraded.
+///
+/// ```
+/// use keyspace::record::refuse_newer;
+///
+/// assert!(refuse_newer(b"key", b"\x02value", 1).is_err());
+/// // Whether the rest of the record decodes does not matter.
+/// assert!(refuse_newer(b"key", b"\x01", 1).is_ok());
+/// assert!(refuse_newer(b"key", b"damaged", 1).is_ok());
+/// ```
+///
+/// # Errors
+/// [`Error::Corrupt`] with the key, if the format number is larger than `newest`, the format that the caller
+/// knows, and no larger than 31, the largest format number of any version.
+pub fn refuse_newer(key: &[u8], record: &[u8], newest: u8) -> Result<(), Error> {
+    match record.first() {
+        Some(format) if newest < *format && *format <= MAX_FORMAT => {
+            decode(key, record, newest, |_| Ok(()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns a time in whole milliseconds, capped at `u64::MAX`.
 #[must_use]
 pub fn millis(time: Duration) -> u64 {
@@ -196,6 +224,11 @@ mod tests {
         let reason = |result: Result<(), String>| result.unwrap_err();
         assert_eq!(reason(Fields::new(b"").format(1)), "it ends 1 bytes early");
         assert!(reason(Fields::new(b"\x02").format(1)).contains("newer"));
+        for (format, expected) in [(0, false), (1, false), (2, true), (31, true), (32, false)] {
+            let refused = refuse_newer(b"key", &[format], 1);
+            assert_eq!(refused.is_err(), expected, "{format}");
+        }
+        assert!(refuse_newer(b"key", b"", 1).is_ok());
         assert_eq!(reason(Fields::new(b"\0").format(1)), "there is no format 0");
         assert_eq!(reason(Fields::new(b"ab").end()), "2 bytes are left over");
         assert!(Fields::new(b"\x02a").short().is_err());

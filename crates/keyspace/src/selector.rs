@@ -264,3 +264,22 @@ pub struct RangeBatch {
     /// Whether rows may follow. True if a limit was reached, even if there are no more rows.
     pub more: bool,
 }
+
+impl RangeBatch {
+    /// Returns the key after which a caller that pages through a range continues: that of the last row, or
+    /// `None` if no rows follow.
+    ///
+    /// ```
+    /// use keyspace::{KeyValue, RangeBatch};
+    ///
+    /// let rows = vec![KeyValue::new(b"a", b"1"), KeyValue::new(b"b", b"2")];
+    /// let batch = RangeBatch { rows, more: true };
+    /// assert_eq!(batch.next_after(), Some(&b"b"[..]));
+    /// assert_eq!(RangeBatch { more: false, ..batch }.next_after(), None);
+    /// ```
+    #[must_use]
+    pub fn next_after(&self) -> Option<&[u8]> {
+        let last = self.rows.last().filter(|_| self.more);
+        last.map(KeyValue::key)
+    }
+}

@@ -81,6 +81,10 @@ pub enum TransactionOption {
 }
 
 /// A default for the transactions of a database handle.
+///
+/// The clones of a handle share their options. On FoundationDB the options belong to the client library's
+/// database. If the application opened that database itself and made the handle with `Fdb::new`, setting an
+/// option here changes the application's own transactions, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DatabaseOption {

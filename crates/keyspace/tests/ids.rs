@@ -3,13 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use conformance::stores::TestStore;
+use keyspace::error::corrupt_key;
 use keyspace::ids::Ids;
-use keyspace::{Code, Database, Environment, Error, OwnedTransaction, Result, Subspace};
+use keyspace::{
+    Code, Database, Environment, Error, OwnedTransaction, Result, Subspace, Transaction,
+};
 
 conformance::on_every_store!(
     only_overlapping_subspaces_are_refused,
     an_unregistered_subspace_can_be_registered_for_another_recipe,
     registered_recipes_are_listed_page_by_page,
+    a_recipe_is_found_by_exactly_its_subspace,
+    a_damaged_registration_is_an_error_with_its_key,
     with_a_subspace_all_inside_of_it_is_unregistered,
     of_two_that_overlap_and_are_registered_at_the_same_time_one_fails,
 );
@@ -111,6 +116,38 @@ async fn registered_recipes_are_listed_page_by_page(store: TestStore) {
     let codecs = ["JSON", "Raw"].map(str::to_owned).to_vec();
     let expected = recipes.map(|(subspace, name)| (subspace, name.to_owned(), codecs.clone()));
     assert_eq!(listed, expected);
+}
+
+async fn a_recipe_is_found_by_exactly_its_subspace(store: TestStore) {
+    let ids = &ids(&store);
+    let orders = Subspace::from("orders");
+    register(&store, ids, &orders, "jobs").await.unwrap();
+    let find = async |subspace: Subspace| {
+        let tr = store.db.begin().unwrap();
+        ids.recipe(&tr, &subspace).await
+    };
+    let found = find(orders.clone()).await.unwrap().unwrap();
+    assert_eq!((found.subspace, &*found.name), (orders.clone(), "jobs"));
+    // Neither a subspace inside of it nor one around it, nor an unknown one, is the recipe's.
+    let around = Subspace::from_bytes(&orders.bytes()[..3]);
+    for other in [orders.subspace(&1), around, Subspace::from("other")] {
+        assert_eq!(find(other).await.unwrap(), None);
+    }
+}
+
+async fn a_damaged_registration_is_an_error_with_its_key(store: TestStore) {
+    let ids = &ids(&store);
+    let subspace = &Subspace::from("orders");
+    register(&store, ids, subspace, "jobs").await.unwrap();
+    let key = store.root.subspace(&"ids").pack(&subspace.bytes());
+    for damaged in [&b""[..], b"\x02\x04jobs", b"\x01\x05jobs"] {
+        let mut tr = store.db.begin().unwrap();
+        tr.set(&key, damaged);
+        tr.commit().await.unwrap();
+        let tr = store.db.begin().unwrap();
+        let refused = ids.recipe(&tr, subspace).await.unwrap_err();
+        assert_eq!(corrupt_key(&refused), Some(&key[..]), "{refused}");
+    }
 }
 
 async fn with_a_subspace_all_inside_of_it_is_unregistered(store: TestStore) {

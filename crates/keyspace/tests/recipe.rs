@@ -5,9 +5,9 @@
 use std::fmt;
 
 use conformance::stores::TestStore;
-use keyspace::recipe::{SettingsDiffer, StoredSettings, stored_settings};
+use keyspace::recipe::{SettingsDiffer, StoredSettings, read_settings, stored_settings};
 use keyspace::record::Fields;
-use keyspace::{Database, Error, Ids, OpenOptions, OwnedTransaction, Transaction};
+use keyspace::{Database, Error, Ids, Isolation, OpenOptions, OwnedTransaction, Transaction};
 
 conformance::on_every_store!(
     stored_settings_are_read_by_their_key_alone,
@@ -60,10 +60,8 @@ async fn write(store: &TestStore, key: &[u8], value: &[u8]) {
 async fn stored_settings_are_read_by_their_key_alone(store: TestStore) {
     let subspace = store.root.subspace(&"recipe");
     let key = subspace.pack(&"m");
-    let read = || async {
-        let tr = store.db.begin().unwrap();
-        stored_settings::<Size>(&tr, &key).await
-    };
+    let runner = store.runner();
+    let read = || read_settings::<_, Size>(&runner, &key);
     assert_eq!(read().await.unwrap(), None);
 
     let ids = Ids::new(store.root.subspace(&"ids"));
@@ -92,7 +90,12 @@ async fn stored_settings_are_read_by_their_key_alone(store: TestStore) {
 async fn a_read_of_settings_fails_for_no_other_transaction(store: TestStore) {
     let key = store.root.pack(&"m");
     let mut tr = store.db.begin().unwrap();
-    assert_eq!(stored_settings::<Size>(&tr, &key).await.unwrap(), None);
+    assert_eq!(
+        stored_settings::<Size>(&tr, &key, Isolation::Snapshot)
+            .await
+            .unwrap(),
+        None
+    );
     write(&store, &key, &Size(7).encode()).await;
     // A transaction that only reads never fails here.
     tr.set(&store.root.pack(&"other"), b"");

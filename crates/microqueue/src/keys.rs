@@ -23,6 +23,7 @@
 use std::marker::PhantomData;
 
 use keyspace::codec::{Codec, DecodeError};
+use keyspace::record::Fields;
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
 use keyspace::{KeyValue, Subspace, Undecodable, Versionstamp, limits};
 
@@ -160,18 +161,19 @@ impl<T, C: Codec<T>> Layout<T, C> {
     /// reason.
     pub(crate) fn parse_listed(&self, row: &KeyValue) -> Result<Listed<T>> {
         let id = self.id(row.key())?;
-        let (bytes, decoded) = match (self.order, row.value().first()) {
-            (Order::Index, _) => (row.to_value(), self.codec.decode(row.to_value())),
-            (Order::Commit, Some(&FORMAT)) => {
-                let bytes = row.to_value().slice(1..);
+        let mut fields = Fields::new(row.value());
+        let format = match self.order {
+            Order::Index => Ok(()),
+            Order::Commit => fields.format(FORMAT),
+        };
+        let (bytes, decoded) = match format {
+            Ok(()) => {
+                let bytes = row.to_value().slice_ref(fields.rest());
                 (bytes.clone(), self.codec.decode(bytes))
             }
-            (Order::Commit, found) => {
-                let error = DecodeError {
-                    codec: "a queue's record",
-                    reason: format!("expected format {FORMAT}, found {found:?}"),
-                };
-                (row.to_value(), Err(error))
+            Err(reason) => {
+                let codec = "a queue's record";
+                (row.to_value(), Err(DecodeError { codec, reason }))
             }
         };
         let value = decoded.map_err(|error| Undecodable::new(row.to_key(), bytes, error));
@@ -418,8 +420,9 @@ mod tests {
         let layout: Layout<String, Bincode> = layout(Order::Commit);
         let key = layout.key(&commit_id(1));
         for (value, expected) in [
-            (&b""[..], "expected format 1, found None"),
-            (b"\x02\x03job", "expected format 1, found Some(2)"),
+            (&b""[..], "ends 1 bytes early"),
+            (b"\x02\x03job", "upgrade the library"),
+            (b"\0\x03job", "there is no format 0"),
             (b"\x01\x03jo", "expected Bincode"),
             (b"\x01\x03jobs", "1 bytes left over"),
             (b"\x01\x02\xff\xff", "expected Bincode"),

@@ -20,14 +20,17 @@ use std::ops::ControlFlow;
 
 use keyspace::codec::Codec;
 use keyspace::{
-    Code, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, key_after, read_all,
-    visit_rows,
+    Code, Isolation, KeyValue, RangeQuery, RowCount, StreamingMode, Transaction, key_after,
+    read_all, visit_rows,
 };
 
 use crate::error::{Error, Result};
 use crate::item::{ItemId, Listed};
 use crate::order::Order;
 use crate::queue::MicroQueue;
+
+/// The most bytes of rows that are read to count them.
+const MOST_COUNTED_BYTES: usize = 8 << 20;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Returns the first item without taking it, or `None` if the queue is empty.
@@ -138,10 +141,11 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             .collect()
     }
 
-    /// Counts the items at the read version, up to `limit`, including items that do not decode.
+    /// Counts the items at the read version, including items that do not decode: up to `limit` items, and
+    /// up to the one with which the rows read reach 8 MiB.
     ///
-    /// This reads every item that it counts. The queues of the crate `hc-dequeue` maintain counters
-    /// instead.
+    /// This reads every item that it counts, since a store reads no keys without their values. The queues
+    /// of the crate `hc-dequeue` maintain counters instead.
     ///
     /// # Conflicts
     /// Reads by snapshot, so no other consumer or producer conflicts with it. In commit order it also
@@ -149,20 +153,28 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
-    pub async fn count_up_to(&self, tr: &impl Transaction, limit: usize) -> Result<usize> {
-        let mut count = 0;
+    ///
+    /// # Cancel safety
+    /// As [`peek`](Self::peek).
+    pub async fn count_up_to(&self, tr: &impl Transaction, limit: usize) -> Result<RowCount> {
+        let (mut counted, mut row_bytes) = (RowCount::default(), 0);
         let probe = self.probe(tr);
-        if limit > 0 {
-            let (begin, end) = self.layout.subspace.range();
-            // Safe as a snapshot read: the count is that of the read version, and nothing is taken.
-            let visited = visit_rows(tr, page(begin, end, limit), Isolation::Snapshot, |_| {
-                count += 1;
-                Ok::<_, keyspace::Error>(ControlFlow::Continue(()))
-            });
-            visited.await.map_err(|error| self.read_error(error))?;
-        }
+        let (begin, end) = self.layout.subspace.range();
+        // The row after the last one counted is read, too: it says whether there are more.
+        let query = page(begin, end, limit.saturating_add(1));
+        // Safe as a snapshot read: the count is that of the read version, and nothing is taken.
+        let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+            if counted.count == limit || row_bytes >= MOST_COUNTED_BYTES {
+                counted.has_more = true;
+                return Ok(ControlFlow::Break(()));
+            }
+            counted.count += 1;
+            row_bytes += row.key().len() + row.value().len();
+            Ok::<_, keyspace::Error>(ControlFlow::Continue(()))
+        });
+        visited.await.map_err(|error| self.read_error(error))?;
         probe.await?;
-        Ok(count)
+        Ok(counted)
     }
 
     /// Fails if the transaction has enqueued into the queue, for layers that read rows of the queue by other

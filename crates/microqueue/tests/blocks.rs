@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 
 use conformance::stores::TestStore;
 use microqueue::blocks::{BlockLogs, EntryId, MAX_BLOCK_BYTES, MAX_ENTRY_BYTES, WHOLE_BLOCK};
+use microqueue::keyspace::error::corrupt_key;
 use microqueue::keyspace::{
-    self, Database, Environment, OwnedTransaction, Store, Subspace, Transaction, Versionstamp,
+    Database, Environment, OwnedTransaction, Store, Subspace, Transaction, Versionstamp,
 };
 use microqueue::{Error, MAX_PREFIX_BYTES, Result};
 
@@ -20,7 +21,8 @@ conformance::on_every_store!(
     a_log_is_not_read_after_an_addition,
     a_log_with_a_stamp_above_the_stores_version_is_refused,
     an_update_too_large_for_a_block_is_refused_before_staging,
-    a_foreign_key_is_named,
+    a_foreign_key_is_named_and_hides_no_other_log,
+    the_first_blocks_of_neighboring_logs_are_found_in_every_range,
 );
 
 fn logs(store: &TestStore, log_count: u32) -> BlockLogs {
@@ -147,7 +149,8 @@ async fn logs_with_blocks_are_found_among_few_and_many(store: TestStore) {
         let firsts = logs.firsts(&tr).await.unwrap();
         assert_eq!(firsts.len(), 3);
         for (log, first) in firsts {
-            assert_eq!(logs.first(&tr, log, None).await.unwrap(), Some(first));
+            let alone = logs.first(&tr, log, None).await.unwrap();
+            assert_eq!(alone, Some(first.unwrap()));
         }
         logs.verify_order(&tr).await.unwrap();
     }
@@ -225,22 +228,40 @@ async fn an_update_too_large_for_a_block_is_refused_before_staging(store: TestSt
     assert_eq!(keys(db, &logs, 0, None).await, [""; 0]);
 }
 
-async fn a_foreign_key_is_named(store: TestStore) {
-    for log_count in [1, 100] {
+async fn a_foreign_key_is_named_and_hides_no_other_log(store: TestStore) {
+    for log_count in [3, 200] {
         let db = &store.db;
         let place = store.root.subspace(&log_count);
-        let logs = BlockLogs::new(place, log_count, Environment::system());
-        let foreign = logs.subspace(0).pack(&"foreign");
+        let logs = BlockLogs::new(place.clone(), log_count, Environment::system());
+        add(db, &logs, &[(0, "a"), (1, "b"), (2, "c")]).await;
+        let in_a_log = logs.subspace(1).pack(&"foreign");
+        let between_logs = [logs.subspace(0).bytes(), b"\xff\xff"].concat();
         let mut tr = db.begin().unwrap();
-        tr.set(&foreign, b"");
-        tr.commit().await.unwrap();
-        let tr = db.begin().unwrap();
-        let visited = read(db, &logs, 0, None).await.map(drop);
-        for refused in [visited, logs.non_empty(&tr).await.map(drop)] {
-            let Err(Error::Keyspace(keyspace::Error::Corrupt { key, .. })) = refused else {
-                panic!("expected a corrupt key, got {refused:?}");
-            };
-            assert_eq!(key, foreign);
+        for foreign in [&in_a_log, &between_logs, &place.pack(&"foreign")] {
+            tr.set(foreign, b"");
         }
+        tr.commit().await.unwrap();
+        let visited = read(db, &logs, 1, None).await.map(drop).unwrap_err();
+        let tr = db.begin().unwrap();
+        let firsts = logs.firsts(&tr).await.unwrap();
+        let [(0, Ok(_)), (1, Err(refused)), (2, Ok(_))] = &firsts[..] else {
+            panic!("{firsts:?}");
+        };
+        for refused in [&visited, refused] {
+            assert_eq!(corrupt_key(refused), Some(&in_a_log[..]), "{refused}");
+        }
+        assert_eq!(logs.non_empty(&tr).await.unwrap(), [0, 1, 2]);
+    }
+}
+
+async fn the_first_blocks_of_neighboring_logs_are_found_in_every_range(store: TestStore) {
+    for log_count in [1, 64, 65, 128, 130] {
+        let place = store.root.subspace(&log_count);
+        let logs = BlockLogs::new(place, log_count, Environment::system());
+        let all: Vec<_> = (0..log_count).map(|log| (log, "key")).collect();
+        add(&store.db, &logs, &all).await;
+        let tr = store.db.begin().unwrap();
+        let found = logs.non_empty(&tr).await.unwrap();
+        assert_eq!(found, (0..log_count).collect::<Vec<_>>());
     }
 }

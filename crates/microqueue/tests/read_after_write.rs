@@ -104,7 +104,7 @@ async fn stage(op: Op, queue: &MicroQueue<u64>, tr: &impl Transaction) -> Result
         Op::EnqueueAll => return queue.enqueue_all(tr, &[20, 21]).await.map(|_| Vec::new()),
         Op::VerifyOrder => return queue.verify_order(tr).await.map(|()| Vec::new()),
         Op::IsEmpty => return queue.is_empty(tr).await.map(|_| Vec::new()),
-        Op::CountUpTo => return Ok(vec![queue.count_up_to(tr, 10).await? as u64]),
+        Op::CountUpTo => return Ok(vec![queue.count_up_to(tr, 10).await?.count as u64]),
         Op::Clear => {
             queue.clear(tr);
             return Ok(Vec::new());

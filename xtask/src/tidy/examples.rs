@@ -43,11 +43,12 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// Returns whether the lines of a block follow one another in a file, whatever their indentation.
+/// Returns whether the lines of a block follow one another in a file, whatever their indentation. A file holds no empty
+/// block.
 fn holds(file: &str, block: &str) -> bool {
     let file: Vec<_> = file.lines().map(str::trim).collect();
     let block: Vec<_> = block.lines().map(str::trim).collect();
-    file.windows(block.len()).any(|window| window == block)
+    !block.is_empty() && file.windows(block.len()).any(|window| window == block)
 }
 
 /// Returns the pages that are the documentation of some module.
@@ -146,6 +147,12 @@ mod tests {
                 [Violation::at("docs/a.md", 2, message)]
             );
         }
+    }
+
+    #[test]
+    fn an_empty_example_is_part_of_no_file() {
+        let page = "<!-- crates/keyspace/src/lib.rs -->\n```rust\n```\n";
+        assert_eq!(violations_of(page, "a();\n").len(), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod examples;
 mod layers;
 mod modules;
 mod packages;
+mod prose;
 mod sources;
 mod top_level;
 mod tree;

@@ -1,10 +1,12 @@
 //! The English of comments, documentation and texts: phrases that a native engineer would not write, and British
 //! spellings.
 //!
-//! Of Rust files the comments and the string literals are read, of Markdown everything but code blocks. A quotation
-//! of someone else's text is a Markdown quotation (`>`), which is left as it is.
+//! Of Rust files the comments and the string literals are read, of Markdown everything but code blocks, and of
+//! templates the text outside of tags and expressions. The lines of a paragraph are read together. A quotation of
+//! someone else's text is a Markdown quotation (`>`), which is left as it is.
 
 use super::Violation;
+use super::prose::{Paragraph, of_comments, of_markdown, of_rust, of_template};
 use super::tree::Tree;
 
 /// Words that are never right, with what to write in their place.
@@ -87,49 +89,50 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
         if path == "xtask/src/tidy/words.rs" {
             continue;
         }
-        let prose: fn(&str) -> Vec<(usize, String)> = match path.rsplit_once('.') {
-            Some((_, "rs")) => rust_prose,
-            Some((_, "md")) => markdown_prose,
-            Some((_, "toml")) => comments,
+        let prose: fn(&str) -> Vec<Paragraph> = match path.rsplit_once('.') {
+            Some((_, "rs")) => of_rust,
+            Some((_, "md")) => of_markdown,
+            Some((_, "toml")) => of_comments,
+            Some((_, "html")) => of_template,
             _ => continue,
         };
-        for (line, prose) in prose(text) {
-            let found = wrong(&prose).into_iter();
-            violations.extend(found.map(|message| Violation::at(path, line, message)));
+        for paragraph in prose(text) {
+            let found = wrong(&paragraph).into_iter();
+            violations.extend(found.map(|(line, message)| Violation::at(path, line, message)));
         }
     }
     violations
 }
 
-/// Returns what is wrong with a line.
-fn wrong(line: &str) -> Vec<String> {
-    let words = words(line);
+/// Returns what is wrong with a paragraph, by line.
+fn wrong(paragraph: &Paragraph) -> Vec<(usize, String)> {
+    let words = words(paragraph);
     let mut found = Vec::new();
     for (index, word) in words.iter().enumerate() {
-        let before = index
-            .checked_sub(1)
-            .map_or("", |before| &*words[before].text);
+        let before = index.checked_sub(1).map(|before| &words[before]);
+        let before_text = before.map_or("", |before| &*before.text);
+        let mut violated = |message: String| found.push((word.line, message));
         let text = &*word.text;
         if let Some((_, instead)) = WORDS.iter().find(|(all, _)| all.contains(&text)) {
-            found.push(format!("`{text}`: {instead}"));
+            violated(format!("`{text}`: {instead}"));
         }
-        if text == "behind" && !BEFORE_BEHIND.contains(&before) {
-            found.push("`behind`: after, below, or how far behind".to_owned());
+        if text == "behind" && !BEFORE_BEHIND.contains(&before_text) {
+            violated("`behind`: after, below, or how far behind".to_owned());
         }
-        let begins = word.begins_clause && !line.trim_end().ends_with('?');
-        if text == "who" && (begins || NOT_BEFORE_WHO.contains(&before)) {
-            found.push("`who` as a subject: write a session, a caller, a worker".to_owned());
-        }
-    }
-    for (phrase, instead) in PHRASES {
-        let is_there = |window: &[Word]| {
-            window
-                .iter()
-                .zip(phrase)
-                .all(|(word, part)| word.text == *part)
+        let begins_clause = before.is_none_or(|before| before.mark.is_some());
+        let is_question = || {
+            let mut marks = words[index..].iter().filter_map(|word| word.mark);
+            marks.find(|mark| !matches!(mark, ':' | ';')) == Some('?')
         };
-        if words.windows(phrase.len()).any(is_there) {
-            found.push(format!("`{}`: {instead}", phrase.join(" ")));
+        let has_no_noun = begins_clause && !is_question() || NOT_BEFORE_WHO.contains(&before_text);
+        if text == "who" && has_no_noun {
+            violated("`who` as a subject: write a session, a caller, a worker".to_owned());
+        }
+        for (phrase, instead) in PHRASES {
+            let there = words[index..].iter().map(|word| &*word.text);
+            if there.take(phrase.len()).eq(phrase.iter().copied()) {
+                violated(format!("`{}`: {instead}", phrase.join(" ")));
+            }
         }
     }
     found
@@ -138,76 +141,35 @@ fn wrong(line: &str) -> Vec<String> {
 /// A word in lower case.
 struct Word {
     text: String,
-    /// Whether it comes after a mark that ends a sentence or a clause.
-    begins_clause: bool,
+    line: usize,
+    /// The mark after it that ends a sentence or a clause.
+    mark: Option<char>,
 }
 
-/// Returns the words of a line. What stands between backticks is code, and none.
-fn words(line: &str) -> Vec<Word> {
-    let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" _ ");
+/// Returns the words of a paragraph. What stands between backticks is code, and one word without letters.
+fn words(paragraph: &Paragraph) -> Vec<Word> {
     let mut words = Vec::new();
-    let mut begins_clause = true;
-    for part in prose.split_whitespace() {
-        let text = part.trim_matches(|char: char| !char.is_alphanumeric() && char != '_');
-        words.push(Word {
-            text: text.to_lowercase(),
-            begins_clause,
-        });
-        begins_clause = part.ends_with(['.', ':', ';']);
-    }
-    words
-}
-
-/// Returns the comments and string literals of a Rust file, by line.
-fn rust_prose(text: &str) -> Vec<(usize, String)> {
-    let mut in_code = false;
-    let mut prose = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let trimmed = line.trim_start();
-        let comment = trimmed
-            .strip_prefix("//")
-            .map(|comment| comment.trim_start_matches(['/', '!']).trim());
-        match comment {
-            Some(comment) if comment.starts_with("```") => in_code = !in_code,
-            Some(comment) if comment.starts_with('>') => {}
-            Some(_) if in_code => {}
-            Some(comment) => prose.push((index + 1, comment.to_owned())),
-            None => {
-                in_code = false;
-                let literals = trimmed.split('"').skip(1).step_by(2);
-                let literals: Vec<_> = literals.filter(|literal| literal.contains(' ')).collect();
-                let end = trimmed.split_once(" // ").map(|(_, comment)| comment);
-                let texts = literals.into_iter().chain(end);
-                prose.extend(texts.map(|text| (index + 1, text.to_owned())));
+    let mut is_code = false;
+    for (line, text) in paragraph {
+        for (index, span) in text.split('`').enumerate() {
+            // A backtick begins or ends code, which may continue on the next line.
+            is_code ^= index > 0;
+            let span = if is_code { "_" } else { span };
+            for part in span.split_whitespace() {
+                let text = part.trim_matches(|char: char| !char.is_alphanumeric() && char != '_');
+                let mark = part
+                    .trim_end_matches(['"', '\'', ')', '*'])
+                    .chars()
+                    .next_back();
+                words.push(Word {
+                    text: text.to_lowercase(),
+                    line: *line,
+                    mark: mark.filter(|mark| ['.', ':', ';', '?', '!'].contains(mark)),
+                });
             }
         }
     }
-    prose
-}
-
-/// Returns the lines of a Markdown file without code blocks and quotations.
-fn markdown_prose(text: &str) -> Vec<(usize, String)> {
-    let mut in_code = false;
-    let mut prose = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let trimmed = line.trim_start();
-        match trimmed.starts_with("```") {
-            true => in_code = !in_code,
-            false if in_code || trimmed.starts_with('>') => {}
-            false => prose.push((index + 1, line.to_owned())),
-        }
-    }
-    prose
-}
-
-/// Returns the comments of a file whose comments begin with `#`.
-fn comments(text: &str) -> Vec<(usize, String)> {
-    let lines = text.lines().enumerate();
-    let comments =
-        lines.filter_map(|(index, line)| Some((index + 1, line.trim_start().strip_prefix('#')?)));
-    comments
-        .map(|(line, comment)| (line, comment.to_owned()))
-        .collect()
+    words
 }
 
 #[cfg(test)]
@@ -237,14 +199,68 @@ mod tests {
             ("`behind` is code.", 0),
             ("> Whoever wrote this is quoted.", 0),
             ("the behaviour of a fulfilment", 2),
+            ("It waits for\never.", 1),
+            ("It waits for\n\never since.", 0),
+            ("It is left to a caller\nwho waits, and falls\nbehind.", 0),
+            ("Knows\nwho waits?", 1),
+            ("It holds. Who holds\nwhat? A session.", 0),
+            ("A span of `code that\nwraps` and so many words.", 1),
+            ("A span of `so many\nso many` words.", 0),
+            ("- it waits for\n- ever more", 0),
+            ("| for |\n| ever |", 0),
         ];
         for (line, count) in table {
             assert_eq!(found("a.md", line).len(), count, "{line}");
         }
         assert_eq!(found("a.md", "```\nwhoever\n```\n"), [""; 0]);
+        assert_eq!(found("a.md", "```\nfor\n```\never\n"), [""; 0]);
         assert_eq!(
             found("Cargo.toml", "# so many\nname = 'so many'\n").len(),
             1
         );
+    }
+    #[test]
+    fn phrases_across_lines_are_found_with_their_line() {
+        let table = [
+            ("/// It waits for\n/// ever.\n", &[1][..]),
+            ("/// It waits for\n\n// ever.\n", &[]),
+            ("/// It waits for\n///\n/// ever.\n", &[]),
+            ("/// Waits for a caller\n/// who waits.\n", &[]),
+            ("let a = \"it waits for \\\n    ever\";\n", &[1]),
+            (
+                "let a = \"first\n    nobody waits\n\"; // so many\n",
+                &[2, 3],
+            ),
+            (
+                "let a = r#\"a \"quoted\" word and so many\"#; let so_many = 1;\n",
+                &[1],
+            ),
+            ("let a = ['\"', 'b']; let so = many; // for ever\n", &[1]),
+            ("let a = '\\''; fn f<'a>() {} \"nobody waits\";\n", &[1]),
+            ("let a = \"an \\\" escape\"; let nobody = waits;\n", &[]),
+        ];
+        for (rust, expected) in table {
+            let violations = check(&Tree::of(&[("a.rs", rust)]));
+            let lines: Vec<_> = violations.iter().filter_map(|found| found.line).collect();
+            assert_eq!(lines, expected, "{rust}");
+        }
+    }
+
+    #[test]
+    fn templates_are_read_outside_of_tags_and_expressions() {
+        let table = [
+            ("<p>so many</p>", 1),
+            ("<p>it waits for\n  ever</p>", 1),
+            ("<p>it waits for</p>\n<p>ever</p>", 0),
+            ("<p class=\"so many\">items</p>", 0),
+            (
+                "<p>so {{ nobody }} many {% if nobody %}x{% endif %}{# nobody #}</p>",
+                0,
+            ),
+            ("<script>nobody()</script><style>nobody {}</style>", 0),
+        ];
+        for (html, count) in table {
+            assert_eq!(found("templates/a.html", html).len(), count, "{html}");
+        }
     }
 }

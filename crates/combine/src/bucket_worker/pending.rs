@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
-use hc_dequeue::keyspace::limits::VERSIONS_PER_SECOND;
+use hc_dequeue::keyspace::error::corrupt_key;
+use hc_dequeue::keyspace::limits::time_between;
 use hc_dequeue::keyspace::{self, Transaction};
 use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::{BlockLogs, EntryId};
@@ -15,13 +16,17 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::bucket::Bucket;
 
-/// The most bytes of blocks that are read to count the entries in them.
-const MOST_COUNTED_BYTES: usize = 1 << 20;
+/// The most bytes of blocks of a bucket that are read to count the entries in them.
+const MOST_BUCKET_BYTES: usize = 1 << 20;
+
+/// The most bytes of blocks that are read to count the entries of all buckets of a queue. A transaction
+/// reads that much long before it is too old.
+pub const MOST_BACKLOG_BYTES: usize = 8 << 20;
 
 /// The number of buckets that are counted at the same time.
-const BUCKETS_AT_ONCE: usize = 64;
+pub(crate) const BUCKETS_AT_ONCE: usize = 64;
 
-/// The backlog of a bucket, or of several together.
+/// The number of entries that wait in a bucket, or in several together.
 ///
 /// The blocks of a bucket are counted by their headers, from the first one that waits up to the one with
 /// which they reach 1 MiB.
@@ -38,66 +43,125 @@ pub struct Pending {
     pub has_more: bool,
 }
 
-impl Pending {
-    /// Counts the entries of a log after a position, by the headers of its blocks. In the block of
-    /// `next`, the entries before `next` are done.
+/// The part of a bucket's log that waits.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitingLog {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// The first block that waits, if it is known.
+    pub first: Option<EntryId>,
+    /// The position after which all blocks wait, or `None` for the start of the log.
+    pub after: Option<EntryId>,
+    /// The first entry that waits, if other entries of its block are done.
+    pub next: Option<EntryId>,
+    /// Whether the state of the bucket, or the first key of its log, does not decode.
+    pub is_damaged: bool,
+}
+
+impl WaitingLog {
+    /// Counts the entries that wait.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of [`BlockLogs::visit`].
+    pub async fn count(
+        &self,
+        tr: &impl Transaction,
+        logs: &BlockLogs,
+    ) -> microqueue::Result<Pending> {
+        let left = AtomicUsize::new(MOST_BUCKET_BYTES);
+        let (pending, visited) = self.count_within(tr, logs, &left).await;
+        visited.map(|()| pending)
+    }
+
+    /// Counts the entries that wait until no bytes are left, up to the first error.
+    async fn count_within(
+        &self,
+        tr: &impl Transaction,
+        logs: &BlockLogs,
+        left: &AtomicUsize,
+    ) -> (Pending, microqueue::Result<()>) {
+        let mut pending = Pending::default();
+        // A range read would return a batch of blocks before the first one is counted.
+        if left.load(Ordering::Relaxed) == 0 {
+            pending.has_more = true;
+            return (pending, Ok(()));
+        }
+        let visited = logs.visit(tr, self.bucket.0, self.after, |block| {
+            if pending.bytes >= MOST_BUCKET_BYTES || left.load(Ordering::Relaxed) == 0 {
+                pending.has_more = true;
+                return Ok(ControlFlow::Break(()));
+            }
+            let done = (self.next).filter(|next| next.block() == block.id.block());
+            let done = done.map_or(0, |next| next.index);
+            pending.count += match block.entry_count() {
+                Ok(count) => usize::from(count.saturating_sub(done)),
+                Err(_) => 1,
+            };
+            let bytes = block.row.len() + block.bytes.len();
+            pending.bytes += bytes;
+            let spend = |left: usize| Some(left.saturating_sub(bytes));
+            let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+            Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
+        });
+        let visited = visited.await;
+        (pending, visited)
+    }
+}
+
+/// What waits in all buckets of a queue or a subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Backlog {
+    /// The updates or entries that wait, counted in up to about 1 MiB of blocks per bucket.
+    pub pending: Pending,
+    /// How long the oldest of them has waited, derived from the versions of the store, so it is too large
+    /// after a recovery of the store. `None` if there are none.
+    pub lag: Option<Duration>,
+    /// The buckets whose state does not decode, or whose logs contain a key that is not the key of a
+    /// block. Without a state, the whole log counts as waiting. The blocks after such a key are not counted.
+    pub damaged: Vec<Bucket>,
+}
+
+impl Backlog {
+    /// Reads what waits in several logs, in up to about `most_bytes` bytes of blocks. Several logs are read
+    /// at the same time.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn of_log<E>(
+    pub async fn read(
         tr: &impl Transaction,
         logs: &BlockLogs,
-        bucket: Bucket,
-        position: Option<EntryId>,
-        next: Option<EntryId>,
-    ) -> Result<Self, E>
-    where
-        E: From<microqueue::Error>,
-    {
-        let mut pending = Self::default();
-        let visited = logs.visit(tr, bucket.0, position, |block| {
-            if pending.bytes >= MOST_COUNTED_BYTES {
-                pending.has_more = true;
-                return Ok(ControlFlow::Break(()));
-            }
-            let done = next.filter(|next| next.block() == block.id.block());
-            let done = done.map_or(0, |next| next.index);
-            pending.count += match block.entry_count() {
-                Ok(count) => usize::from(count.saturating_sub(done)),
-                // A pass will set it aside as a whole.
-                Err(_) => 1,
-            };
-            pending.bytes += block.row.len() + block.bytes.len();
-            Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
-        });
-        visited.await?;
-        Ok(pending)
-    }
-
-    /// Adds up the backlogs of several buckets, which `count` returns one by one. Several are counted at
-    /// the same time.
-    ///
-    /// # Errors
-    /// The first error of `count`.
-    pub async fn total<E, Fut>(
-        buckets: impl IntoIterator<Item = Bucket>,
-        count: impl Fn(Bucket) -> Fut,
-    ) -> Result<Self, E>
-    where
-        Fut: Future<Output = Result<Self, E>>,
-    {
-        let counts = stream::iter(buckets.into_iter().map(count)).buffered(BUCKETS_AT_ONCE);
-        let add = |total: Self, pending: Self| async move {
-            Ok(Self {
-                count: total.count + pending.count,
-                bytes: total.bytes + pending.bytes,
-                has_more: total.has_more || pending.has_more,
-            })
+        waiting: Vec<WaitingLog>,
+        most_bytes: usize,
+    ) -> microqueue::Result<Self> {
+        let firsts = waiting.iter().filter_map(|log| log.first);
+        let mut backlog = Self {
+            lag: lag_of(tr, firsts).await?,
+            ..Self::default()
         };
-        counts.try_fold(Self::default(), add).await
+        let left = &AtomicUsize::new(most_bytes);
+        let count = |log: WaitingLog| async move { (log, log.count_within(tr, logs, left).await) };
+        let mut counts = stream::iter(waiting.into_iter().map(count)).buffered(BUCKETS_AT_ONCE);
+        while let Some((log, (counted, visited))) = counts.next().await {
+            let has_foreign_key = match visited {
+                Ok(()) => false,
+                Err(error) if corrupt_key(&error).is_some() => true,
+                Err(error) => return Err(error),
+            };
+            backlog.pending.count += counted.count;
+            backlog.pending.bytes += counted.bytes;
+            backlog.pending.has_more |= counted.has_more || has_foreign_key;
+            if log.is_damaged || has_foreign_key {
+                backlog.damaged.push(log.bucket);
+            }
+        }
+        Ok(backlog)
     }
 }
 
@@ -115,9 +179,7 @@ pub async fn lag_of(
         return Ok(None);
     };
     let now = tr.read_version().await?;
-    let versions = now.saturating_sub(oldest.commit_version()).max(0);
-    let seconds = versions as f64 / VERSIONS_PER_SECOND as f64;
-    Ok(Some(Duration::from_secs_f64(seconds)))
+    Ok(Some(time_between(oldest.commit_version(), now)))
 }
 
 /// Reports the backlogs of a worker's buckets until they are zero.

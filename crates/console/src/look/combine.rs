@@ -2,7 +2,7 @@
 
 use export_queue::combine::{AsideId, Bucket, CombineQueue, SetAside};
 use export_queue::keyspace::codec::Raw;
-use export_queue::keyspace::{Bytes, Database, Listed, Tx};
+use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use serde::Deserialize;
 use serde_json::{Number, Value};
@@ -58,18 +58,23 @@ impl<D: Database> Console<D> {
         let [of_key, of_update, of_value] = &found.codecs;
         let encoded = encode(of_key, key).map_err(|reason| malformed("key", key, reason))?;
         let (queue, encoded_key) = (&found.queue, &encoded);
-        let read = |tr| async move { queue.look_up(&tr, encoded_key).await };
+        let read = |tr| async move { queue.key_state(&tr, encoded_key).await };
         let state = self.reader.run(read).await?;
-        let value = |bytes: &Bytes| decode(of_value, bytes);
-        let current = state.current.as_ref().map(value);
-        let pending: Vec<_> = state
-            .pending
-            .iter()
-            .map(|update| decode(of_update, update))
-            .collect();
+        let value = |stored: Result<Option<Bytes>, Undecodable>| match stored {
+            Ok(bytes) => bytes.map(|bytes| decode(of_value, &bytes)),
+            Err(record) => Some(undecodable(of_value, &record)),
+        };
+        let current = value(state.current);
+        let (pending, is_whole): (Vec<_>, _) = match &state.pending {
+            Ok(updates) => {
+                let updates = updates.iter().map(|update| decode(of_update, update));
+                (updates.collect(), !state.has_more)
+            }
+            Err(record) => (vec![undecodable(of_update, record)], false),
+        };
         let exact = match combiner {
-            _ if pending.is_empty() && !state.has_more => Some(current.clone()),
-            Some(combiner) if !state.has_more => {
+            _ if pending.is_empty() && is_whole => Some(current.clone()),
+            Some(combiner) if is_whole => {
                 let folded = fold(combiner, current.as_ref(), &pending);
                 let folded = folded.map_err(|reason| malformed("combiner", key, reason))?;
                 Some(folded.map(|value| report::Payload {
@@ -85,13 +90,15 @@ impl<D: Database> Console<D> {
         Ok(report::CombineKey {
             queue: name.to_owned(),
             key: decode(of_key, &encoded),
-            settled: state.settled.as_ref().map(value),
+            settled: value(state.settled),
             combined: current,
             exact_known: exact.is_some(),
             exact: exact.flatten(),
             pending,
             has_more: state.has_more,
-            withheld: state.withheld,
+            withheld: state
+                .withheld
+                .unwrap_or_else(|record| Some(record.to_string())),
         })
     }
 
@@ -124,19 +131,15 @@ impl<D: Database> Console<D> {
     pub(super) async fn combine_state(&self, found: &Combine) -> Result<QueueState> {
         let queue = &found.queue;
         let read = |tr: Tx<D::Transaction>| async move {
-            Ok::<_, Error>((
-                queue.pending_total(&tr).await?,
-                queue.lag(&tr).await?,
-                queue.count_set_aside(&tr).await?,
-            ))
+            Ok::<_, Error>((queue.backlog(&tr).await?, queue.count_set_aside(&tr).await?))
         };
-        let (pending, lag, set_aside) = self.reader.run(read).await?;
+        let (backlog, set_aside) = self.reader.run(read).await?;
         Ok(QueueState::Combine(report::CombineState {
             buckets: queue.settings().get_bucket_count(),
-            pending_updates: pending.count,
-            pending_bytes: pending.bytes,
-            has_more: pending.has_more,
-            lag_seconds: lag.map(|lag| lag.as_secs_f64()),
+            pending_updates: backlog.pending.count,
+            pending_bytes: backlog.pending.bytes,
+            has_more: backlog.pending.has_more,
+            lag_seconds: backlog.lag.map(|lag| lag.as_secs_f64()),
             set_aside: set_aside.count,
             has_more_set_aside: set_aside.has_more,
             sessions: self.living(&queue.sessions()).await?,
@@ -148,6 +151,17 @@ impl<D: Database> Console<D> {
             Found::Combine(found) => Ok(found),
             other => Err(other.has_no(name, what)),
         }
+    }
+}
+
+/// Returns a record that does not decode.
+fn undecodable(codec: &str, record: &Undecodable) -> report::Payload {
+    report::Payload {
+        codec: codec.to_owned(),
+        bytes: record.bytes.len(),
+        value: None,
+        hex: Some(hex(&record.bytes)),
+        problem: Some(record.to_string()),
     }
 }
 

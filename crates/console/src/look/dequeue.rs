@@ -7,12 +7,12 @@ use export_queue::hc_dequeue::{
     Cursor, End, Failure, ItemRef, ListedItem, ListedSchedule, Missed, Place, PlaceKind, Schedule,
     ScheduleEntry, SessionState, Stats, Status,
 };
-use export_queue::keyspace::error::chain;
+use export_queue::keyspace::error::{chain, corrupt_key};
 use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
 use futures::try_join;
 
 use super::payload::decode;
-use super::{Console, Dequeue, MAX_ROWS, is_corrupt, life_text};
+use super::{Console, Dequeue, MAX_ROWS, life_text};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState, time_text};
 
@@ -136,7 +136,9 @@ impl<D: Database> Console<D> {
             // The counts are needed most where the first item keeps all others from being granted.
             let (oldest, problem) = match queue.oldest_age(&tr).await {
                 Ok(oldest) => (oldest, None),
-                Err(error) if is_corrupt(&error) => (None, Some(chain(&error).to_string())),
+                Err(error) if corrupt_key(&error).is_some() => {
+                    (None, Some(chain(&error).to_string()))
+                }
                 Err(error) => return Err(Error::from(error)),
             };
             Ok((stats, paused, oldest, problem))

@@ -105,13 +105,11 @@ impl<D: Database> Console<D> {
             Ok::<_, Error>(batch)
         };
         let batch = self.reader.run(read).await?;
-        let is_last = !batch.more && batch.rows.len() < limit;
-        let next = batch.rows.last().filter(|_| !is_last);
         let recipes = self.all_recipes().await?;
         let keys = batch.rows.iter();
         Ok(report::Keys {
             keys: keys.map(|row| key_of(&recipes, row, false)).collect(),
-            next: next.map(|row| hex(row.key())),
+            next: batch.next_after().map(hex),
         })
     }
 

@@ -18,7 +18,9 @@ use export_queue::combine::CombineQueue;
 use export_queue::hc_dequeue::HighContentionQueue;
 use export_queue::hc_dequeue::session::{Life, SessionId, Sessions, State};
 use export_queue::keyspace::codec::Raw;
+use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::ids::{Ids, RegisteredRecipe};
+use export_queue::keyspace::limits::time_between;
 use export_queue::keyspace::{self, Bytes, Database, Runner, Transaction};
 use export_queue::microqueue::MicroQueue;
 use futures::stream::{self, StreamExt};
@@ -229,11 +231,11 @@ impl<D: Database> Console<D> {
 
     async fn microqueue_state(&self, found: &Microqueue) -> Result<report::QueueState> {
         let queue = &found.queue;
-        let count = |tr| async move { queue.count_up_to(&tr, MAX_COUNTED + 1).await };
-        let items = self.reader.run(count).await?;
+        let count = |tr| async move { queue.count_up_to(&tr, MAX_COUNTED).await };
+        let counted = self.reader.run(count).await?;
         Ok(report::QueueState::Microqueue(report::MicroqueueState {
-            items: items.min(MAX_COUNTED),
-            has_more: items > MAX_COUNTED,
+            items: counted.count,
+            has_more: counted.has_more,
         }))
     }
 
@@ -313,7 +315,7 @@ where
 
 /// Returns that a queue cannot be read, if the error is that something in it does not decode.
 fn unreadable(name: &str, error: Error) -> Error {
-    match is_corrupt(&error) {
+    match corrupt_key(&error).is_some() {
         true => Error::Unreadable {
             name: name.to_owned(),
             problem: format!(
@@ -325,15 +327,6 @@ fn unreadable(name: &str, error: Error) -> Error {
     }
 }
 
-/// Returns whether the cause of an error is something that does not decode.
-pub(crate) fn is_corrupt(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes.any(|cause| {
-        let cause = cause.downcast_ref::<keyspace::Error>();
-        matches!(cause, Some(keyspace::Error::Corrupt { .. }))
-    })
-}
-
 /// Returns the sessions with their signs of life, without what they hold.
 pub(crate) async fn session_lives(
     tr: &impl Transaction,
@@ -343,8 +336,7 @@ pub(crate) async fn session_lives(
         futures::try_join!(sessions.all(tr), sessions.heartbeats(tr), tr.read_version())?;
     let session = |(session, state): (SessionId, State)| {
         let heartbeat = heartbeats.iter().find(|beat| beat.session == session);
-        let silent = heartbeat.map(|beat| now.saturating_sub(beat.version).max(0) as f64);
-        let silent = silent.map(|versions| versions / keyspace::limits::VERSIONS_PER_SECOND as f64);
+        let silent = heartbeat.map(|beat| time_between(beat.version, now).as_secs_f64());
         report::Session {
             session: session.to_string(),
             subscription: None,

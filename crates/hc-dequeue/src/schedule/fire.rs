@@ -75,9 +75,8 @@ pub(crate) async fn fire_due(
             Err(error) => firing.fired.refused.push(error),
         }
     }
-    let is_last = !page.more && page.rows.len() < SCHEDULES_PER_FIRING;
-    if firing.fired.next_millis.is_none() && !is_last {
-        firing.fired.after = page.rows.last().map(|row| row.key().to_vec());
+    if firing.fired.next_millis.is_none() {
+        firing.fired.after = page.next_after().map(<[u8]>::to_vec);
     }
     let rows = due.iter().map(|entry| {
         let key = keys.schedule(&entry.name);

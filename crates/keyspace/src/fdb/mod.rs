@@ -107,6 +107,9 @@ impl Fdb {
 
     /// Returns a handle on a database that the application opened, on a network that it started. The
     /// options of the database are not changed, so it has no time limit unless the application sets one.
+    ///
+    /// The options belong to the database: [`set_option`](Database::set_option) on this handle also changes
+    /// the defaults of the transactions that the application begins on the database itself.
     #[must_use]
     pub fn new(database: Arc<foundationdb::Database>) -> Self {
         Self {

@@ -19,6 +19,7 @@ use foundationdb_tuple::{Bytes as ByteString, Subspace};
 use crate::env::Environment;
 use crate::error::{Error, Result};
 use crate::mutation::Versionstamp;
+use crate::record;
 
 /// The id of a ledger, unique in its subspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,26 +102,14 @@ impl SlotRecord {
 
     /// Decodes the record under `key`.
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
-        let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(value) else {
-            let reason = format!("expected {} bytes, found {}", Self::BYTES, value.len());
-            return Err(Error::corrupt(key, reason));
-        };
-        let (&format, rest) = bytes.split_first().expect("the record is not empty");
-        if format != Self::FORMAT {
-            let reason = format!("expected format {}, found {format}", Self::FORMAT);
-            return Err(Error::corrupt(key, reason));
-        }
-        let (operation, rest) = rest
-            .split_first_chunk()
-            .expect("the record holds 8 more bytes");
-        let (attempt, rest) = rest
-            .split_first_chunk()
-            .expect("the record holds 4 more bytes");
-        let versionstamp = rest.first_chunk().expect("the record holds 10 more bytes");
-        Ok(Self {
-            operation: u64::from_be_bytes(*operation),
-            attempt: u32::from_be_bytes(*attempt),
-            versionstamp: Versionstamp::from_bytes(*versionstamp),
+        record::decode(key, value, Self::FORMAT, |fields| {
+            let (operation, attempt, stamp) = (fields.u64()?, fields.u32()?, fields.array()?);
+            fields.end()?;
+            Ok(Self {
+                operation,
+                attempt,
+                versionstamp: Versionstamp::from_bytes(stamp),
+            })
         })
     }
 }
@@ -189,10 +178,14 @@ mod tests {
         let mut newer = *golden;
         newer[0] = 2;
         for (bytes, reason) in [
-            (&b""[..], "expected 23 bytes, found 0"),
-            (&golden[..22], "expected 23 bytes, found 22"),
-            (&longer, "expected 23 bytes, found 24"),
-            (&newer, "expected format 1, found 2"),
+            (&b""[..], "it ends 1 bytes early"),
+            (&golden[..22], "it ends 1 bytes early"),
+            (&longer, "1 bytes are left over"),
+            (
+                &newer,
+                "format 2 is newer than this version of the library, which reads up to 1: upgrade \
+                 the library",
+            ),
         ] {
             match SlotRecord::decode(b"key", bytes) {
                 Err(Error::Corrupt { key, reason: found }) => {

@@ -163,8 +163,11 @@ impl<D: Database> Runner<D> {
     }
 
     /// Returns a runner with the same options but for one: it is not [exactly
-    /// once](RunOptions::exactly_once), so that it writes nothing but what its closures write. For reads, and for
-    /// work that is idempotent.
+    /// once](RunOptions::exactly_once), so that it writes nothing but what its closures write.
+    ///
+    /// Use it for reads and for idempotent closures, such as those that set a key to a fixed value. After a
+    /// commit whose outcome is unknown, it runs the closure again although the commit may have happened. A
+    /// closure that adds to a counter may then add twice, and one that enqueues an item may enqueue two.
     #[must_use]
     pub fn idempotent(&self) -> Self {
         let options = self.0.options.clone().exactly_once(false);

@@ -24,6 +24,7 @@ conformance::on_every_store!(
     every_kind_of_write_is_recorded,
     operations_one_after_the_other_share_a_slot,
     operations_at_the_same_time_have_slots_of_their_own,
+    an_idempotent_runner_of_a_runner_writes_only_what_its_closures_write,
     without_the_ledger_an_applied_commit_happens_twice,
     an_attempt_says_what_the_previous_one_failed_with,
     a_retryable_error_of_the_closure_runs_it_again,
@@ -211,10 +212,24 @@ async fn operations_at_the_same_time_have_slots_of_their_own(store: TestStore) {
     assert_eq!(log::stored_items(&world.db).await.len(), 10);
 }
 
+async fn an_idempotent_runner_of_a_runner_writes_only_what_its_closures_write(store: TestStore) {
+    let world = World::calm(&store).await;
+    let runner = Runner::with_options(world.saboteur.clone(), world.options());
+    let add = |tr: TestTx| async move {
+        log::append(&tr, 1, 1);
+        Ok::<_, Error>(())
+    };
+    runner.idempotent().run(add).await.unwrap();
+    assert_eq!(log::stored_items(&world.db).await.len(), 1);
+    assert_eq!(ledger_rows(&world.db).await, []);
+    // The runner itself still has its ledger.
+    runner.run(add).await.unwrap();
+    assert_ne!(ledger_rows(&world.db).await, []);
+}
+
 async fn without_the_ledger_an_applied_commit_happens_twice(store: TestStore) {
     let world = World::calm(&store).await;
-    let options = world.options().exactly_once(false);
-    let runner = Runner::with_options(world.saboteur.clone(), options);
+    let runner = Runner::with_options(world.saboteur.clone(), world.options()).idempotent();
     world.chaos.script([CommitFault::Unknown(Fate::Applied)]);
     let flags = Mutex::new(Vec::new());
     let flags = &flags;

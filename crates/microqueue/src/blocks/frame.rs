@@ -1,7 +1,7 @@
 //! The bytes of a block.
 
 use keyspace::codec::DecodeError;
-use keyspace::record::{Fields, SHORT_BYTES};
+use keyspace::record::{self, Fields, SHORT_BYTES};
 use keyspace::{Bytes, limits};
 
 use crate::keys::FORMAT as ITEM_FORMAT;
@@ -99,6 +99,15 @@ pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
     entries.map_err(error)
 }
 
+/// Fails if a newer version of the library has written a block, as an item or as a block of this format.
+pub(super) fn refuse_newer(row: &[u8], block: &[u8]) -> keyspace::Result<()> {
+    record::refuse_newer(row, block, ITEM_FORMAT)?;
+    match block.strip_prefix(&[ITEM_FORMAT]) {
+        Some(block) => record::refuse_newer(row, block, FORMAT),
+        None => Ok(()),
+    }
+}
+
 /// Returns the number of entries according to the header of a block.
 ///
 /// # Errors
@@ -192,6 +201,22 @@ mod tests {
         ] {
             let reason = decode(bytes).unwrap_err().reason;
             assert!(reason.contains(expected), "{bytes:?}: {reason}");
+        }
+    }
+
+    #[test]
+    fn a_block_of_a_newer_format_differs_from_a_damaged_one() {
+        for (block, expected) in [
+            (&b"\x01\x01\0\x01\0\0"[..], false),
+            (b"\x02\x01\0\x01\0\0", true),
+            (b"\x01\x02\0\x01\0\0", true),
+            (b"\x02", true),
+            (b"\x01\0\0\x01\0\0", false),
+            (b"\0\x02\0\x01\0\0", false),
+            (b"no block", false),
+            (b"", false),
+        ] {
+            assert_eq!(refuse_newer(b"row", block).is_err(), expected, "{block:?}");
         }
     }
 

@@ -1,23 +1,21 @@
 //! Reads which logs have blocks, and the blocks of a log.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use futures::future::try_join_all;
 use keyspace::codec::DecodeError;
-use keyspace::tuple::Versionstamp as TupleVersionstamp;
 use keyspace::{
     self, Bytes, Isolation, KeySelector, KeyValue, RangeQuery, StreamingMode, Transaction,
     Versionstamp, key_after, visit_rows,
 };
 
 use super::entry_id::{EntryId, WHOLE_BLOCK};
-use super::frame::{Entry, decode_block};
+use super::frame::{self, Entry, decode_block};
 use super::{BlockLogs, entry_count};
 use crate::error::{Error, Result};
 use crate::item::ItemId;
 
-/// The most logs that are read at the same time. With more logs, a read goes from one log that has blocks
-/// to the next.
+/// The most logs that are read at the same time.
 const LOOKS_AT_ONCE: u32 = 64;
 
 /// A stored block.
@@ -32,6 +30,15 @@ pub struct StoredBlock {
 }
 
 impl StoredBlock {
+    /// Fails if a newer version of the library has written the block. The caller must then leave the block
+    /// where it is, and not treat it as damaged.
+    ///
+    /// # Errors
+    /// [`Corrupt`](keyspace::Error::Corrupt), which asks for an upgrade.
+    pub fn refuse_newer(&self) -> Result<()> {
+        Ok(frame::refuse_newer(&self.row, &self.bytes)?)
+    }
+
     /// Returns the entries.
     ///
     /// # Errors
@@ -137,7 +144,7 @@ impl BlockLogs {
     /// Returns the logs that have a block, in order.
     ///
     /// # Conflicts
-    /// Reads by snapshot.
+    /// As [`firsts`](Self::firsts).
     ///
     /// # Errors
     /// As [`firsts`](Self::firsts).
@@ -146,33 +153,63 @@ impl BlockLogs {
         Ok(firsts.into_iter().map(|(log, _)| log).collect())
     }
 
-    /// Returns the logs that have a block, in order, each with its first block.
+    /// Returns the logs that have a block, in order, each with its first block, or with
+    /// [`Corrupt`](keyspace::Error::Corrupt) if its first key is not the key of a block.
+    ///
+    /// This reads 64 ranges of logs at the same time. In each of them it goes from one log that has blocks
+    /// to the next, so that the number of reads depends on the logs that have blocks.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](keyspace::Error::Corrupt) if a key is not the key of a block; those of the store.
-    pub async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(u32, EntryId)>> {
-        if self.log_count <= LOOKS_AT_ONCE {
-            let looks = (0..self.log_count).map(|log| async move {
-                let first = self.first(tr, log, None).await?;
-                Ok::<_, Error>(first.map(|first| (log, first)))
-            });
-            return Ok(try_join_all(looks).await?.into_iter().flatten().collect());
-        }
+    /// Those of the store.
+    pub async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(u32, Result<EntryId>)>> {
+        let step = self.log_count.div_ceil(LOOKS_AT_ONCE).max(1);
+        let walks = (0..self.log_count).step_by(step as usize).map(|begin| {
+            let end = begin.saturating_add(step).min(self.log_count);
+            self.walk(tr, begin..end)
+        });
+        Ok(try_join_all(walks).await?.into_iter().flatten().collect())
+    }
+
+    /// Goes from one log that has a key to the next, in a range of logs that is not empty.
+    async fn walk(
+        &self,
+        tr: &impl Transaction,
+        mut logs: Range<u32>,
+    ) -> Result<Vec<(u32, Result<EntryId>)>> {
         let mut found = Vec::new();
-        let (mut begin, end) = self.logs.range();
-        loop {
+        let (_, end) = self.subspace(logs.end - 1).range();
+        while !logs.is_empty() {
+            let (begin, _) = self.subspace(logs.start).range();
             let selector = KeySelector::first_greater_or_equal(begin);
             let key = tr.get_key(&selector, Isolation::Snapshot).await?;
             if *key >= end[..] {
-                return Ok(found);
+                break;
             }
-            let log = self.log_of(&key)?;
-            found.push((log, of_block(&self.layout(log).id(&key)?)));
-            begin = self.subspace(log).range().1;
+            let log = self.last_at_or_before(&key, &logs);
+            // A key between two logs belongs to neither.
+            if *key < self.subspace(log).range().1[..] {
+                let first = self.layout(log).id(&key);
+                found.push((log, first.map(|id| of_block(&id))));
+            }
+            logs.start = log + 1;
         }
+        Ok(found)
+    }
+
+    /// Returns the last of some logs whose keys begin at or before a key. Those of the first one do.
+    fn last_at_or_before(&self, key: &[u8], logs: &Range<u32>) -> u32 {
+        let (mut low, mut high) = (logs.start, logs.end);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            match self.subspace(middle).range().0[..] <= *key {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        low
     }
 
     /// Verifies that blocks added after this transaction will go after all existing ones, as
@@ -182,7 +219,9 @@ impl BlockLogs {
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`StampAhead`](Error::StampAhead) if new blocks would go before existing ones; those of the store.
+    /// [`StampAhead`](Error::StampAhead) if new blocks would go before existing ones;
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the last key of a log is not the key of a block; those of
+    /// the store.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         // Safe as snapshot reads: a block that commits after the read version gets a larger versionstamp.
         let read_version = tr.read_version().await?;
@@ -219,14 +258,6 @@ impl BlockLogs {
             return Ok(None);
         }
         Ok(Some(of_block(&self.layout(log).id(key)?)))
-    }
-
-    /// Returns the number of the log that contains a key.
-    fn log_of(&self, key: &[u8]) -> Result<u32> {
-        let unpacked: Result<(u32, TupleVersionstamp, u64), _> = self.logs.unpack(key);
-        let log = unpacked.ok().map(|(log, ..)| log);
-        let log = log.filter(|log| *log < self.log_count);
-        log.ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a block").into())
     }
 }
 

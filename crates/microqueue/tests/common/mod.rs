@@ -52,13 +52,6 @@ pub(crate) async fn rows(db: &impl Database) -> Vec<KeyValue> {
     read_all(&tr, all, Isolation::Snapshot).await.unwrap()
 }
 
-/// Returns every row of a part of a store.
-pub(crate) async fn rows_of(store: &TestStore) -> Vec<KeyValue> {
-    let tr = store.db.begin().unwrap();
-    let all = store.everything();
-    read_all(&tr, all, Isolation::Snapshot).await.unwrap()
-}
-
 /// Sets one key in its own transaction.
 pub(crate) async fn set_committed(db: &impl Database, key: &[u8], value: &[u8]) {
     let mut tr = db.begin().unwrap();
