@@ -205,6 +205,7 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
         .unwrap();
 
     // Everything that was read changes.
+    let other = world.consumer().await;
     let held = consumer.dequeue().await.unwrap().unwrap();
     let done = consumer.dequeue().await.unwrap().unwrap();
     done.reject("no good").await.unwrap();
@@ -218,5 +219,5 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
     // A transaction that only reads never conflicts.
     tr.set(&store.root.pack(&"other"), b"");
     tr.commit().await.unwrap();
-    drop(held);
+    drop((held, other));
 }
