@@ -70,7 +70,7 @@ async fn queues_of_every_recipe_are_listed_with_how_they_stand(store: TestStore)
     assert_eq!(
         of_counts,
         json!({ "recipe": "combine", "buckets": 2, "pending_updates": 3, "has_more": false, "set_aside": 1,
-            "sessions": 0 })
+            "has_more_set_aside": false, "sessions": 0 })
     );
     assert_eq!(
         state(jobs),
