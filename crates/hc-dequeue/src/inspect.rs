@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryFutureExt, TryStreamExt, stream, try_join};
 use microqueue::keyspace::codec::{Codec, DecodeError, Raw};
+use microqueue::keyspace::limits::time_between;
 use microqueue::keyspace::{
     self, Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, StreamingMode,
-    Subspace, Transaction, Undecodable, key_after, limits, visit_rows,
+    Subspace, Transaction, Undecodable, key_after, visit_rows,
 };
 
 use crate::configure::find_settings;
@@ -330,10 +331,4 @@ struct HeldItems {
     count: usize,
     has_more: bool,
     oldest_grant: Option<u64>,
-}
-
-/// Returns the time between two versions. A recovery of the store makes it appear longer.
-fn time_between(earlier: i64, later: i64) -> Duration {
-    let versions = later.saturating_sub(earlier).max(0);
-    Duration::from_secs_f64(versions as f64 / limits::VERSIONS_PER_SECOND as f64)
 }
