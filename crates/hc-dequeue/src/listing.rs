@@ -223,9 +223,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             keys.items.refuse_after_enqueue(tr).await?;
         }
         let batch = batch.await?;
-        let is_last = !batch.more && batch.rows.len() < limit;
-        let next = batch.rows.last().filter(|_| !is_last);
-        let next = next.map(|row| Cursor::after(keys, row.key()));
+        let next = batch.next_after().map(|last| Cursor::after(keys, last));
         for row in &batch.rows {
             if place == PlaceKind::Held && is_granted(keys, row) && is_turn(row.value()) {
                 continue;

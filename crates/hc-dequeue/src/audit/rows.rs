@@ -86,9 +86,7 @@ async fn check_page(
         }
     });
     let findings = try_join_all(checks).await?.into_iter().flatten().collect();
-    let is_last = !page.more && page.rows.len() < ROWS_PER_PAGE;
-    let last = page.rows.last().filter(|_| !is_last);
-    let last = last.map(|row| row.key().to_vec());
+    let last = page.next_after().map(<[u8]>::to_vec);
     Ok(Page { findings, last })
 }
 
