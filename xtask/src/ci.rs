@@ -14,7 +14,7 @@ use crate::{dependencies, test, tidy};
 /// A check that must succeed before the next one starts.
 type Step = fn() -> anyhow::Result<()>;
 
-const STEPS: [(&str, Step); 10] = [
+const STEPS: [(&str, Step); 9] = [
     ("fmt", fmt),
     ("tidy", tidy::run),
     ("dependencies", dependencies::check_rules),
@@ -24,8 +24,7 @@ const STEPS: [(&str, Step); 10] = [
     ),
     ("package", package),
     ("clippy", clippy),
-    ("clippy, default features", clippy_default_features),
-    ("clippy, FoundationDB", clippy_fdb),
+    ("clippy, API versions", clippy_api_versions),
     ("clippy, fuzz targets", clippy_fuzz_targets),
     ("doc", doc),
 ];
@@ -121,23 +120,9 @@ fn remove_stale_sources() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Checks all code, with FoundationDB: the code without it is part of that, and [`package`] builds the layers without it.
+/// Needs libclang, but no client library.
 fn clippy() -> anyhow::Result<()> {
-    let arguments = ["clippy", "--workspace", "--all-targets", "--"];
-    succeed(cargo(&arguments)?.args(DENY_WARNINGS))
-}
-
-/// Checks each program with its default features, as a user gets it. [`package`] does the same for the layers.
-fn clippy_default_features() -> anyhow::Result<()> {
-    for package in tidy::PROGRAMS {
-        let arguments = ["clippy", "--package", package, "--"];
-        succeed(cargo(&arguments)?.args(DENY_WARNINGS))?;
-    }
-    Ok(())
-}
-
-/// Checks the code that only the features of FoundationDB compile: all of it for one API version, and the adapter, which
-/// alone calls the API, for the others. Needs libclang, but no client library.
-fn clippy_fdb() -> anyhow::Result<()> {
     let packages = tidy::PACKAGES.into_iter().chain(["benches"]);
     let features: Vec<_> = packages
         .map(|package| format!("{package}/fdb-7_3"))
@@ -145,7 +130,11 @@ fn clippy_fdb() -> anyhow::Result<()> {
     let arguments = ["clippy", "--workspace", "--all-targets", "--features"];
     let mut command = cargo(&arguments)?;
     command.arg(features.join(",")).arg("--");
-    succeed(command.args(DENY_WARNINGS))?;
+    succeed(command.args(DENY_WARNINGS))
+}
+
+/// Checks the adapter, which alone calls FoundationDB's API, with the other versions of the API.
+fn clippy_api_versions() -> anyhow::Result<()> {
     for version in ["fdb-7_1", "fdb-7_4"] {
         let arguments = [
             "clippy",

@@ -28,7 +28,7 @@ pub(crate) const PACKAGES: [&str; 5] = [
 ];
 
 /// The programs on top of the layers.
-pub(crate) const PROGRAMS: [&str; 2] = ["console", "phrasecount"];
+const PROGRAMS: [&str; 2] = ["console", "phrasecount"];
 
 /// A member of the workspace, and the members that it may depend on.
 struct Member {

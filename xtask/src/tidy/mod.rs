@@ -18,7 +18,7 @@ use std::fmt;
 
 use anyhow::ensure;
 
-pub(crate) use self::layers::{LAYERS, PACKAGES, PROGRAMS};
+pub(crate) use self::layers::{LAYERS, PACKAGES};
 pub(crate) use self::packages::JUDGE;
 use self::tree::Tree;
 use crate::workspace;

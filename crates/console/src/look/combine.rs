@@ -142,6 +142,7 @@ impl<D: Database> Console<D> {
             lag_seconds: backlog.lag.map(|lag| lag.as_secs_f64()),
             set_aside: set_aside.count,
             has_more_set_aside: set_aside.has_more,
+            damaged_buckets: backlog.damaged.iter().map(|bucket| bucket.0).collect(),
             sessions: self.living(&queue.sessions()).await?,
         }))
     }

@@ -104,6 +104,9 @@ pub struct CombineState {
     pub set_aside: usize,
     /// Whether more are set aside than were counted.
     pub has_more_set_aside: bool,
+    /// The buckets with a row that does not decode: nothing of them is combined.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damaged_buckets: Vec<u32>,
     /// How many worker sessions live.
     pub sessions: usize,
 }

@@ -197,6 +197,7 @@ mod tests {
             lag_seconds: Some(3.0),
             set_aside: 1_000,
             has_more_set_aside: true,
+            damaged_buckets: vec![5],
             sessions: 1,
         };
         let export = ExportState {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_ended_early_have_a_plus_sign_on_both_pages() {
+    fn counts_that_ended_early_and_damaged_buckets_are_marked_on_both_pages() {
         let states = states();
         let pages = [
             OverviewLive::of("", &states).render(),
@@ -268,6 +269,7 @@ mod tests {
         let [overview, combine, export] = pages.map(|page| page.unwrap());
         for page in [&overview, &combine] {
             assert!(page.contains(r#"<strong class="dead">1,000+</strong>"#));
+            assert!(page.contains("bucket 5 is damaged: nothing of it is combined"));
         }
         for page in [&overview, &export] {
             assert!(page.contains(r#"<strong class="dead">2+</strong>"#));

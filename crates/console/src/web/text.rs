@@ -26,8 +26,9 @@ pub(super) fn at_least(number: impl Display, has_more: impl Borrow<bool>) -> Str
     format!("{}{plus}", count(number))
 }
 
-/// Returns what is wrong with the buckets of a subscription whose positions do not decode.
-pub(super) fn damaged(buckets: &[u32]) -> String {
+/// Returns what is wrong with the buckets of a combine queue, or of a subscription, that have rows that do not decode.
+/// `happens` is what happens to the others: "combined" or "exported".
+pub(super) fn damaged(buckets: &[u32], happens: &str) -> String {
     let shown: Vec<_> = buckets.iter().take(5).map(u32::to_string).collect();
     let rest = if buckets.len() > shown.len() {
         ", …"
@@ -35,9 +36,9 @@ pub(super) fn damaged(buckets: &[u32]) -> String {
         ""
     };
     match buckets {
-        [one] => format!("bucket {one} is damaged: nothing of it is exported"),
+        [one] => format!("bucket {one} is damaged: nothing of it is {happens}"),
         _ => format!(
-            "{} buckets are damaged: nothing of {}{rest} is exported",
+            "{} buckets are damaged: nothing of {}{rest} is {happens}",
             count(buckets.len()),
             shown.join(", ")
         ),

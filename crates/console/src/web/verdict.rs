@@ -171,11 +171,14 @@ fn has_set_aside(state: &QueueState) -> bool {
 }
 
 fn has_damaged_buckets(state: &QueueState) -> bool {
-    let QueueState::ExportQueue(state) = state else {
-        return false;
-    };
-    let mut subscriptions = state.subscriptions.iter();
-    subscriptions.any(|one| !one.damaged_buckets.is_empty())
+    match state {
+        QueueState::Combine(state) => !state.damaged_buckets.is_empty(),
+        QueueState::ExportQueue(state) => {
+            let mut subscriptions = state.subscriptions.iter();
+            subscriptions.any(|one| !one.damaged_buckets.is_empty())
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

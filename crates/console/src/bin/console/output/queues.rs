@@ -95,6 +95,10 @@ impl Summary {
             dead: at_least(state.set_aside, state.has_more_set_aside),
             oldest: optional_span(state.lag_seconds),
             sessions: state.sessions.to_string(),
+            state: match state.damaged_buckets.is_empty() {
+                true => String::new(),
+                false => "is damaged".to_owned(),
+            },
             ..Self::default()
         }
     }
@@ -193,6 +197,7 @@ fn combine_fields(state: &CombineState) -> Vec<(&'static str, String)> {
         ("pending updates", pending(state.pending_updates)),
         ("pending bytes", pending(state.pending_bytes)),
         ("lag", optional_span(state.lag_seconds)),
+        ("damaged buckets", damaged(&state.damaged_buckets)),
         (
             "set aside",
             at_least(state.set_aside, state.has_more_set_aside),
