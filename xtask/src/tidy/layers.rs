@@ -27,9 +27,6 @@ pub(crate) const PACKAGES: [&str; 5] = [
     "fdbq-export-queue",
 ];
 
-/// The programs on top of the layers.
-const PROGRAMS: [&str; 2] = ["console", "phrasecount"];
-
 /// A member of the workspace, and the members that it may depend on.
 struct Member {
     /// The name of its package.
