@@ -148,11 +148,11 @@ mod tests {
         }
         assert_eq!(at_least(1_000, true), "1,000+");
         assert_eq!(
-            damaged(&[7]),
+            damaged(&[7], "exported"),
             "bucket 7 is damaged: nothing of it is exported"
         );
         assert_eq!(
-            damaged(&[1, 2, 3, 4, 5, 6]),
+            damaged(&[1, 2, 3, 4, 5, 6], "exported"),
             "6 buckets are damaged: nothing of 1, 2, 3, 4, 5, … is exported"
         );
         let rates = [
