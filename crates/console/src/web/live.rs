@@ -231,7 +231,8 @@ mod tests {
             "1,234+",
             "10,000+",
             "1 min 15 s",
-            "4 queues: 1 unreadable, 1 without consumers, 1 with dead letters, 1 with records set aside.",
+            "4 queues: 1 unreadable, 1 without consumers, 1 with dead letters, 1 with records set aside, \
+             1 with damaged buckets.",
         ] {
             assert!(html.contains(text), "{text}: {html}");
         }
