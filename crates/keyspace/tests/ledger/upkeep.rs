@@ -88,7 +88,7 @@ async fn closing_clears_the_ledger_of_the_handle_alone() {
 #[tokio::test]
 async fn closing_a_runner_without_operations_writes_nothing() {
     let world = World::calm_and_timed().await;
-    let runner = world.runner().await;
+    let runner = Runner::with_options(world.db.clone(), world.options());
     let mut tr = world.db.begin().unwrap();
     let (begin, end) = ledgers().range();
     let query = RangeQuery::keys(begin, end);
