@@ -56,8 +56,6 @@
 //! after it. All requests want the same number of items, and all consumers wait. A session that finds itself dead
 //! opens another session, which is one of the others in the model. Delayed items, dead letters, `pop` and limits on
 //! batches are not modeled.
-//! that finds itself dead opens anew as another, which is one of the others of the model. Delayed items,
-//! dead letters, `pop` and limits on batches are not in the model.
 
 mod database;
 mod dispatcher;
