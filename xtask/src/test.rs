@@ -144,16 +144,28 @@ pub(crate) struct Tally {
     passed: usize,
     failed: usize,
     ignored: usize,
-    /// The tests that announced that they did not run, with their reasons.
-    announced: BTreeMap<String, String>,
+    /// The program of tests that runs.
+    program: String,
+    /// The tests that announced that they did not run, with their reasons. Two programs may have tests of one name.
+    announced: BTreeMap<(String, String), String>,
+    /// What programs have said about tests that failed.
+    failures: Vec<String>,
+    /// Whether a program is saying it.
+    fails: bool,
 }
 
 impl Tally {
     fn read(&mut self, line: &str) {
         if let Some(announcement) = line.strip_prefix("skipped: ") {
             let (name, reason) = announcement.split_once(": ").unwrap_or((announcement, ""));
-            self.announced.insert(name.to_owned(), reason.to_owned());
+            let test = (self.program.clone(), name.to_owned());
+            self.announced.insert(test, reason.to_owned());
+        } else if let Some(program) = line.trim_start().strip_prefix("Running ") {
+            program.clone_into(&mut self.program);
+        } else if line == "failures:" {
+            self.fails = true;
         } else if let Some(result) = line.strip_prefix("test result: ") {
+            self.fails = false;
             for field in result.split([';', '.']) {
                 match field.trim().split_once(' ') {
                     Some((count, "passed")) => self.passed += count.parse().unwrap_or(0),
@@ -162,6 +174,9 @@ impl Tally {
                     _ => {}
                 }
             }
+        }
+        if self.fails {
+            self.failures.push(line.to_owned());
         }
     }
 
@@ -174,10 +189,13 @@ impl Tally {
         self.passed = self.passed.saturating_sub(self.announced.len());
     }
 
-    /// Prints the skipped tests and the counts. Succeeds if something passed and nothing failed.
+    /// Prints the skipped tests, what failed, and the counts. Succeeds if something passed and nothing failed.
     pub(crate) fn report(&self) -> ExitCode {
-        for (name, reason) in &self.announced {
+        for ((_, name), reason) in &self.announced {
             println!("skipped: {name}: {reason}");
+        }
+        for line in &self.failures {
+            println!("{line}");
         }
         println!("{self}");
         if self.passed > 0 && self.failed == 0 {
@@ -226,14 +244,41 @@ mod tests {
     #[test]
     fn an_announced_skip_has_not_passed() {
         let tally = tally_of(
-            "skipped: queue_on_a_cluster: no cluster file\n\
+            "     Running tests/it/main.rs (target/debug/deps/it-1)\n\
+             skipped: queue_on_a_cluster: no cluster file\n\
              test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
-             skipped: queue_on_a_cluster: no cluster file\n",
+             skipped: queue_on_a_cluster: no cluster file\n\
+             Running tests/it/main.rs (target/debug/deps/it-2)\n\
+             skipped: queue_on_a_cluster: no cluster file\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
             true,
         );
-        assert_eq!(tally.to_string(), "2 passed, 0 failed, 1 skipped");
-        assert_eq!(tally.announced["queue_on_a_cluster"], "no cluster file");
+        assert_eq!(tally.to_string(), "3 passed, 0 failed, 2 skipped");
+        assert!(
+            tally
+                .announced
+                .values()
+                .all(|reason| reason == "no cluster file")
+        );
         assert_eq!(tally.report(), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn what_failed_is_said_again_at_the_end() {
+        let tally = tally_of(
+            "test a ... ok\n\
+             failures:\n\
+             ---- b stdout ----\n\
+             b panicked\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored\n\
+             test c ... ok\n\
+             test result: ok. 1 passed; 0 failed; 0 ignored\n",
+            false,
+        );
+        assert_eq!(
+            tally.failures,
+            ["failures:", "---- b stdout ----", "b panicked"]
+        );
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl fmt::Display for Misjudged {
         writeln!(f, "{}", self.trace.to_line())?;
         write!(
             f,
-            "to repeat it: SEED={seed} cargo test -p fdbq-keyspace --test oracle"
+            "to repeat it: SEED={seed} cargo test -p fdbq-keyspace --test it oracle"
         )
     }
 }

@@ -15,7 +15,9 @@ use hc_dequeue::{
 };
 use keyspace::env::{BoxFuture, Clock};
 use keyspace::run::RunOptions;
-use keyspace::{Database, Environment, Isolation, RangeQuery, Runner, Store, read_all};
+use keyspace::{
+    Database, Environment, Error, Isolation, RangeQuery, Runner, Store, Transaction, read_all,
+};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -187,6 +189,23 @@ impl World {
     pub(crate) async fn check(&self) {
         let audit = self.queue.audit(&self.runner).await.unwrap();
         assert!(audit.is_clean(), "{audit:?}");
+    }
+
+    /// Returns a part of the queue's rows.
+    pub(crate) fn key(&self, part: &str) -> keyspace::Subspace {
+        self.queue.subspace().subspace(&part)
+    }
+
+    /// Writes a key, or clears it.
+    pub(crate) async fn write(&self, key: &[u8], value: Option<&[u8]>) {
+        let write = self.runner.run(|tr| async move {
+            match value {
+                Some(value) => tr.set(key, value),
+                None => tr.clear(key),
+            }
+            Ok::<_, Error>(())
+        });
+        write.await.unwrap();
     }
 }
 

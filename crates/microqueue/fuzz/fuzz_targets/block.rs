@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../tests/block/body.rs"]
+#[path = "../../tests/it/block/body.rs"]
 mod body;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| body::block(input));

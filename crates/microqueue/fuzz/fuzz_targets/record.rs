@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../tests/record/body.rs"]
+#[path = "../../tests/it/record/body.rs"]
 mod body;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| body::record(input));

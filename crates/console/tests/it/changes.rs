@@ -1,0 +1,469 @@
+//! Changing queues of every recipe on every store.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use crate::common::{
+    AGE, LONG, REASONS, World, assert_queues_unchanged, assert_unchanged, hex, job, valid,
+};
+use conformance::stores::TestStore;
+use conformance::timeout;
+use console::report::{DequeueState, QueueState};
+use console::{Action, Console, Error, Filter};
+use export_queue::hc_dequeue::{Error as DequeueError, ItemRef, PlaceKind};
+use export_queue::keyspace::{Environment, Store};
+use futures::FutureExt;
+
+conformance::on_every_store!(threads:
+    an_item_is_changed_where_the_action_finds_it_and_else_not,
+    a_filter_counts_and_changes_exactly_what_matches,
+    items_of_each_place_are_cancelled_at_once,
+    a_bulk_change_that_is_dropped_keeps_what_was_done,
+    a_bulk_change_leaves_alone_what_comes_after_the_selection,
+    an_item_that_fails_after_the_selection_is_not_expedited_again,
+    a_record_that_does_not_decode_stops_no_bulk_change,
+    an_action_changes_nothing_in_another_place,
+    a_paused_queue_grants_nothing_until_it_is_resumed,
+    settings_are_changed_and_those_that_cannot_work_are_refused,
+    damage_is_found_and_repaired,
+    what_was_set_aside_is_redriven_and_purged,
+    dead_letters_of_a_subscription_are_purged,
+    a_subscription_is_paused_and_resumed,
+    what_a_recipe_does_not_have_is_not_changed,
+);
+
+/// A filter with some conditions.
+fn filter(edit: impl FnOnce(&mut Filter)) -> Filter {
+    let mut filter = Filter::default();
+    edit(&mut filter);
+    filter
+}
+
+async fn state(console: &Console<Store>, queue: &str) -> DequeueState {
+    match console.queue(queue).await.unwrap().state {
+        QueueState::HcDequeue(state) => state,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns where an item is, and `none` where it is nowhere.
+async fn place(console: &Console<Store>, queue: &str, item: &ItemRef) -> String {
+    match console.item(queue, &item.to_string()).await {
+        Ok(item) => item.place,
+        Err(Error::Missing { .. }) => "none".to_owned(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn an_item_is_changed_where_the_action_finds_it_and_else_not(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs, items) = (world.console(), &world.name("jobs"), &world.items);
+    // An item of each place; where each action brings it to, if anywhere.
+    let places = [
+        (Action::Expedite, &items.queued[0], None),
+        (Action::Expedite, &items.held[0], None),
+        (Action::Expedite, &items.dead[0], None),
+        (Action::Expedite, &items.done[0], None),
+        (Action::Expedite, &items.delayed[0], Some("queued")),
+        (Action::Redrive, &items.queued[0], None),
+        (Action::Redrive, &items.delayed[1], None),
+        (Action::Redrive, &items.done[0], None),
+        (Action::Redrive, &items.dead[0], Some("queued")),
+        (Action::Purge, &items.queued[0], None),
+        (Action::Purge, &items.held[0], None),
+        (Action::Purge, &items.dead[1], Some("done")),
+        (Action::Cancel, &items.done[0], None),
+        (Action::Cancel, &items.queued[0], Some("done")),
+        (Action::Cancel, &items.delayed[1], Some("done")),
+        (Action::Cancel, &items.held[0], Some("held")),
+    ];
+    for (action, item, expected) in places {
+        let before = place(&console, jobs, item).await;
+        let changed = console.change(jobs, action, &item.to_string()).await;
+        match expected {
+            Some(_) => {
+                let change = valid(changed.unwrap());
+                assert_eq!((&change.queue, &*change.action), (jobs, action.name()));
+                assert_eq!(change.changed, 1);
+            }
+            None => assert!(
+                matches!(changed, Err(Error::Missing { .. })),
+                "{action:?} {before}: {changed:?}"
+            ),
+        }
+        let after = place(&console, jobs, item).await;
+        assert_eq!(after, expected.unwrap_or(&before), "{action:?} {before}");
+    }
+    let held = console.item(jobs, &items.held[0].to_string()).await;
+    assert!(held.unwrap().cancelled);
+    let audit = valid(console.audit(jobs, false).await.unwrap());
+    assert_eq!(audit.findings, []);
+}
+
+async fn a_filter_counts_and_changes_exactly_what_matches(store: TestStore) {
+    let hour_ago = Environment::system().wall() - AGE / 2;
+    let filters = [
+        (Filter::default(), &[0, 1, 2][..]),
+        (filter(|f| f.reason = Some("connection".into())), &[0, 1]),
+        (filter(|f| f.reason = Some("Connection".into())), &[]),
+        (filter(|f| f.attempts = 1), &[1]),
+        (filter(|f| f.attempts = 2), &[1]),
+        (filter(|f| f.attempts = 3), &[]),
+        (filter(|f| f.payload = Some("\"tenant\":2".into())), &[2]),
+        (filter(|f| f.payload = Some("<b>".into())), &[0, 1, 2]),
+        (filter(|f| f.enqueued_before = Some(hour_ago)), &[0]),
+        (
+            filter(|f| {
+                f.reason = Some("connection".into());
+                f.payload = Some("\"tenant\":1".into());
+                f.attempts = 2;
+            }),
+            &[1],
+        ),
+        (
+            filter(|f| {
+                f.reason = Some(REASONS[2].into());
+                f.enqueued_before = Some(hour_ago);
+            }),
+            &[],
+        ),
+    ];
+    for (number, (filter, expected)) in filters.into_iter().enumerate() {
+        // One after the other: redriving and purging.
+        let (action, changed) = match number % 2 {
+            0 => (Action::Redrive, "queued"),
+            _ => (Action::Purge, "done"),
+        };
+        let world = World::new(&store).await;
+        let (console, jobs) = (world.console(), &world.name("jobs"));
+        let selection = console.select(jobs, PlaceKind::Dead, &filter).await;
+        let selection = selection.unwrap();
+        assert_eq!(selection.count(), expected.len() as u64, "{filter:?}");
+        let mut shown = Vec::new();
+        let change = console.change_all(jobs, action, &selection, |n| shown.push(n));
+        let change = valid(timeout(LONG, change).await.unwrap());
+        assert_eq!(change.changed, expected.len() as u64, "{filter:?}");
+        assert_eq!(shown.last(), Some(&change.changed));
+        for (index, item) in world.items.dead.iter().enumerate() {
+            let is = match expected.contains(&index) {
+                true => changed,
+                false => "dead",
+            };
+            assert_eq!(place(&console, jobs, item).await, is, "{index} {filter:?}");
+        }
+    }
+}
+
+async fn items_of_each_place_are_cancelled_at_once(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let all = &Filter::default();
+    for (action, place, count, changed) in [
+        (Action::Expedite, PlaceKind::Delayed, 2, 2),
+        (Action::Cancel, PlaceKind::Delayed, 0, 0),
+        (Action::Cancel, PlaceKind::Queued, 7, 7),
+        // They stay until their session lets go of them.
+        (Action::Cancel, PlaceKind::Held, 2, 2),
+    ] {
+        let selection = console.select(jobs, place, all).await.unwrap();
+        assert_eq!(selection.count(), count);
+        let change = console.change_all(jobs, action, &selection, |_| {});
+        let change = valid(timeout(LONG, change).await.unwrap());
+        assert_eq!(change.changed, changed, "{place:?}");
+    }
+    let state = state(&console, jobs).await;
+    assert_eq!((state.queued, state.delayed, state.held), (0, 0, 2));
+    for item in &world.items.held {
+        let held = console.item(jobs, &item.to_string()).await;
+        assert!(held.unwrap().cancelled);
+    }
+}
+
+async fn a_bulk_change_that_is_dropped_keeps_what_was_done(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let payloads = &(0..600).map(job).collect::<Vec<_>>();
+    let queue = &world.jobs;
+    let enqueue = |tr| async move { queue.enqueue_all(&tr, payloads).await.map(drop) };
+    world.runner.run(enqueue).await.unwrap();
+    let all = Filter::default();
+    let mut last = 0;
+    let selection = console.select(jobs, PlaceKind::Queued, &all).await.unwrap();
+    let change = console.change_all(jobs, Action::Cancel, &selection, |changed| {
+        // No transaction has more rows than that.
+        assert!(changed - last <= 128, "{last} {changed}");
+        last = changed;
+        assert!(changed < 300, "stop here");
+    });
+    AssertUnwindSafe(change).catch_unwind().await.unwrap_err();
+    assert!((300..428).contains(&last), "{last}");
+    assert_eq!(state(&console, jobs).await.queued, 605 - last);
+    // The rest comes with the next one.
+    let change = console.change_all(jobs, Action::Cancel, &selection, |_| {});
+    let change = timeout(LONG, change).await.unwrap();
+    assert_eq!(change.changed, 605 - last);
+    assert_eq!(state(&console, jobs).await.queued, 0);
+}
+
+async fn a_bulk_change_leaves_alone_what_comes_after_the_selection(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    for filter in [Filter::default(), filter(|f| f.payload = Some("t".into()))] {
+        let selection = console.select(jobs, PlaceKind::Queued, &filter).await;
+        let selection = selection.unwrap();
+        let (queue, payloads) = (&world.jobs, &[job(1), job(2)]);
+        let enqueue = |tr| async move { queue.enqueue_all(&tr, payloads).await.map(drop) };
+        world.runner.run(enqueue).await.unwrap();
+        let change = console.change_all(jobs, Action::Cancel, &selection, |_| {});
+        let change = timeout(LONG, change).await.unwrap();
+        assert_eq!(change.changed, selection.count());
+        assert_eq!(state(&console, jobs).await.queued, 2);
+    }
+}
+
+async fn an_item_that_fails_after_the_selection_is_not_expedited_again(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs, queue) = (world.console(), &world.name("jobs"), &world.jobs);
+    let all = &Filter::default();
+    // Nothing else is waiting.
+    let waiting = console.select(jobs, PlaceKind::Queued, all).await.unwrap();
+    let cancel = console.change_all(jobs, Action::Cancel, &waiting, |_| {});
+    cancel.await.unwrap();
+    let selection = console.select(jobs, PlaceKind::Delayed, all).await.unwrap();
+    let [first, second] = world.items.delayed[..] else {
+        panic!("there are two delayed items");
+    };
+    let expedite = |tr| async move { queue.expedite(&tr, &first).await };
+    assert!(world.runner.run(expedite).await.unwrap());
+    let delivery = timeout(LONG, world.consumer.dequeue()).await.unwrap();
+    delivery.unwrap().retry_after(LONG, "again").await.unwrap();
+    assert_eq!(place(&console, jobs, &first).await, "delayed");
+    let change = console.change_all(jobs, Action::Expedite, &selection, |_| {});
+    assert_eq!(timeout(LONG, change).await.unwrap().changed, 1);
+    assert_eq!(place(&console, jobs, &first).await, "delayed");
+    assert_eq!(place(&console, jobs, &second).await, "queued");
+}
+
+async fn a_record_that_does_not_decode_stops_no_bulk_change(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let letters = world.rows(&world.jobs.subspace().subspace(&"d")).await;
+    world.set(letters[1].key(), b"\x63newer").await;
+    let all = Filter::default();
+    let selection = console.select(jobs, PlaceKind::Dead, &all).await.unwrap();
+    assert_eq!(selection.count(), 3);
+    let purge = console.change_all(jobs, Action::Purge, &selection, |_| {});
+    assert_eq!(timeout(LONG, purge).await.unwrap().changed, 2);
+    let left = console.items(jobs, "dead", None, 10).await.unwrap().items;
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].item, world.items.dead[1].to_string());
+}
+
+async fn an_action_changes_nothing_in_another_place(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs, all) = (world.console(), &world.name("jobs"), Filter::default());
+    let before = world.written().await;
+    for action in Action::ALL {
+        for place in PlaceKind::ALL {
+            if !action.places().contains(&place) {
+                let selection = console.select(jobs, place, &all).await.unwrap();
+                let change = console.change_all(jobs, action, &selection, |_| {});
+                let refused = change.await.unwrap_err();
+                assert!(matches!(refused, Error::Malformed { .. }), "{refused}");
+            }
+        }
+    }
+    assert_unchanged(&before, &world.written().await);
+}
+
+async fn a_paused_queue_grants_nothing_until_it_is_resumed(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    for _ in 0..2 {
+        let change = valid(console.set_paused(jobs, true).await.unwrap());
+        assert_eq!((&*change.action, change.changed), ("pause", 0));
+    }
+    assert!(state(&console, jobs).await.paused);
+    assert!(world.consumer.dequeue().await.unwrap().is_none());
+    let change = valid(console.set_paused(jobs, false).await.unwrap());
+    assert_eq!(&*change.action, "resume");
+    assert!(!state(&console, jobs).await.paused);
+    let item = world.consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!(item.item_ref(), world.items.queued[0]);
+}
+
+async fn settings_are_changed_and_those_that_cannot_work_are_refused(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let before = console.settings(jobs).await.unwrap();
+    let changed = console.configure(jobs, |settings| {
+        let keep_done = Duration::from_secs(7);
+        settings.max_attempts(11).keep_done(keep_done)
+    });
+    let changed = valid(changed.await.unwrap());
+    assert_eq!((changed.max_attempts, changed.keep_done_seconds), (11, 7.0));
+    assert_eq!(
+        (changed.lease_seconds, changed.max_deaths),
+        (before.lease_seconds, before.max_deaths)
+    );
+    assert_eq!(console.settings(jobs).await.unwrap(), changed);
+    let refused = console.configure(jobs, |settings| settings.lease(Duration::ZERO));
+    let refused = refused.await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Dequeue(DequeueError::TooShort { .. })),
+        "{refused}"
+    );
+    assert_eq!(console.settings(jobs).await.unwrap(), changed);
+}
+
+async fn damage_is_found_and_repaired(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    assert_eq!(console.audit(jobs, false).await.unwrap().findings, []);
+    // A counter that is off, and a heartbeat of no session.
+    let counters = world.rows(&world.jobs.subspace().subspace(&"c")).await;
+    let dead = counters
+        .iter()
+        .find(|row| row.value() == 3_u64.to_le_bytes());
+    world.set(dead.unwrap().key(), &9_u64.to_le_bytes()).await;
+    let kinds = |audit: console::report::Audit| {
+        let kinds = audit.findings.into_iter().map(|finding| finding.kind);
+        kinds.collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        let audit = valid(console.audit(jobs, false).await.unwrap());
+        assert!(!audit.repaired);
+        assert!(
+            audit.findings[0].detail.contains("there are 3"),
+            "{audit:?}"
+        );
+        assert_eq!(kinds(audit), ["counter-off"]);
+    }
+    let repaired = valid(console.audit(jobs, true).await.unwrap());
+    assert!(repaired.repaired);
+    assert_eq!(kinds(repaired), ["counter-off"]);
+    assert_eq!(console.audit(jobs, false).await.unwrap().findings, []);
+    assert_eq!(state(&console, jobs).await.dead, 3);
+}
+
+async fn what_was_set_aside_is_redriven_and_purged(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, counts) = (world.console(), &world.name("counts"));
+    let aside = async || {
+        let page = console.set_aside(counts, None, 10).await.unwrap();
+        page.set_aside
+    };
+    let one = aside().await.remove(0);
+    let change = console.change(counts, Action::Redrive, &one.id).await;
+    assert_eq!(valid(change.unwrap()).changed, 1);
+    assert_eq!(aside().await, []);
+    let found = console.combine_key(counts, "big", None).await.unwrap();
+    assert_eq!(found.pending.len(), 1);
+    for action in [Action::Redrive, Action::Purge] {
+        let refused = console.change(counts, action, &one.id).await;
+        assert!(matches!(refused, Err(Error::Missing { .. })));
+    }
+    // It is as it was, and is set aside again.
+    let queue = world
+        .open_counts("counts", export_queue::combine::Sum)
+        .await;
+    world.combine(&queue).await;
+    let again = aside().await.remove(0);
+    assert_eq!((&again.key, &again.update), (&one.key, &one.update));
+    console
+        .change(counts, Action::Purge, &again.id)
+        .await
+        .unwrap();
+    assert_eq!(aside().await, []);
+    let refused = console.change(counts, Action::Purge, "7").await;
+    assert!(matches!(refused, Err(Error::Malformed { .. })));
+    for action in [Action::Cancel, Action::Expedite] {
+        let refused = console.change(counts, action, &one.id).await;
+        assert!(matches!(refused, Err(Error::WrongRecipe { .. })));
+    }
+}
+
+async fn dead_letters_of_a_subscription_are_purged(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, events) = (world.console(), &world.name("events"));
+    let letters = console.letters(events, "mirror", None, 10).await.unwrap();
+    let [first, second] = &letters.items[..] else {
+        panic!("{letters:?}");
+    };
+    // Another subscription does not have it.
+    let refused = console.purge_letter(events, "slow", &first.item).await;
+    assert!(matches!(refused, Err(Error::Missing { .. })));
+    let change = console.purge_letter(events, "mirror", &first.item).await;
+    assert_eq!(valid(change.unwrap()).changed, 1);
+    let refused = console.purge_letter(events, "mirror", &first.item).await;
+    assert!(matches!(refused, Err(Error::Missing { .. })));
+    let left = console.letters(events, "mirror", None, 10).await.unwrap();
+    assert_eq!(&left.items, std::slice::from_ref(second));
+    let refused = console.purge_letter(events, "none", &second.item).await;
+    assert!(matches!(refused, Err(Error::Missing { .. })));
+    let refused = console.purge_letter(events, "mirror", "7").await;
+    assert!(matches!(refused, Err(Error::Malformed { .. })));
+}
+
+async fn a_subscription_is_paused_and_resumed(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, events) = (world.console(), &world.name("events"));
+    for paused in [true, false] {
+        let change = console.set_subscription_paused(events, "slow", paused);
+        valid(change.await.unwrap());
+        let QueueState::ExportQueue(state) = console.queue(events).await.unwrap().state else {
+            panic!("not an export queue");
+        };
+        let are_paused = state.subscriptions.iter().map(|one| one.paused);
+        assert!(are_paused.eq([false, paused]));
+    }
+    let refused = console.set_subscription_paused(events, "none", true).await;
+    assert!(matches!(refused, Err(Error::Missing { .. })));
+}
+
+async fn what_a_recipe_does_not_have_is_not_changed(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, all) = (world.console(), Filter::default());
+    let jobs = &world.name("jobs");
+    let letters = console.select(jobs, PlaceKind::Dead, &all).await.unwrap();
+    let before = world.written().await;
+    for queue in ["mail", "events", "counts"] {
+        let name = &world.name(queue);
+        let wrong = [
+            console.change(name, Action::Cancel, "00").await.map(drop),
+            console
+                .change_all(name, Action::Purge, &letters, |_| {})
+                .await
+                .map(drop),
+            console.select(name, PlaceKind::Dead, &all).await.map(drop),
+            console.set_paused(name, true).await.map(drop),
+            console.configure(name, |settings| settings).await.map(drop),
+            console.audit(name, true).await.map(drop),
+        ];
+        for refused in wrong {
+            assert!(
+                matches!(refused, Err(Error::WrongRecipe { .. })),
+                "{queue}: {refused:?}"
+            );
+        }
+    }
+    let jobs = &world.name("jobs");
+    let refused = console.purge_letter(jobs, "mirror", "00").await;
+    assert!(matches!(refused, Err(Error::WrongRecipe { .. })));
+    // Nor are items of another queue, or of none.
+    let foreign = console
+        .items(&world.name("orders"), "queued", None, 1)
+        .await;
+    let foreign = &foreign.unwrap().items[0].item;
+    for reference in [&**foreign, "", "00", &hex(&[0; 40])] {
+        for action in Action::ALL {
+            let refused = console.change(jobs, action, reference).await.unwrap_err();
+            assert!(matches!(refused, Error::Dequeue(_)), "{refused}");
+        }
+    }
+    for queue in ["newer", "sealed"] {
+        let refused = console.set_paused(&world.name(queue), true).await;
+        assert!(matches!(refused, Err(Error::Unreadable { .. })));
+    }
+    assert_queues_unchanged(&world, &before, &world.written().await);
+}

@@ -1,0 +1,109 @@
+//! The commands of the documents and of `--help`: each is run, on a store that has what it names.
+
+#[path = "../../examples/shop.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod shop;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::program::{Filled, run};
+use export_queue::keyspace::{self, Runner, Subspace};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// Returns the README and the pages of `docs`.
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let pages = fs::read_dir(root.join("docs")).unwrap();
+    let pages = pages.map(|page| page.unwrap().path());
+    let pages = pages.filter(|page| page.extension().is_some_and(|kind| kind == "md"));
+    pages.chain([root.join("README.md")]).collect()
+}
+
+/// Returns the arguments of the commands in a text: those after `-p console --`, and those of code spans and of examples
+/// that begin with `console`.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let is_run = |line: &&str| line.contains(" -p console -- ");
+    let run = text.lines().filter(is_run);
+    let run = run.filter_map(|line| line.split_once(" -p console -- "));
+    let run = run.filter_map(|(_, arguments)| arguments.split(['`', '#']).next());
+    let parts = text.split(['`', '\n']).map(str::trim);
+    let named = parts.filter_map(|part| part.strip_prefix("console "));
+    let named = named.filter(|arguments| arguments.contains("--db "));
+    run.chain(named).map(words).collect()
+}
+
+/// Splits arguments as a shell does, up to a pipe.
+fn words(text: &str) -> Vec<String> {
+    let text = text.split(" | ").next().unwrap();
+    let mut words = Vec::new();
+    for (index, part) in text.split('\'').enumerate() {
+        match index % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+/// Fills a store with what the tutorial leaves.
+fn open_shop() -> (String, TempDir) {
+    let folder = TempDir::new().unwrap();
+    let db = format!("embedded:{}", folder.path().join("shop").display());
+    let store = keyspace::open(&db).unwrap();
+    let runner = Runner::new(store.clone());
+    let sells = async { shop::run(&runner, &Subspace::from("shop")).await.unwrap() };
+    Runtime::new().unwrap().block_on(sells);
+    store.close().unwrap();
+    (db, folder)
+}
+
+#[test]
+fn every_command_of_the_documents_and_of_the_help_runs() {
+    let texts = documents()
+        .into_iter()
+        .map(|page| fs::read_to_string(page).unwrap());
+    let names = run(&["--help"]).out;
+    let names = names.split("Commands:").nth(1).unwrap().lines();
+    let names = names
+        .skip(1)
+        .map_while(|line| line.split_whitespace().next());
+    let help = names.map(|name| run(&["help", name]).out);
+    let commands: BTreeSet<_> = texts.chain(help).flat_map(|text| commands(&text)).collect();
+    assert!(commands.len() > 30, "{commands:?}");
+
+    let (filled, (shop, _folder)) = (Filled::embedded(), open_shop());
+    let copy = filled.folder.path().join("copy").display().to_string();
+    for command in commands {
+        // It serves until it is stopped.
+        if command[0] == "serve" {
+            continue;
+        }
+        let is_shop = command.iter().any(|word| word.contains("shop"));
+        let mut arguments: Vec<_> = command
+            .iter()
+            .map(|word| match &**word {
+                word if word.contains('…') => filled.items.delayed[0].to_string(),
+                word if word == "URL"
+                    || word.starts_with("embedded:")
+                    || word.starts_with("fdb:") =>
+                {
+                    if is_shop { &shop } else { &filled.db }.clone()
+                }
+                "copy.keyspace" => copy.clone(),
+                word => word.to_owned(),
+            })
+            .collect();
+        // The first page is as good as the next one.
+        arguments.retain(|word| !["--after", "<page>"].contains(&&**word));
+        let changes = ["cancel", "expedite", "redrive", "purge"];
+        if changes.contains(&&*arguments[0]) && !arguments.contains(&"--yes".to_owned()) {
+            arguments.push("--yes".to_owned());
+        }
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let ended = run(&arguments);
+        assert_eq!(ended.status, 0, "{command:?}: {ended:?}");
+    }
+}

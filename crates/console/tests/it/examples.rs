@@ -1,0 +1,22 @@
+//! The examples, which are the code of the tutorial and of the recipes. Each checks what it shows.
+
+use conformance::stores::TestStore;
+
+#[path = "../../examples/recipes.rs"]
+mod recipes;
+#[path = "../../examples/shop.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod shop;
+
+conformance::on_every_store!(threads:
+    the_shop_of_the_tutorial_sells_what_is_ordered,
+);
+
+async fn the_shop_of_the_tutorial_sells_what_is_ordered(store: TestStore) {
+    shop::run(&store.runner(), &store.root).await.unwrap();
+}
+
+#[test]
+fn all_recipes_do_what_they_say() {
+    recipes::main().unwrap();
+}

@@ -1,0 +1,14 @@
+//! The integration tests, as one program: it is compiled in a fraction of the time that a program for each file takes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod browser;
+mod changes;
+mod cli;
+mod common;
+mod documents;
+mod examples;
+mod keys;
+mod look;
+mod refusals;
+mod web;

@@ -1,0 +1,278 @@
+//! What the program refuses, and the exit status that says so.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::program::{Filled, Finished, finish, program, run};
+use crate::common::{QUEUES, REASONS};
+use export_queue::keyspace::{self, Subspace};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+#[test]
+fn the_exit_status_says_what_became_of_a_command() {
+    let store = Filled::embedded();
+    let orders = store.json(&["list", "orders"]);
+    let foreign = orders["items"][0]["item"].as_str().unwrap();
+    let done = &store.items.done[0].to_string();
+    let queued = store.json(&["list", "jobs", "--limit", "1"]);
+    let token = queued["next"].as_str().unwrap();
+    // How a queue stands can be that it is unreadable.
+    assert_eq!(store.run(&["stats", "newer"]).status, 0);
+    let cases: &[(i32, &[&str], &str)] = &[
+        (1, &["configure", "newer"], "cannot be read"),
+        (1, &["backup", "."], "cannot copy"),
+        (2, &[], "Usage"),
+        (2, &["frobnicate"], "unrecognized subcommand"),
+        (2, &["queues", "--limit", "0"], "--limit"),
+        (2, &["queues", "--limit", "1001"], "--limit"),
+        (2, &["list", "mail"], "recipe microqueue"),
+        (2, &["combine", "jobs", "a"], "recipe hc-dequeue"),
+        (2, &["show", "jobs", "xyz"], "malformed item reference"),
+        (2, &["show", "jobs", foreign], "another queue"),
+        (2, &["cancel", "jobs", foreign], "another queue"),
+        (
+            2,
+            &["list", "jobs", "--place", "dead", "--after", token],
+            "the first page",
+        ),
+        (2, &["list", "jobs", "--after", "zz"], "the first page"),
+        (2, &["ls", "a b"], "jobs/i"),
+        (2, &["redrive", "jobs"], "or say --all"),
+        (
+            2,
+            &["redrive", "jobs", "--all", done],
+            "cannot be used with",
+        ),
+        (
+            2,
+            &["purge", "events", "--all", "--subscription", "mirror"],
+            "--subscription",
+        ),
+        (
+            2,
+            &["redrive", "events", "--subscription", "mirror", "00"],
+            "which has the exporter",
+        ),
+        (
+            2,
+            &["expedite", "jobs", "--all", "--place", "dead"],
+            "changes nothing there",
+        ),
+        (2, &["configure", "jobs", "--lease", "1ms"], "too short"),
+        (3, &["stats", "none"], "console queues"),
+        (3, &["stats", "a b"], "console queues"),
+        (3, &["expedite", "jobs", done], "is not there"),
+        (
+            3,
+            &["list", "events", "--subscription", "none"],
+            "`exports` lists",
+        ),
+        (3, &["get", "jobs/none"], "is not there"),
+    ];
+    for (status, command, reason) in cases {
+        store.run(command).assert_refused(*status, reason);
+    }
+}
+
+#[test]
+fn an_audit_that_finds_something_has_the_status_4_until_it_is_repaired() {
+    let store = Filled::embedded();
+    let db = keyspace::open(&store.db).unwrap();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let key = Subspace::from(("jobs", "c")).pack(&"dead");
+        let key = &key;
+        let damage = |tr: keyspace::Tx<_>| async move {
+            keyspace::Transaction::set(&tr, key, &9_u64.to_le_bytes());
+            Ok::<_, keyspace::Error>(())
+        };
+        keyspace::Runner::new(db.clone()).run(damage).await.unwrap();
+    });
+    db.close().unwrap();
+    for (command, status, text) in [
+        ("audit", 4, "console repair"),
+        ("audit", 4, "FOUND"),
+        ("repair", 4, "counter-off"),
+        ("audit", 0, "everything agrees"),
+    ] {
+        let finished = store.run(&[command, "jobs"]);
+        assert_eq!((finished.status, &*finished.err), (status, ""), "{command}");
+        assert!(finished.out.contains(text), "{finished:?}");
+    }
+}
+
+#[test]
+fn an_item_that_is_gone_keeps_no_other_one_from_being_changed() {
+    let store = Filled::embedded();
+    let [first, second, third] = [0, 1, 2].map(|letter| store.items.dead[letter].to_string());
+    assert_eq!(store.run(&["purge", "jobs", &second]).status, 0);
+    let purged = store.run(&["purge", "jobs", &first, &second, &third]);
+    assert_eq!(purged.status, 3, "{purged:?}");
+    assert!(purged.err.contains(&second), "{purged:?}");
+    assert_eq!(store.count("dead"), 0);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let store = Filled::embedded();
+    let mut list = program();
+    list.args(["list", "jobs", "--db", &store.db])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut list = list.spawn().unwrap();
+    // The pipe has no reader before the first line is printed.
+    drop(list.stdout.take());
+    let ended = list.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ended.stderr, b"");
+}
+
+/// Purges every dead letter of `jobs` on a terminal, and types an answer once the question is asked.
+#[cfg(target_os = "linux")]
+fn answer(store: &Filled, typed: &str) -> Finished {
+    let purge = format!(
+        "{} purge jobs --all --db {}",
+        env!("CARGO_BIN_EXE_console"),
+        store.db
+    );
+    let mut terminal = Command::new("script");
+    terminal.args(["--quiet", "--return", "--command", &purge, "/dev/null"]);
+    terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut terminal = terminal.spawn().unwrap();
+    let mut out = terminal.stdout.take().unwrap();
+    let (mut shown, mut byte) = (Vec::new(), [0]);
+    while !shown.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() == 1 {
+        shown.extend(byte);
+    }
+    let mut keyboard = terminal.stdin.take().unwrap();
+    keyboard.write_all(typed.as_bytes()).unwrap();
+    out.read_to_end(&mut shown).unwrap();
+    drop(keyboard);
+    let status = terminal.wait().unwrap();
+    Finished {
+        status: status.code().unwrap(),
+        out: String::from_utf8(shown).unwrap(),
+        err: String::new(),
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bulk_change_on_a_terminal_waits_for_an_answer() {
+    let store = Filled::embedded();
+    for (typed, status, text, left) in [
+        ("\x03", 130, "stopped", 3),
+        ("\n", 1, "nothing was changed", 3),
+        ("n\n", 1, "nothing was changed", 3),
+        ("y\n", 0, "3 of 3", 0),
+    ] {
+        let finished = answer(&store, typed);
+        assert_eq!(finished.status, status, "{typed:?} {finished:?}");
+        assert!(finished.out.contains("3 dead items of `jobs` match"));
+        assert!(finished.out.contains(text), "{typed:?} {finished:?}");
+        assert_eq!(store.count("dead"), left, "{typed:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_open_elsewhere_is_left_alone_and_the_way_in_is_named() {
+    let store = Filled::embedded();
+    let rows = || store.json(&["ls", "--limit", "1000"]);
+    let (before, copy) = (rows(), store.folder.path().join("copy"));
+    let open = keyspace::open(&store.db).unwrap();
+    for command in [
+        &["queues"][..],
+        &["pause", "jobs"],
+        &["purge", "jobs", "--all", "--yes"],
+        &["backup", copy.to_str().unwrap()],
+    ] {
+        let refused = store.run(command);
+        refused.assert_refused(5, "open in another process");
+        refused.assert_refused(5, "console::router");
+    }
+    open.close().unwrap();
+    assert!(!copy.exists());
+    assert_eq!(rows(), before);
+}
+
+/// Returns every file of a folder.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(folder).unwrap().map(|file| {
+        let file = file.unwrap();
+        let name = file.file_name().into_string().unwrap();
+        (name, fs::read(file.path()).unwrap())
+    });
+    files.collect()
+}
+
+#[test]
+fn what_is_no_store_is_refused_and_none_is_made() {
+    let folder = TempDir::new().unwrap();
+    let (missing, text) = (folder.path().join("missing"), folder.path().join("text"));
+    fs::write(&text, "no store").unwrap();
+    let url = |path: &Path| format!("embedded:{}", path.display());
+    let before = files(folder.path());
+    for (db, status, reason) in [
+        (url(&missing), 1, "there is no store at"),
+        (url(&text), 1, "is not a store"),
+        (
+            "memory:".to_owned(),
+            2,
+            "name an embedded store or a cluster",
+        ),
+        ("redis:".to_owned(), 2, "names no store"),
+    ] {
+        run(&["queues", "--db", &db]).assert_refused(status, reason);
+    }
+    run(&["queues"]).assert_refused(2, "--db");
+    assert_eq!(files(folder.path()), before);
+}
+
+#[test]
+fn the_environment_can_name_the_store() {
+    let store = Filled::embedded();
+    let named = finish(program().arg("queues").env("CONSOLE_DB", &store.db));
+    assert_eq!(named.status, 0, "{named:?}");
+    assert!(QUEUES.iter().all(|queue| named.out.contains(queue)));
+}
+
+#[test]
+fn a_bulk_change_says_how_many_and_changes_nothing_unless_it_is_confirmed() {
+    let store = Filled::embedded();
+    let filters: &[(&[&str], u64)] = &[
+        (&["--all"], 3),
+        (&["--reason", "connection"], 2),
+        (&["--attempts", "2"], 1),
+        (&["--payload", "\"tenant\":2"], 1),
+        (&["--older-than", "1h"], 1),
+        (&["--older-than", "3h"], 0),
+        (&["--older-than", "500000000000years", "--attempts", "0"], 0),
+        (&["--older-than", "1h", "--reason", REASONS[0]], 1),
+    ];
+    for (filter, count) in filters {
+        let finished = store.run(&[&["redrive", "jobs"], *filter].concat());
+        let said = format!("{count} dead items of `jobs` match");
+        assert!(finished.err.contains(&said), "{filter:?}: {finished:?}");
+        match count {
+            0 => assert_eq!(finished.status, 0, "{filter:?}"),
+            _ => finished.assert_refused(2, "nothing was changed: add --yes"),
+        }
+        assert_eq!(store.count("dead"), 3);
+    }
+    let filter = ["--reason", "connection", "--yes"];
+    let finished = store.run(&[&["redrive", "jobs"][..], &filter].concat());
+    assert_eq!(finished.out, "jobs: redrive: 2: done\n", "{finished:?}");
+    assert_eq!((store.count("dead"), store.count("queued")), (1, 7));
+    let cancel = [
+        "cancel", "jobs", "--all", "--place", "delayed", "--yes", "--json",
+    ];
+    let finished = store.run(&cancel);
+    let change: Value = serde_json::from_str(&finished.out).unwrap();
+    assert_eq!((&change["changed"], store.count("delayed")), (&2.into(), 0));
+    assert_eq!(store.count("queued"), 7);
+}

@@ -1,0 +1,268 @@
+//! What each way back counts as, why an item becomes a dead letter, and what happens to an item that kills its
+//! process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{LONG, World, process, settings};
+use conformance::stores::TestStore;
+use hc_dequeue::{
+    Backoff, ConsumerOptions, DeadLetter, Delivery, Enqueue, Enqueued, Error, MAX_FAILURE_BYTES,
+    Outcome, Settings, WorkerOptions,
+};
+use tokio::sync::{Notify, mpsc};
+
+conformance::on_every_store!(
+    a_failure_stays_with_its_item_until_the_next_one,
+    a_reason_that_is_too_long_is_refused_and_the_delivery_is_as_it_was,
+    a_handlers_outcome_says_what_becomes_of_its_item,
+    the_death_of_a_session_costs_a_death_and_no_attempt,
+    what_was_granted_and_not_collected_costs_nothing,
+    an_item_that_is_snoozed_for_good_comes_to_an_end,
+    an_item_may_have_limits_of_its_own,
+    an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does,
+);
+
+const SOON: Duration = Duration::from_millis(1);
+
+/// Returns the dead letters in order.
+async fn letters(world: &World) -> Vec<DeadLetter<u64>> {
+    let queue = &world.queue;
+    let letters = |tr| async move { queue.dead_letters(&tr, None, 100).await };
+    world.runner.run(letters).await.unwrap()
+}
+
+fn reason(letter: &DeadLetter<u64>) -> &str {
+    &letter.failure.as_ref().unwrap().reason
+}
+
+async fn a_failure_stays_with_its_item_until_the_next_one(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue([7]).await;
+    let consumer = world.consumer().await;
+    let next = || async { consumer.dequeue_within(LONG).await.unwrap().unwrap() };
+    let first = next().await;
+    assert_eq!(first.last_failure(), None);
+    first.retry_after(SOON, "no disk").await.unwrap();
+    let second = next().await;
+    let failure = second.last_failure().unwrap();
+    assert_eq!(failure.reason, "no disk");
+    assert!(failure.time >= second.enqueued());
+    second.snooze(SOON).await.unwrap();
+    let third = next().await;
+    assert_eq!(third.last_failure(), Some(failure));
+    assert_eq!((third.attempt(), third.deliveries()), (2, 3));
+    third.nack().await.unwrap();
+    let fourth = next().await;
+    assert_eq!(fourth.last_failure().unwrap().reason, "it was given back");
+    fourth.reject("no use").await.unwrap();
+    let [letter] = &letters(&world).await[..] else {
+        panic!("one dead letter");
+    };
+    assert_eq!((letter.attempts, letter.deliveries), (2, 4));
+    assert_eq!(reason(letter), "no use");
+    world.check().await;
+}
+
+async fn a_reason_that_is_too_long_is_refused_and_the_delivery_is_as_it_was(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue([7]).await;
+    let consumer = world.consumer().await;
+    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let long = "a".repeat(MAX_FAILURE_BYTES + 1);
+    for refused in [
+        delivery.retry_after(SOON, &long).await,
+        delivery.reject(&long).await,
+    ] {
+        assert!(matches!(
+            refused,
+            Err(Error::ReasonTooLong { bytes: 501, .. })
+        ));
+    }
+    delivery.reject(&long[1..]).await.unwrap();
+    assert_eq!(reason(&letters(&world).await[0]), &long[1..]);
+}
+
+async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    world.enqueue([0, 1, 2, 3, 4]).await;
+    let (seen, mut all) = mpsc::unbounded_channel();
+    let handler = move |delivery: Arc<Delivery<u64>>| {
+        let (value, granted) = (*delivery.value(), delivery.deliveries());
+        seen.send((value, delivery.attempt(), granted)).unwrap();
+        async move {
+            match (value, granted) {
+                (0, _) => Ok(Outcome::Done),
+                (1, 1..4) => Ok(Outcome::snooze(SOON)),
+                (1, _) => Ok(Outcome::Done),
+                (2, _) => Err("no"),
+                (3, 1) => Ok(Outcome::retry_after(SOON, "later")),
+                (3, _) => panic!("no luck"),
+                _ => Ok(Outcome::discard("x".repeat(MAX_FAILURE_BYTES + 100))),
+            }
+        }
+    };
+    let options = WorkerOptions::new().backoff(Backoff::new(SOON, SOON));
+    let worker = world.queue.work(&world.runner, options, handler).await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    let mut calls = Vec::new();
+    while let Some(call) = all.recv().await {
+        calls.push(call);
+    }
+    calls.sort_unstable();
+    let snoozed = [(1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4)];
+    let failed = [(2, 1, 1), (2, 2, 2), (3, 1, 1), (3, 2, 2)];
+    let expected = [&[(0, 1, 1)][..], &snoozed, &failed, &[(4, 1, 1)]].concat();
+    assert_eq!(calls, expected);
+    let letters = letters(&world).await;
+    let dead: Vec<_> = letters
+        .iter()
+        .map(|letter| (*letter.value.as_ref().unwrap(), reason(letter)))
+        .collect();
+    let discarded = "x".repeat(MAX_FAILURE_BYTES);
+    let expected = [(2, "no"), (3, "it panicked: no luck"), (4, &discarded)];
+    assert_eq!(dead, expected);
+    world.check().await;
+}
+
+/// Holds an item in a process that is then killed.
+async fn die_with_an_item(world: &World) {
+    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let died = process(move || async move {
+        let consumer = queue.consumer(&runner, ConsumerOptions::default());
+        let consumer = consumer.await.unwrap();
+        std::mem::forget(consumer.dequeue_within(LONG).await.unwrap().unwrap());
+    });
+    tokio::task::spawn_blocking(|| died.join().unwrap())
+        .await
+        .unwrap();
+}
+
+async fn the_death_of_a_session_costs_a_death_and_no_attempt(store: TestStore) {
+    let world = World::new(&store, settings().max_attempts(1).max_deaths(3)).await;
+    world.enqueue([7]).await;
+    for deaths in 0..3 {
+        let consumer = world.consumer().await;
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        assert_eq!((delivery.attempt(), delivery.deaths()), (1, deaths));
+        delivery.release().await.unwrap();
+        consumer.shut_down(Duration::ZERO).await.unwrap();
+        die_with_an_item(&world).await;
+    }
+    let consumer = world.consumer().await;
+    tokio::select! {
+        idle = world.queue.wait_idle(&world.runner) => idle.unwrap(),
+        taken = consumer.dequeue_within(LONG) => panic!("{taken:?}"),
+    }
+    let [letter] = &letters(&world).await[..] else {
+        panic!("one dead letter");
+    };
+    assert_eq!((letter.attempts, letter.deaths), (0, 3));
+    assert_eq!(reason(letter), "the session that held it has died");
+    world.check().await;
+}
+
+async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
+    let lease = Duration::from_millis(600);
+    let world = World::new(&store, settings().lease(lease).max_deaths(1)).await;
+    let doomed = crate::common::Doomed::start(&world).await;
+    doomed.die();
+    world.enqueue([7]).await;
+    // The session loses patience with the first request, and answers it, long before it declares the other session
+    // dead.
+    let options = ConsumerOptions::new().poll_interval(SOON);
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let granted = async { while world.count("g").await == 0 {} };
+    let (delivery, ()) = tokio::join!(consumer.dequeue_within(LONG), granted);
+    let delivery = delivery.unwrap().unwrap();
+    assert_eq!((delivery.attempt(), delivery.deaths()), (1, 0));
+    world.ack(&delivery).await.unwrap();
+    world.check().await;
+}
+
+async fn an_item_that_is_snoozed_for_good_comes_to_an_end(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_deliveries(5)).await;
+    world.enqueue([7]).await;
+    let handler = |_| async { Outcome::snooze(SOON) };
+    let worker = world
+        .queue
+        .work(&world.runner, WorkerOptions::new(), handler)
+        .await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    let [letter] = &letters(&world).await[..] else {
+        panic!("one dead letter");
+    };
+    assert_eq!((letter.attempts, letter.deliveries), (0, 5));
+    assert_eq!(reason(letter), "it was granted too often");
+}
+
+async fn an_item_may_have_limits_of_its_own(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    for (value, options) in [
+        (1, Enqueue::new().max_attempts(1)),
+        (2, Enqueue::new()),
+        (3, Enqueue::new().max_attempts(3)),
+        (4, Enqueue::new().max_attempts(9).max_deliveries(2)),
+    ] {
+        let enqueued = world.enqueue_with(value, &options).await.unwrap();
+        assert!(matches!(enqueued, Enqueued::Staged(_)));
+    }
+    let handler = |_| async { Err::<(), _>("no") };
+    let options = WorkerOptions::new().backoff(Backoff::new(SOON, SOON));
+    let worker = world.queue.work(&world.runner, options, handler).await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    let letters = letters(&world).await;
+    let costs = letters
+        .iter()
+        .map(|letter| (*letter.value.as_ref().unwrap(), letter.attempts));
+    assert_eq!(costs.collect::<Vec<_>>(), [(1, 1), (2, 2), (3, 3), (4, 2)]);
+}
+
+async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(store: TestStore) {
+    const PILL: u64 = 13;
+    let world = World::new(&store, settings().max_deaths(5)).await;
+    world.enqueue(0..40).await;
+    while world.stats().await.dead == 0 {
+        let (queue, runner) = (world.queue.clone(), world.runner.clone());
+        let died = process(move || async move {
+            let killed = Arc::new(Notify::new());
+            let (kill, env) = (killed.clone(), runner.environment().clone());
+            let handler = move |delivery: Arc<Delivery<u64>>| {
+                if *delivery.value() == PILL {
+                    kill.notify_one();
+                }
+                let env = env.clone();
+                async move {
+                    env.sleep(Duration::from_millis(5)).await;
+                    Outcome::Done
+                }
+            };
+            let options = WorkerOptions::new().concurrency(8);
+            let _worker = queue.work(&runner, options, handler).await.unwrap();
+            tokio::select! {
+                () = killed.notified() => {}
+                idle = queue.wait_idle(&runner) => idle.unwrap(),
+            }
+        });
+        tokio::task::spawn_blocking(|| died.join().unwrap())
+            .await
+            .unwrap();
+    }
+    let stats = world.stats().await;
+    let [letter] = &letters(&world).await[..] else {
+        panic!("one dead letter: {stats:?}");
+    };
+    assert_eq!((letter.value.as_ref().unwrap(), letter.deaths), (&PILL, 5));
+    let worker = world
+        .queue
+        .work(&world.runner, WorkerOptions::new(), |_| async {});
+    let worker = worker.await.unwrap();
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    let stats = world.stats().await;
+    assert_eq!((stats.completed, stats.dead), (39, 1));
+    world.check().await;
+}

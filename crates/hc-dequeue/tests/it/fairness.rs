@@ -1,0 +1,282 @@
+//! Order, hand-over and patience: which consumer gets which item, and that no consumer waits while there are items.
+
+use std::time::Duration;
+
+use crate::common::{Doomed, LONG, World};
+use conformance::plant::{Plant, Planted};
+use conformance::stores::TestStore;
+use conformance::timeout;
+use hc_dequeue::microqueue::{ItemId, MicroQueue};
+use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Settings};
+use keyspace::chaos::{Chaos, Faults};
+use keyspace::codec::Raw;
+use keyspace::{Bytes, Environment, RunOptions, Runner};
+use tokio::task::JoinSet;
+
+conformance::on_every_store!(threads:
+    items_are_granted_in_the_order_of_their_first_enqueue,
+    what_comes_back_comes_first,
+    who_waits_longest_is_served_first,
+    without_a_death_every_item_arrives_without_the_poll_and_no_patience_ends,
+    a_dead_leader_costs_one_patience_at_most,
+    a_thousand_abandoned_requests_are_removed_by_a_few_steps,
+    while_the_store_does_not_answer_nobody_is_found_dead,
+);
+
+/// A lease so long that a test only passes without waiting for the end of a patience.
+fn patient() -> Settings {
+    Settings::new().lease(LONG * 60)
+}
+
+/// A consumer that only watches wake.
+async fn without_poll(world: &World) -> Consumer<u64> {
+    let options = ConsumerOptions::default().poll_interval(LONG * 60);
+    world.queue.consumer(&world.runner, options).await.unwrap()
+}
+
+async fn items_are_granted_in_the_order_of_their_first_enqueue(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    for first in 0..10 {
+        world.enqueue(first * 20..(first + 1) * 20).await;
+    }
+    let mut consumers = JoinSet::new();
+    for _ in 0..4 {
+        let consumer = world.consumer().await;
+        consumers.spawn(async move {
+            let mut taken = Vec::new();
+            while let Some(delivery) = consumer.dequeue().await.unwrap() {
+                taken.push((delivery.id(), *delivery.value()));
+                delivery.complete().await.unwrap();
+            }
+            taken
+        });
+    }
+    let mut all = Vec::new();
+    for taken in consumers.join_all().await {
+        // Each consumer sees the items in order, and so do all together: no item is granted before an earlier one
+        // that is queued.
+        assert!(taken.is_sorted(), "{taken:?}");
+        all.extend(taken);
+    }
+    all.sort_unstable();
+    let values: Vec<_> = all.into_iter().map(|(_, value)| value).collect();
+    assert_eq!(values, (0..200).collect::<Vec<_>>());
+}
+
+async fn what_comes_back_comes_first(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    let soon = Enqueue::new().after(Duration::from_millis(1));
+    let _ = world.enqueue_with(0, &soon).await.unwrap();
+    world.enqueue(1..=3).await;
+    let mut ids: Vec<ItemId> = Vec::new();
+    let first = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let second = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let third = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    for delivery in [&first, &second, &third] {
+        ids.push(delivery.id());
+    }
+    ids.sort_unstable();
+    third.reject("no good").await.unwrap();
+    second
+        .retry_after(Duration::from_millis(1), "not now")
+        .await
+        .unwrap();
+    first.nack().await.unwrap();
+    let queue = &world.queue;
+    let redrive = |tr| async move {
+        let dead = queue.dead_letters(&tr, None, 1).await?;
+        queue.redrive(&tr, &dead[0].item).await
+    };
+    assert!(world.runner.run(redrive).await.unwrap());
+    let stats = world.stats().await;
+    assert_eq!((stats.dead, stats.held), (0, 0));
+    // The delayed item is due, or becomes due before the next poll.
+    let mut again = Vec::new();
+    while again.len() < 4 {
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        again.push((delivery.id(), *delivery.value()));
+        delivery.complete().await.unwrap();
+    }
+    let mut granted: Vec<_> = again.iter().map(|(id, _)| *id).collect();
+    granted.sort_unstable();
+    assert_eq!(granted[..3], ids[..]);
+    assert_eq!(again.last().unwrap().1, 3, "{again:?}");
+}
+
+async fn who_waits_longest_is_served_first(store: TestStore) {
+    let world = World::new(&store, patient()).await;
+    let consumers = [
+        without_poll(&world).await,
+        without_poll(&world).await,
+        without_poll(&world).await,
+    ];
+    let mut waiting = JoinSet::new();
+    for (number, consumer) in consumers.iter().cloned().enumerate() {
+        waiting.spawn(async move {
+            let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+            delivery.complete().await.unwrap();
+            number
+        });
+        world.until_requested(number + 1).await;
+    }
+    for expected in 0..3 {
+        world.enqueue([7]).await;
+        assert_eq!(waiting.join_next().await.unwrap().unwrap(), expected);
+    }
+}
+
+async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_ends(
+    store: TestStore,
+) {
+    const SESSIONS: u64 = 6;
+    const ITEMS: u64 = 120;
+    let world = World::recorded(&store, patient()).await;
+    let mut consumers = JoinSet::new();
+    for _ in 0..SESSIONS {
+        let consumer = without_poll(&world).await;
+        for _ in 0..2 {
+            let consumer = consumer.clone();
+            consumers.spawn(async move {
+                let env = Environment::system();
+                let mut taken = 0;
+                // Some consumers stop waiting between two items, and come back.
+                while let Some(delivery) = consumer.dequeue_within(LONG).await.unwrap() {
+                    delivery.complete().await.unwrap();
+                    taken += 1;
+                    if taken % 3 == 0 {
+                        let pop = consumer.pop_within(LONG);
+                        let _ = env.timeout(Duration::from_micros(300), pop).await;
+                    }
+                    if taken == ITEMS / SESSIONS / 4 {
+                        break;
+                    }
+                }
+                taken
+            });
+        }
+    }
+    // As long as a consumer wants an item, there is one, and sometimes several.
+    let enqueue = async {
+        for round in 0.. {
+            world.enqueue([round]).await;
+            if round % 7 == 0 {
+                world.enqueue(0..5).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = enqueue => unreachable!("it never ends"),
+        taken = timeout(LONG, consumers.join_all()) => {
+            let taken: u64 = taken.into_iter().sum();
+            assert_eq!(taken, ITEMS / 2);
+        }
+    }
+    let expiries = world.recorded_sum("hc_dequeue_patience_expiries");
+    assert_eq!(expiries, 0.0);
+    assert!(world.recorded_sum("hc_dequeue_dequeues") >= (ITEMS / 2) as f64);
+}
+
+async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
+    let settings = Settings::new().lease(Duration::from_millis(600));
+    let world = World::recorded(&store, settings).await;
+    let leader = Doomed::start(&world).await;
+    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        for _ in 0..10 {
+            let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+            delivery.complete().await.unwrap();
+        }
+        consumer
+    });
+    world.until_requested(2).await;
+    leader.die();
+    world.enqueue(0..11).await;
+    // One more item is granted to the dead session, or comes back from it.
+    timeout(LONG, waiting).await.unwrap();
+    let expiries = world.recorded_sum("hc_dequeue_patience_expiries");
+    assert!(expiries <= 1.0, "{expiries}");
+}
+
+async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestStore) {
+    const ABANDONED: usize = 1_000;
+    const REQUESTS_PER_STEP: usize = 128;
+    let settings = Settings::new().lease(Duration::from_millis(300));
+    let world = World::recorded(&store, settings).await;
+    // Format, session and wanted number, as sessions that are gone may have left them.
+    let record = |number: usize| {
+        let session = (number as u128).to_be_bytes();
+        Bytes::from([&[1][..], &session, &1_u32.to_be_bytes()].concat())
+    };
+    let requests = MicroQueue::<Bytes, Raw>::new(world.queue.subspace().subspace(&"r"));
+    let records: Vec<_> = (0..ABANDONED).map(record).collect();
+    let requests = requests.committing(&world.runner);
+    requests.enqueue_all(&records).await.unwrap();
+
+    world.enqueue([7]).await;
+    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let delivery = consumer.dequeue_within(LONG).await.unwrap();
+    delivery.unwrap().complete().await.unwrap();
+    world.until_requested(0).await;
+    let steps = world.records("hc_dequeue_fulfilled").len();
+    assert!(steps <= ABANDONED / REQUESTS_PER_STEP + 2, "{steps}");
+    world.check().await;
+}
+
+async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) {
+    let settings = Settings::new().lease(Duration::from_millis(900));
+    let lease = settings.get_lease();
+    let world = World::new(&store, settings).await;
+    let env = Environment::system();
+    let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::default());
+    let ledgers = world.store.root.subspace(&"ledgers");
+    let options = RunOptions::default().ledger_subspace(ledgers);
+    let runner = Runner::with_options(chaos.clone(), options);
+    world.enqueue(0..3).await;
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        let options = ConsumerOptions::default();
+        let consumer = world.queue.consumer(&runner, options).await.unwrap();
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        sessions.push((consumer, delivery));
+    }
+    chaos.stop();
+    env.sleep(lease * 3).await;
+    chaos.go_on();
+    // Enough time for each session to search for dead ones.
+    env.sleep(lease * 3).await;
+    for (_, delivery) in &sessions {
+        assert!(!delivery.is_lost());
+        world.ack(delivery).await.unwrap();
+    }
+    world.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_waits_longest_is_not_served_at_all_if_wake_ups_are_lost_and_nobody_polls() {
+    let store = TestStore::memory();
+    let world = World::new(&store, patient()).await;
+    let deaf = Planted::new(store.db.clone(), Plant::DeafWatches);
+    let ledgers = world.store.root.subspace(&"ledgers");
+    let options = RunOptions::default().ledger_subspace(ledgers);
+    let runner = Runner::with_options(deaf, options);
+    let poll = |interval| ConsumerOptions::default().poll_interval(interval);
+    let wait = async |options| {
+        let consumer = world.queue.consumer(&runner, options).await.unwrap();
+        let waiting = consumer.dequeue_within(Duration::from_millis(300));
+        let enqueue = async {
+            world.until_requested(1).await;
+            // The session has gone to sleep by this time.
+            Environment::system().sleep(Duration::from_millis(50)).await;
+            world.enqueue([7]).await;
+        };
+        let (delivery, ()) = tokio::join!(waiting, enqueue);
+        let is_served = delivery.unwrap().is_some();
+        world.queue.clear(&world.runner).await.unwrap();
+        is_served
+    };
+    assert!(!wait(poll(LONG)).await);
+    assert!(wait(poll(Duration::from_millis(10))).await);
+}

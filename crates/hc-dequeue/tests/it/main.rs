@@ -1,0 +1,30 @@
+//! The integration tests, as one program: it is compiled in a fraction of the time that a program for each file takes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod attempts;
+mod audit;
+mod configure;
+mod costs;
+mod deploy;
+mod done;
+mod fairness;
+mod inspect;
+mod items;
+mod listings;
+mod metrics;
+mod model;
+mod operations;
+mod process;
+mod processes;
+mod refusals;
+mod reopening;
+mod schedules;
+mod slow_store;
+mod takes;
+mod testing;
+mod versions;
+mod worker;

@@ -1,0 +1,167 @@
+//! The metrics that a dispatcher records, by the names in the documentation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{Doomed, LONG, World, process, settings};
+use conformance::stores::TestStore;
+use hc_dequeue::{ConsumerOptions, Delivery, Outcome, Settings, WorkerOptions};
+use keyspace::chaos::{Chaos, CommitFault, Faults};
+use keyspace::{Environment, RunOptions, Runner};
+
+conformance::on_every_store!(
+    gauges_say_how_things_stand,
+    items_that_are_taken_and_deliveries_that_are_lost_are_counted,
+    conflicts_and_what_a_fulfillment_grants_are_counted,
+    a_leader_that_does_not_lead_costs_a_patience,
+    items_that_are_returned_for_the_dead_are_counted,
+    what_handlers_return_is_counted,
+);
+
+impl World {
+    /// Returns when the sums of the values recorded under these names equal the expected ones.
+    async fn until_recorded<const N: usize>(&self, expected: [(&str, f64); N]) {
+        let sums = || expected.map(|(metric, _)| self.recorded_sum(metric));
+        let reached = async {
+            while sums() != expected.map(|(_, value)| value) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let reached = Environment::system().timeout(LONG, reached).await;
+        assert!(reached.is_some(), "{expected:?}: {:?}", sums());
+    }
+}
+
+/// With these settings, no session is declared dead and no patience ends.
+fn patient() -> Settings {
+    Settings::new().lease(LONG * 60)
+}
+
+async fn gauges_say_how_things_stand(store: TestStore) {
+    let world = World::recorded(&store, settings()).await;
+    let consumer = world.consumer().await;
+    world.enqueue(0..6).await;
+    let held = consumer.dequeue_batch(2).await.unwrap();
+    let reject_one = async || {
+        let delivery = consumer.dequeue().await.unwrap().unwrap();
+        delivery.reject("no good").await.unwrap();
+    };
+    reject_one().await;
+    let depth_held_dead = |depth, held, dead| {
+        [
+            ("hc_dequeue_depth", depth),
+            ("hc_dequeue_held", held),
+            ("hc_dequeue_dead", dead),
+        ]
+    };
+    world.until_recorded(depth_held_dead(3.0, 2.0, 1.0)).await;
+    let age = world.recorded_sum("hc_dequeue_age_seconds");
+    assert!(age > 0.0 && age < LONG.as_secs_f64(), "{age}");
+
+    world.ack(&held[0]).await.unwrap();
+    assert!(consumer.pop().await.unwrap().is_some());
+    reject_one().await;
+    world.until_recorded(depth_held_dead(1.0, 1.0, 2.0)).await;
+}
+
+async fn items_that_are_taken_and_deliveries_that_are_lost_are_counted(store: TestStore) {
+    let world = World::recorded(&store, patient()).await;
+    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(20));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    world.enqueue(0..5).await;
+    assert!(consumer.pop().await.unwrap().is_some());
+    let late = consumer.dequeue_batch(3).await.unwrap();
+    for delivery in &late {
+        delivery.lost().await;
+    }
+    let expected = [("hc_dequeue_dequeues", 4.0), ("hc_dequeue_lost", 3.0)];
+    world.until_recorded(expected).await;
+}
+
+async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
+    let world = World::recorded(&store, patient()).await;
+    let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
+    let ledgers = world.store.root.subspace(&"ledgers");
+    let options = RunOptions::default().ledger_subspace(ledgers);
+    let runner = Runner::with_options(chaos.clone(), options);
+    let consumer = world.queue.consumer(&runner, ConsumerOptions::default());
+    let consumer = consumer.await.unwrap();
+    world.enqueue(0..3).await;
+    // The next commit is the take of the fast path.
+    chaos.script([CommitFault::NotCommitted]);
+    let deliveries = consumer.dequeue_batch_within(2, LONG).await.unwrap();
+    assert_eq!(deliveries.len(), 2);
+    let expected = [
+        ("hc_dequeue_conflicts", 1.0),
+        ("hc_dequeue_fulfilled", 2.0),
+        ("hc_dequeue_dequeues", 2.0),
+    ];
+    world.until_recorded(expected).await;
+}
+
+async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
+    // The leading session is not declared dead before the patience, a fifth of this lease, ends.
+    let settings = Settings::new().lease(Duration::from_secs(3));
+    let world = World::recorded(&store, settings).await;
+    let leader = Doomed::start(&world).await;
+    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let wait = consumer.dequeue_within(LONG);
+    let enqueue = async {
+        world.until_requested(2).await;
+        leader.die();
+        world.enqueue([1, 2]).await;
+    };
+    let (delivery, ()) = tokio::join!(wait, enqueue);
+    // The first item went to the leading session.
+    assert_eq!(*delivery.unwrap().unwrap().value(), 2);
+    assert_eq!(world.recorded_sum("hc_dequeue_patience_expiries"), 1.0);
+}
+
+async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
+    let world = World::recorded(&store, settings()).await;
+    world.enqueue(0..3).await;
+    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let dies = process(|| async move {
+        let options = ConsumerOptions::default();
+        let consumer = queue.consumer(&runner, options).await.unwrap();
+        let held = consumer.dequeue_batch(2).await.unwrap();
+        std::mem::forget((consumer, held));
+    });
+    dies.join().unwrap();
+    let _consumer = world.consumer().await;
+    world.until_recorded([("hc_dequeue_reclaimed", 2.0)]).await;
+}
+
+async fn what_handlers_return_is_counted(store: TestStore) {
+    let settings = patient().max_attempts(1);
+    let world = World::recorded(&store, settings).await;
+    world.enqueue(0..10).await;
+    let handler = |delivery: Arc<Delivery<u64>>| async move {
+        match (*delivery.value(), delivery.deliveries()) {
+            (0..4, _) => Ok(Outcome::Done),
+            (4..7, _) => Err("no"),
+            (7..9, 1) => Ok(Outcome::snooze(Duration::from_millis(1))),
+            (7..9, _) => Ok(Outcome::Done),
+            _ => Ok(Outcome::discard("of no use")),
+        }
+    };
+    let worker = world
+        .queue
+        .work(&world.runner, WorkerOptions::new(), handler);
+    let worker = worker.await.unwrap();
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    world.until_recorded([("hc_dequeue_dequeues", 12.0)]).await;
+    for (outcome, count) in [
+        ("done", 6.0),
+        ("retried", 3.0),
+        ("snoozed", 2.0),
+        ("discarded", 1.0),
+    ] {
+        let recorded = world.recorded_outcome(outcome);
+        assert_eq!(recorded, count, "{outcome}");
+    }
+    assert_eq!(world.records("hc_dequeue_handler_seconds").len(), 12);
+    assert_eq!(world.records("hc_dequeue_waiting_seconds").len(), 12);
+}

@@ -1,0 +1,560 @@
+//! The effect of each operation, with one caller at a time, on every store.
+
+use std::time::{Duration, SystemTime};
+
+use crate::common::{LONG, World};
+use conformance::stores::TestStore;
+use conformance::timeout;
+use futures::StreamExt;
+use hc_dequeue::{ConsumerOptions, Enqueue, Enqueued, Error, Settings, ack_all};
+use keyspace::Environment;
+
+conformance::on_every_store!(
+    items_are_delivered_in_order_and_acknowledged,
+    a_delivery_that_is_dropped_or_refused_comes_first_again,
+    a_delivery_can_come_back_later,
+    a_delivery_whose_time_is_over_is_lost,
+    the_end_of_an_earlier_delivery_does_not_end_a_later_one,
+    keeping_a_delivery_alive_gives_it_more_time,
+    what_is_granted_too_often_becomes_a_dead_letter,
+    popped_items_are_gone,
+    an_enqueue_wakes_who_waits,
+    an_item_for_later_comes_later,
+    an_item_is_there_once_for_each_dedupe_id,
+    purging_a_dead_letter_frees_its_dedupe_id,
+    a_dedupe_id_is_kept_after_completion_for_as_long_as_asked,
+    dedupe_ids_are_removed_once_they_were_kept_for_long_enough,
+    a_full_queue_refuses,
+    looking_changes_nothing,
+    a_queue_is_idle_when_nothing_is_queued_delayed_or_held,
+    a_paused_queue_grants_nothing,
+    a_stream_delivers_until_it_is_shut_down,
+    several_items_are_acknowledged_together,
+    a_shut_down_returns_what_is_held,
+    a_shut_down_waits_for_deliveries_and_takes_nothing_more,
+    a_shut_down_waits_no_longer_than_its_grace,
+    a_shut_down_right_after_a_delivery_is_heard_at_once,
+    clearing_removes_what_waits_and_nothing_else,
+);
+
+async fn items_are_delivered_in_order_and_acknowledged(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    world.enqueue([1, 2, 3]).await;
+    let before = Environment::system().wall();
+    for value in 1..=3 {
+        let delivery = consumer.dequeue().await.unwrap().unwrap();
+        assert_eq!((*delivery.value(), delivery.attempt()), (value, 1));
+        assert!(delivery.enqueued() <= before + LONG && delivery.enqueued() + LONG >= before);
+        assert_eq!(world.stats().await.held, 1);
+        world.ack(&delivery).await.unwrap();
+    }
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    let stats = world.stats().await;
+    assert_eq!((stats.queued, stats.held, stats.completed), (0, 0, 3));
+    world.check().await;
+}
+
+async fn a_delivery_that_is_dropped_or_refused_comes_first_again(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2]).await;
+    drop(consumer.dequeue().await.unwrap().unwrap());
+    let again = consumer.dequeue().await.unwrap().unwrap();
+    assert_eq!((*again.value(), again.attempt()), (1, 2));
+    again.nack().await.unwrap();
+    let again = consumer.dequeue().await.unwrap().unwrap();
+    assert_eq!((*again.value(), again.attempt()), (1, 3));
+    world.ack(&again).await.unwrap();
+    assert!(matches!(
+        again.nack().await.unwrap_err(),
+        Error::DeliveryLost { .. }
+    ));
+    assert_eq!(world.values().await, [2]);
+    world.check().await;
+}
+
+async fn a_delivery_can_come_back_later(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2]).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    let id = delivery.id();
+    delivery.snooze(LONG).await.unwrap();
+    let mut other = consumer.dequeue().await.unwrap().unwrap();
+    assert_eq!(*other.value(), 2);
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    assert_eq!(world.stats().await.delayed, 1);
+    for attempts in [1, 2] {
+        let wait = Duration::from_millis(20);
+        match attempts {
+            1 => other.snooze(wait).await.unwrap(),
+            _ => other.retry_after(wait, "not now").await.unwrap(),
+        }
+        other = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        assert_eq!((*other.value(), other.attempt()), (2, attempts));
+        assert_ne!(other.id(), id);
+    }
+    drop(other);
+    world.check().await;
+}
+
+async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(20));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    world.enqueue([1]).await;
+    let late = consumer.dequeue().await.unwrap().unwrap();
+    late.lost().await;
+    assert!(late.is_lost() && late.keep_alive().is_err());
+    let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!((*again.value(), again.attempt()), (1, 2));
+    let refused = world.ack(&late).await.unwrap_err();
+    assert!(matches!(refused, Error::DeliveryLost { .. }));
+    drop((late, again));
+    world.check().await;
+}
+
+async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStore) {
+    let settings = Settings::new().lease(Duration::from_millis(60));
+    let world = World::new(&store, settings).await;
+    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_secs(2));
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    world.enqueue([1]).await;
+    let late = consumer.dequeue().await.unwrap().unwrap();
+    late.lost().await;
+    let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    drop(late);
+    // Wait for some heartbeats. Each of them searches for items without a delivery.
+    Environment::system()
+        .sleep(Duration::from_millis(120))
+        .await;
+    assert!(!again.is_lost());
+    world.ack(&again).await.unwrap();
+    assert_eq!(again.attempt(), 2);
+    world.check().await;
+}
+
+async fn keeping_a_delivery_alive_gives_it_more_time(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let options = ConsumerOptions::default().delivery_time_limit(LONG);
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    world.enqueue([1]).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    delivery.keep_alive().unwrap();
+    assert!(!delivery.is_lost());
+    world.ack(&delivery).await.unwrap();
+}
+
+async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
+    let settings = Settings::new().max_attempts(2);
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2]).await;
+    for _ in 0..2 {
+        let delivery = consumer.dequeue().await.unwrap().unwrap();
+        assert_eq!(*delivery.value(), 1);
+        delivery.nack().await.unwrap();
+    }
+    let second = consumer.dequeue().await.unwrap().unwrap();
+    second.reject("no good").await.unwrap();
+    assert!(consumer.dequeue().await.unwrap().is_none());
+
+    let (queue, runner) = (&world.queue, &world.runner);
+    let letters = |tr| async move { queue.dead_letters(&tr, None, 10).await };
+    let dead = runner.run(letters).await.unwrap();
+    assert_eq!([&dead[0].value, &dead[1].value], [&Ok(1), &Ok(2)]);
+    assert_eq!(world.stats().await.dead, 2);
+
+    let item = &dead[0].item;
+    let redrive = |tr| async move { queue.redrive(&tr, item).await };
+    assert!(runner.run(redrive).await.unwrap());
+    assert!(!runner.run(redrive).await.unwrap());
+    let again = consumer.dequeue().await.unwrap().unwrap();
+    assert_eq!((again.item_ref(), again.attempt()), (*item, 1));
+    world.ack(&again).await.unwrap();
+
+    let item = &dead[1].item;
+    let purge = |tr| async move { queue.purge(&tr, item).await };
+    assert!(runner.run(purge).await.unwrap());
+    assert!(!runner.run(purge).await.unwrap());
+    assert!(runner.run(letters).await.unwrap().is_empty());
+    world.check().await;
+}
+
+async fn popped_items_are_gone(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue(0..3).await;
+    for value in 0..3 {
+        assert_eq!(consumer.pop().await.unwrap().unwrap().value, value);
+    }
+    assert!(consumer.pop().await.unwrap().is_none());
+    let stats = world.stats().await;
+    assert_eq!((stats.queued, stats.held, stats.completed), (0, 0, 3));
+    world.check().await;
+}
+
+async fn an_enqueue_wakes_who_waits(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    // Without polls, only a watch can wake it.
+    let options = ConsumerOptions::default().poll_interval(LONG * 10);
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let wait = consumer.dequeue_within(LONG);
+    let enqueue = async {
+        world.until_requested(1).await;
+        world.enqueue([7]).await;
+    };
+    let (delivery, ()) = tokio::join!(wait, enqueue);
+    let delivery = delivery.unwrap().expect("the enqueue woke it");
+    world.ack(&delivery).await.unwrap();
+    world.check().await;
+}
+
+async fn an_item_for_later_comes_later(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    let soon = Enqueue::new().after(Duration::from_millis(30));
+    let much_later = Enqueue::new().at(Environment::system().wall() + LONG);
+    let earlier = Enqueue::new().at(SystemTime::UNIX_EPOCH);
+    for (value, options) in [(1, much_later), (2, soon), (3, earlier)] {
+        let staged = world.enqueue_with(value, &options).await.unwrap();
+        assert!(matches!(staged, Enqueued::Staged(_)));
+    }
+    let first = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let second = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!((*first.value(), *second.value()), (3, 2));
+    world.ack(&first).await.unwrap();
+    world.ack(&second).await.unwrap();
+    let stats = world.stats().await;
+    assert_eq!((stats.queued, stats.delayed, stats.held), (0, 1, 0));
+    world.check().await;
+}
+
+async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
+    let settings = Settings::new().max_attempts(2);
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    let once = Enqueue::new().dedupe("once");
+    let is_repeated = async |options: &Enqueue| {
+        let staged = world.enqueue_with(1, options).await.unwrap();
+        staged == Enqueued::Repeated
+    };
+    assert!(!is_repeated(&once).await);
+    assert!(!is_repeated(&Enqueue::new().dedupe("another").after(LONG)).await);
+    assert!(is_repeated(&once).await);
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    assert!(is_repeated(&once).await, "while it is held");
+    delivery
+        .retry_after(Duration::from_millis(1), "not now")
+        .await
+        .unwrap();
+    assert!(is_repeated(&once).await, "while it is delayed");
+    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!(delivery.attempt(), 2);
+    delivery.nack().await.unwrap();
+    assert_eq!(world.stats().await.dead, 1);
+    assert!(is_repeated(&once).await, "while it is dead");
+
+    let queue = &world.queue;
+    let redrive = |tr| async move {
+        let letters = queue.dead_letters(&tr, None, 1).await?;
+        queue.redrive(&tr, &letters[0].item).await
+    };
+    assert!(world.runner.run(redrive).await.unwrap());
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    world.ack(&delivery).await.unwrap();
+    assert!(!is_repeated(&once).await, "it is completed");
+    world.check().await;
+}
+
+async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    let once = Enqueue::new().dedupe("once");
+    let _ = world.enqueue_with(1, &once).await.unwrap();
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    let item = &delivery.item_ref();
+    delivery.reject("no good").await.unwrap();
+    let repeated = world.enqueue_with(1, &once).await.unwrap();
+    assert_eq!(repeated, Enqueued::Repeated);
+
+    let queue = &world.queue;
+    let purge = |tr| async move { queue.purge(&tr, item).await };
+    assert!(world.runner.run(purge).await.unwrap());
+    assert_eq!(world.count("k").await, 0);
+    let again = world.enqueue_with(1, &once).await.unwrap();
+    assert!(matches!(again, Enqueued::Staged(_)));
+    world.check().await;
+}
+
+async fn a_dedupe_id_is_kept_after_completion_for_as_long_as_asked(store: TestStore) {
+    for (retention, is_kept) in [(LONG, true), (Duration::ZERO, false)] {
+        let settings = Settings::new().dedupe_retention(retention);
+        let world = World::new(&store, settings).await;
+        let consumer = world.consumer().await;
+        let once = Enqueue::new().dedupe(vec![0; 255]);
+        let _ = world.enqueue_with(1, &once).await.unwrap();
+        assert!(consumer.pop().await.unwrap().is_some());
+        let again = world.enqueue_with(1, &once).await.unwrap();
+        assert_eq!(again == Enqueued::Repeated, is_kept);
+    }
+}
+
+async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestStore) {
+    let settings = Settings::new()
+        .lease(Duration::from_millis(60))
+        .dedupe_retention(Duration::from_millis(1));
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    // More than one transaction checks.
+    for number in 0..150_u64 {
+        let once = Enqueue::new().dedupe(number.to_be_bytes().to_vec());
+        let _ = world.enqueue_with(number, &once).await.unwrap();
+    }
+    for _ in 0..149 {
+        assert!(consumer.pop().await.unwrap().is_some());
+    }
+    // Only the id of the item that is still queued stays.
+    while world.count("k").await != 1 {
+        tokio::task::yield_now().await;
+    }
+    world.check().await;
+}
+
+async fn a_full_queue_refuses(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let options = Enqueue::new().max_depth(2);
+    for value in 0..2 {
+        let _ = world.enqueue_with(value, &options).await.unwrap();
+    }
+    let error = world.enqueue_with(2, &options).await.unwrap_err();
+    assert!(matches!(
+        error,
+        Error::Full {
+            depth: 2,
+            limit: 2,
+            ..
+        }
+    ));
+    assert_eq!(world.stats().await.queued, 2);
+}
+
+async fn looking_changes_nothing(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    let look = |tr| async move {
+        let first = queue.peek(&tr).await?.map(|item| item.value.unwrap());
+        Ok::<_, Error>((first, queue.len(&tr).await?, queue.oldest_age(&tr).await?))
+    };
+    assert_eq!(world.runner.run(look).await.unwrap(), (None, 0, None));
+    world.enqueue([7, 8]).await;
+    let (first, count, age) = world.runner.run(look).await.unwrap();
+    assert_eq!((first, count), (Some(7), 2));
+    assert!(age.is_some_and(|age| age < LONG));
+    assert_eq!(world.values().await, [7, 8]);
+    world.check().await;
+}
+
+async fn a_paused_queue_grants_nothing(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let options = ConsumerOptions::default().poll_interval(LONG * 10);
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let queue = &world.queue;
+    let pause = |tr| async move {
+        queue.pause(&tr);
+        Ok::<_, Error>(())
+    };
+    let resume = |tr| async move {
+        queue.resume(&tr);
+        Ok::<_, Error>(())
+    };
+    world.enqueue([1]).await;
+    world.runner.run(pause).await.unwrap();
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    let wait = consumer.dequeue_within(LONG);
+    let (delivery, resumed) = tokio::join!(wait, world.runner.run(resume));
+    resumed.unwrap();
+    assert_eq!(*delivery.unwrap().unwrap().value(), 1);
+}
+
+async fn a_stream_delivers_until_it_is_shut_down(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue(0..5).await;
+    let mut deliveries = Box::pin(consumer.deliveries());
+    for value in 0..5 {
+        let delivery = deliveries.next().await.unwrap().unwrap();
+        assert_eq!(*delivery.value(), value);
+        world.ack(&delivery).await.unwrap();
+    }
+    let (end, ended) = tokio::join!(
+        deliveries.next(),
+        consumer.clone().shut_down(Duration::ZERO)
+    );
+    ended.unwrap();
+    assert!(end.is_none());
+    assert!(matches!(
+        consumer.dequeue().await.unwrap_err(),
+        Error::ShutDown { .. }
+    ));
+    world.check().await;
+}
+
+async fn several_items_are_acknowledged_together(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue(0..10).await;
+    let deliveries = &consumer.dequeue_batch(10).await.unwrap();
+    let values: Vec<_> = deliveries
+        .iter()
+        .map(|delivery| *delivery.value())
+        .collect();
+    assert_eq!(values, (0..10).collect::<Vec<_>>());
+    let ack = |tr| async move { ack_all(&tr, deliveries).await };
+    world.runner.run(ack).await.unwrap();
+    assert_eq!(world.stats().await.completed, 10);
+    // None of them can be acknowledged again: the whole transaction fails.
+    let again = world.runner.run(ack).await.unwrap_err();
+    assert!(matches!(again, Error::DeliveryLost { .. }));
+    world.check().await;
+}
+
+async fn a_shut_down_returns_what_is_held(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2]).await;
+    let held = consumer.dequeue().await.unwrap().unwrap();
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+    assert!(held.is_lost());
+    assert_eq!(world.values().await, [1, 2]);
+    // Another session holds the same item, and only that session can acknowledge it.
+    let another = world.consumer().await;
+    let other = another.dequeue().await.unwrap().unwrap();
+    assert_eq!(other.id(), held.id());
+    let refused = world.ack(&held).await.unwrap_err();
+    assert!(matches!(refused, Error::DeliveryLost { .. }));
+    world.ack(&other).await.unwrap();
+    assert!(matches!(
+        held.nack().await.unwrap_err(),
+        Error::ShutDown { .. }
+    ));
+    world.check().await;
+}
+
+async fn a_shut_down_waits_for_deliveries_and_takes_nothing_more(store: TestStore) {
+    // With this lease, no heartbeat covers for a lost notification.
+    let settings = Settings::new().lease(LONG * 60);
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2, 3]).await;
+    let acked = consumer.dequeue().await.unwrap().unwrap();
+    let returned = consumer.dequeue().await.unwrap().unwrap();
+    let shut_down = consumer.clone().shut_down(LONG);
+    let finish = async {
+        // Returns after the shutdown has reached the dispatcher.
+        while consumer.dequeue_within(LONG).await.is_ok() {}
+        assert!(!acked.is_lost() && !returned.is_lost());
+        world.ack(&acked).await.unwrap();
+        drop(acked);
+        returned.nack().await.unwrap();
+        drop(returned);
+    };
+    let (ended, ()) = timeout(LONG, async { tokio::join!(biased; shut_down, finish) }).await;
+    ended.unwrap();
+    assert_eq!(world.values().await, [2, 3]);
+    world.check().await;
+}
+
+async fn a_shut_down_waits_no_longer_than_its_grace(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let held = consumer.dequeue().await.unwrap().unwrap();
+    let shut_down = consumer.shut_down(Duration::from_millis(50));
+    timeout(LONG, shut_down).await.unwrap();
+    assert!(held.is_lost());
+    assert_eq!(world.values().await, [1]);
+    world.check().await;
+}
+
+async fn a_shut_down_right_after_a_delivery_is_heard_at_once(store: TestStore) {
+    // With this lease, no heartbeat covers for a lost notification.
+    let settings = Settings::new().lease(LONG * 60);
+    let world = World::new(&store, settings).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let _held = consumer.dequeue().await.unwrap().unwrap();
+    let shut_down = timeout(LONG, consumer.shut_down(Duration::ZERO)).await;
+    shut_down.unwrap();
+    assert_eq!(world.values().await, [1]);
+    world.check().await;
+}
+
+async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue(0..1_000).await;
+    let later = Enqueue::new().after(LONG).dedupe("later");
+    let _ = world.enqueue_with(7, &later).await.unwrap();
+    // More items than one page has.
+    let (queue, all_later) = (&world.queue, &Enqueue::new().after(LONG * 2));
+    let enqueue = |tr| async move {
+        for value in 0..600 {
+            let _ = queue.enqueue_with(&tr, &value, all_later).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    world.runner.run(enqueue).await.unwrap();
+    let held = consumer.dequeue().await.unwrap().unwrap();
+    let dead = consumer.dequeue().await.unwrap().unwrap();
+    dead.reject("no good").await.unwrap();
+    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 1_599);
+    let stats = world.stats().await;
+    assert_eq!((stats.queued, stats.delayed), (0, 0));
+    assert_eq!((stats.held, stats.dead), (1, 1));
+    let again = world.enqueue_with(7, &later).await.unwrap();
+    assert!(matches!(again, Enqueued::Staged(_)));
+    world.ack(&held).await.unwrap();
+    world.check().await;
+}
+
+/// Returns whether waiting for an idle queue ends within many reads of the queue.
+async fn is_idle(world: &World) -> bool {
+    let read = async {
+        for _ in 0..20 {
+            world.stats().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        idle = world.queue.wait_idle(&world.runner) => {
+            idle.unwrap();
+            true
+        }
+        () = read => false,
+    }
+}
+
+async fn a_queue_is_idle_when_nothing_is_queued_delayed_or_held(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    assert!(is_idle(&world).await);
+    world.enqueue([1]).await;
+    assert!(!is_idle(&world).await);
+    let consumer = world.consumer().await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    assert_eq!(world.stats().await.held, 1);
+    assert!(!is_idle(&world).await);
+    let idle = timeout(LONG, world.queue.wait_idle(&world.runner));
+    let (idle, acknowledged) = tokio::join!(idle, world.ack(&delivery));
+    acknowledged.unwrap();
+    idle.unwrap();
+
+    let (queue, later) = (&world.queue, &Enqueue::new().after(LONG * 60));
+    let enqueue = |tr| async move { queue.enqueue_with(&tr, &2, later).await };
+    let enqueued = world.runner.run(enqueue).await.unwrap();
+    assert!(matches!(enqueued, Enqueued::Staged(_)));
+    assert!(!is_idle(&world).await);
+    world.check().await;
+}

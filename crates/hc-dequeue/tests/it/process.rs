@@ -1,0 +1,151 @@
+//! Handlers that run in the transactions that complete their items.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::common::{LONG, World};
+use conformance::stores::TestStore;
+use hc_dequeue::{Backoff, Delivery, Error, Outcome, Settings, WorkerOptions};
+use keyspace::codec::MessagePack;
+use keyspace::{Database, Isolation, MutationOp, OwnedTransaction, Transaction, Tx, typed};
+
+conformance::on_every_store!(
+    effects_are_committed_with_the_item_and_once,
+    effects_of_what_is_not_done_are_dropped,
+    a_conflict_of_the_handler_is_retried_and_costs_no_attempt,
+    an_item_that_is_cancelled_meanwhile_has_no_effect,
+);
+
+type Item = Arc<Delivery<u64>>;
+
+fn quick() -> WorkerOptions {
+    let soon = Duration::from_millis(1);
+    WorkerOptions::new().backoff(Backoff::new(soon, soon))
+}
+
+async fn sum(world: &World) -> u64 {
+    let key = &world.store.root.pack(&"sum");
+    let read = |tr: Tx<_>| async move {
+        let sum = tr.get(key, Isolation::Snapshot).await?;
+        Ok::<_, keyspace::Error>(
+            sum.map_or(0, |sum| u64::from_le_bytes((&*sum).try_into().unwrap())),
+        )
+    };
+    world.runner.run(read).await.unwrap()
+}
+
+async fn effects_are_committed_with_the_item_and_once(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue(1..=100).await;
+    let key = world.store.root.pack(&"sum");
+    let add = move |tr: Tx<_>, item: Item| {
+        let key = key.clone();
+        async move {
+            tr.atomic(MutationOp::Add, &key, &item.value().to_le_bytes());
+            Ok::<_, Error>(())
+        }
+    };
+    let worker = world.queue.process(&world.runner, quick(), add).await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    assert_eq!(sum(&world).await, 5050);
+    assert_eq!(world.stats().await.completed, 100);
+    world.check().await;
+}
+
+async fn effects_of_what_is_not_done_are_dropped(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    world.enqueue([0, 1, 2, 3]).await;
+    let key = world.store.root.pack(&"sum");
+    let handle = move |tr: Tx<_>, item: Item| {
+        let key = key.clone();
+        async move {
+            tr.atomic(MutationOp::Add, &key, &1_u64.to_le_bytes());
+            match (*item.value(), item.deliveries()) {
+                (0, _) => Err(io::Error::other("no disk")),
+                (1, 1) => Ok(Outcome::snooze(Duration::from_millis(1))),
+                (2, _) => Ok(Outcome::discard("of no use")),
+                (3, _) => panic!("no luck"),
+                _ => Ok(Outcome::Done),
+            }
+        }
+    };
+    let worker = world.queue.process(&world.runner, quick(), handle).await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    assert_eq!(sum(&world).await, 1);
+    let queue = &world.queue;
+    let letters = |tr| async move { queue.dead_letters(&tr, None, 10).await };
+    let letters = world.runner.run(letters).await.unwrap();
+    let reasons = letters
+        .iter()
+        .map(|letter| (letter.attempts, &*letter.failure.as_ref().unwrap().reason));
+    assert_eq!(
+        reasons.collect::<Vec<_>>(),
+        [
+            (2, "no disk"),
+            (0, "of no use"),
+            (2, "it panicked: no luck")
+        ]
+    );
+    world.check().await;
+}
+
+async fn a_conflict_of_the_handler_is_retried_and_costs_no_attempt(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let calls = Arc::new(AtomicU64::new(0));
+    let (db, counted) = (world.store.db.clone(), calls.clone());
+    let key = world.store.root.pack(&"value");
+    let read_key = key.clone();
+    let handle = move |tr: Tx<_>, item: Item| {
+        let (db, key, calls) = (db.clone(), key.clone(), counted.clone());
+        async move {
+            assert_eq!(item.attempt(), 1);
+            let value = typed::get(&tr, &MessagePack, &key, Isolation::Serializable).await?;
+            let value: u64 = value.unwrap_or_default();
+            if calls.fetch_add(1, Ordering::Relaxed) == 0 {
+                // Another transaction writes a key that this one has read.
+                let mut other = db.begin()?;
+                typed::set(&other, &MessagePack, &key, &40_u64)?;
+                other.commit().await?;
+            }
+            typed::set(&tr, &MessagePack, &key, &(value + item.value()))
+        }
+    };
+    world.enqueue([2]).await;
+    let worker = world.queue.process(&world.runner, quick(), handle).await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    let key = &read_key;
+    let read = |tr| async move { typed::get(&tr, &MessagePack, key, Isolation::Snapshot).await };
+    assert_eq!(world.runner.run(read).await.unwrap(), Some(42_u64));
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    let stats = world.stats().await;
+    assert_eq!((stats.completed, stats.dead), (1, 0));
+    world.check().await;
+}
+
+async fn an_item_that_is_cancelled_meanwhile_has_no_effect(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue([7]).await;
+    let key = world.store.root.pack(&"sum");
+    let (runner, queue) = (world.runner.clone(), world.queue.clone());
+    let handle = move |tr: Tx<_>, item: Item| {
+        let (key, runner, queue) = (key.clone(), runner.clone(), queue.clone());
+        async move {
+            tr.atomic(MutationOp::Add, &key, &1_u64.to_le_bytes());
+            let (queue, item) = (&queue, &item.item_ref());
+            let cancel = |tr| async move { queue.cancel(&tr, item).await.map(drop) };
+            runner.run(cancel).await
+        }
+    };
+    let worker = world.queue.process(&world.runner, quick(), handle).await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    assert_eq!(sum(&world).await, 0);
+    let stats = world.stats().await;
+    assert_eq!((stats.cancelled, stats.completed, stats.dead), (1, 0, 0));
+    world.check().await;
+}

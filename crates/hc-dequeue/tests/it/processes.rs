@@ -1,0 +1,221 @@
+//! Eight processes of thirty-two consumers each run on one cluster. They are killed at random and started again,
+//! while items fail, are snoozed and are cancelled, a schedule fires, and the settings change. Every item whose
+//! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
+//! than once, and the schedule enqueues one item for each second.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use conformance::process::{Herd, acknowledge, misaccounted, role};
+use conformance::server::Server;
+use conformance::{scale, stores};
+use hc_dequeue::{
+    Backoff, Cancelled, Delivery, Error, HighContentionQueue, Missed, Outcome, Result, Schedule,
+    Scheduled, Settings, Worker, WorkerOptions,
+};
+use keyspace::{
+    Environment, Isolation, MutationOp, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
+};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+const NAME: &str = "processes::on_fdb_every_acknowledged_item_takes_effect_exactly_once";
+
+const PROCESSES: usize = 8;
+const CONSUMERS: usize = 32;
+
+/// The number of waiting items from which on no more are enqueued.
+const BACKLOG: u64 = 300;
+
+type Queue = HighContentionQueue<String>;
+
+async fn open(runner: &Runner<Store>) -> Result<Queue> {
+    Queue::open(runner, Subspace::from("jobs"), settings(1_000)).await
+}
+
+fn settings(lease_millis: u64) -> Settings {
+    Settings::new()
+        .lease(Duration::from_millis(lease_millis))
+        .max_attempts(1_000)
+        .max_deaths(1_000)
+}
+
+/// The payload of the schedule's items.
+const SCHEDULED: &str = "scheduled";
+
+/// Counts the effects of each item, in the transactions that acknowledge it.
+fn effects() -> Subspace {
+    Subspace::from("effects")
+}
+
+/// Stages the effect of an item.
+fn take_effect(tr: &impl Transaction, item: &str) {
+    let effect = effects().pack(&item);
+    tr.atomic(MutationOp::Add, &effect, &1_u64.to_le_bytes());
+}
+
+/// Returns the name under which an item takes effect. For an item of the schedule, it is the second for which the
+/// item was enqueued.
+fn name_of(delivery: &Delivery<String>) -> String {
+    match &**delivery.value() {
+        SCHEDULED => {
+            let time = delivery.enqueued().duration_since(SystemTime::UNIX_EPOCH);
+            format!("{SCHEDULED} {}", time.unwrap().as_millis())
+        }
+        item => item.to_owned(),
+    }
+}
+
+/// Runs a worker in whose handler each item takes effect in the transaction that acknowledges it. Some items fail
+/// once before that, and some are snoozed.
+async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>> {
+    let store = runner.clone();
+    let handler = move |delivery: Arc<Delivery<String>>| {
+        let store = store.clone();
+        async move {
+            let soon = Duration::from_millis(5);
+            match delivery.value().as_bytes().last() {
+                Some(b'3') if delivery.attempt() == 1 => {
+                    return Ok(Outcome::retry_after(soon, "not yet"));
+                }
+                Some(b'4') if delivery.deliveries() == 1 => return Ok(Outcome::snooze(soon)),
+                _ => {}
+            }
+            let (delivery, name) = (&delivery, &name_of(&delivery));
+            let acknowledge = store.run(|tr| async move {
+                delivery.ack(&tr).await?;
+                take_effect(&tr, name);
+                Ok::<_, Error>(Outcome::Done)
+            });
+            acknowledge.await
+        }
+    };
+    let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
+    let options = WorkerOptions::default()
+        .concurrency(CONSUMERS)
+        .backoff(backoff);
+    queue.work(runner, options, handler).await
+}
+
+/// Does the work of a child process until it is killed: handles items, and enqueues some. The role contains its name
+/// and the URL of the store.
+async fn work(role: &str) -> Result<()> {
+    let (name, url) = role.split_once(' ').unwrap();
+    let runner = Runner::new(keyspace::open(url).unwrap());
+    let queue = &open(&runner).await?;
+    let _worker = handle(queue, &runner).await?;
+    for number in 0_u64.. {
+        let depth = |tr| async move { queue.len(&tr).await };
+        while runner.run(depth).await? > BACKLOG {
+            runner.environment().sleep(Duration::from_millis(5)).await;
+        }
+        let items: Vec<_> = (0..10)
+            .map(|item| format!("{name}-{number}-{item}"))
+            .collect();
+        let batch = &items;
+        let enqueue = |tr| async move { queue.enqueue_all(&tr, batch).await };
+        let (staged, commit) = runner.run_committed(enqueue).await?;
+        for item in &items {
+            acknowledge(item);
+        }
+        let last = &staged[9].at(commit.versionstamp.unwrap());
+        let name = &items[9];
+        let cancel = |tr| async move {
+            match queue.cancel(&tr, last).await? {
+                Cancelled::Removed | Cancelled::Requested => take_effect(&tr, name),
+                // The item was completed before it could be cancelled.
+                _ => {}
+            }
+            Ok::<_, Error>(())
+        };
+        runner.run(cancel).await?;
+    }
+    Ok(())
+}
+
+async fn counted(runner: &Runner<Store>) -> BTreeMap<String, u64> {
+    let (begin, end) = effects().range();
+    let query = &RangeQuery::keys(begin, end);
+    let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let row = |row: keyspace::KeyValue| {
+        let count = row.value()[..].try_into().unwrap();
+        let item = effects().unpack(row.key()).unwrap();
+        (item, u64::from_le_bytes(count))
+    };
+    runner
+        .run(read)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(row)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
+    if let Some(role) = role() {
+        return work(&role).await.unwrap();
+    }
+    let server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => return stores::skip(NAME, reason),
+    };
+    let url = server.url();
+    let (mut names, store) = (0.., url.clone());
+    let role = move |_| format!("{} {store}", names.next().unwrap());
+    let runner = Runner::new(keyspace::open(&url).unwrap());
+    let queue = &open(&runner).await.unwrap();
+    let each_second = &Schedule::new("* * * * * *").missed(Missed::All { cap: 1_000 });
+    let payload = &SCHEDULED.to_owned();
+    let schedule = |tr| async move { queue.schedule(&tr, "tick", each_second, payload).await };
+    assert_eq!(runner.run(schedule).await.unwrap(), Scheduled::Created);
+    let mut herd = Herd::start(NAME, PROCESSES, role);
+
+    let env = Environment::system();
+    let mut rng = StdRng::seed_from_u64(4);
+    let end = env.now() + Duration::from_secs(scale(8, 600) as u64);
+    while env.now() < end {
+        herd.hear(1);
+        // Most of the eight processes live longer than a lease, and return the items of the dead ones.
+        let pause = Duration::from_millis(rng.random_range(0..500));
+        env.sleep(pause).await;
+        herd.replace(rng.random_range(0..PROCESSES));
+        let settings = &settings(rng.random_range(500..2_000));
+        let configure = |tr| async move { queue.configure(&tr, settings).await };
+        runner.run(configure).await.unwrap();
+    }
+    let acknowledged = herd.end();
+    let unschedule = |tr| async move { queue.unschedule(&tr, "tick").await };
+    assert!(runner.run(unschedule).await.unwrap());
+
+    let worker = handle(queue, &runner).await.unwrap();
+    let stats = |tr| async move { queue.stats(&tr).await };
+    loop {
+        let stats = runner.run(stats).await.unwrap();
+        if stats.queued + stats.held + stats.delayed == 0 {
+            assert_eq!(stats.dead, 0);
+            break;
+        }
+        env.sleep(Duration::from_millis(50)).await;
+    }
+    worker.shut_down(Duration::from_secs(60)).await.unwrap();
+    let audit = queue.audit(&runner).await.unwrap();
+    assert!(audit.is_clean(), "{audit:?}");
+    let effects = counted(&runner).await;
+    assert_eq!(misaccounted(&acknowledged, &effects), [""; 0]);
+    assert_each_second(&effects);
+}
+
+/// Panics if the schedule has skipped a second.
+fn assert_each_second(effects: &BTreeMap<String, u64>) {
+    let times = effects.keys().filter_map(|name| {
+        let millis = name.strip_prefix(SCHEDULED)?.trim();
+        Some(millis.parse::<u64>().unwrap())
+    });
+    let times: Vec<_> = times.collect();
+    assert!(times.len() > 2, "{times:?}");
+    for pair in times.windows(2) {
+        assert_eq!(pair[1] - pair[0], 1_000, "{times:?}");
+    }
+}

@@ -1,0 +1,332 @@
+//! Invalid input: each kind returns a typed error, and nothing is lost.
+
+use std::time::Duration;
+
+use crate::common::{LONG, World, open};
+use conformance::stores::TestStore;
+use hc_dequeue::microqueue;
+use hc_dequeue::{
+    Backoff, ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
+    MAX_PAYLOAD_BYTES, Settings,
+};
+use keyspace::codec::{Bincode, Raw};
+use keyspace::tuple::Versionstamp as TupleVersionstamp;
+use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction, Tx, Versionstamp, read_all};
+
+conformance::on_every_store!(
+    nothing_and_too_much_are_refused,
+    a_lease_shorter_than_three_heartbeats_is_refused,
+    another_codec_than_the_queues_is_refused,
+    a_queue_with_rows_of_a_store_with_a_larger_version_does_not_open,
+    an_item_is_acknowledged_once,
+    an_acknowledgement_that_does_not_commit_has_no_effect,
+    a_dedupe_id_has_a_length,
+    a_payload_of_exactly_the_limit_goes_everywhere,
+    more_than_a_transaction_holds_comes_back_in_several,
+    a_record_of_a_newer_format_is_refused_and_stays,
+    what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped,
+);
+
+async fn nothing_and_too_much_are_refused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    for wanted in [0, 513] {
+        let refused = consumer.dequeue_batch(wanted).await.unwrap_err();
+        assert!(matches!(refused, Error::Wanted { limit: 512, .. }));
+    }
+}
+
+async fn a_lease_shorter_than_three_heartbeats_is_refused(store: TestStore) {
+    let settings = Settings::new().lease(Duration::from_millis(29));
+    let refused = open(&store, &store.runner(), settings).await.unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::TooShort {
+            option: "lease",
+            ..
+        }
+    ));
+    assert!(
+        open(&store, &store.runner(), Settings::default())
+            .await
+            .is_ok()
+    );
+}
+
+async fn a_queue_with_rows_of_a_store_with_a_larger_version_does_not_open(store: TestStore) {
+    // The version of a store after some thousand years of use.
+    let far = Versionstamp::new(1 << 56, 0);
+    let heartbeat = [&far.as_bytes()[..], &[0; 8]].concat();
+    for (part, value) in [("i", &b"\x01\x01\0\x07"[..]), ("b", &heartbeat)] {
+        let world = World::with_defaults(&store).await;
+        world.enqueue(0..2).await;
+        let consumer = world.consumer().await;
+        let reopened = || open(&world.store, &world.runner, Settings::default());
+        reopened().await.unwrap();
+        let subspace = world.queue.subspace().subspace(&part);
+        let key = &match part {
+            "i" => subspace.pack(&(TupleVersionstamp::complete(*far.as_bytes(), 0), 1)),
+            _ => subspace.pack(&[7_u8; 16].as_slice()),
+        };
+        let set = |tr: Tx<_>| async move {
+            tr.set(key, value);
+            Ok::<_, Error>(())
+        };
+        world.runner.run(set).await.unwrap();
+        let refused = reopened().await.unwrap_err();
+        let Error::Part(microqueue::Error::StampAhead {
+            queue,
+            stamp,
+            read_version,
+        }) = &refused
+        else {
+            panic!("expected a stamp ahead, got {refused:?}");
+        };
+        assert!(queue.bytes().starts_with(world.queue.subspace().bytes()));
+        assert_eq!(*stamp, far);
+        assert!((1..1 << 56).contains(read_version), "{read_version}");
+        drop(consumer);
+    }
+    // A heartbeat that does not decode says nothing about versions.
+    let world = World::with_defaults(&store).await;
+    let key = &world.queue.subspace().pack(&("b", &[7_u8; 16][..]));
+    let set = |tr: Tx<_>| async move {
+        tr.set(key, b"?");
+        Ok::<_, Error>(())
+    };
+    world.runner.run(set).await.unwrap();
+    open(&world.store, &world.runner, Settings::default())
+        .await
+        .unwrap();
+}
+
+async fn another_codec_than_the_queues_is_refused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let subspace = world.queue.subspace().clone();
+    let settings = Settings::default();
+    let codec = HighContentionQueue::<Bytes, Raw>::open(&world.runner, subspace, settings);
+    assert!(matches!(codec.await.unwrap_err(), Error::SettingsDiffer(_)));
+}
+
+async fn an_item_is_acknowledged_once(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    let twice = world.runner.run(|tr| {
+        let delivery = &delivery;
+        async move {
+            delivery.ack(&tr).await?;
+            delivery.ack(&tr).await
+        }
+    });
+    assert!(matches!(
+        twice.await.unwrap_err(),
+        Error::DeliveryLost { .. }
+    ));
+    world.ack(&delivery).await.unwrap();
+    let again = world.ack(&delivery).await.unwrap_err();
+    assert!(matches!(again, Error::DeliveryLost { .. }));
+    assert_eq!(world.stats().await.completed, 1);
+    world.check().await;
+}
+
+async fn an_acknowledgement_that_does_not_commit_has_no_effect(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    delivery.ack(&store.db.begin().unwrap()).await.unwrap();
+    assert_eq!(world.stats().await.held, 1);
+    world.ack(&delivery).await.unwrap();
+    drop(delivery);
+    assert_eq!(world.stats().await.completed, 1);
+    world.check().await;
+}
+
+async fn a_dedupe_id_has_a_length(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    for bytes in [0, MAX_DEDUPE_BYTES + 1] {
+        let options = Enqueue::new().dedupe(vec![7; bytes]);
+        let refused = world.enqueue_with(1, &options).await.unwrap_err();
+        assert!(matches!(refused, Error::DedupeId { .. }), "{refused}");
+    }
+    assert_eq!(world.stats().await.queued, 0);
+}
+
+async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
+    type Blobs = HighContentionQueue<Bytes, Raw>;
+    let settings = Settings::new().max_attempts(4);
+    let runner = store.runner();
+    let subspace = store.root.subspace(&"queue");
+    let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
+    let (largest, too_large) = (
+        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]),
+        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]),
+    );
+    // With the largest envelope, not one more byte would fit.
+    let id = vec![7; MAX_DEDUPE_BYTES];
+    let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);
+    let refused = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
+    let refused = runner.run(refused).await.unwrap_err();
+    assert!(matches!(refused, Error::PayloadTooLarge { .. }));
+    let enqueue = |tr| async move { queue.enqueue_with(&tr, largest, later).await };
+    let enqueued = runner.run(enqueue).await.unwrap();
+    assert!(matches!(enqueued, Enqueued::Staged(_)));
+
+    let options = ConsumerOptions::default();
+    let consumer = queue.consumer(&runner, options).await.unwrap();
+    let next = || async { consumer.dequeue_within(LONG).await.unwrap().unwrap() };
+    next().await.nack().await.unwrap();
+    let delay = Duration::from_millis(1);
+    next().await.retry_after(delay, "not now").await.unwrap();
+    next().await.reject("no good").await.unwrap();
+    let redrive = |tr| async move {
+        let dead = queue.dead_letters(&tr, None, 1).await?;
+        queue.redrive(&tr, &dead[0].item).await
+    };
+    assert!(runner.run(redrive).await.unwrap());
+    let delivery = next().await;
+    assert_eq!(delivery.value(), largest);
+    delivery.complete().await.unwrap();
+
+    // Two sessions wait, and the first one answers both requests.
+    let options = ConsumerOptions::default();
+    let another = queue.consumer(&runner, options).await.unwrap();
+    let (begin, end) = queue.subspace().subspace(&"r").range();
+    let query = &RangeQuery::keys(begin, end);
+    let requests = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let enqueue = async {
+        while runner.run(requests).await.unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let four = &vec![largest.clone(); 4];
+        let enqueue = |tr| async move { queue.enqueue_all(&tr, four).await };
+        runner.run(enqueue).await.unwrap();
+    };
+    let (some, others, ()) = tokio::join!(
+        consumer.dequeue_batch_within(2, LONG),
+        another.dequeue_batch_within(2, LONG),
+        enqueue
+    );
+    for answered in [some.unwrap(), others.unwrap()] {
+        assert_eq!(answered.len(), 2);
+        for delivery in answered {
+            assert_eq!(delivery.value(), largest);
+            delivery.complete().await.unwrap();
+        }
+    }
+    assert!(queue.audit(&runner).await.unwrap().is_clean());
+}
+
+async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
+    type Blobs = HighContentionQueue<Bytes, Raw>;
+    // The items have more than ten million bytes in total.
+    const ITEMS: u64 = 110;
+    let runner = store.runner();
+    let subspace = store.root.subspace(&"queue");
+    let settings = Settings::default();
+    let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
+    let blob = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]);
+    for _ in 0..ITEMS {
+        let enqueue = |tr| async move { queue.enqueue(&tr, blob).await };
+        runner.run(enqueue).await.unwrap();
+    }
+    let options = ConsumerOptions::default();
+    let consumer = queue.consumer(&runner, options).await.unwrap();
+    let mut held = Vec::new();
+    while held.len() < ITEMS as usize {
+        held.extend(consumer.dequeue_batch_within(512, LONG).await.unwrap());
+    }
+    drop(held);
+    let stats = |tr| async move { queue.stats(&tr).await };
+    while runner.run(stats).await.unwrap().queued != ITEMS {
+        tokio::task::yield_now().await;
+    }
+    assert!(queue.audit(&runner).await.unwrap().is_clean());
+}
+
+/// Changes a byte of the first item's record.
+async fn damage(world: &World, place: usize, byte: u8) {
+    let (begin, end) = world.queue.subspace().subspace(&"i").range();
+    let query = &RangeQuery::keys(begin, end).limit(1);
+    world
+        .runner
+        .run(|tr| async move {
+            let batch = tr.get_range(query, Isolation::Serializable).await?;
+            let mut record = batch.rows[0].value().to_vec();
+            record[place] = byte;
+            tr.set(batch.rows[0].key(), &record);
+            Ok::<_, Error>(())
+        })
+        .await
+        .unwrap();
+}
+
+async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    world.enqueue([1, 2]).await;
+    // The byte after the format byte of microqueue.
+    damage(&world, 1, 2).await;
+    let refused = consumer.dequeue().await.unwrap_err();
+    let mut message = refused.to_string();
+    let mut source: Option<&dyn std::error::Error> = std::error::Error::source(&refused);
+    while let Some(error) = source {
+        message += &error.to_string();
+        source = error.source();
+    }
+    assert!(message.contains("format 2 is newer"), "{message}");
+    assert_eq!(world.stats().await.queued, 2);
+    // The record becomes valid again, as it is for a newer version of the library.
+    damage(&world, 1, 1).await;
+    for value in [1, 2] {
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        assert_eq!(*delivery.value(), value);
+        delivery.complete().await.unwrap();
+    }
+    world.check().await;
+}
+
+async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(store: TestStore) {
+    let subspace = store.root.subspace(&"queue");
+    let runner = store.runner();
+    // This codec does not store the type of its bytes.
+    type Names = HighContentionQueue<String, Bincode>;
+    type Numbers = HighContentionQueue<u64, Bincode>;
+    let settings = Settings::new().max_attempts(2);
+    let names = &Names::open(&runner, subspace.clone(), settings.clone())
+        .await
+        .unwrap();
+    let enqueue = |tr| async move {
+        for name in ["", "ten bytes.", "", "ten bytes."] {
+            names.enqueue(&tr, &name.to_owned()).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    runner.run(enqueue).await.unwrap();
+    // Opens the queue with the same codec and another type. Of the names, only an empty one decodes as a number.
+    let numbers = Numbers::open(&runner, subspace, settings).await.unwrap();
+    let soon = Duration::from_millis(1);
+    let options = ConsumerOptions::new().backoff(Backoff::new(soon, soon));
+    let consumer = numbers.consumer(&runner, options).await.unwrap();
+    let popped = consumer.pop_within(LONG).await.unwrap().unwrap();
+    assert_eq!(popped.value, 0);
+    let delivered = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!(*delivered.value(), 0);
+    delivered.complete().await.unwrap();
+    // While it waits, the other items are retried and fail again.
+    tokio::select! {
+        idle = numbers.wait_idle(&runner) => idle.unwrap(),
+        popped = consumer.pop_within(LONG) => panic!("{popped:?}"),
+    }
+    let letters = |tr| async move { names.dead_letters(&tr, None, 10).await };
+    let letters = runner.run(letters).await.unwrap();
+    assert_eq!(letters.len(), 2);
+    for letter in letters {
+        assert_eq!(letter.value.unwrap(), "ten bytes.");
+        assert_eq!((letter.attempts, letter.deliveries), (2, 2));
+        assert!(letter.failure.unwrap().reason.contains("Bincode"));
+    }
+    assert!(numbers.audit(&runner).await.unwrap().is_clean());
+}

@@ -1,0 +1,20 @@
+//! The integration tests, as one program: it is compiled in a fraction of the time that a program for each file takes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod backup;
+mod bad_input;
+mod chaos;
+mod crash;
+mod damage;
+mod exactly_once;
+mod ids;
+mod ledger;
+mod life_cycle;
+mod log_files;
+mod model;
+mod oracle;
+mod recipe;
+mod version_clock;
+mod versions;
+mod window;
