@@ -1,5 +1,7 @@
 //! The paragraphs of prose in a file, with the lines that they stand on.
 
+use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
+
 /// The lines of a paragraph, or of a text in code, each with its number from 1.
 pub(super) type Paragraph = Vec<(usize, String)>;
 
@@ -74,117 +76,61 @@ pub(super) fn of_comments(text: &str) -> Vec<Paragraph> {
     paragraphs.into_done()
 }
 
-/// A string literal that is being read: the number of `#` after its end, if it is a raw one, and its lines.
-struct Literal {
-    hashes: Option<usize>,
-    lines: Paragraph,
-}
-
-impl Literal {
-    /// Returns the length of the part of a line before the end of the literal, and with the end.
-    fn end(&self, rest: &str) -> Option<(usize, usize)> {
-        match self.hashes {
-            Some(hashes) => {
-                let end = format!("\"{}", "#".repeat(hashes));
-                rest.find(&end).map(|at| (at, at + end.len()))
-            }
-            None => {
-                let mut is_escaped = false;
-                let at = rest.bytes().position(|byte| {
-                    let ends = byte == b'"' && !is_escaped;
-                    is_escaped = byte == b'\\' && !is_escaped;
-                    ends
-                });
-                at.map(|at| (at, at + 1))
-            }
-        }
-    }
-}
-
 /// Returns the comments and the string literals of a Rust file.
 pub(super) fn of_rust(text: &str) -> Vec<Paragraph> {
     let mut paragraphs = Paragraphs::default();
-    let (mut in_block, mut literal) = (false, None);
-    for (index, line) in text.lines().enumerate() {
-        let comment = line.trim_start().strip_prefix("//");
-        let comment = comment.filter(|_| literal.is_none());
-        let comment = comment.map(|comment| comment.trim_start_matches(['/', '!']).trim());
-        match comment {
-            Some(comment) if comment.starts_with("```") => {
-                in_block = !in_block;
-                paragraphs.end();
+    let (mut rest, mut number) = (text, 1);
+    let (mut is_after_code, mut in_block) = (false, false);
+    for token in tokenize(text, FrontmatterAllowed::No) {
+        let (token_text, after) = rest.split_at(token.len as usize);
+        let breaks = token_text.matches('\n').count();
+        match token.kind {
+            TokenKind::Whitespace => {
+                is_after_code &= breaks == 0;
+                if breaks > 1 {
+                    in_block = false;
+                    paragraphs.end();
+                }
             }
-            Some(_) if in_block => {}
-            Some(comment) => paragraphs.push(index + 1, comment),
-            None => {
-                in_block = false;
+            TokenKind::LineComment { .. } => {
+                let comment = token_text.trim_start_matches(['/', '!']).trim();
+                if is_after_code {
+                    paragraphs.done.push(vec![(number, comment.to_owned())]);
+                } else if comment.starts_with("```") {
+                    in_block = !in_block;
+                    paragraphs.end();
+                } else if !in_block {
+                    paragraphs.push(number, comment);
+                }
+            }
+            _ => {
+                (is_after_code, in_block) = (true, false);
                 paragraphs.end();
-                read_code(index + 1, line, &mut literal, &mut paragraphs.done);
+                if matches!(token.kind, TokenKind::Literal { .. })
+                    && let Some(lines) = string(number, token_text)
+                    // A text of one word is a name.
+                    && lines.iter().any(|(_, text)| text.trim().contains(' '))
+                {
+                    paragraphs.done.push(lines);
+                }
             }
         }
+        number += breaks;
+        rest = after;
     }
     paragraphs.into_done()
 }
 
-/// Reads the literals of a line of code, and the comment at its end. A literal may be open at the begin of the line
-/// and at its end.
-fn read_code(number: usize, line: &str, open: &mut Option<Literal>, done: &mut Vec<Paragraph>) {
-    let mut rest = line;
-    loop {
-        if let Some(mut literal) = open.take() {
-            let Some((text, end)) = literal.end(rest) else {
-                literal.lines.push((number, prose(rest)));
-                *open = Some(literal);
-                return;
-            };
-            literal.lines.push((number, prose(&rest[..text])));
-            rest = &rest[end..];
-            // A text of one word is a name.
-            if literal
-                .lines
-                .iter()
-                .any(|(_, text)| text.trim().contains(' '))
-            {
-                done.push(literal.lines);
-            }
-        }
-        let Some(at) = rest.find(['"', '\'', '/']) else {
-            return;
-        };
-        let (before, from) = rest.split_at(at);
-        if let Some(comment) = from.strip_prefix("//") {
-            done.push(vec![(number, comment.trim().to_owned())]);
-            return;
-        }
-        let mut length = 1;
-        if from.starts_with('"') {
-            let hashes = before.len() - before.trim_end_matches('#').len();
-            let is_raw = before[..before.len() - hashes].ends_with('r');
-            *open = Some(Literal {
-                hashes: is_raw.then_some(hashes),
-                lines: Vec::new(),
-            });
-        } else if from.starts_with('\'') {
-            length = char_length(from);
-        }
-        rest = &from[length..];
-    }
-}
-
-/// Returns the length of a literal of a character, or of the mark that begins a lifetime.
-fn char_length(from: &str) -> usize {
-    let mut chars = from.char_indices().skip(1);
-    match chars.next() {
-        Some((_, '\\')) => {
-            // The character after the backslash may be a quotation mark.
-            let end = chars.skip(1).find(|(_, char)| *char == '\'');
-            end.map_or(1, |(at, _)| at + 1)
-        }
-        _ => match chars.next() {
-            Some((at, '\'')) => at + 1,
-            _ => 1,
-        },
-    }
+/// Returns the lines of a literal that is a string.
+fn string(number: usize, literal: &str) -> Option<Paragraph> {
+    let begin = literal.find('"')?;
+    let end = literal.rfind('"').filter(|end| *end > begin)?;
+    let lines = literal[begin + 1..end].split('\n').enumerate();
+    Some(
+        lines
+            .map(|(index, line)| (number + index, prose(line)))
+            .collect(),
+    )
 }
 
 /// Returns the text of a part of a literal without its escapes.
