@@ -1,14 +1,11 @@
 //! The commands of the documents and of `--help`: each is run, on a store that has what it names.
 
-#[path = "../../examples/shop.rs"]
-#[expect(dead_code, reason = "its `main` is not run")]
-mod shop;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::program::{Filled, run};
+use crate::examples::shop;
 use export_queue::keyspace::{self, Runner, Subspace};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;

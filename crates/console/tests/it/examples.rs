@@ -6,7 +6,7 @@ use conformance::stores::TestStore;
 mod recipes;
 #[path = "../../examples/shop.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
-mod shop;
+pub(crate) mod shop;
 
 conformance::on_every_store!(threads:
     the_shop_of_the_tutorial_sells_what_is_ordered,
