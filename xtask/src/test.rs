@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test of the workspace, counted.
 //!
 //! Runs unit, integration and documentation tests, compiles the examples, streams what they print,
-//! and ends with one line `N passed, N failed, N skipped`.
+//! and ends with what failed and one line `N passed, N failed, N skipped`.
 //!
 //! A test of every store has one variant per store, which its name says. The variants on FoundationDB need a server and
 //! a client library on this machine. The tests of the console's pages need `chromium` and
