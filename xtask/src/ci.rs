@@ -1,10 +1,9 @@
-//! `cargo xtask ci`: everything that a change must satisfy.
+//! `cargo xtask ci`: everything that a change must satisfy, the quickest checks first.
 
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::thread;
 
 use anyhow::{Context, ensure};
 use keyspace::Environment;
@@ -15,49 +14,36 @@ use crate::{dependencies, test, tidy};
 /// A check that must succeed before the next one starts.
 type Step = fn() -> anyhow::Result<()>;
 
-/// The quickest steps.
-const FIRST: [(&str, Step); 2] = [("fmt", fmt), ("tidy", tidy::run)];
-
-/// Steps that then run side by side: compiling one crate after the other, each lane leaves cores idle. Each lane compiles
-/// into its own folder, so that none waits for another one.
-const LANES: [&[(&str, Step)]; 2] = [
-    &[
-        ("clippy", clippy),
-        ("clippy, API versions", clippy_api_versions),
-        ("doc", doc),
-    ],
-    &[
-        ("dependencies", dependencies::check_rules),
-        (
-            "dependencies, default features",
-            dependencies::check_defaults,
-        ),
-        ("package", package),
-        ("clippy, fuzz targets", clippy_fuzz_targets),
-    ],
+const STEPS: [(&str, Step); 9] = [
+    ("fmt", fmt),
+    ("tidy", tidy::run),
+    ("dependencies", dependencies::check_rules),
+    (
+        "dependencies, default features",
+        dependencies::check_defaults,
+    ),
+    ("package", package),
+    ("clippy", clippy),
+    ("clippy, API versions", clippy_api_versions),
+    ("clippy, fuzz targets", clippy_fuzz_targets),
+    ("doc", doc),
 ];
 
 const DENY_WARNINGS: [&str; 2] = ["-D", "warnings"];
 
-/// Runs the steps, in each lane up to the first that fails. The tests come last, so that their count
+/// Runs every step in order, up to the first that fails. The tests come last, so that their count
 /// is the last line of all.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let environment = &Environment::system();
-    run_lane(environment, &FIRST)?;
-    thread::scope(|scope| {
-        let lanes = LANES.map(|steps| scope.spawn(move || run_lane(environment, steps)));
-        let outcomes = lanes.map(|lane| lane.join().expect("no step panics"));
-        outcomes.into_iter().collect::<anyhow::Result<()>>()
-    })?;
-    let tally = timed(environment, "test", || test::run(&test::Options::default()))?;
-    Ok(tally.report())
-}
-
-fn run_lane(environment: &Environment, steps: &[(&str, Step)]) -> anyhow::Result<()> {
-    for (name, step) in steps {
-        timed(environment, name, step)?;
+    let environment = Environment::system();
+    for (name, step) in STEPS {
+        timed(&environment, name, step)?;
     }
-    Ok(())
+    let tally = timed(
+        &environment,
+        "test",
+        || test::run(&test::Options::default()),
+    )?;
+    Ok(tally.report())
 }
 
 fn timed<T>(
@@ -94,9 +80,9 @@ fn package() -> anyhow::Result<()> {
     succeed(&mut command)?;
     // The other members are not published: their archives are made, but not built. phrasecount depends on the
     // console, which the registry does not know: there, another package has its name.
-    let mut archives = cargo(&["package", "--quiet", "--allow-dirty", "--target-dir"])?;
-    archives.arg(&built).args(["--workspace", "--no-verify"]);
-    succeed(archives.args(["--exclude", "phrasecount"]))
+    let arguments = ["package", "--quiet", "--allow-dirty", "--workspace"];
+    let mut archives = cargo(&arguments)?;
+    succeed(archives.args(["--exclude", "phrasecount", "--no-verify"]))
 }
 
 fn remove(folder: &Path) -> io::Result<()> {
