@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::num::NonZero;
 use std::process::{ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -22,6 +23,9 @@ use anyhow::{Context, ensure};
 
 use crate::workspace::cargo;
 use crate::{fdb, tidy};
+
+/// The environment variable that says how many tests of a program run at once.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// How to run the tests.
 #[derive(Debug, Default, clap::Args)]
@@ -79,6 +83,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Tally> {
     }
     if let Some(filter) = options.filter() {
         command.args(["--", filter]);
+    }
+    if env::var_os(TEST_THREADS).is_none() {
+        // Tests wait for half of their time: for leases, for processes, for pages.
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        command.env(TEST_THREADS, (cores + 2).to_string());
     }
     let mut child = command
         .stdout(Stdio::piped())

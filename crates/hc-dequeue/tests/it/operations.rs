@@ -218,7 +218,7 @@ async fn an_item_for_later_comes_later(store: TestStore) {
     let soon = Enqueue::new().after(Duration::from_millis(30));
     let much_later = Enqueue::new().at(Environment::system().wall() + LONG);
     let earlier = Enqueue::new().at(SystemTime::UNIX_EPOCH);
-    for (value, options) in [(1, much_later), (2, soon), (3, earlier)] {
+    for (value, options) in [(1, much_later), (3, earlier), (2, soon)] {
         let staged = world.enqueue_with(value, &options).await.unwrap();
         assert!(matches!(staged, Enqueued::Staged(_)));
     }
