@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::console::{Console, WebOptions};
 use benches::contender::ITEM;
 use benches::memory_bytes;
-use benches::stage::{Stage, runtime};
+use benches::stage::Stage;
 use benches::statistics::median;
 use benches::table::Table;
 use conformance::scale;
@@ -16,6 +16,7 @@ use keyspace::ids::Ids;
 use keyspace::{Bytes, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 const CONSUMERS: usize = 64;
@@ -68,6 +69,13 @@ pub(crate) fn pages(stage: &Stage) -> String {
         table.push(row.expect("the store serves"));
     }
     format!("Pages of the console on a queue of waiting items\n\n{table}")
+}
+
+/// Returns a runtime with a worker for each core, which serves sockets, unlike that of the other workloads.
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    let builder = builder.worker_threads(benches::cores()).enable_all();
+    builder.build().expect("the system has threads and sockets")
 }
 
 /// Asks for the overview, then for every page of the waiting items.
