@@ -187,6 +187,12 @@ impl Database {
         }
     }
 
+    /// Returns whether a transaction that reads this state grants an item and skips an earlier one.
+    pub(super) fn skips_an_item(&self, staged: &Staged) -> bool {
+        let queued = (0..ITEMS).map(Key::Item).filter(|key| self.has(*key));
+        !queued.is_sorted_by_key(|key| staged.written(key).is_none())
+    }
+
     /// Returns the database after renaming session `n` to `names[n]`.
     pub(super) fn renamed(&self, names: &Names) -> Self {
         Database {

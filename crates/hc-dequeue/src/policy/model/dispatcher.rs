@@ -24,12 +24,12 @@ pub(super) enum Dispatch {
     GiveBack(usize),
     /// The commit in flight succeeds, and the dispatcher learns it.
     Commit,
-    /// The dispatcher gives up waiting for the outcome of its commit, and continues.
+    /// The dispatcher gives up waiting for the outcome of its transaction, and continues.
     Doubt,
 }
 
 /// The measurements of a driver. In the model, they may have any value at any time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Measured {
     /// Whether other sessions were met recently.
     is_contended: bool,
@@ -50,11 +50,12 @@ impl Protocol {
     pub(super) fn steps_of_dispatcher(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
         let mut add = |step| steps.push(Step::Dispatch(me, step));
         let memory = &state.sessions[me];
-        if memory.in_flight.is_some() {
+        let in_flight = memory.in_flight.is_some();
+        if state.budget.doubts > 0 && (in_flight || self.stages(state, me).is_some()) {
+            add(Dispatch::Doubt);
+        }
+        if in_flight {
             add(Dispatch::Commit);
-            if state.budget.doubts > 0 {
-                add(Dispatch::Doubt);
-            }
             return;
         }
         for is_contended in [false, true] {
@@ -172,7 +173,14 @@ impl Protocol {
     ) -> Option<()> {
         match step {
             Dispatch::Act(measured) => self.act(db, next, me, measured)?,
-            Dispatch::Elapse(timer) => next.report(me, Event::Elapsed(timer), false),
+            Dispatch::Elapse(timer) => {
+                next.report(me, Event::Elapsed(timer), false);
+                if matches!(timer, Timer::Patience | Timer::Poll) {
+                    // The check follows at once. If it came later, the timer might as well have run out later: other
+                    // processes see no difference, and a watch that fires makes the session check as well.
+                    self.act(db, next, me, Measured::default())?;
+                }
+            }
             Dispatch::Withdraw => {
                 next.budget.withdrawals -= 1;
                 next.sessions[me].has_left = true;
@@ -201,6 +209,9 @@ impl Protocol {
                     false => Due::Take,
                 };
                 next.budget.doubts -= 1;
+                if next.sessions[me].in_flight.is_none() {
+                    next.begin(me, self.stages(next, me)?);
+                }
                 next.report(me, Event::Failed(step), false);
                 next.set_adrift(me);
             }
@@ -211,32 +222,39 @@ impl Protocol {
     /// Performs the step that is due. Returns `None` if there is none.
     fn act(&self, db: &Database, next: &mut State, me: usize, measured: Measured) -> Option<()> {
         let facts = self.facts(next, me, measured.is_contended);
-        let due = next.sessions[me].policy.next(facts);
-        let event = match due {
+        let event = match next.sessions[me].policy.next(facts) {
             Due::Take => self.take(db, next, me),
-            Due::Register => Some(register(db, next, me)),
+            Due::Register => register(db, next, me),
             Due::Fulfill { lead, .. } => self.fulfill(db, next, me, lead),
-            Due::Look { scope, .. } => Some(look(db, next, me, scope, measured.asks)),
-            Due::Collect(()) => Some(collect(db, next, me, measured.asks)),
-            Due::WatchPause => Some(watch_pause(db, next, me)),
+            Due::Look { scope, .. } => look(db, next, me, scope, measured.asks),
+            Due::Collect(()) => collect(db, next, me, measured.asks),
+            Due::WatchPause => watch_pause(db, next, me),
             Due::Rest | Due::OpenSession | Due::GiveBack | Due::Bury | Due::Withdraw(()) => {
                 return None;
             }
         };
-        match event {
-            // The process opens another session. In this one it does nothing any more.
-            Some(Event::SessionLost) => next.end(me),
-            Some(event) => next.report(me, event, measured.is_contended),
-            // The transaction is in flight.
-            None => {}
-        }
+        next.report(me, event, measured.is_contended);
         Some(())
     }
 
+    /// Returns what a take or a fulfillment of a session stages if it begins in this state, or `None` if another step
+    /// is due or the transaction is serializable.
+    pub(super) fn stages(&self, state: &State, me: usize) -> Option<Staged> {
+        let staged = match self.due(state, me, false) {
+            Due::Take => protocol::take(&state.db, self.rules, me),
+            Due::Fulfill { lead, .. } => {
+                let taking = self.taking(state, me, lead);
+                protocol::fulfill(&state.db, self.rules, me, taking)
+            }
+            _ => None,
+        };
+        staged.filter(|staged| !staged.is_serializable())
+    }
+
     /// `registry::take`.
-    fn take(&self, db: &Database, next: &mut State, me: usize) -> Option<Event<()>> {
+    fn take(&self, db: &Database, next: &mut State, me: usize) -> Event<()> {
         let has_requests = (0..SESSIONS).any(|session| db.has(Key::Request(session)));
-        Some(if db.get(Key::Session(me)) != ALIVE {
+        if db.get(Key::Session(me)) != ALIVE {
             Event::SessionLost
         } else if db.has(Key::Pause) {
             Event::IsPaused
@@ -244,20 +262,20 @@ impl Protocol {
             Event::MetOthers
         } else {
             match protocol::take(db, self.rules, me) {
-                Some(staged) => return self.run(next, me, staged),
+                Some(staged) => self.run(next, me, staged),
                 None => Event::NoItem,
             }
-        })
+        }
     }
 
     /// `registry::fulfill`.
-    fn fulfill(&self, db: &Database, next: &mut State, me: usize, lead: Lead) -> Option<Event<()>> {
+    fn fulfill(&self, db: &Database, next: &mut State, me: usize, lead: Lead) -> Event<()> {
         match protocol::fulfill(db, self.rules, me, self.taking(next, me, lead)) {
             Some(staged) => self.run(next, me, staged),
-            None => Some(Event::Fulfilled {
+            None => Event::Fulfilled {
                 has_changed: false,
                 own: false,
-            }),
+            },
         }
     }
 
@@ -270,14 +288,10 @@ impl Protocol {
         }
     }
 
-    /// Runs a transaction: at once if it is serializable.
-    fn run(&self, next: &mut State, me: usize, staged: Staged) -> Option<Event<()>> {
-        next.granted_out_of_order |= skips_an_item(&next.db, &staged);
-        if staged.is_serializable() {
-            return Some(self.commit(next, me, &staged));
-        }
-        next.sessions[me].in_flight = Some(staged);
-        None
+    /// Runs a transaction that begins and commits in one step.
+    fn run(&self, next: &mut State, me: usize, staged: Staged) -> Event<()> {
+        next.granted_out_of_order |= next.db.skips_an_item(&staged);
+        self.commit(next, me, &staged)
     }
 
     /// Commits a take or a fulfillment, and reports the outcome to the dispatcher.
@@ -372,10 +386,4 @@ fn watch_pause(db: &Database, next: &mut State, me: usize) -> Event<()> {
     }
     next.sessions[me].watches = Some(Watch::Resumed);
     Event::PauseWatched
-}
-
-/// Returns whether a transaction that reads this state grants an item and skips an earlier one.
-fn skips_an_item(db: &Database, staged: &Staged) -> bool {
-    let queued = (0..ITEMS).map(Key::Item).filter(|key| db.has(*key));
-    !queued.is_sorted_by_key(|key| staged.written(key).is_none())
 }

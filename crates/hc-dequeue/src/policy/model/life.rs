@@ -3,7 +3,7 @@
 use super::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
 use super::dispatcher::pace;
 use super::protocol;
-use super::state::{Process, State};
+use super::state::{Memory, Process, State};
 use super::steps::{self, Protocol};
 use crate::policy::{Event, Facts, Returns, Step, Wants};
 
@@ -14,8 +14,6 @@ pub(super) enum Live {
     FallSilent,
     /// `session::beat`, by a process that comes back late.
     Beat,
-    /// A process whose heartbeats have stopped ends.
-    Crash,
     /// `reclaim::retire`, by a process that shuts down properly.
     Retire,
 }
@@ -45,17 +43,14 @@ impl Protocol {
                 if state.budget.deaths > 0 {
                     add(Live::FallSilent);
                 }
-                // A session that ends with a commit in doubt is like one that falls silent and crashes.
-                let is_in_doubt = memory.in_flight.is_some() || !state.adrift.is_empty();
-                if state.budget.endings > 0 && !is_in_doubt && self.may_end(state, me) {
+                // A session that ends during a transaction is like one that falls silent.
+                if state.budget.endings > 0 && memory.in_flight.is_none() && self.may_end(state, me)
+                {
                     add(Live::Retire);
                 }
             }
-            Process::Late => {
-                add(Live::Beat);
-                add(Live::Crash);
-            }
-            Process::Timely | Process::Gone => {}
+            Process::Late if state.db.get(Key::Session(me)) == ALIVE => add(Live::Beat),
+            Process::Timely | Process::Late | Process::Gone => {}
         }
     }
 
@@ -85,19 +80,14 @@ impl Protocol {
                 next.sessions[me].process = Process::Late;
                 next.budget.deaths -= 1;
             }
-            Live::Beat => match protocol::beat(db, me) {
-                Some(staged) => {
-                    next.sessions[me].process = Process::Timely;
-                    next.commit(&staged);
-                }
-                // The process opens another session. In this one it does nothing any more.
-                None => next.end(me),
-            },
-            Live::Crash => next.end(me),
+            Live::Beat => {
+                next.sessions[me].process = Process::Timely;
+                next.commit(&protocol::beat(db, me)?);
+            }
             Live::Retire => {
                 next.budget.endings -= 1;
                 next.commit(&protocol::retire(db, me)?);
-                next.end(me);
+                next.sessions[me] = Memory::gone();
             }
         }
         Some(())
@@ -123,9 +113,7 @@ impl Protocol {
             }
             DEAD => {
                 (0..ITEMS).for_each(|item| add(Reclaim::ReturnItem(item)));
-                if state.is_first(session) {
-                    others.retain(|other| state.sessions[*other].in_flight.is_none());
-                } else {
+                if !state.is_first(session) {
                     others.truncate(1);
                 }
                 others
@@ -150,6 +138,9 @@ impl Protocol {
             Reclaim::Bury(by) => {
                 let staged = protocol::bury(db, self.rules, session)?;
                 let has_removed = staged.written(Key::Request(session)).is_some();
+                if has_removed && next.sessions[by].in_flight.is_some() {
+                    return None;
+                }
                 run_for_nobody(next, staged)?;
                 if has_removed {
                     next.report(by, Event::Buried, false);

@@ -7,6 +7,7 @@
 //! - [`database`]: keys, and optimistic transactions with their conflicts.
 //! - [`protocol`]: the reads and writes of each function, and the rules that planted bugs break.
 //! - [`state`]: committed data, transactions in flight, and the memory of processes.
+//! - [`representative`]: states that cannot be distinguished, of which one is visited.
 //! - [`steps`]: all kinds of steps; those of a [`dispatcher`], of a [`handler`], and in the [`life`] of a session.
 //! - [`promises`]: properties that must hold.
 //! - [`progress`]: a measure of the remaining work.
@@ -19,10 +20,11 @@
 //! [`Budget`](state::Budget):
 //!
 //! - An item is enqueued.
-//! - A process falls silent at any point. Either it comes back late and continues with its step and its deliveries,
-//!   or it crashes and leaves a commit that lands at any later time or never.
-//! - A living process gives up waiting for the outcome of a take or a fulfillment, and continues. It learns the
-//!   outcomes of its other commits.
+//! - A process falls silent at any point. Either it comes back late, or it continues with its steps and its
+//!   deliveries until it finds its session dead. It need not take any of these steps: a process that takes none has
+//!   crashed, after or before its commit.
+//! - A living process gives up waiting for the outcome of a take or a fulfillment, and continues. The commit lands at
+//!   any later time or never. The process learns the outcomes of its other commits.
 //! - A process loses a delivery while the handler continues and acknowledges late, or not at all.
 //! - A request is withdrawn.
 //! - The queue is paused, and later resumed.
@@ -48,7 +50,22 @@
 //!    sessions are buried.
 //!
 //! After the last event of the budget, the processes therefore finish, whichever steps they take. The request of a
-//! buried session may remain; `registry::fulfill` clears it when it reads it, and is among the steps.
+//! buried session may remain; `registry::fulfill` clears it when it reads it, and is among the steps. Steps that need
+//! not happen are not counted in the second part: those of a process that has fallen silent, and a commit of which no
+//! process waits for the outcome.
+//!
+//! # What is visited once
+//!
+//! Of states or orders of steps that cannot be distinguished by what follows, one is visited:
+//!
+//! - Sessions differ only by their names.
+//! - A transaction begins as late as possible: see [`Move`](steps::Move).
+//! - A process [forgets](representative) what it cannot use any more.
+//! - When a timer for failures runs out, the check that it causes follows at once.
+//! - In the long run, the timers of a healthy queue run out at once. Until the timer for the answer, a session does
+//!   nothing, and until the timer for the lead it only takes over an answer. It may do both after the timers, too,
+//!   since it may take its next step at any time. In the ordinary run, these timers run out at any time, which checks
+//!   the policy in the meantime.
 //!
 //! # What is left out
 //!
@@ -64,6 +81,7 @@ mod life;
 mod progress;
 mod promises;
 mod protocol;
+mod representative;
 mod state;
 mod steps;
 
@@ -106,14 +124,16 @@ fn deaths() -> Budget {
 
 /// Visits every state that the protocol can reach, with requests for `wanted` items.
 fn check(wanted: usize, budget: Budget) {
+    let session_count = scale(2, 3);
     let protocol = Protocol {
         rules: Rules {
             wanted,
             mistake: None,
         },
-        session_count: scale(2, 3),
+        session_count,
         budget,
         fault: None,
+        is_hurried: session_count > 2,
     };
     let checker = protocol.checker().symmetry().threads(THREADS);
     let checker = checker.spawn_dfs().join();
@@ -148,6 +168,7 @@ fn catch_in(
         session_count: 2,
         budget,
         fault,
+        is_hurried: false,
     };
     let expected = HasDiscoveries::AnyOf(BTreeSet::from([property]));
     let checker = protocol.checker().finish_when(expected).spawn_bfs().join();

@@ -3,42 +3,52 @@
 //! Because of it the model has no infinite run. Everything that must eventually happen can therefore be checked in
 //! the states in which no step is left.
 
+use std::cmp::Ordering;
+
 use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, Staged, TURN};
 use super::state::{Process, State};
 use super::steps::Protocol;
 use crate::policy::request::{Request, Stage};
 use crate::policy::{Phase, Reason};
 
-/// Returns the remaining work. When two measures are compared, the first number that differs decides: a step may
-/// create work of a later kind if it reduces work of an earlier kind.
-pub(super) fn work_left(protocol: &Protocol, state: &State) -> [usize; 10] {
-    let sum = |of_session: fn(&State, usize) -> usize| -> usize {
-        (0..SESSIONS)
-            .map(|session| of_session(state, session))
-            .sum()
-    };
-    [
-        state.budget.sum(),
-        usize::from(state.db.has(Key::Pause)),
-        sum(life),
-        state.adrift.len(),
-        sum(returns),
-        sum_of_items(state),
-        sum(registration),
-        sum(untold),
-        sum(tells),
-        (0..SESSIONS)
-            .map(|session| memory(protocol, state, session))
-            .sum(),
-    ]
+/// A kind of work, and how much of it is left.
+type Measure = fn(&Protocol, &State) -> usize;
+
+/// All kinds of work. When two states are compared, the first kind that differs decides: a step may create work of a
+/// later kind if it reduces work of an earlier kind.
+const MEASURES: [Measure; 10] = [
+    |_, state| state.budget.sum(),
+    |_, state| usize::from(state.db.has(Key::Pause)),
+    |_, state| sum(state, life),
+    |_, state| state.adrift.len(),
+    |_, state| sum(state, returns),
+    |_, state| sum_of_items(state),
+    |_, state| sum(state, registration),
+    |_, state| sum(state, untold),
+    |_, state| sum(state, tells),
+    |protocol, state| sum(state, |state, session| memory(protocol, state, session)),
+];
+
+/// Returns whether less work is left in `next` than in `last`.
+pub(super) fn is_less(protocol: &Protocol, next: &State, last: &State) -> bool {
+    let mut orders = MEASURES
+        .iter()
+        .map(|measure| measure(protocol, next).cmp(&measure(protocol, last)));
+    orders.find(|order| order.is_ne()) == Some(Ordering::Less)
+}
+
+fn sum(state: &State, of_session: impl Fn(&State, usize) -> usize) -> usize {
+    (0..SESSIONS)
+        .map(|session| of_session(state, session))
+        .sum()
 }
 
 /// The distance of a session from its burial, and of its process from its end. Only the budget lets a process fall
-/// silent.
+/// silent. Only a burial gives a powerless process something to do.
 fn life(state: &State, session: usize) -> usize {
     let process = match state.sessions[session].process {
-        Process::Late => 2,
-        Process::Timely => 1,
+        Process::Late if !state.is_powerless(session) => 2,
+        Process::Late | Process::Timely => 1,
         Process::Gone => 0,
     };
     let in_database = match state.db.get(Key::Session(session)) {
@@ -46,7 +56,7 @@ fn life(state: &State, session: usize) -> usize {
         DEAD => 1,
         _ => 0,
     };
-    process + in_database
+    process + 2 * in_database
 }
 
 /// The items that a session must return. More are added only by a death, by the budget, or by a commit that was

@@ -1,10 +1,10 @@
 //! Properties that must hold in every state.
 
-use stateright::{Model, Property};
+use stateright::Property;
 
 use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, TURN};
 use super::state::{Process, State};
-use super::steps::Protocol;
+use super::steps::{Protocol, Step};
 
 pub(super) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
 pub(super) const OWNED: &str = "a held or granted item belongs to a session that is not buried";
@@ -66,18 +66,25 @@ fn has_nothing(db: &Database, session: usize) -> bool {
     !held.chain([Key::Grant(session)]).any(|key| db.has(key))
 }
 
-/// Returns whether every enqueued item has taken effect, and every session whose process has ended is buried.
+/// Returns whether every enqueued item has taken effect, and every session whose heartbeats have stopped is buried.
 fn is_finished(protocol: &Protocol, state: &State) -> bool {
-    let mut gone = (0..SESSIONS).filter(|session| !state.sessions[*session].runs());
+    let mut gone =
+        (0..SESSIONS).filter(|session| state.sessions[*session].process != Process::Timely);
     let mut enqueued = protocol.enqueued(state);
     enqueued.all(|item| state.db.has(Key::Effect(item)))
         && gone.all(|session| !state.db.has(Key::Session(session)))
 }
 
-/// Returns whether there is a step that uses nothing of the budget.
+/// Returns whether there is a step that must happen: it uses nothing of the budget, it is not a step of a process that
+/// has fallen silent, and not a commit that may be lost.
 fn can_go_on(protocol: &Protocol, state: &State) -> bool {
-    let mut steps = Vec::new();
-    protocol.actions(state, &mut steps);
+    let is_late = |me: usize| state.sessions[me].process != Process::Timely;
+    let mut steps = protocol.steps(state);
+    steps.retain(|step| match step {
+        Step::Land(_) => false,
+        Step::Dispatch(me, _) | Step::Handle(me, ..) | Step::Live(me, _) => !is_late(*me),
+        _ => true,
+    });
     let mut next = steps
         .into_iter()
         .filter_map(|step| protocol.after(state, step));

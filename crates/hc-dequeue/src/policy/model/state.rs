@@ -1,8 +1,6 @@
 //! A state of the model: committed data, transactions in flight, and the memory of each process.
 
-use stateright::Representative;
-
-use super::database::{ABSENT, Database, FIRST, ITEMS, Key, Names, SESSIONS, Staged, TURN};
+use super::database::{ABSENT, Database, FIRST, ITEMS, Key, SESSIONS, Staged, TURN};
 use super::dispatcher::pace;
 use super::protocol;
 use crate::policy::{Event, Fault, Policy};
@@ -49,7 +47,7 @@ impl Budget {
 pub(super) enum Process {
     /// Its heartbeats arrive.
     Timely,
-    /// Its last heartbeat is old. Its steps may happen at any later time.
+    /// Its last heartbeat is old. Its steps may happen at any later time. A process that takes none has crashed.
     Late,
     /// It has ended.
     Gone,
@@ -86,7 +84,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Returns the memory of a process that has just started, with an optional fault in its policy.
-    fn new(fault: Option<Fault>) -> Self {
+    pub(super) fn new(fault: Option<Fault>) -> Self {
         let mut policy = Policy {
             fault,
             ..Policy::new()
@@ -199,10 +197,10 @@ impl State {
         self.adrift.sort_unstable();
     }
 
-    /// Ends a process. Its commit in flight may still land.
-    pub(super) fn end(&mut self, session: usize) {
-        self.set_adrift(session);
-        self.sessions[session] = Memory::gone();
+    /// Begins a transaction of a session, which has staged this.
+    pub(super) fn begin(&mut self, session: usize, staged: Staged) {
+        self.granted_out_of_order |= self.db.skips_an_item(&staged);
+        self.sessions[session].in_flight = Some(staged);
     }
 
     /// Returns whether the session's request is the first.
@@ -228,51 +226,5 @@ impl State {
         held != ABSENT
             && held != self.sessions[session].deliveries[item]
             && self.db.get(Key::Grant(session)) & (1 << item) == 0
-    }
-
-    /// Returns a value that distinguishes sessions without their names.
-    fn signature(&self, session: usize) -> impl Ord {
-        let memory = self.sessions[session];
-        let own = [
-            Key::Session(session),
-            Key::Request(session),
-            Key::Grant(session),
-        ];
-        let held: [u8; ITEMS] = std::array::from_fn(|item| self.db.get(Key::Held(session, item)));
-        let is_in_flight = memory.in_flight.is_some();
-        let memory = Memory {
-            in_flight: None,
-            ..memory
-        };
-        (memory, own.map(|key| self.db.get(key)), held, is_in_flight)
-    }
-}
-
-/// Sessions differ only by their names: of the states that differ only in these, one is enough. In the
-/// representative, they are in the order of their signatures. If two signatures are equal, a state may have more than
-/// one representative, which only costs time.
-impl Representative for State {
-    fn representative(&self) -> Self {
-        let mut order: [usize; SESSIONS] = std::array::from_fn(|session| session);
-        order.sort_by_key(|session| self.signature(*session));
-        let mut names: Names = [0; SESSIONS];
-        for (name, session) in order.into_iter().enumerate() {
-            names[session] = name;
-        }
-        let mut adrift: Vec<_> = self.adrift.iter().map(|tr| tr.renamed(&names)).collect();
-        adrift.sort_unstable();
-        State {
-            db: self.db.renamed(&names),
-            sessions: order.map(|session| {
-                let memory = self.sessions[session];
-                let in_flight = memory.in_flight.map(|staged| staged.renamed(&names));
-                Memory {
-                    in_flight,
-                    ..memory
-                }
-            }),
-            adrift,
-            ..*self
-        }
     }
 }

@@ -8,7 +8,7 @@ use super::database::Key;
 use super::dispatcher::Dispatch;
 use super::handler::Handle;
 use super::life::{Live, Reclaim};
-use super::progress::work_left;
+use super::progress;
 use super::promises;
 use super::protocol::{self, Rules};
 use super::state::{Budget, State};
@@ -22,6 +22,8 @@ pub(super) struct Protocol {
     pub(super) budget: Budget,
     /// The rule of the policy that is broken, if any.
     pub(super) fault: Option<Fault>,
+    /// Whether the timers of a healthy queue run out at once.
+    pub(super) is_hurried: bool,
 }
 
 /// A step: the begin of a transaction, a commit, or an event in a process. A serializable transaction commits in the
@@ -42,47 +44,49 @@ pub(super) enum Step {
     Live(usize, Live),
     /// Another session takes a step to reclaim a session that seems dead.
     Reclaim(usize, Reclaim),
-    /// A commit whose outcome no process will learn succeeds.
+    /// A commit whose outcome no process will learn succeeds. It need not ever do so.
     Land(usize),
-    /// Such a commit is lost.
-    Lose(usize),
+}
+
+/// A step, and the sessions whose transactions begin right before it.
+///
+/// A transaction that does not commit in the step in which it begins, begins right before the first step that makes a
+/// difference to it: with which it fails, or after which it would stage something else. If it began earlier, it would
+/// stage the same, and other processes would not see that it has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Move {
+    begins: Vec<usize>,
+    pub(super) step: Step,
 }
 
 impl Model for Protocol {
     type State = State;
-    type Action = Step;
+    type Action = Move;
 
     fn init_states(&self) -> Vec<State> {
         vec![State::new(self.session_count, self.budget, self.fault)]
     }
 
-    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        if state.budget.arrivals > 0 {
-            steps.push(Step::Enqueue);
-        }
-        if state.db.has(Key::Pause) {
-            steps.push(Step::Resume);
-        } else if state.budget.pauses > 0 {
-            steps.push(Step::Pause);
-        }
-        for (place, _) in state.adrift.iter().enumerate() {
-            steps.extend([Step::Land(place), Step::Lose(place)]);
-        }
-        for session in 0..self.session_count {
-            if state.sessions[session].runs() {
-                self.steps_of_dispatcher(state, session, steps);
-                self.steps_of_handlers(state, session, steps);
-                self.steps_of_life(state, session, steps);
+    fn actions(&self, state: &State, moves: &mut Vec<Move>) {
+        let may_begin = |me: &usize| {
+            state.sessions[*me].in_flight.is_none() && self.stages(state, *me).is_some()
+        };
+        let sessions: Vec<_> = (0..self.session_count).filter(may_begin).collect();
+        for step in self.steps(state) {
+            for chosen in 0..1 << sessions.len() {
+                let is_chosen = |place: &usize| chosen & (1 << place) != 0;
+                let places = (0..sessions.len()).filter(is_chosen);
+                let begins = places.map(|place| sessions[place]).collect();
+                moves.push(Move { begins, step });
             }
-            self.steps_of_reclaim(state, session, steps);
         }
     }
 
-    fn next_state(&self, last: &State, step: Step) -> Option<State> {
-        let next = self.after(last, step)?;
+    fn next_state(&self, last: &State, action: Move) -> Option<State> {
+        let next = self.after_move(last, &action)?;
         assert!(
-            self.is_broken() || work_left(self, &next) < work_left(self, last),
-            "{step:?} makes no progress: {last:#?}"
+            self.is_broken() || progress::is_less(self, &next, last),
+            "{action:?} makes no progress: {last:#?}"
         );
         Some(next)
     }
@@ -96,6 +100,48 @@ impl Protocol {
     /// Returns whether a rule is broken.
     fn is_broken(&self) -> bool {
         self.fault.is_some() || self.rules.mistake.is_some()
+    }
+
+    /// Returns all steps.
+    pub(super) fn steps(&self, state: &State) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if state.budget.arrivals > 0 {
+            steps.push(Step::Enqueue);
+        }
+        if state.db.has(Key::Pause) {
+            steps.push(Step::Resume);
+        } else if state.budget.pauses > 0 {
+            steps.push(Step::Pause);
+        }
+        steps.extend((0..state.adrift.len()).map(Step::Land));
+        for session in 0..self.session_count {
+            if state.sessions[session].runs() && !state.is_powerless(session) {
+                self.steps_of_dispatcher(state, session, &mut steps);
+                self.steps_of_handlers(state, session, &mut steps);
+                self.steps_of_life(state, session, &mut steps);
+            }
+            self.steps_of_reclaim(state, session, &mut steps);
+        }
+        steps
+    }
+
+    /// Returns the state after a move, or `None` if its step finds nothing to do, or if a transaction begins before it
+    /// without need.
+    fn after_move(&self, last: &State, action: &Move) -> Option<State> {
+        let mut begun = last.clone();
+        for me in &action.begins {
+            if matches!(action.step, Step::Dispatch(by, _) | Step::Live(by, Live::Retire) if by == *me)
+            {
+                return None;
+            }
+            begun.begin(*me, self.stages(last, *me)?);
+        }
+        let next = self.after(&begun, action.step)?;
+        let is_needed = |me: &usize| {
+            let in_flight = next.sessions[*me].in_flight;
+            in_flight.is_none() || in_flight != self.stages(&next, *me)
+        };
+        action.begins.iter().all(is_needed).then_some(next)
     }
 
     /// Returns the state after a step, or `None` if the step finds nothing to do.
@@ -120,10 +166,8 @@ impl Protocol {
                 let staged = next.adrift.remove(place);
                 next.commit(&staged);
             }
-            Step::Lose(place) => {
-                next.adrift.remove(place);
-            }
         }
+        self.normalize(&mut next);
         Some(next)
     }
 
