@@ -1,8 +1,8 @@
 //! `cargo xtask ci`: everything that a change must satisfy, the quickest checks first.
 
-use std::fs::{self, DirEntry};
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
@@ -63,26 +63,39 @@ fn fmt() -> anyhow::Result<()> {
     succeed(&mut cargo(&["fmt", "--all", "--check"])?)
 }
 
-/// Packages the layers as a release does, and builds them from the packages.
+/// Packages every member as a release does, and checks the layers as their packages have them.
 fn package() -> anyhow::Result<()> {
-    remove_stale_sources().context("cannot remove what an earlier packaging has unpacked")?;
-    let built = root()?.join("target/packages");
-    remove(&built).context("cannot remove what an earlier packaging has built")?;
-    let mut command = cargo(&["package", "--quiet", "--allow-dirty", "--target-dir"])?;
-    // A build of a package has its default features alone, as a user gets it. In a build of the workspace, tests and
-    // other crates turn on more, which hides code that nothing uses.
-    command
-        .arg(&built)
-        .env("RUSTFLAGS", DENY_WARNINGS.join(" "));
+    let target = root()?.join("target/packages");
+    remove(&target).context("cannot remove what an earlier packaging has left")?;
+    // phrasecount depends on the console, which the registry does not know: there, another package has its name.
+    let arguments = ["package", "--quiet", "--allow-dirty", "--no-verify"];
+    let mut command = cargo(&arguments)?;
+    command.args(["--workspace", "--exclude", "phrasecount", "--target-dir"]);
+    succeed(command.arg(&target))?;
+    let sources = target.join("sources");
+    unpack(&target.join("package"), &sources).context("cannot unpack the packages")?;
+    // A package has its default features alone, as a user gets it. In the workspace, tests and other crates turn on
+    // more, which hides code that nothing uses.
+    let mut command = cargo(&["clippy", "--quiet", "--target-dir"])?;
+    command.arg(root()?.join("target")).current_dir(&sources);
+    succeed(command.arg("--").args(DENY_WARNINGS))
+}
+
+/// Unpacks the layers into a workspace of their own, in which they depend on each other as they are in their packages.
+fn unpack(archives: &Path, sources: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(sources)?;
+    let mut manifest =
+        String::from("[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n");
     for package in tidy::PACKAGES.into_iter().chain([tidy::JUDGE]) {
-        command.args(["--package", package]);
+        let folder = format!("{package}-{}", env!("CARGO_PKG_VERSION"));
+        let mut tar = Command::new("tar");
+        let archive = archives.join(format!("{folder}.crate"));
+        succeed(tar.arg("-xzf").arg(archive).arg("-C").arg(sources))?;
+        manifest += &format!("{package}.path = \"{folder}\"\n");
     }
-    succeed(&mut command)?;
-    // The other members are not published: their archives are made, but not built. phrasecount depends on the
-    // console, which the registry does not know: there, another package has its name.
-    let arguments = ["package", "--quiet", "--allow-dirty", "--workspace"];
-    let mut archives = cargo(&arguments)?;
-    succeed(archives.args(["--exclude", "phrasecount", "--no-verify"]))
+    fs::write(sources.join("Cargo.toml"), manifest)?;
+    fs::copy(root()?.join("Cargo.lock"), sources.join("Cargo.lock"))?;
+    Ok(())
 }
 
 fn remove(folder: &Path) -> io::Result<()> {
@@ -92,35 +105,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the layers that an earlier packaging has unpacked into cargo's cache. Their version does not change from
-/// one run to the next, so cargo would build the old sources instead of the new ones.
-fn remove_stale_sources() -> anyhow::Result<()> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    let sources = home
-        .context("there is no home directory")?
-        .join("registry/src");
-    let entries = |folder: &Path| match fs::read_dir(folder) {
-        Ok(entries) => entries.collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    };
-    // A registry without a host is a temporary one of `cargo package`.
-    let is_temporary = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"-");
-    for registry in entries(&sources)?
-        .iter()
-        .filter(|entry| is_temporary(entry))
-    {
-        for krate in entries(&registry.path())? {
-            if krate.file_name().as_encoded_bytes().starts_with(b"fdbq-") {
-                remove(&krate.path())?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Checks all code, with FoundationDB: the code without it is part of that, and [`package`] builds the layers without it.
+/// Checks all code, with FoundationDB: the code without it is part of that, and [`package`] checks the layers without it.
 /// Needs libclang, but no client library.
 fn clippy() -> anyhow::Result<()> {
     let packages = tidy::PACKAGES.into_iter().chain(["benches"]);
