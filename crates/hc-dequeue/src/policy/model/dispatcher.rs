@@ -137,9 +137,10 @@ impl Protocol {
         }
         match timer {
             Timer::Answer | Timer::Grace => true,
-            Timer::Patience => self.loses_patience(state, me),
             Timer::Poll if policy.has_better_timer() => false,
-            Timer::Poll => self.loses_patience(state, me) || self.polls_in_vain(state, me),
+            Timer::Patience | Timer::Poll => {
+                self.loses_patience(state, me) || self.polls_in_vain(state, me)
+            }
         }
     }
 
