@@ -31,8 +31,11 @@ pub(crate) enum Command<T, D> {
 /// A caller's request for items from its dispatcher.
 pub(crate) struct Want<T, D> {
     pub(crate) wanted: usize,
+    /// When the caller's time is over.
     pub(crate) until: Duration,
-    pub(crate) waits: bool,
+    /// Whether a transaction has found the queue without an item since the call. Before that, the caller is not
+    /// answered that there is none, even if its time is over.
+    pub(crate) found_none: bool,
     pub(crate) reply: Reply<T, D>,
 }
 

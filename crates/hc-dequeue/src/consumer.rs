@@ -148,6 +148,9 @@ impl<T: Send + 'static> Consumer<T> {
 
     /// Takes the first item as soon as there is one. Returns `None` if there is none within `time`.
     ///
+    /// The queue is read at least once after the call, as by [`dequeue`](Self::dequeue), even if that takes longer than
+    /// `time`: a short time on a slow store never hides an item.
+    ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
     ///
@@ -171,7 +174,7 @@ impl<T: Send + 'static> Consumer<T> {
     }
 
     /// Takes up to `limit` of the first items as soon as there is at least one. Returns an empty vector if there are
-    /// none within `time`.
+    /// none within `time`, which counts as in [`dequeue_within`](Self::dequeue_within).
     ///
     /// # Errors
     /// As [`dequeue_batch`](Self::dequeue_batch).
@@ -204,7 +207,7 @@ impl<T: Send + 'static> Consumer<T> {
     }
 
     /// Removes the first item from the queue and returns it as soon as there is one. Returns `None` if there is none
-    /// within `time`.
+    /// within `time`, which counts as in [`dequeue_within`](Self::dequeue_within).
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
@@ -268,7 +271,7 @@ impl<T: Send + 'static> Consumer<T> {
         let want = Want {
             wanted: limit,
             until: self.env.now().saturating_add(time),
-            waits: !time.is_zero(),
+            found_none: false,
             reply,
         };
         self.commands

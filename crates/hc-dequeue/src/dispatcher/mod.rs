@@ -205,11 +205,12 @@ where
 
     /// Returns the facts for the policy's decision.
     fn facts(&self) -> Facts {
+        let now = self.now();
         let returns_to_queue = |(item, _): &(Return, _)| !item.how.ends();
         Facts {
             wants: if self.wants.is_empty() {
                 Wants::Nothing
-            } else if self.wants.iter().all(|want| want.waits) {
+            } else if self.wants.iter().all(|want| now < want.until) {
                 Wants::Items
             } else {
                 Wants::ItemsNow
@@ -305,15 +306,15 @@ where
         }
     }
 
-    /// Forgets callers that have gone, answers callers whose time is over, and takes back items whose deliveries have
-    /// passed their time limit.
+    /// Forgets callers that have gone, answers callers whose time is over and for whom there was no item, and takes
+    /// back items whose deliveries have passed their time limit.
     fn expire(&mut self) {
         let now = self.now();
         for want in std::mem::take(&mut self.wants) {
             if want.is_gone() {
                 continue;
             }
-            if want.waits && want.until <= now {
+            if want.found_none && want.until <= now {
                 want.answer_none();
             } else {
                 self.wants.push_back(want);
@@ -386,9 +387,10 @@ where
 
     /// Waits until there may be something to do.
     async fn rest(&mut self) {
-        let wants = self.wants.iter().filter(|want| want.waits);
-        let end = wants
-            .map(|want| want.until)
+        let now = self.now();
+        let waiting = self.wants.iter().map(|want| want.until);
+        let end = waiting
+            .filter(|until| now < *until)
             .chain([self.deliveries.earliest(), self.fire_timer.ends()])
             .chain(self.ahead.iter().map(|ahead| ahead.until))
             .chain(self.closing.iter().map(|closing| closing.until))

@@ -188,7 +188,7 @@ where
         let has_items = supply.map(|supply| supply.has_items);
         tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
         if has_items == Some(false) {
-            self.answer_impatient();
+            self.find_none();
         }
         Event::Waits {
             is_first,
@@ -315,14 +315,10 @@ where
         }
     }
 
-    /// Answers the consumers that do not wait: there are no items.
-    pub(super) fn answer_impatient(&mut self) {
-        for want in std::mem::take(&mut self.wants) {
-            if want.waits {
-                self.wants.push_back(want);
-            } else {
-                want.answer_none();
-            }
+    /// Records that there is no item for the present callers.
+    pub(super) fn find_none(&mut self) {
+        for want in &mut self.wants {
+            want.found_none = true;
         }
     }
 

@@ -96,7 +96,7 @@ where
             // The view that was read ahead is not sufficient.
             None => Event::Taken,
             Some(TakeOutcome::Items(items)) if items.is_empty() => {
-                self.answer_impatient();
+                self.find_none();
                 Event::NoItem
             }
             Some(TakeOutcome::Items(items)) => {
@@ -119,7 +119,7 @@ where
                 Event::MetOthers
             }
             Some(TakeOutcome::Paused) => {
-                self.answer_impatient();
+                self.find_none();
                 Event::IsPaused
             }
             Some(TakeOutcome::SessionLost) => Event::SessionLost,

@@ -136,9 +136,9 @@ pub(crate) struct Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Nothing,
-    /// Items, and all of the callers wait.
+    /// Items, and all of the callers have time to wait.
     Items,
-    /// Items, and at least one caller does not wait.
+    /// Items, and the time of at least one caller is over.
     ItemsNow,
 }
 

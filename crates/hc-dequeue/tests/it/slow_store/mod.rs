@@ -257,3 +257,31 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     assert_eq!((*delivery.value(), delivery.deaths()), (7, 1));
     assert_eq!(held.id(), delivery.id());
 }
+
+#[tokio::test]
+async fn who_waits_for_less_time_than_an_answer_takes_gets_what_there_is() {
+    let env = Environment::seeded(1, Arc::new(ManualClock::moved_by_sleepers()));
+    let chaos = Chaos::new(
+        keyspace::embedded::Options::new().memory().unwrap(),
+        env.clone(),
+        Faults::default(),
+    );
+    let options = RunOptions::default().environment(env);
+    let runner = &Runner::with_options(chaos.clone(), options);
+    let settings = Settings::new().lease(LEASE);
+    let queue = HighContentionQueue::<u64>::open(runner, Subspace::from("queue"), settings);
+    let queue = &queue.await.unwrap();
+    let options = ConsumerOptions::default();
+    let consumer = queue.consumer(runner, options).await.unwrap();
+    for latency in latencies() {
+        chaos.set_latency(latency);
+        let short = latency / 10 + Duration::from_millis(1);
+        for number in 0..8 {
+            assert!(consumer.dequeue_within(short).await.unwrap().is_none());
+            let enqueue = |tr| async move { queue.enqueue(&tr, &number).await.map(drop) };
+            runner.run(enqueue).await.unwrap();
+            let taken = consumer.pop_within(short).await.unwrap();
+            assert_eq!(taken.map(|item| item.value), Some(number), "{latency:?}");
+        }
+    }
+}
