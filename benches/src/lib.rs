@@ -146,6 +146,20 @@ pub fn runtime(workers: usize) -> Runtime {
     runtime.expect("the system can start threads")
 }
 
+/// Returns a runtime whose tasks can use sockets, with a worker for each core. Its workers wait for the network as well,
+/// so it is not for what uses no socket.
+///
+/// # Panics
+/// If the system cannot start threads.
+#[must_use]
+pub fn runtime_with_sockets() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores())
+        .enable_all()
+        .build();
+    runtime.expect("the system can start threads")
+}
+
 /// Commits rows in transactions of one thousand.
 ///
 /// # Panics

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use ::console::{Console, WebOptions};
 use benches::contender::ITEM;
-use benches::memory_bytes;
 use benches::stage::Stage;
 use benches::statistics::median;
 use benches::table::Table;
+use benches::{memory_bytes, runtime_with_sockets};
 use conformance::scale;
 use futures::future::join_all;
 use hc_dequeue::{ConsumerOptions, Error, HighContentionQueue, Result, Settings};
@@ -16,7 +16,6 @@ use keyspace::ids::Ids;
 use keyspace::{Bytes, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 const CONSUMERS: usize = 64;
@@ -33,7 +32,7 @@ type Jobs = HighContentionQueue<Bytes, Raw>;
 
 /// Returns a table of the rates of 64 consumers while ten tabs show the overview, and while none does.
 pub(crate) fn tabs(stage: &Stage) -> Table {
-    let runtime = runtime();
+    let runtime = runtime_with_sockets();
     let mut rates = [Vec::new(), Vec::new()];
     for round in 0..scale(6, 12) {
         for turn in 0..2 {
@@ -56,7 +55,7 @@ pub(crate) fn tabs(stage: &Stage) -> Table {
 
 /// Returns a table of the time for a page, and of the memory for all pages, by the length of the queue.
 pub(crate) fn pages(stage: &Stage) -> String {
-    let runtime = runtime();
+    let runtime = runtime_with_sockets();
     let mut table = Table::new([
         "items",
         "overview, ms",
@@ -69,13 +68,6 @@ pub(crate) fn pages(stage: &Stage) -> String {
         table.push(row.expect("the store serves"));
     }
     format!("Pages of the console on a queue of waiting items\n\n{table}")
-}
-
-/// Returns a runtime with a worker for each core, which serves sockets, unlike that of the other workloads.
-fn runtime() -> Runtime {
-    let mut builder = Builder::new_multi_thread();
-    let builder = builder.worker_threads(benches::cores()).enable_all();
-    builder.build().expect("the system has threads and sockets")
 }
 
 /// Asks for the overview, then for every page of the waiting items.

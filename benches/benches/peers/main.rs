@@ -26,8 +26,8 @@ use benches::contender::{Contender, Popped, Site};
 use benches::figures::{Figures, Rounds, turns};
 use benches::load::{Action, Load};
 use benches::meter::{Metered, Reading};
+use benches::runtime_with_sockets;
 use keyspace::Subspace;
-use tokio::runtime::Runtime;
 
 use crate::postgres::Postgres;
 use crate::redis::Redis;
@@ -118,8 +118,8 @@ impl System {
         match self {
             Self::HcDequeue => "hc-dequeue, embedded".to_owned(),
             Self::Sqlite => sqlite::version(),
-            Self::Postgres(address) => runtime().block_on(postgres::version(address)),
-            Self::Redis(address) => runtime().block_on(redis::version(address)),
+            Self::Postgres(address) => runtime_with_sockets().block_on(postgres::version(address)),
+            Self::Redis(address) => runtime_with_sockets().block_on(redis::version(address)),
         }
     }
 
@@ -157,17 +157,9 @@ impl Place {
 }
 
 fn bear<C: Contender>(load: &Load, site: &C::Site) -> Figures {
-    let sample = runtime().block_on(async {
+    let sample = runtime_with_sockets().block_on(async {
         let sessions = load.prepare::<C>(site).await;
         load.run(&sessions, Reading::default).await
     });
     sample.into()
-}
-
-/// Returns a runtime whose tasks can use sockets.
-fn runtime() -> Runtime {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    runtime.expect("the system can start threads")
 }
