@@ -67,10 +67,17 @@ fn fmt() -> anyhow::Result<()> {
 fn package() -> anyhow::Result<()> {
     let target = root()?.join("target/packages");
     remove(&target).context("cannot remove what an earlier packaging has left")?;
-    // phrasecount depends on the console, which the registry does not know: there, another package has its name.
+    // These depend on the console, which the registry does not know: there, another package has its name.
     let arguments = ["package", "--quiet", "--allow-dirty", "--no-verify"];
     let mut command = cargo(&arguments)?;
-    command.args(["--workspace", "--exclude", "phrasecount", "--target-dir"]);
+    command.args([
+        "--workspace",
+        "--exclude",
+        "phrasecount",
+        "--exclude",
+        "examples",
+    ]);
+    command.arg("--target-dir");
     succeed(command.arg(&target))?;
     let sources = target.join("sources");
     unpack(&target.join("package"), &sources).context("cannot unpack the packages")?;

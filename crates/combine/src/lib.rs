@@ -54,7 +54,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The examples in the repository:
+//! The examples in the repository, in `crates/examples`:
 //!
 //! - `word_count`: documents that are added, changed and removed
 //! - `rollup`: a tree of combine queues

@@ -171,19 +171,6 @@ const FDB_FEATURE: Option<&str> = match FDB_API_VERSION {
     None => None,
 };
 
-/// Returns the path of an example, which is built with the same profile as the test if it was not built
-/// yet.
-///
-/// # Panics
-/// If the example does not build.
-#[must_use]
-pub fn example(package: &str, name: &str) -> PathBuf {
-    let file = format!("{name}{}", env::consts::EXE_SUFFIX);
-    build(package, "--example", name)
-        .join("examples")
-        .join(file)
-}
-
 /// Returns the path of the program with the name of its package, built with the same profile as the test.
 /// Tests of the package itself find it in `CARGO_BIN_EXE_<name>`.
 ///
@@ -191,15 +178,9 @@ pub fn example(package: &str, name: &str) -> PathBuf {
 /// If the program does not build.
 #[must_use]
 pub fn program(package: &str) -> PathBuf {
-    let file = format!("{package}{}", env::consts::EXE_SUFFIX);
-    build(package, "--bin", package).join(file)
-}
-
-/// Builds a target of a package, and returns the folder of the result.
-fn build(package: &str, kind: &str, name: &str) -> PathBuf {
     let cargo = env::var_os("CARGO").expect("cargo runs the tests");
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", package, kind, name]);
+    build.args(["build", "--quiet", "--package", package, "--bin", package]);
     if let Some(feature) = FDB_FEATURE {
         build.args(["--features", feature]);
     }
@@ -207,11 +188,11 @@ fn build(package: &str, kind: &str, name: &str) -> PathBuf {
         build.arg("--release");
     }
     let built = build.status().expect("cargo can be started");
-    assert!(built.success(), "{name} does not build");
+    assert!(built.success(), "{package} does not build");
     let test = env::current_exe().expect("a test knows its own program");
     let profile = test.parent().and_then(Path::parent);
     let profile = profile.expect("tests lie in a folder of their profile's");
-    profile.to_owned()
+    profile.join(format!("{package}{}", env::consts::EXE_SUFFIX))
 }
 
 /// Compares how often items took effect with the items that were acknowledged, and returns all errors.

@@ -23,7 +23,6 @@ use export_queue::{
     BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Start, async_trait,
 };
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 
 /// How long an order waits before it looks for stock again. This is no failed attempt, but each look is a delivery. An
 /// item becomes a dead letter after 10,000 deliveries: here after a week, while the stock is refilled every night.
@@ -221,26 +220,12 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
     Ok(())
 }
 
-/// Serves the console beside the shop until Ctrl-C.
-async fn serve(runner: &Runner<Store>, address: &str) -> Result<(), BoxError> {
-    let listener = TcpListener::bind(address).await?;
-    let stopped = async { drop(tokio::signal::ctrl_c().await) };
-    let pages = console::serve(
-        listener,
-        Console::new(runner.clone()),
-        WebOptions::new(),
-        stopped,
-    );
-    println!("the console is at http://{address}; stop with Ctrl-C");
-    Ok(pages.await?)
-}
-
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1).peekable();
     let url = arguments.next_if(|argument| !argument.starts_with("--"));
     let address = match (arguments.next().as_deref(), arguments.next()) {
-        (Some("--console"), Some(address)) => Some(address),
+        (Some("--console"), Some(address)) => Some(address.parse()?),
         (None, _) => None,
         _ => return Err("expected [<url>] [--console <address>]".into()),
     };
@@ -248,7 +233,11 @@ async fn main() -> Result<(), BoxError> {
     let runner = Runner::new(store.clone());
     run(&runner, &Subspace::from("shop")).await?;
     if let Some(address) = address {
-        serve(&runner, &address).await?;
+        let console = Console::new(runner.clone());
+        let pages = console::mount(console, address, WebOptions::new()).await?;
+        let address = pages.address();
+        println!("the console is at http://{address}; stop with Ctrl-C");
+        tokio::signal::ctrl_c().await?;
     }
     runner.close().await?;
     Ok(store.close()?)

@@ -9,4 +9,4 @@ mod web;
 pub use crate::change::{Action, Filter, Selection};
 pub use crate::error::{Error, Result};
 pub use crate::look::{Combiner, Console, MAX_QUEUES, MAX_ROWS, parse_place};
-pub use crate::web::{WebOptions, router, serve};
+pub use crate::web::{Mounted, WebOptions, mount, router, serve};

@@ -51,7 +51,7 @@ const ALL: [&str; 6] = [
 ];
 
 #[rustfmt::skip]
-const MEMBERS: [Member; 10] = [
+const MEMBERS: [Member; 11] = [
     member("fdbq-keyspace", "crates/keyspace", &[], &["fdbq-conformance", "fdbq-keyspace"]),
     member("fdbq-conformance", "crates/conformance", &["fdbq-keyspace"], &[]),
     member("fdbq-microqueue", "crates/microqueue", &["fdbq-keyspace"], &["fdbq-conformance"]),
@@ -59,6 +59,7 @@ const MEMBERS: [Member; 10] = [
     member("fdbq-combine", "crates/combine", &["fdbq-hc-dequeue"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue"]),
     member("fdbq-export-queue", "crates/export-queue", &["fdbq-combine"], &["fdbq-conformance", "fdbq-keyspace", "fdbq-microqueue", "fdbq-hc-dequeue"]),
     member("console", "crates/console", &PACKAGES, &["fdbq-conformance"]),
+    member("examples", "crates/examples", &["fdbq-keyspace", "fdbq-microqueue", "fdbq-hc-dequeue", "fdbq-combine", "console"], &["fdbq-conformance"]),
     member("phrasecount", "crates/phrasecount", &["fdbq-keyspace", "fdbq-microqueue", "fdbq-hc-dequeue", "fdbq-combine", "fdbq-export-queue", "console"], &["fdbq-conformance"]),
     member("benches", "benches", &ALL, &["console"]),
     member("xtask", "xtask", &["fdbq-conformance", "fdbq-keyspace"], &[]),

@@ -4,7 +4,6 @@
 
 mod blocks;
 mod common;
-mod examples;
 mod guarantees;
 mod inspect;
 mod limits;

@@ -78,6 +78,7 @@ mod files;
 mod guard;
 mod history;
 mod live;
+mod mount;
 mod options;
 mod pages;
 mod refusal;
@@ -89,6 +90,7 @@ mod text;
 mod verdict;
 mod view;
 
+pub use self::mount::{Mounted, mount};
 pub use self::options::WebOptions;
 pub use self::routes::router;
 pub use self::serve::serve;

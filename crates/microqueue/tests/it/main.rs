@@ -18,5 +18,4 @@ mod read_after_write;
 mod recipe;
 mod record;
 mod refusals;
-mod relay;
 mod restore;

@@ -1,14 +1,10 @@
 //! Books payments: one transaction acknowledges a payment, changes a balance and enqueues a receipt. Each payment is
 //! booked exactly once and gets one receipt, even if processes die at any moment.
-//!
-//! `cargo run -p fdbq-hc-dequeue --example payments` runs it in memory. With a URL, such as `embedded:shop.store` or
-//! `fdb:`, it runs on that store.
 
-use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hc_dequeue::keyspace::{self, MutationOp, Runner, Store, Subspace, Transaction};
+use hc_dequeue::keyspace::{Isolation, MutationOp, Runner, Store, Subspace, Transaction, Tx};
 use hc_dequeue::{
     ConsumerOptions, Delivery, Error, HighContentionQueue, Result, Settings, WorkerOptions,
 };
@@ -18,18 +14,18 @@ type Payment = (String, i64);
 
 const PAYMENTS: i64 = 100;
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1);
-    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    let runner = Runner::new(store);
-    let shop = Subspace::from("shop");
+/// Enqueues payments and books each of them.
+///
+/// # Errors
+/// Those of the queue.
+pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     let settings = Settings::default();
     let payments =
-        HighContentionQueue::<Payment>::open(&runner, shop.subspace(&"payments"), settings.clone());
+        HighContentionQueue::<Payment>::open(runner, shop.subspace(&"payments"), settings.clone());
     let payments = payments.await?;
     let receipts = shop.subspace(&"receipts");
-    let receipts = HighContentionQueue::<String>::open(&runner, receipts, settings).await?;
+    let receipts = HighContentionQueue::<String>::open(runner, receipts, settings).await?;
+    let before = balance(runner, shop, "Ada").await?;
 
     let pay = |tr| {
         let payments = &payments;
@@ -49,11 +45,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             async move { book(&runner, &shop, &receipts, &payment).await }
         }
     };
-    let worker = payments.work(&runner, WorkerOptions::default(), handler);
+    let worker = payments.work(runner, WorkerOptions::default(), handler);
     let worker = worker.await?;
 
     // Receipts are printed as payments are booked.
-    let printer = receipts.consumer(&runner, ConsumerOptions::default());
+    let printer = receipts.consumer(runner, ConsumerOptions::default());
     let printer = printer.await?;
     for _ in 0..PAYMENTS {
         if let Some(receipt) = printer.dequeue_within(Duration::from_secs(60)).await? {
@@ -63,7 +59,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     worker.shut_down(Duration::from_secs(60)).await?;
     printer.shut_down(Duration::ZERO).await?;
+    let paid = balance(runner, shop, "Ada").await? - before;
+    assert_eq!(paid, (1..=PAYMENTS).sum::<i64>());
     Ok(())
+}
+
+/// Returns how much a customer has paid.
+async fn balance(runner: &Runner<Store>, shop: &Subspace, customer: &str) -> Result<i64> {
+    let key = &shop.pack(&("balance", customer));
+    let read = |tr: Tx<_>| async move { Ok::<_, Error>(tr.get(key, Isolation::Snapshot).await?) };
+    let paid = runner.run(read).await?;
+    Ok(paid.map_or(0, |paid| {
+        i64::from_le_bytes(paid[..].try_into().expect("only `Add` writes it"))
+    }))
 }
 
 /// Books a payment, completely or not at all.

@@ -3,11 +3,9 @@
 //!
 //! The counts of common words change with nearly every document, but no two changes conflict.
 //!
-//! `cargo run -p fdbq-combine --example word_count` runs it in memory. With a URL, `embedded:words.store`
-//! or `fdb:`, it runs in that store. It removes all its documents at the end, and thus all words.
+//! It removes all its documents at the end, and thus all words.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::time::Duration;
 
 use combine::keyspace::{
@@ -32,15 +30,11 @@ const CHANGED: [Change; 2] = [
 
 const REMOVED: [Change; 3] = [("sea", None), ("sky", None), ("well", None)];
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1);
-    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("word_count")).await?;
-    Ok(())
-}
-
-pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+/// Adds, changes and removes documents, and checks the counts after each step.
+///
+/// # Errors
+/// Those of the queue.
+pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let counts = root.subspace(&"counts");
     let library = Library {
         documents: root.subspace(&"documents"),

@@ -3,21 +3,19 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
-use conformance::process::example;
 use conformance::server::Server;
 use conformance::{scale, stores};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
-/// Returns the program, building it if necessary.
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| example("fdbq-microqueue", "relay"))
+/// Returns the command to relay.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_example"));
+    command.arg("relay");
+    command
 }
 
 /// A directory to relay, and a store to use.
@@ -45,7 +43,7 @@ impl Relay {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(program());
+        let mut command = program();
         command.arg(self.directory.path()).args(["--db", &self.db]);
         command
     }
@@ -131,7 +129,7 @@ fn any_number_of_producers_and_consumers_relays_the_same() {
         relay.write(&format!("file {file}"), numbered(file * 300));
     }
     for (producers, consumers) in [(1, 1), (1, 8), (8, 1), (20, 20)] {
-        let mut command = Command::new(program());
+        let mut command = program();
         command
             .arg(relay.directory.path())
             .args(["--producers", &producers.to_string()])
@@ -261,7 +259,7 @@ fn a_store_relays_one_directory() {
     relay.write("a", "a\n");
     relay.run().assert_checked(1, 1);
     let other = TempDir::new().unwrap();
-    let mut command = Command::new(program());
+    let mut command = program();
     let refused = finish(command.arg(other.path()).args(["--db", &relay.db]));
     refused.assert_refused(&relay.directory.path().display().to_string());
     refused.assert_refused(&other.path().display().to_string());
@@ -290,7 +288,7 @@ fn what_cannot_run_is_refused_by_name() {
         (&[directory, "--producers", "0"], "--producers"),
         (&[], "Usage"),
     ] {
-        let refused = finish(Command::new(program()).args(arguments));
+        let refused = finish(program().args(arguments));
         refused.assert_refused(reason);
     }
     assert_eq!(fs::read(file).unwrap(), b"a\n");

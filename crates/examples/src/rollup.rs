@@ -9,12 +9,8 @@
 //! ```
 //!
 //! Every measurement counts exactly once on every level, even if processes die at any moment.
-//!
-//! `cargo run -p fdbq-combine --example rollup` runs it in memory. With a URL, `embedded:cube.store` or
-//! `fdb:`, it runs in that store.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::time::Duration;
 
 use combine::keyspace::{self, Isolation, Runner, Store, Subspace, Transaction};
@@ -94,15 +90,11 @@ impl ChangeObserver<Cell, i64> for RollUp {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1);
-    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("rollup")).await?;
-    Ok(())
-}
-
-pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+/// Measures in waves, and checks every level after each.
+///
+/// # Errors
+/// Those of the queue.
+pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let mut levels = BTreeMap::new();
     for (level, _) in TREE {
         let sums = CombineQueue::open(runner, root.subspace(&level), Settings::default(), Sum);

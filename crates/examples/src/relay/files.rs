@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use keyspace::limits;
 use walkdir::WalkDir;
 
-use crate::error::{Error, Result};
+use super::error::{Error, Result};
 
 /// A file found in the directory.
 pub(crate) struct Source {

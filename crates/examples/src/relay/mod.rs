@@ -1,52 +1,37 @@
 //! Relays every line of every text file under a directory through a queue, and checks that each line
 //! arrived exactly once and in order.
 //!
-//! ```text
-//! cargo run --release -p fdbq-microqueue --example relay -- docs
-//! cargo run --release -p fdbq-microqueue --example relay -- docs --db embedded:relay.redb
-//! ```
-//!
 //! Producers enqueue and consumers dequeue at the same time. The transaction that enqueues also writes
 //! the producer's position, and the transaction that dequeues also writes the consumer's record. With an
 //! `embedded:` store, a run that was killed therefore continues where it stopped, and a run on a
 //! directory that has already been relayed has nothing to do. The check reads the consumers' records from
 //! the store.
-//!
-//! Exit status: 0 if every line arrived exactly once and in order, 1 if not, 2 if the relay could not
-//! run.
 
 mod check;
 mod error;
 mod files;
-mod relay;
 mod store;
+mod transfer;
 
-use std::error::Error as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
+use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use microqueue::keyspace;
 use microqueue::keyspace::run::Runner;
 use microqueue::keyspace::{Database, Isolation, Transaction};
 
-use crate::check::Check;
-use crate::error::{Error, Result};
-use crate::files::Content;
-use crate::relay::{Counts, Relay};
+use self::check::Check;
+pub use self::error::{Error, Result};
+use self::files::Content;
+use self::transfer::{Counts, Relay};
 
-/// Relays every line of every text file under a directory through a queue.
-#[derive(Parser)]
-struct Arguments {
+/// What to relay, and how.
+#[derive(Debug, Args)]
+pub struct Arguments {
     /// The directory.
     directory: PathBuf,
-
-    /// The store: `memory:`, `embedded:<path>`, `fdb:` or `fdb:<cluster file>`.
-    #[arg(long, value_name = "URL", default_value = "memory:")]
-    db: String,
 
     /// The number of producers. Each file is read by one of them.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024))]
@@ -64,26 +49,11 @@ struct Arguments {
 /// The most entries of a list that are printed.
 const SHOWN: usize = 10;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match relay(Arguments::parse()).await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprint!("error: {error}");
-            let mut source = error.source();
-            while let Some(cause) = source {
-                eprint!(": {cause}");
-                source = cause.source();
-            }
-            eprintln!();
-            ExitCode::from(2)
-        }
-    }
-}
-
-/// Relays, checks and reports. Returns whether the check found no deviation.
-async fn relay(arguments: Arguments) -> Result<bool> {
+/// Relays, checks and reports. Returns whether every line arrived exactly once and in order.
+///
+/// # Errors
+/// The directory, a file, the store or the queue failed, or the store relays another directory.
+pub async fn run<D: Database>(runner: &Runner<D>, arguments: &Arguments) -> Result<bool> {
     let directory = fs::canonicalize(&arguments.directory).map_err(|cause| Error::Read {
         path: arguments.directory.clone(),
         cause,
@@ -92,12 +62,10 @@ async fn relay(arguments: Arguments) -> Result<bool> {
         return Err(Error::NotADirectory { path: directory });
     }
     let sources = files::find(&directory)?;
-    let db = keyspace::open(&arguments.db).map_err(Error::Open)?;
-    let relay = Arc::new(Relay::new(Runner::new(db), sources, arguments.progress));
+    let relay = Arc::new(Relay::new(runner.clone(), sources, arguments.progress));
     relay.claim(&directory).await?;
     relay.run(arguments.producers, arguments.consumers).await?;
     let check = check(&relay).await?;
-    relay.runner.close().await?;
     report(&relay, &check);
     Ok(check.problems.is_empty())
 }

@@ -3,10 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
-pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+/// The result of a relay.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Why a relay stopped.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+#[expect(missing_docs, reason = "the messages say what the fields are")]
+pub enum Error {
+    /// A directory cannot be read.
     #[error("cannot walk directory {}", directory.display())]
     Walk {
         directory: PathBuf,
@@ -14,6 +18,7 @@ pub(crate) enum Error {
         cause: walkdir::Error,
     },
 
+    /// A file or the directory cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         path: PathBuf,
@@ -21,14 +26,17 @@ pub(crate) enum Error {
         cause: io::Error,
     },
 
+    /// The path is not that of a directory.
     #[error("{} is not a directory", path.display())]
     NotADirectory { path: PathBuf },
 
+    /// An earlier run relayed another directory.
     #[error(
         "the store relays {stored}, not {given}: name that directory, or another store with --db"
     )]
     OtherDirectory { stored: String, given: String },
 
+    /// A file has fewer lines than an earlier run has relayed.
     #[error("{file} has {lines} lines, but {relayed} were relayed: it changed, use a new store")]
     Shortened {
         file: String,
@@ -36,12 +44,11 @@ pub(crate) enum Error {
         relayed: u64,
     },
 
-    #[error("cannot open the store")]
-    Open(#[source] keyspace::OpenError),
-
+    /// The store failed.
     #[error("the store failed")]
     Keyspace(#[from] keyspace::Error),
 
+    /// The queue failed.
     #[error("the queue failed")]
     Queue(#[from] microqueue::Error),
 }

@@ -18,7 +18,7 @@ use keyspace::{
 use microqueue::{MicroQueue, keyspace};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use super::error::{Error, Result};
 
 /// An item: one line of a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]

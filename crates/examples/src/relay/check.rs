@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::store::{Received, ReceivedLine};
+use super::store::{Received, ReceivedLine};
 
 /// Compares the records of the consumers with the contents of the files.
 #[derive(Default)]

@@ -1,12 +1,8 @@
 //! Records where each person is, and which people are in each place. An observer keeps an index by place in step
 //! with the values: it receives the old and the new value in the transaction of the change, so no reader
 //! ever sees one without the other.
-//!
-//! `cargo run -p fdbq-combine --example inverted_index` runs it in memory. With a URL,
-//! `embedded:people.store` or `fdb:`, it runs in that store.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::time::Duration;
 
 use combine::keyspace::{
@@ -56,15 +52,11 @@ impl Index {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1);
-    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("inverted_index")).await?;
-    Ok(())
-}
-
-pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+/// Moves people between places, and checks the index after each move.
+///
+/// # Errors
+/// Those of the queue.
+pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let places = root.subspace(&"places");
     let places: Places =
         CombineQueue::open(runner, places, Settings::default(), LastWriter).await?;

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, block_in_place};
 
-use crate::error::{Error, Result};
-use crate::files::{Content, Source};
-use crate::store::{Line, Received, ReceivedLine, Store};
+use super::error::{Error, Result};
+use super::files::{Content, Source};
+use super::store::{Line, Received, ReceivedLine, Store};
 
 /// The number of lines that one transaction moves.
 const BATCH_LINES: usize = 500;

@@ -3,15 +3,11 @@
 //!
 //! Appending does not commute. A combine queue folds the updates of a key in commit order, so any state
 //! machine can be a combiner.
-//!
-//! `cargo run -p fdbq-combine --example append` runs it in memory. With a URL, `embedded:text.store` or
-//! `fdb:`, it runs in that store.
 
-use std::env;
 use std::slice;
 use std::time::Duration;
 
-use combine::keyspace::{self, Isolation, Runner, Store, Subspace};
+use combine::keyspace::{Isolation, Runner, Store, Subspace};
 use combine::{CombineOptions, CombineQueue, Result, Settings, Unobserved};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
@@ -32,15 +28,11 @@ fn edit(_name: &String, text: Option<String>, edits: Vec<Edit>) -> Option<String
     })
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = env::args().nth(1);
-    let store = keyspace::open(url.as_deref().unwrap_or("memory:"))?;
-    run(&Runner::new(store), &Subspace::from("append")).await?;
-    Ok(())
-}
-
-pub(crate) async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
+/// Appends to a text from many tasks, and checks the order.
+///
+/// # Errors
+/// Those of the queue.
+pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let texts = root.subspace(&"texts");
     let texts: CombineQueue<String, Edit, String> =
         CombineQueue::open(runner, texts, Settings::default(), edit).await?;

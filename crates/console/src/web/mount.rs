@@ -1,0 +1,49 @@
+//! Pages beside the work of a program.
+
+use std::io;
+use std::net::SocketAddr;
+
+use export_queue::keyspace::Database;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::options::WebOptions;
+use super::serve::serve;
+use crate::look::Console;
+
+/// The console of a program, which is [served](mount()) until this is dropped. All connections are then closed at once.
+#[derive(Debug)]
+pub struct Mounted {
+    address: SocketAddr,
+    _server: JoinSet<io::Result<()>>,
+}
+
+impl Mounted {
+    /// Returns the address, with the port that the system has chosen if the program asked for port 0.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Serves the console at an address, in a task beside the work of the program, as [`serve`] does.
+///
+/// # Errors
+/// Those of binding the address: another program may use it.
+///
+/// # Cancel safety
+/// If the future is dropped, nothing is served.
+pub async fn mount<D: Database>(
+    console: Console<D>,
+    address: SocketAddr,
+    options: WebOptions,
+) -> io::Result<Mounted> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let mut server = JoinSet::new();
+    server.spawn(serve(listener, console, options, std::future::pending()));
+    Ok(Mounted {
+        address,
+        _server: server,
+    })
+}

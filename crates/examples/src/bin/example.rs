@@ -1,0 +1,107 @@
+//! Runs an example on a store, with the console beside it if that is wanted.
+//!
+//! Exit status: 0 if the example showed what it claims, 1 if `relay` found that a line did not arrive exactly once and
+//! in order, 2 if the example could not run.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use console::{Console, WebOptions};
+use examples::{append, inverted_index, payments, relay, rollup, word_count};
+use keyspace::{Runner, Store, Subspace};
+
+/// Runs an example, which checks what it shows
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    example: Example,
+
+    /// The store: `memory:`, `embedded:<path>`, `fdb:` or `fdb:<cluster file>`
+    #[arg(long, global = true, value_name = "URL", default_value = "memory:")]
+    db: String,
+
+    /// Serves the console at this address. Examples but `relay` are then repeated until Ctrl-C
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    console: Option<SocketAddr>,
+}
+
+#[derive(Subcommand)]
+enum Example {
+    /// Many writers append to one text without reading it (combine)
+    Append,
+    /// An observer keeps an index in step with the values (combine)
+    InvertedIndex,
+    /// Acknowledges a payment and enqueues its receipt in one transaction (hc-dequeue)
+    Payments,
+    /// Sends every line of the text files in a directory through a queue (microqueue)
+    Relay(relay::Arguments),
+    /// A measure by x, y and time, with all its sums (combine)
+    Rollup,
+    /// Counts the words of documents that change (combine)
+    WordCount,
+}
+
+impl Example {
+    /// Runs the example. Returns whether it showed what it claims.
+    async fn run(&self, runner: &Runner<Store>) -> anyhow::Result<bool> {
+        let root = |name| Subspace::from(name);
+        match self {
+            Self::Append => append::run(runner, &root("append")).await?,
+            Self::InvertedIndex => inverted_index::run(runner, &root("inverted_index")).await?,
+            Self::Payments => payments::run(runner, &root("shop")).await?,
+            Self::Relay(arguments) => return Ok(relay::run(runner, arguments).await?),
+            Self::Rollup => rollup::run(runner, &root("rollup")).await?,
+            Self::WordCount => word_count::run(runner, &root("word_count")).await?,
+        }
+        Ok(true)
+    }
+
+    /// Runs the example until it fails.
+    async fn repeat(&self, runner: &Runner<Store>) -> anyhow::Error {
+        loop {
+            if let Err(error) = self.run(runner).await {
+                return error;
+            }
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<bool> {
+    let store = keyspace::open(&arguments.db).context("cannot open the store")?;
+    let runner = &Runner::new(store.clone());
+    let pages = match arguments.console {
+        None => None,
+        Some(address) => {
+            let console = Console::new(runner.clone());
+            let pages = console::mount(console, address, WebOptions::new()).await;
+            let pages = pages.with_context(|| format!("cannot serve the console at {address}"))?;
+            println!("the console is at http://{}", pages.address());
+            Some(pages)
+        }
+    };
+    let holds = match arguments.example {
+        example @ Example::Relay(_) => example.run(runner).await?,
+        example if pages.is_none() => example.run(runner).await?,
+        example => tokio::select! {
+            error = example.repeat(runner) => return Err(error),
+            stopped = tokio::signal::ctrl_c() => stopped.map(|()| true)?,
+        },
+    };
+    runner.close().await?;
+    store.close()?;
+    Ok(holds)
+}
