@@ -10,8 +10,7 @@ use crate::give_back::{Given, Return, give_back};
 use crate::policy::Scope;
 use crate::registry::grant::is_answered;
 use crate::registry::request::{
-    Precedence, Standing, Supply, append, check_request, collect, precedence, supply,
-    supply_counted, watch_request,
+    Precedence, Standing, Supply, append, check_request, collect, precedence, supply, watch_request,
 };
 use crate::registry::{Granted, SessionContext};
 
@@ -104,7 +103,6 @@ pub(super) async fn view_request<T>(
         _ if is_first => (Some(supply(tr, context).await?), None),
         // The session with the first request is left time to lead.
         Scope::Answer | Scope::Turn => (None, None),
-        Scope::Supply => (Some(supply_counted(tr, context).await?), None),
         Scope::Precedence => {
             let both = try_join!(supply(tr, context), precedence(tr, keys, request))?;
             (Some(both.0), Some(both.1))

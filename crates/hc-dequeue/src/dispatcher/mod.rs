@@ -205,15 +205,14 @@ where
 
     /// Returns the facts for the policy's decision.
     fn facts(&self) -> Facts {
-        let now = self.now();
         let returns_to_queue = |(item, _): &(Return, _)| !item.how.ends();
         Facts {
             wants: if self.wants.is_empty() {
                 Wants::Nothing
-            } else if self.wants.iter().all(|want| now < want.until) {
-                Wants::Items
-            } else {
+            } else if self.is_overdue() {
                 Wants::ItemsNow
+            } else {
+                Wants::Items
             },
             returns: if self.returns.is_empty() {
                 Returns::Nothing
@@ -225,6 +224,12 @@ where
             buries: self.upkeep.buries(),
             pace: self.pacer.pace(),
         }
+    }
+
+    /// Returns whether the time of a caller is over.
+    pub(super) fn is_overdue(&self) -> bool {
+        let now = self.now();
+        self.wants.iter().any(|want| want.until <= now)
     }
 
     /// Reports an event to the policy, and starts the timers that it returns.

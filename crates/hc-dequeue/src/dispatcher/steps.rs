@@ -13,7 +13,7 @@ use super::Dispatcher;
 use super::inquiry::{Collected, Inquiry, RequestView, Waits, collect_and_ask, view_request};
 use crate::error::{Error, Result};
 use crate::give_back::give_back;
-use crate::policy::{Delay, Event, Lead, Scope, Step};
+use crate::policy::{Delay, Event, GRACE, Lead, Scope, Step};
 use crate::registry::fulfill::fulfill;
 use crate::registry::request::{register, watch_pause, withdraw};
 use crate::registry::{Demand, ITEMS_PER_FULFILLMENT, SessionContext, count_wanted};
@@ -305,6 +305,8 @@ where
             // The limit is needed because the last transaction may have waited for an unavailable store.
             Delay::Transactions(count) => self.pacer.took.saturating_mul(count).min(poll),
             Delay::Ranks(rank) => (self.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank),
+            // The leading session needs one transaction to answer the request, or to take the last item.
+            Delay::PollInterval if self.is_overdue() => self.measure(Delay::Transactions(GRACE)),
             Delay::PollInterval => {
                 let due = self.pacer.due.map(|due| {
                     let delay = due.saturating_sub(wall_millis(&self.keys().env));

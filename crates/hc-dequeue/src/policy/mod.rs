@@ -237,7 +237,7 @@ pub(crate) enum Delay {
     Transactions(u32),
     /// This many times the patience of one rank.
     Ranks(u32),
-    /// The poll interval, or until a delayed item is due.
+    /// The poll interval, or until a delayed item is due; less while the time of a caller is over.
     PollInterval,
 }
 

@@ -54,8 +54,6 @@ pub(crate) enum Scope {
     Answer,
     /// Also whether it is the first, and if so, whether there are items.
     Turn,
-    /// As `Turn`; if it is not the first, also whether there are items, by the counter.
-    Supply,
     /// As `Turn`; if it is not the first, also whether there are items, and which request is the first.
     Precedence,
 }
@@ -98,12 +96,14 @@ impl<R: Copy + PartialEq> Request<R> {
         self.stage = Stage::Answered;
     }
 
-    /// Returns the next step for consumers that want items.
+    /// Returns the next step for consumers that want items. A caller whose time is over is answered when a check has
+    /// found no item. If a check has found one, the first request has its time, also for such a caller.
     pub(super) fn next(&self, wants: Wants) -> Step<R> {
         let is_hasty = wants == Wants::ItemsNow;
+        let must_know = is_hasty && self.may_lead && self.patience.is_none();
         match self.stage {
             Stage::Expecting => Step::Rest,
-            Stage::Sleeping if !is_hasty || !self.may_lead => Step::Rest,
+            Stage::Sleeping if !must_know => Step::Rest,
             Stage::Answered | Stage::Looking(Reason::Granted) => Step::Collect(self.id),
             Stage::Looking(reason) => self.look(reason, is_hasty),
             Stage::Sleeping => self.look(Reason::Changed, is_hasty),
@@ -115,8 +115,7 @@ impl<R: Copy + PartialEq> Request<R> {
     fn look(&self, reason: Reason, is_hasty: bool) -> Step<R> {
         let scope = match reason {
             _ if !self.may_lead => Scope::Answer,
-            Reason::Overdue => Scope::Precedence,
-            _ if is_hasty => Scope::Supply,
+            _ if is_hasty || reason == Reason::Overdue => Scope::Precedence,
             _ => Scope::Turn,
         };
         Step::Look {

@@ -2,14 +2,13 @@
 
 use std::future::Future;
 
-use futures::{TryFutureExt, try_join};
+use futures::try_join;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, StagedId};
 
 use super::{Granted, SessionContext, grant, pop_flags};
-use crate::counters::stored_count;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keys::{Counter, Keys};
 use crate::record::Request;
 use crate::session::{Life, SessionId};
@@ -119,44 +118,17 @@ pub(crate) async fn supply<T>(
     context: SessionContext<'_, T>,
 ) -> Result<Supply> {
     let keys = context.keys;
-    let (begin, end) = keys.part("i");
-    let first = RangeQuery::keys(begin, end).limit(1);
-    let queued = tr.get_range(&first, Isolation::Snapshot);
-    let queued = queued.map_ok(|batch| !batch.rows.is_empty());
-    supply_if(tr, context, queued.map_err(Error::from)).await
-}
-
-/// Reads from the counter whether items could be granted. This is cheaper than [`supply`], which reads past items
-/// that were taken recently. A session that leads must not use it: only the items themselves show that nothing is
-/// left.
-pub(crate) async fn supply_counted<T>(
-    tr: &impl Transaction,
-    context: SessionContext<'_, T>,
-) -> Result<Supply> {
-    let queued = stored_count(tr, context.keys, Counter::Queued);
-    supply_if(tr, context, queued.map_ok(|count| count > 0)).await
-}
-
-async fn supply_if<T>(
-    tr: &impl Transaction,
-    context: SessionContext<'_, T>,
-    has_queued: impl Future<Output = Result<bool>>,
-) -> Result<Supply> {
-    let keys = context.keys;
-    let (begin, end) = keys.part("t");
-    let first = RangeQuery::keys(begin, end).limit(1);
-    let delayed = tr.get_range(&first, Isolation::Snapshot);
+    let first = |part| {
+        let (begin, end) = keys.part(part);
+        tr.get_range(&RangeQuery::keys(begin, end).limit(1), Isolation::Snapshot)
+    };
     let pause = tr.get(&keys.pause(), Isolation::Snapshot);
-    let (delayed, pause, has_queued) = try_join!(
-        delayed.map_err(Error::from),
-        pause.map_err(Error::from),
-        has_queued
-    )?;
+    let (queued, delayed, pause) = try_join!(first("i"), first("t"), pause)?;
     let due = delayed.rows.first().map(|row| keys.parse_ready(row));
     let due = due.transpose()?;
     let is_due = due.is_some_and(|due| due <= context.due_until());
     Ok(Supply {
-        has_items: pause.is_none() && (is_due || has_queued),
+        has_items: pause.is_none() && (is_due || !queued.rows.is_empty()),
         due: due.filter(|_| context.promotes && !is_due),
     })
 }

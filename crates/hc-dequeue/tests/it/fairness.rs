@@ -19,6 +19,7 @@ conformance::on_every_store!(threads:
     who_waits_longest_is_served_first,
     without_a_death_every_item_arrives_without_the_poll_and_no_patience_ends,
     a_dead_leader_costs_one_patience_at_most,
+    who_does_not_wait_waits_no_longer_for_a_dead_leader,
     a_thousand_abandoned_requests_are_removed_by_a_few_steps,
     while_the_store_does_not_answer_nobody_is_found_dead,
 );
@@ -197,6 +198,22 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
     timeout(LONG, waiting).await.unwrap();
     let expiries = world.recorded_sum("hc_dequeue_patience_expiries");
     assert!(expiries <= 1.0, "{expiries}");
+}
+
+async fn who_does_not_wait_waits_no_longer_for_a_dead_leader(store: TestStore) {
+    let settings = Settings::new().lease(Duration::from_secs(5));
+    let world = World::recorded(&store, settings).await;
+    let leader = Doomed::start(&world).await;
+    let options = ConsumerOptions::default();
+    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    world.until_requested(1).await;
+    leader.die();
+    // The first item is granted to the dead session.
+    world.enqueue(0..2).await;
+    let delivery = timeout(LONG, consumer.dequeue()).await.unwrap().unwrap();
+    delivery.complete().await.unwrap();
+    // Otherwise, it would have waited until the leader was found dead.
+    assert_eq!(world.recorded_sum("hc_dequeue_patience_expiries"), 1.0);
 }
 
 async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestStore) {
