@@ -87,7 +87,7 @@ async fn drain(site: &Site, updates: u64) -> Duration {
 
 /// Returns the table of what was drained.
 pub(crate) fn table(drained: &[Drained]) -> String {
-    let mut table = Table::new(["backlog", "time", "updates a second"]);
+    let mut table = Table::new(["backlog", "time", "updates per second"]);
     for backlog in drained {
         table.push([
             backlog.updates.to_string(),
@@ -102,7 +102,7 @@ pub(crate) fn table(drained: &[Drained]) -> String {
 pub(crate) fn draw(stage: &Stage, drained: &[Drained]) -> PathBuf {
     let point = |backlog: &Drained| (backlog.updates as f64, backlog.rate());
     let panel = Panel {
-        title: "updates a second",
+        title: "updates per second",
         over: "backlog",
         factor: 10.0,
         digits: 0,

@@ -9,7 +9,7 @@ use crate::workload::{Outcome, Results};
 
 /// Returns the table of a workload: a line for each way in each setting.
 pub(crate) fn of(results: &Results) -> Table {
-    let mut titles: Vec<_> = ["writers", "keys", "way", "updates a second"]
+    let mut titles: Vec<_> = ["writers", "keys", "way", "updates per second"]
         .map(str::to_owned)
         .into();
     titles.extend(Way::YARDSTICKS.map(|yardstick| format!("times {}", yardstick.name())));

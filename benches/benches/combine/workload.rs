@@ -92,7 +92,7 @@ pub(crate) fn draw(workload: &Workload, stage: &Stage, results: &Results) -> Pat
         curves: (workload.ways.iter().map(|way| curve(*way, results, figure))).collect(),
     };
     let panels = [
-        panel("updates a second", 0, |figures| figures.rate),
+        panel("updates per second", 0, |figures| figures.rate),
         panel("conflicts per update", 1, |figures| {
             figures.conflicts_per_item
         }),

@@ -51,7 +51,7 @@ pub(crate) fn hundred(extent: Extent) -> Vec<Row> {
         yardstick: "the same straight into redb".to_owned(),
         pairs: Pairs::by_turns(rounds(extent), into_redb, into_store),
         unit: row::time,
-        wanted: "at most 1.5",
+        target: "at most 1.5",
     }]
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn lone(extent: Extent) -> Vec<Row> {
         yardstick: "a bare write of 4 KiB and `fdatasync`, in a file of zeros".to_owned(),
         pairs: Pairs::by_turns(rounds(extent), flush, commit),
         unit: row::time,
-        wanted: "at most 1.4",
+        target: "at most 1.4",
     }]
 }
 
@@ -115,10 +115,10 @@ pub(crate) fn tasks(extent: Extent) -> Vec<Row> {
         rate(&work(&runtime, setters, turn(extent)))
     };
     vec![Row {
-        workload: "durable commits of one set a second, 64 tasks".to_owned(),
+        workload: "durable commits of one set per second, 64 tasks".to_owned(),
         yardstick: "1 task".to_owned(),
         pairs: Pairs::by_turns(rounds(extent), || commits(1), || commits(64)),
         unit: row::rate,
-        wanted: "at least 10, and 150,000 on 4 cores",
+        target: "at least 10, and 150,000 on 4 cores",
     }]
 }

@@ -61,7 +61,7 @@ fn main() -> io::Result<()> {
     writeln!(
         out,
         "cores: {}\n\n\
-         | workload | yardstick | measured | ratio | wanted |\n|---|---|---|---|---|",
+         | workload | yardstick | measured | ratio | target |\n|---|---|---|---|---|",
         cores()
     )?;
     for (name, measure) in WORKLOADS {

@@ -85,7 +85,7 @@ pub(crate) fn get(extent: Extent) -> Vec<Row> {
         yardstick: "`BTreeMap` in a lock".to_owned(),
         pairs: Pairs::by_turns(rounds(extent), from_map, from_store),
         unit: row::time,
-        wanted: "at most 3",
+        target: "at most 3",
     }]
 }
 
@@ -148,7 +148,7 @@ impl Ranges {
                 || first_of(Self::HEADLESS),
             ),
             unit: row::time,
-            wanted: "at most 2",
+            target: "at most 2",
         }
     }
 }
@@ -232,7 +232,7 @@ pub(crate) fn layers(extent: Extent) -> Vec<Row> {
             || seconds(&fresh.db),
         ),
         unit: row::time,
-        wanted: "at most 1.5",
+        target: "at most 1.5",
     };
     vec![row("get", &get), row("scan of 100", &scan)]
 }

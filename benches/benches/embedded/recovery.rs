@@ -63,7 +63,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
         (Order::Scattered, "random keys", "at most 2 s"),
     ]
     .into_iter()
-    .map(|(order, name, wanted)| {
+    .map(|(order, name, target)| {
         let mut pairs = Pairs::default();
         for seed in 0..extent.choose(1, 3, 5) {
             run_and_kill(&Part {
@@ -84,7 +84,7 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
             yardstick: "after a close".to_owned(),
             pairs,
             unit: row::time,
-            wanted,
+            target,
         }
     })
     .collect()

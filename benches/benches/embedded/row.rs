@@ -62,7 +62,7 @@ pub(crate) struct Row {
     pub(crate) pairs: Pairs,
     /// How a figure is written, with its unit.
     pub(crate) unit: fn(f64) -> String,
-    pub(crate) wanted: &'static str,
+    pub(crate) target: &'static str,
 }
 
 impl fmt::Display for Row {
@@ -73,7 +73,7 @@ impl fmt::Display for Row {
         write!(
             f,
             "| {} | {}: {yardstick} | {measured} | {ratio:.2} | {} |",
-            self.workload, self.yardstick, self.wanted
+            self.workload, self.yardstick, self.target
         )
     }
 }

@@ -64,28 +64,31 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
         yardstick: "in the store at rest".to_owned(),
         pairs: Pairs::once(at_rest, phase.lone_late_seconds),
         unit: row::time,
-        wanted: "at most 5",
+        target: "at most 5",
     };
     vec![
         Row {
-            workload: format!("sets a second, {setting}, the first 48 MiB"),
+            workload: format!("sets per second, {setting}, the first 48 MiB"),
             yardstick: "keys in order, in a new store".to_owned(),
             pairs: Pairs::once(ordered, burst.rows_per_second),
             unit: row::rate,
-            wanted: "at least 250,000",
+            target: "at least 250,000",
         },
         late(&burst, "the first sets"),
         Row {
-            workload: format!("sets a second, {setting}, sustained"),
+            workload: format!("sets per second, {setting}, sustained"),
             yardstick: "the disk's bandwidth, at 3.5 KB a row".to_owned(),
             pairs: Pairs::once(disk_rate, sustained.rows_per_second),
             unit: row::rate,
-            wanted: "at least 60,000, or 0.8",
+            target: "at least 60,000, or 0.8",
         },
         late(&sustained, "the sustained sets"),
         late(
             &resting,
-            &format!("{} such sets a second", row::rate(resting.rows_per_second)),
+            &format!(
+                "{} such sets per second",
+                row::rate(resting.rows_per_second)
+            ),
         ),
     ]
 }

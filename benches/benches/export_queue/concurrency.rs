@@ -74,7 +74,12 @@ impl Outcome {
 }
 
 fn table(outcomes: &[Outcome]) -> Table {
-    let mut table = Table::new(["buckets at once", "entries a second", "times one", "calls"]);
+    let mut table = Table::new([
+        "buckets at once",
+        "entries per second",
+        "times one",
+        "calls",
+    ]);
     for outcome in outcomes {
         table.push([
             outcome.concurrency.to_string(),
@@ -90,7 +95,7 @@ fn table(outcomes: &[Outcome]) -> Table {
 fn draw(stage: &Stage, outcomes: &[Outcome]) -> PathBuf {
     let point = |outcome: &Outcome| (outcome.concurrency as f64, outcome.rate());
     let panel = Panel {
-        title: "entries a second",
+        title: "entries per second",
         over: "buckets at once",
         factor: 2.0,
         digits: 0,

@@ -42,7 +42,7 @@ pub(crate) fn measure(stage: &Stage) -> String {
             });
         });
     }
-    let mut table = Table::new(["way", "entries a second", "times reading"]);
+    let mut table = Table::new(["way", "entries per second", "times reading"]);
     for (name, rounds) in [("read and decoded", &read), ("exported", &exported)] {
         table.push([
             name.to_owned(),

@@ -106,7 +106,7 @@ fn table(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new([
         "workers",
         "way",
-        "documents a second",
+        "documents per second",
         "MB/s",
         "times read-modify-write",
         "times one worker",

@@ -24,11 +24,11 @@ type Queue = MicroQueue<Bytes, Raw>;
 
 pub(crate) fn table(cluster: &Cluster) -> String {
     let mut table = "\
-| enqueue, 64 tasks | blind sets a second | enqueues a second | ratio | wanted |
+| enqueue, 64 tasks | blind sets per second | enqueues per second | ratio | target |
 |---|---|---|---|---|
 "
     .to_owned();
-    for (name, wanted, pairs) in [
+    for (name, target, pairs) in [
         (
             "composable, in a transaction of its own",
             0.9,
@@ -45,7 +45,7 @@ pub(crate) fn table(cluster: &Cluster) -> String {
         let ratio = median_ratio(&pairs, rate);
         writeln!(
             table,
-            "| {name} | {sets:.0} | {enqueues:.0} | {ratio:.2} | at least {wanted} |"
+            "| {name} | {sets:.0} | {enqueues:.0} | {ratio:.2} | at least {target} |"
         )
         .expect("a string takes it");
     }

@@ -45,7 +45,7 @@ pub(crate) fn table(cluster: &Cluster) -> String {
     let rows = Rows(Arc::new(cluster.root.subspace(&"rows")));
     cluster.fill((0..ROWS).map(|number| rows.key(number)));
     let mut table = "\
-| operation | bare: processor time | adapter | ratio | ratio of elapsed time | wanted |
+| operation | bare: processor time | adapter | ratio | ratio of elapsed time | target |
 |---|---|---|---|---|---|
 "
     .to_owned();

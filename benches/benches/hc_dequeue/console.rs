@@ -47,7 +47,7 @@ pub(crate) fn tabs(stage: &Stage) -> Table {
         .zip(without)
         .map(|(with, without)| with / without);
     let rate = |rates: &[f64]| format!("{:.0}", median(rates.iter().copied()));
-    let mut table = Table::new(["consumers", "pops a second", "with ten tabs", "ratio"]);
+    let mut table = Table::new(["consumers", "pops per second", "with ten tabs", "ratio"]);
     let ratio = format!("{:.2}", median(ratios));
     table.push([CONSUMERS.to_string(), rate(without), rate(with), ratio]);
     table
@@ -60,7 +60,7 @@ pub(crate) fn pages(stage: &Stage) -> String {
         "items",
         "overview, ms",
         "a page of 100, ms",
-        "all pages, rows a second",
+        "all pages, rows per second",
         "memory for all pages, MiB",
     ]);
     for items in [1_000, scale(100_000, 1_000_000)] {

@@ -85,7 +85,7 @@ pub(crate) fn cost(stage: &Stage) -> String {
         "consumers",
         "sessions",
         "processor time, of one core",
-        "commits a second",
+        "commits per second",
     ]);
     for (consumers, sessions) in [(0, 0), (CONSUMERS, 1), (CONSUMERS, CONSUMERS)] {
         let measure = |place: &Subspace| {

@@ -266,7 +266,7 @@ pub(crate) fn processing(stage: &Stage) -> String {
             format!("{ratio:.2}"),
         ]);
     }
-    format!("Items handled a second, each in a transaction of its own\n\n{table}")
+    format!("Items handled per second, each in a transaction of its own\n\n{table}")
 }
 
 async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> Result<f64> {

@@ -19,7 +19,7 @@ pub(crate) fn draw(workload: &str, stage: &Stage, results: &Results) -> PathBuf 
         curves: Way::ALL.map(|way| curve(way, results, figure)).into(),
     };
     let panels = [
-        panel("items a second", 0, |figures| figures.rate),
+        panel("items per second", 0, |figures| figures.rate),
         panel("conflicts per item", 1, |figures| {
             figures.conflicts_per_item
         }),

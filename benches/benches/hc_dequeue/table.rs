@@ -11,7 +11,7 @@ pub(crate) fn of(results: &Results) -> Table {
     let mut titles: Vec<_> = ["processes", "sessions", "consumers", "backlog", "way"]
         .map(str::to_owned)
         .into();
-    titles.push("items a second".to_owned());
+    titles.push("items per second".to_owned());
     titles.extend(Way::YARDSTICKS.map(|yardstick| format!("times {}", yardstick.name())));
     let figures = [
         "conflicts per item",

@@ -66,7 +66,7 @@ fn main() -> io::Result<()> {
             writeln!(
                 out,
                 "\n{title}\n\n\
-                 | clients | queue | items a second | hc-dequeue as a multiple of it | median \
+                 | clients | queue | items per second | hc-dequeue as a multiple of it | median \
                  | 99th percentile |\n|---|---|---|---|---|---|"
             )?;
             for &clients in clients {
