@@ -4,7 +4,7 @@
 //! parent with [`acknowledge`] what the store has acknowledged. The parent keeps a [`Herd`] of children. At
 //! the end it compares acknowledgements with effects, with [`misaccounted`].
 //!
-//! Tests of a [program] or of an [example] start that program instead.
+//! Tests of a [program] start that program instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
