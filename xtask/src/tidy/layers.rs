@@ -206,7 +206,7 @@ mod tests {
     "#;
 
     /// A tidy workspace.
-    const TIDY: [(&str, &str); 11] = [
+    const TIDY: [(&str, &str); 12] = [
         ("Cargo.toml", WORKSPACE),
         (
             "crates/keyspace/Cargo.toml",
@@ -235,6 +235,10 @@ mod tests {
         (
             "crates/console/Cargo.toml",
             "[dependencies]\nfdbq-export-queue = '1'",
+        ),
+        (
+            "crates/examples/Cargo.toml",
+            "[dependencies]\nconsole = '1'\nfdbq-combine = '1'",
         ),
         (
             "crates/phrasecount/Cargo.toml",
