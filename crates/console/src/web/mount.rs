@@ -13,6 +13,7 @@ use crate::look::Console;
 
 /// The console of a program, which is [served](mount()) until this is dropped. All connections are then closed at once.
 #[derive(Debug)]
+#[must_use = "the console is served until this is dropped"]
 pub struct Mounted {
     address: SocketAddr,
     _server: JoinSet<io::Result<()>>,
@@ -28,8 +29,12 @@ impl Mounted {
 
 /// Serves the console at an address, in a task beside the work of the program, as [`serve`] does.
 ///
+/// # Conflicts
+/// What is shown is read by snapshot, so it never makes another transaction fail.
+///
 /// # Errors
-/// Those of binding the address: another program may use it.
+/// Those of binding the address: another program may use it. A second call with the same address succeeds once the
+/// address is free.
 ///
 /// # Cancel safety
 /// If the future is dropped, nothing is served.

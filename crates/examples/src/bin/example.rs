@@ -58,13 +58,15 @@ impl Example {
         Ok(true)
     }
 
-    /// Runs the example until it fails.
-    async fn repeat(&self, runner: &Runner<Store>) -> anyhow::Error {
-        loop {
-            if let Err(error) = self.run(runner).await {
-                return error;
-            }
+    /// Runs the example again and again until Ctrl-C. The last run is not cut short, since the next one starts from
+    /// what it leaves.
+    async fn repeat(&self, runner: &Runner<Store>) -> anyhow::Result<bool> {
+        let stopped = tokio::spawn(tokio::signal::ctrl_c());
+        let mut holds = true;
+        while holds && !stopped.is_finished() {
+            holds = self.run(runner).await?;
         }
+        Ok(holds)
     }
 }
 
@@ -96,10 +98,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
     let holds = match arguments.example {
         example @ Example::Relay(_) => example.run(runner).await?,
         example if pages.is_none() => example.run(runner).await?,
-        example => tokio::select! {
-            error = example.repeat(runner) => return Err(error),
-            stopped = tokio::signal::ctrl_c() => stopped.map(|()| true)?,
-        },
+        example => example.repeat(runner).await?,
     };
     runner.close().await?;
     store.close()?;

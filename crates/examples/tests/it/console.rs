@@ -1,8 +1,9 @@
 //! The console beside an example that runs.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -16,31 +17,103 @@ fn get(address: &str, path: &str) -> String {
     answer
 }
 
-#[test]
-fn a_store_that_an_example_has_open_is_watched() {
-    let folder = TempDir::new().unwrap();
-    let db = format!("embedded:{}", folder.path().join("store").display());
-    let mut example = Command::new(env!("CARGO_BIN_EXE_example"))
-        .args(["payments", "--db", &db, "--console", "127.0.0.1:0"])
+/// Starts an example with the console beside it.
+fn start(name: &str, db: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_example"))
+        .args([name, "--db", db, "--console", "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(example.stdout.take().unwrap()).lines();
+        .unwrap()
+}
+
+/// Returns the address at which an example says that it serves the console.
+fn address(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
     let first = lines.next().unwrap().unwrap();
-    let address = first.strip_prefix("the console is at http://").unwrap();
-    // Each receipt is printed: the queues are there now.
-    assert!(lines.next().unwrap().unwrap().starts_with("Ada paid "));
-    for name in ["payments", "receipts"] {
-        let answer = get(address, &format!("/api/queues/shop%2F{name}"));
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
-    // It goes on after its first run, until it is stopped.
-    for _receipt in 0..150 {
-        lines.next().unwrap().unwrap();
-    }
+    let address = first.strip_prefix("the console is at http://");
+    address.unwrap().to_owned()
+}
+
+/// Presses Ctrl-C, and asserts that the example ends well.
+fn stop(mut example: Child, lines: Lines<BufReader<ChildStdout>>) {
     let pid = example.id().to_string();
     let kill = Command::new("kill").args(["-INT", &pid]).status().unwrap();
     assert!(kill.success());
     lines.for_each(drop);
     assert!(example.wait().unwrap().success());
+}
+
+#[test]
+fn a_store_that_an_example_has_open_is_watched() {
+    let folder = TempDir::new().unwrap();
+    let db = format!("embedded:{}", folder.path().join("store").display());
+    let mut example = start("payments", &db);
+    let mut lines = BufReader::new(example.stdout.take().unwrap()).lines();
+    let address = address(&mut lines);
+    // Each receipt is printed: the queues are there now.
+    let receipt = lines.next().unwrap().unwrap();
+    assert!(receipt.starts_with("Ada paid "), "{receipt}");
+    for name in ["payments", "receipts"] {
+        let answer = get(&address, &format!("/api/queues/shop%2F{name}"));
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    // It goes on after its first run.
+    for _receipt in 0..150 {
+        lines.next().unwrap().unwrap();
+    }
+    stop(example, lines);
+}
+
+#[test]
+fn an_example_that_was_stopped_starts_again_in_the_same_store() {
+    for name in [
+        "append",
+        "inverted-index",
+        "payments",
+        "rollup",
+        "word-count",
+    ] {
+        let folder = TempDir::new().unwrap();
+        let db = format!("embedded:{}", folder.path().join("store").display());
+        for _start in 0..2 {
+            let mut example = start(name, &db);
+            let mut lines = BufReader::new(example.stdout.take().unwrap()).lines();
+            let overview = get(&address(&mut lines), "/api/queues");
+            assert!(overview.starts_with("HTTP/1.1 200 "), "{overview}");
+            // In the middle of a run.
+            lines.next().unwrap().unwrap();
+            stop(example, lines);
+        }
+    }
+}
+
+#[test]
+fn a_relay_is_watched_while_it_runs() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("text"), "one\ntwo\n").unwrap();
+    let relay = Command::new(env!("CARGO_BIN_EXE_example"))
+        .args(["--console", "127.0.0.1:0", "relay"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(relay.stdout).unwrap();
+    assert!(
+        printed.starts_with("the console is at http://127.0.0.1:"),
+        "{printed}"
+    );
+    assert!(printed.contains("checked: 2 lines of 1 files"), "{printed}");
+    assert!(relay.status.success());
+}
+
+#[test]
+fn an_address_that_is_in_use_is_refused() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let refused = Command::new(env!("CARGO_BIN_EXE_example"))
+        .args(["payments", "--console", &address])
+        .output()
+        .unwrap();
+    let reason = String::from_utf8(refused.stderr).unwrap();
+    let expected = format!("error: cannot serve the console at {address}: ");
+    assert!(reason.starts_with(&expected), "{reason}");
+    assert_eq!(refused.status.code(), Some(2));
 }
