@@ -170,8 +170,13 @@ impl Running {
 
     /// Waits until the program prints a text. Returns `false` if the program ends first.
     pub(crate) fn wait_until(&mut self, begin: &str) -> bool {
+        self.rest_after(begin).is_some()
+    }
+
+    /// Returns the rest of the first line that begins with a text. Returns `None` if the program ends first.
+    pub(crate) fn rest_after(&mut self, begin: &str) -> Option<String> {
         let mut told = self.told.by_ref().map(Result::unwrap);
-        told.any(|line| line.starts_with(begin))
+        told.find_map(|line| line.strip_prefix(begin).map(str::to_owned))
     }
 
     /// Kills the program at whatever point it is. Returns `false` if it had already ended.
