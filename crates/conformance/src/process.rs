@@ -7,7 +7,8 @@
 //! Tests of a [program] start that program instead.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -193,6 +194,22 @@ pub fn program(package: &str) -> PathBuf {
     let profile = test.parent().and_then(Path::parent);
     let profile = profile.expect("tests lie in a folder of their profile's");
     profile.join(format!("{package}{}", env::consts::EXE_SUFFIX))
+}
+
+/// Returns the answer of a process to an HTTP request for a path, with its head.
+///
+/// # Panics
+/// If the process does not answer.
+#[must_use]
+pub fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the process listens");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let sent = stream.write_all(request.as_bytes());
+    sent.expect("the process reads the request");
+    let mut answer = String::new();
+    let read = stream.read_to_string(&mut answer);
+    read.expect("the process answers");
+    answer
 }
 
 /// Compares how often items took effect with the items that were acknowledged, and returns all errors.

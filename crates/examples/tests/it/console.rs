@@ -1,21 +1,12 @@
 //! The console beside an example that runs.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Lines};
+use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use conformance::process::get;
 use tempfile::TempDir;
-
-/// Returns the answer to a request for a path.
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
 
 /// Starts an example with the console beside it.
 fn start(name: &str, db: &str) -> Child {

@@ -1,7 +1,6 @@
 //! The console beside the work.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use conformance::process::get;
 
 use crate::program::{Running, World, finish};
 
@@ -13,12 +12,7 @@ fn a_store_that_the_program_works_on_is_watched() {
     let address = working.rest_after("the console is at http://").unwrap();
     assert!(working.wait_until("working"));
 
-    let mut stream = TcpStream::connect(&address).unwrap();
-    let request =
-        format!("GET /api/queues HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = get(&address, "/api/queues");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     for recipe in ["hc-dequeue", "combine", "export-queue"] {
         assert!(answer.contains(&format!("\"{recipe}\"")), "{answer}");
