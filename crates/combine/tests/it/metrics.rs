@@ -1,6 +1,7 @@
 //! The metrics of a worker.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::time::Duration;
 
 use crate::common::{LONG, World, settings};
@@ -8,23 +9,26 @@ use combine::{CombineQueue, Sum, Unobserved};
 use conformance::stores::TestStore;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// The metrics since the last read: gauges with their values, others as sums.
-fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+/// The metrics of a queue since the last read: gauges with their values, others as sums. The
+/// recorder is global, so it also has the metrics of the queues of other tests.
+fn counted(snapshotter: &Snapshotter, queue: &str) -> BTreeMap<String, f64> {
     let mut counted = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-        let bucket = key.key().labels().find(|label| label.key() == "bucket");
-        let bucket = bucket.map_or(String::new(), |label| format!(" {}", label.value()));
+        let mut labels = key.key().labels().map(|label| label.value());
+        if labels.next() != Some(queue) {
+            continue;
+        }
+        let name: Vec<_> = iter::once(key.key().name()).chain(labels).collect();
         let value = match value {
             DebugValue::Counter(count) => count as f64,
             DebugValue::Gauge(value) => value.into_inner(),
             DebugValue::Histogram(values) => values.iter().map(|value| value.into_inner()).sum(),
         };
-        counted.insert(format!("{}{bucket}", key.key().name()), value);
+        counted.insert(name.join(" "), value);
     }
     counted
 }
 
-/// Runs in a program of its own, since the recorder is global.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn passes_updates_changes_and_backlogs_are_counted() {
     let recorder = DebuggingRecorder::new();
@@ -40,13 +44,14 @@ async fn passes_updates_changes_and_backlogs_are_counted() {
         runner,
         root: store.root.clone(),
     };
+    let counted = || counted(&snapshotter, &world.queue.subspace().to_string());
     world.add("a", 1).await;
     world.add("a", 2).await;
     world.add("b", 3).await;
     let worker = world.work(Unobserved).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
-    let first = counted(&snapshotter);
+    let first = counted();
     assert_eq!(first["combine_updates"], 3.0);
     assert_eq!(first["combine_changes"], 2.0);
     assert!(first["combine_passes"] >= 1.0);
@@ -68,7 +73,7 @@ async fn passes_updates_changes_and_backlogs_are_counted() {
     ];
     let mut missing: BTreeSet<_> = gauges.iter().collect();
     while !missing.is_empty() {
-        let seen = counted(&snapshotter);
+        let seen = counted();
         missing.retain(|gauge| seen.get(*gauge).is_none_or(|value| *value == 0.0));
         tokio::task::yield_now().await;
     }

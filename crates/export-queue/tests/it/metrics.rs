@@ -1,6 +1,7 @@
 //! The metrics of a worker.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::time::Duration;
 
 use crate::common::{LONG, Receiver, World, no_backoff, settings};
@@ -10,18 +11,22 @@ use export_queue::{
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// The metrics since the last read: gauges with their values, others as sums.
-fn counted(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+/// The metrics of a queue since the last read: gauges with their values, others as sums. The
+/// recorder is global, so it also has the metrics of the queues of other tests.
+fn counted(snapshotter: &Snapshotter, queue: &str) -> BTreeMap<String, f64> {
     let mut counted = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-        let labels = key.key().labels().filter(|label| label.key() != "queue");
-        let labels: String = labels.map(|label| format!(" {}", label.value())).collect();
+        let mut labels = key.key().labels().map(|label| label.value());
+        if labels.next() != Some(queue) {
+            continue;
+        }
+        let name: Vec<_> = iter::once(key.key().name()).chain(labels).collect();
         let value = match value {
             DebugValue::Counter(count) => count as f64,
             DebugValue::Gauge(value) => value.into_inner(),
             DebugValue::Histogram(values) => values.iter().map(|value| value.into_inner()).sum(),
         };
-        counted.insert(format!("{}{labels}", key.key().name()), value);
+        counted.insert(name.join(" "), value);
     }
     counted
 }
@@ -39,7 +44,6 @@ impl Exporter<String, Option<i64>> for Refuses {
     }
 }
 
-/// Runs in a program of its own, since the recorder is global.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     let recorder = DebuggingRecorder::new();
@@ -49,6 +53,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     let store = TestStore::memory();
     let settings = settings(1).lease(Duration::from_millis(60));
     let world = World::on(store.runner(), &store, settings).await;
+    let counted = || counted(&snapshotter, &world.queue.subspace().to_string());
     world.subscribe("unused", Start::Oldest).await;
     for value in 0..3 {
         world.add("key", value).await;
@@ -58,7 +63,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
         .await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
-    let first = counted(&snapshotter);
+    let first = counted();
     let of_reader = |name: &str| first[&format!("export_queue_{name} reader")];
     assert_eq!(of_reader("exported"), 3.0);
     assert_eq!(of_reader("batch_entries"), 3.0);
@@ -82,7 +87,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     ];
     let mut missing: BTreeSet<_> = expected.into();
     while !missing.is_empty() {
-        let seen = counted(&snapshotter);
+        let seen = counted();
         missing.retain(|name| seen.get(*name).is_none_or(|value| *value == 0.0));
         tokio::task::yield_now().await;
     }
@@ -91,7 +96,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     let queue = &world.queue;
     let remove = |tr| async move { queue.unsubscribe(&tr, "unused").await };
     assert!(world.runner.run(remove).await.unwrap());
-    while counted(&snapshotter).get("export_queue_lag_seconds unused") != Some(&0.0) {
+    while counted().get("export_queue_lag_seconds unused") != Some(&0.0) {
         tokio::task::yield_now().await;
     }
     worker.shut_down(LONG).await.unwrap();
