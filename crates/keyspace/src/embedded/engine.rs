@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
+use redb::StorageBackend;
 use tokio::sync::oneshot;
 
 use super::checkpoint::{Checkpointer, Checkpoints};
@@ -206,6 +207,15 @@ impl Engine {
 
     /// Copies the newest state to a new store at `path`. Blocks until the copy is done.
     pub(super) fn backup(&self, path: &Path) -> Result<(), OpenError> {
+        file::write_copy(path, |backend| self.copy_to(backend, path))
+    }
+
+    /// Copies the newest state to an empty backend, which becomes the file of a store at `path`.
+    pub(super) fn copy_to(
+        &self,
+        backend: impl StorageBackend,
+        path: &Path,
+    ) -> Result<(), OpenError> {
         let (_, state) = self.shared.timeline.read_version()?;
         let ended = || self.shared.timeline.check().err();
         let Some(rows) = state.layers() else {
@@ -219,9 +229,7 @@ impl Engine {
             log: None,
         };
         let failed = |cause| OpenError::Store(self.shared.poison(cause));
-        file::write_copy(path, |backend| {
-            backup::write(backend, path, meta, &rows, failed)
-        })
+        backup::write(backend, path, meta, &rows, failed)
     }
 
     pub(super) fn watches(&self) -> &Watches {

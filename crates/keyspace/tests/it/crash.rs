@@ -1,8 +1,9 @@
-//! Kills a child with `kill -9` again and again, at any moment, also while it recovers. The child streams
-//! the commits that were acknowledged over a pipe. Every acknowledged commit must be there, each commit
-//! must be whole, the surviving commits must be the first ones, and new versionstamps must be newer than
-//! all earlier ones.
+//! Kills a child with `kill -9` again and again, at any moment, also while it recovers or copies its store.
+//! The child streams the commits that were acknowledged over a pipe. Every acknowledged commit must be
+//! there, each commit must be whole, the surviving commits must be the first ones, and new versionstamps
+//! must be newer than all earlier ones.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,6 +24,9 @@ const CHILD: &str = "KEYSPACE_CRASH_CHILD";
 /// The line that the child prints before it opens the store, and the prefix of each acknowledged stamp.
 const OPENING: &str = "opening";
 const ACKNOWLEDGED: &str = "acknowledged ";
+
+/// The prefix of the names of copies.
+const COPY: &str = "copy-";
 
 /// The number of commits that are under way at once.
 const IN_FLIGHT: u64 = 8;
@@ -45,10 +49,52 @@ fn a_killed_process_loses_no_commit_that_it_was_to_flush_later() {
 }
 
 #[test]
+fn a_process_that_is_killed_while_it_copies_its_store_leaves_whole_copies_only() {
+    let name = "crash::a_process_that_is_killed_while_it_copies_its_store_leaves_whole_copies_only";
+    if let Some(path) = std::env::var_os(CHILD) {
+        let folder = Path::new(&path).parent().unwrap().to_owned();
+        commit_until_killed(Path::new(&path), Durability::Immediate, |db| {
+            let db = db.clone();
+            std::thread::spawn(move || {
+                for copy in 0.. {
+                    db.backup(folder.join(format!("{COPY}{copy}"))).unwrap();
+                }
+            });
+        });
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("crash.redb");
+    let mut acknowledged = Vec::new();
+    let (mut whole, mut partial) = (0, 0);
+    for _ in 0..scale(10, 100) {
+        acknowledged.extend(run_and_kill(name, &path, 300));
+        acknowledged = check(&path, &acknowledged).unwrap();
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        for file in files {
+            let file = file.unwrap().path();
+            let name = file.file_name().unwrap().to_str().unwrap();
+            if name.starts_with(".keyspace-") {
+                partial += 1;
+            } else if name.starts_with(COPY) {
+                check(&file, &[]).unwrap();
+                whole += 1;
+            } else {
+                continue;
+            }
+            fs::remove_file(file).unwrap();
+        }
+    }
+    assert!(
+        whole > 0 && partial > 0,
+        "{whole} copies and {partial} parts"
+    );
+}
+
+#[test]
 fn the_check_finds_a_commit_that_is_lost() {
     let name = "crash::the_check_finds_a_commit_that_is_lost";
     if let Some(path) = std::env::var_os(CHILD) {
-        commit_until_killed(Path::new(&path), Durability::Immediate);
+        commit_until_killed(Path::new(&path), Durability::Immediate, |_| {});
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("crash.redb");
@@ -62,7 +108,7 @@ fn the_check_finds_a_commit_that_is_lost() {
 /// child, commits until killed.
 fn kill_again_and_again(name: &str, durability: Durability) -> Result<(), String> {
     if let Some(path) = std::env::var_os(CHILD) {
-        commit_until_killed(Path::new(&path), durability);
+        commit_until_killed(Path::new(&path), durability, |_| {});
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("crash.redb");
@@ -128,7 +174,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     runtime.unwrap().block_on(future)
 }
 
-fn commit_until_killed(path: &Path, durability: Durability) -> ! {
+/// Opens the store, calls `open`, and commits.
+fn commit_until_killed(path: &Path, durability: Durability, open: impl FnOnce(&Embedded)) -> ! {
     let print = |line: &str| {
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "{line}").unwrap();
@@ -136,6 +183,7 @@ fn commit_until_killed(path: &Path, durability: Durability) -> ! {
     };
     print(OPENING);
     let db = Options::new().durability(durability).open(path).unwrap();
+    open(&db);
     block_on(async {
         let mut committed = all_rows(&db, "stamp/").await.len() as u64;
         loop {

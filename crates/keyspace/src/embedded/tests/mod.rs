@@ -1,5 +1,6 @@
 //! Tests of the engine as a whole.
 
+mod backup;
 mod batch;
 pub(super) mod disk;
 mod engine;
