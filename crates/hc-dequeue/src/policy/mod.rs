@@ -257,6 +257,8 @@ pub(crate) enum Fault {
     NoLookAfterConflict,
     /// Items to be given back are kept while a request waits.
     StraysKept,
+    /// While the time of a caller is over, a session checks again and again.
+    NoRestInHaste,
 }
 
 impl<R: Copy + PartialEq> Policy<R> {
@@ -308,7 +310,12 @@ impl<R: Copy + PartialEq> Policy<R> {
         match self.phase {
             Phase::Waiting(request) if request.is_answered() => Step::Collect(request.id),
             Phase::Waiting(request) if wants_nothing => Step::Withdraw(request.id),
-            Phase::Waiting(request) => request.next(facts.wants),
+            Phase::Waiting(mut request) => {
+                if self.breaks(Fault::NoRestInHaste) {
+                    request.patience = None;
+                }
+                request.next(facts.wants)
+            }
             Phase::Registering | Phase::Pausing if wants_nothing => {
                 self.phase = Phase::Idle;
                 Step::Rest

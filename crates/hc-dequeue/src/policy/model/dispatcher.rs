@@ -19,6 +19,8 @@ pub(super) enum Dispatch {
     Elapse(Timer),
     /// The consumer gives up, and the policy withdraws the request.
     Withdraw,
+    /// The time of the consumer is over.
+    Hurry,
     /// `give_back`, at a heartbeat, of an item that `reclaim::held_after` finds and for which the process has no
     /// delivery.
     GiveBack(usize),
@@ -88,6 +90,10 @@ impl Protocol {
         if withdraws && state.budget.withdrawals > 0 {
             add(Dispatch::Withdraw);
         }
+        let may_hurry = state.budget.hurries > 0 && !self.is_over(state);
+        if may_hurry && self.facts(state, me, false).wants == Wants::Items {
+            add(Dispatch::Hurry);
+        }
         let returns = Facts {
             returns: Returns::ToQueue,
             ..self.facts(state, me, false)
@@ -111,6 +117,7 @@ impl Protocol {
         let wants_items = is_free || memory.policy.request().is_some();
         Facts {
             wants: match wants_items {
+                true if memory.is_hasty => Wants::ItemsNow,
                 true => Wants::Items,
                 false => Wants::Nothing,
             },
@@ -184,15 +191,11 @@ impl Protocol {
             }
             Dispatch::Withdraw => {
                 next.budget.withdrawals -= 1;
-                next.sessions[me].has_left = true;
-                let event = match protocol::withdraw(db, me) {
-                    Some(staged) => {
-                        next.commit(&staged);
-                        Event::Withdrawn
-                    }
-                    None => Event::NotWithdrawn,
-                };
-                next.report(me, event, false);
+                withdraw(db, next, me);
+            }
+            Dispatch::Hurry => {
+                next.budget.hurries -= 1;
+                next.sessions[me].is_hasty = true;
             }
             Dispatch::GiveBack(item) => next.commit(&protocol::give_back(db, me, item)?),
             Dispatch::Commit => {
@@ -235,6 +238,13 @@ impl Protocol {
             }
         };
         next.report(me, event, measured.is_contended);
+        if next.sessions[me].is_hasty && finds_none(event) {
+            // The consumer leaves at once: one that leaves later is like one that gives up.
+            next.sessions[me].is_hasty = false;
+            if next.sessions[me].policy.request().is_some() {
+                withdraw(db, next, me);
+            }
+        }
         Some(())
     }
 
@@ -320,6 +330,30 @@ impl Protocol {
 /// Returns whether a step collects an existing answer.
 fn collects(due: Due) -> bool {
     matches!(due, Due::Look { .. } | Due::Collect(()))
+}
+
+/// Returns whether a step has found no item for the session's consumer.
+fn finds_none(event: Event<()>) -> bool {
+    let has_items = match event {
+        Event::NoItem | Event::IsPaused => Some(false),
+        Event::Waits { has_items, .. } => has_items,
+        _ => None,
+    };
+    has_items == Some(false)
+}
+
+/// `request::withdraw`, after the consumer has left.
+fn withdraw(db: &Database, next: &mut State, me: usize) {
+    next.sessions[me].has_left = true;
+    next.sessions[me].is_hasty = false;
+    let event = match protocol::withdraw(db, me) {
+        Some(staged) => {
+            next.commit(&staged);
+            Event::Withdrawn
+        }
+        None => Event::NotWithdrawn,
+    };
+    next.report(me, event, false);
 }
 
 /// `registry::register`.

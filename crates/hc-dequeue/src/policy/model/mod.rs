@@ -27,6 +27,7 @@
 //!   any later time or never. The process learns the outcomes of its other commits.
 //! - A process loses a delivery while the handler continues and acknowledges late, or not at all.
 //! - A request is withdrawn.
+//! - The time of a consumer is over before it has an item.
 //! - The queue is paused, and later resumed.
 //! - A session that has no request and does not lead ends properly.
 //!
@@ -46,7 +47,7 @@
 //! No item is lost, no item takes effect twice, and further [`promises`]. That everything can be finished is checked
 //! for single states, in two parts that together imply it for runs:
 //!
-//! 1. Each step leaves less work, by a measure that is [asserted](progress) at every step. Therefore no run is
+//! 1. Each step leaves less work, by a [measure](progress) that is computed at every step. Therefore no run is
 //!    infinite, and no fairness between processes needs to be assumed.
 //! 2. In a state from which only steps of the budget lead on, or none, all items have taken effect and all dead
 //!    sessions are buried.
@@ -72,9 +73,8 @@
 //! # What is left out
 //!
 //! A session has one request and one consumer. The consumer wants nothing between a withdrawal and the first check
-//! after it. All requests want the same number of items, and all consumers wait. A session that finds itself dead
-//! opens another session, which is one of the others in the model. Delayed items, dead letters, `pop` and limits on
-//! batches are not modeled.
+//! after it. All requests want the same number of items. A session that finds itself dead opens another session, which
+//! is one of the others in the model. Delayed items, dead letters, `pop` and limits on batches are not modeled.
 
 mod database;
 mod dispatcher;
@@ -93,7 +93,7 @@ use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::promises::{
-    FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, NOTHING_STALE, ONE_PLACE, OWNED,
+    FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, NOTHING_STALE, ONE_PLACE, OWNED, PROGRESSES,
 };
 use self::protocol::{Mistake, Rules};
 use self::state::Budget;
@@ -110,6 +110,7 @@ const QUIET: Budget = Budget {
     endings: 0,
     pauses: 0,
     asks: 0,
+    hurries: 0,
 };
 
 /// How many threads check one model.
@@ -234,6 +235,17 @@ fn keeps_its_promises_whatever_happens_together() {
         endings: 1,
         pauses: 0,
         asks: 0,
+        hurries: 0,
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_the_time_of_callers_is_over() {
+    let budget = Budget {
+        hurries: 1,
+        pauses: size(1, 0),
+        ..deaths()
     };
     check(1, budget);
 }
@@ -345,6 +357,15 @@ fn catches_an_answer_that_leaves_what_its_request_was_told() {
 #[test]
 fn catches_an_enqueue_that_wakes_nobody() {
     catch(Mistake::EnqueuedSilently, FINISHES, QUIET);
+}
+
+#[test]
+fn catches_a_session_in_haste_that_does_not_rest() {
+    let budget = Budget {
+        hurries: 1,
+        ..QUIET
+    };
+    catch_in(None, Some(Fault::NoRestInHaste), PROGRESSES, budget);
 }
 
 #[test]

@@ -17,7 +17,7 @@ type Measure = fn(&Protocol, &State) -> usize;
 /// All kinds of work. When two states are compared, the first kind that differs decides: a step may create work of a
 /// later kind if it reduces work of an earlier kind.
 const MEASURES: [Measure; 10] = [
-    |_, state| state.budget.sum(),
+    |_, state| state.budget.sum() + sum(state, haste),
     |_, state| usize::from(state.db.has(Key::Pause)),
     |_, state| sum(state, life),
     |_, state| state.adrift.len(),
@@ -41,6 +41,11 @@ fn sum(state: &State, of_session: impl Fn(&State, usize) -> usize) -> usize {
     (0..SESSIONS)
         .map(|session| of_session(state, session))
         .sum()
+}
+
+/// Whether the time of a consumer is over.
+fn haste(state: &State, session: usize) -> usize {
+    usize::from(state.sessions[session].is_hasty)
 }
 
 /// The distance of a session from its burial, and of its process from its end. Only the budget lets a process fall
@@ -147,12 +152,14 @@ fn phase(protocol: &Protocol, state: &State, session: usize) -> usize {
 /// The same for a request.
 fn stage(protocol: &Protocol, state: &State, session: usize, request: Request<()>) -> usize {
     let is_over = request.patience.is_some_and(|patience| patience.is_over);
+    let must_know = state.sessions[session].is_hasty && request.patience.is_none();
     match request.stage {
         Stage::Expecting => 13,
         Stage::Looking(Reason::Granted) => 12,
         Stage::Looking(Reason::Changed) if !request.may_lead => 11,
         Stage::Sleeping if !request.may_lead => 10,
         Stage::Looking(Reason::Changed) => 9,
+        Stage::Sleeping if must_know => 9,
         Stage::Sleeping if protocol.polls_in_vain(state, session) => 8,
         Stage::Sleeping if !protocol.loses_patience(state, session) => 0,
         Stage::Sleeping if request.patience.is_none() => 7,

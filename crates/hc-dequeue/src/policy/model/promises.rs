@@ -14,6 +14,7 @@ pub(super) const LATE_REFUSED: &str = "an acknowledgement by the number of an ol
 pub(super) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
 pub(super) const IN_ORDER: &str = "the first items in the queue are granted first";
 pub(super) const FINISHES: &str = "when nothing more happens, all is done and the dead are buried";
+pub(super) const PROGRESSES: &str = "every step leaves less work";
 
 /// Returns all properties.
 pub(super) fn all() -> Vec<Property<Protocol>> {
@@ -47,6 +48,7 @@ pub(super) fn all() -> Vec<Property<Protocol>> {
             })
         }),
         Property::always(IN_ORDER, |_, state: &State| !state.granted_out_of_order),
+        Property::always(PROGRESSES, |_, state: &State| !state.made_no_progress),
         Property::always(FINISHES, |protocol: &Protocol, state: &State| {
             is_finished(protocol, state) || can_go_on(protocol, state)
         }),

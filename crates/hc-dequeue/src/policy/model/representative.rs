@@ -19,6 +19,7 @@ impl Protocol {
             }
             state.forget_reason(me);
             state.forget_deliveries(me);
+            state.end_hurry(me);
             if state.is_powerless(me) {
                 let fault = state.sessions[me].policy.fault;
                 state.sessions[me] = Memory {
@@ -56,6 +57,12 @@ impl State {
             self.sessions[session].deliveries[item] = ABSENT;
             self.sessions[session].lapsed[item] = ABSENT;
         }
+    }
+
+    /// Forgets that the time of a consumer is over, once it has an item.
+    fn end_hurry(&mut self, session: usize) {
+        let memory = &mut self.sessions[session];
+        memory.is_hasty &= memory.deliveries == [ABSENT; ITEMS];
     }
 
     /// Returns whether a process can change nothing in the database any more, unless it buries another session. Its

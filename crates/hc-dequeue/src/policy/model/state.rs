@@ -26,10 +26,12 @@ pub(super) struct Budget {
     pub(super) pauses: usize,
     /// Requests that may still be registered in the transaction that collects an answer.
     pub(super) asks: usize,
+    /// Consumers whose time may still be over before they have an item.
+    pub(super) hurries: usize,
 }
 
 impl Budget {
-    /// Returns the total that is left.
+    /// Returns the total that is left. A hurry counts twice: when it begins, and when it ends.
     pub(super) fn sum(&self) -> usize {
         self.arrivals
             + self.deaths
@@ -39,6 +41,7 @@ impl Budget {
             + self.endings
             + self.pauses
             + self.asks
+            + 2 * self.hurries
     }
 }
 
@@ -76,6 +79,8 @@ pub(super) struct Memory {
     pub(super) policy: Policy<()>,
     /// Its consumer has gone, and comes back when the session does not lead.
     pub(super) has_left: bool,
+    /// The time of its consumer is over: the consumer leaves as soon as a check has found no item.
+    pub(super) is_hasty: bool,
     /// The watch that wakes it while it sleeps.
     pub(super) watches: Option<Watch>,
     /// The transaction that the process is about to commit. It may not have sent it yet, or may not know the outcome.
@@ -96,6 +101,7 @@ impl Memory {
             lapsed: [ABSENT; ITEMS],
             policy,
             has_left: false,
+            is_hasty: false,
             watches: None,
             in_flight: None,
         }
@@ -127,6 +133,8 @@ pub(super) struct State {
     pub(super) acknowledged_late: bool,
     /// An item was granted before an earlier queued item.
     pub(super) granted_out_of_order: bool,
+    /// A step left as much work as there was before it.
+    pub(super) made_no_progress: bool,
 }
 
 impl State {
@@ -142,6 +150,7 @@ impl State {
             budget,
             acknowledged_late: false,
             granted_out_of_order: false,
+            made_no_progress: false,
         };
         for session in 0..session_count {
             let opened = protocol::open(&state.db, session);
