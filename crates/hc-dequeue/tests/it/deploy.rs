@@ -50,11 +50,10 @@ where
                 .push((version, id_of(delivery.value())));
         }
     };
-    // Long enough for other items to be taken first: an item that comes back is granted first.
-    let soon = Duration::from_millis(50);
-    let options = WorkerOptions::new()
-        .concurrency(2)
-        .backoff(Backoff::new(soon, soon));
+    // An item that comes back is granted first. Until other items are taken, too, it comes back later each time, however
+    // slow the store is.
+    let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+    let options = WorkerOptions::new().concurrency(2).backoff(backoff);
     queue.work(runner, options, handler).await.unwrap()
 }
 
