@@ -1,16 +1,17 @@
 //! The fast path. Each take reads the queue while the previous one commits.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures::{FutureExt, try_join};
+use futures::try_join;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{Code, Database, Tx};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use super::steps::Tried;
@@ -37,7 +38,7 @@ pub(super) struct Begun<T> {
     /// Until when the view may be used. After that, it might miss items that have come back and must be granted
     /// first.
     pub(super) until: Duration,
-    order: oneshot::Sender<Arc<TakeOrder>>,
+    order: Arc<OnceLock<TakeOrder>>,
     /// The lock is never taken. It makes the dispatcher `Sync`.
     outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
     gone: BTreeSet<ItemId>,
@@ -76,8 +77,8 @@ where
             returns: returns.collect(),
             gone: begun.gone,
         };
-        // The receiving task is polled next.
-        let _ = begun.order.send(Arc::new(order));
+        // The take is polled next. It has no order yet, so this succeeds.
+        let _ = begun.order.set(order);
         // If takes follow one another, the next one reads for the consumers served now and for those served before.
         let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
         let limit = wanted + wanted.max(last.wanted);
@@ -131,11 +132,11 @@ where
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
         let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
         let settings = self.settings.clone();
-        let (order, ordered) = oneshot::channel::<Arc<TakeOrder>>();
-        let ordered = ordered.shared();
+        let order = Arc::new(OnceLock::<TakeOrder>::new());
+        let ordered = order.clone();
         let outcome = async move {
             let take = |tr: Tx<_>| {
-                let (shared, decode, ordered) = (&shared, &*decode, ordered.clone());
+                let (shared, decode, ordered) = (&shared, &*decode, &*ordered);
                 let settings = &*settings;
                 async move {
                     if tr.attempt().after == Some(Code::NOT_COMMITTED) {
@@ -150,18 +151,14 @@ where
                         decode,
                     };
                     let order = async {
-                        // Without an order, nothing waits for the result.
-                        let Ok(order) = ordered.await else {
-                            return Ok(None);
-                        };
+                        // No waker: the dispatcher polls the take as soon as it has set the order.
+                        let ordered = poll_fn(|_| ordered.get().map_or(Poll::Pending, Poll::Ready));
+                        let order = ordered.await;
                         let given = give_back(&tr, context, &order.returns).await?;
-                        Ok(Some((order, given)))
+                        Ok((order, given))
                     };
                     let view = view_queue(&tr, context, limit, mode);
-                    let (view, ordered) = try_join!(view, order)?;
-                    let Some((order, given)) = ordered else {
-                        return Ok(Tried::Did((None, Vec::new())));
-                    };
+                    let (view, (order, given)) = try_join!(view, order)?;
                     let demand = &order.demand;
                     let taken = take(&tr, SessionContext { demand, ..context }, view, &order.gone)?;
                     Ok::<_, Error>(Tried::Did((taken, given)))

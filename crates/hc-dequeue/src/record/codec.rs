@@ -36,6 +36,9 @@ impl Codec<Record> for RecordCodec {
     const NAME: &'static str = "a record";
 
     fn encode(&self, record: &Record, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+        /// Room for the format and the fields of most records, but for the payload.
+        const USUAL_FIELDS_BYTES: usize = 64;
+        buffer.reserve(USUAL_FIELDS_BYTES + record.payload.len());
         buffer.push(FORMAT);
         for (tag, number) in [
             (tag::ENQUEUED, record.enqueued_millis),
