@@ -28,10 +28,15 @@ use benches::load::{Action, Load};
 use benches::meter::{Metered, Reading};
 use benches::runtime_with_sockets;
 use keyspace::Subspace;
+use mimalloc::MiMalloc;
 
 use crate::postgres::Postgres;
 use crate::redis::Redis;
 use crate::sqlite::{File, Sqlite};
+
+/// As in a server with many threads: memory that one thread allocates, another one often frees.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// A queue of a server.
 pub(crate) struct Place {
