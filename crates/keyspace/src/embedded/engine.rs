@@ -20,7 +20,8 @@
 //! ```
 //!
 //! Commits that arrive while the publisher writes join one open batch and share one frame and one flush.
-//! The caller of a short commit resolves it itself, if no other thread is resolving.
+//! The caller of a short commit resolves it itself, if no other thread is resolving, and publishes it
+//! itself, if it is alone and flushes are short.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -60,6 +61,9 @@ pub(super) struct Engine {
     /// The resolver. The caller of a short commit uses it directly; otherwise a thread does. `None` after
     /// the end.
     resolver: Arc<Mutex<Option<Resolver>>>,
+    /// The publisher. A lone caller uses it directly; otherwise a thread does. `None` before the threads
+    /// have started.
+    publisher: Option<Arc<Mutex<Publisher>>>,
     /// Emptied when the engine is shut down.
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// The version before the first one of this opening.
@@ -82,7 +86,7 @@ pub(super) struct Shared {
 impl Engine {
     /// Starts the clock and the threads.
     pub(super) fn start(store: Store, options: &Options) -> io::Result<Self> {
-        let (engine, committer) = Self::prepare(store, options);
+        let (mut engine, committer) = Self::prepare(store, options);
         let spawned = engine.spawn_all(committer);
         // Threads that have started would wait for the missing ones, so the store ends.
         spawned.inspect_err(|_| drop(engine.shared.end(Code::TRANSACTION_CANCELLED.into())))?;
@@ -121,6 +125,7 @@ impl Engine {
             watches: Watches::new(shared.clone()),
             shared,
             resolver: Arc::default(),
+            publisher: None,
             threads: Mutex::default(),
             opened_at: store.version,
             id,
@@ -128,14 +133,18 @@ impl Engine {
         (engine, committer)
     }
 
-    fn spawn_all(&self, committer: Committer) -> io::Result<()> {
+    fn spawn_all(&mut self, committer: Committer) -> io::Result<()> {
         let Committer {
             resolver,
             publisher,
             checkpointer,
         } = committer;
         self.spawn("keyspace-checkpointer", || checkpointer.run())?;
-        self.spawn("keyspace-publisher", || publisher.run())?;
+        let (shared, publisher) = (self.shared.clone(), Arc::new(Mutex::new(publisher)));
+        self.publisher = Some(publisher.clone());
+        self.spawn("keyspace-publisher", move || {
+            Publisher::run(&shared, &publisher)
+        })?;
         *self.resolver.lock() = Some(resolver);
         let (shared, resolver) = (self.shared.clone(), self.resolver.clone());
         self.spawn("keyspace-resolver", move || resolve(&shared, &resolver))
@@ -280,6 +289,8 @@ impl Engine {
         })?;
         if !self.resolve_here() {
             self.shared.queue.wake();
+        } else if !self.publish_here() {
+            self.shared.pipeline.offer();
         }
         Ok(receiver)
     }
@@ -299,11 +310,20 @@ impl Engine {
         if !is_quick {
             return false;
         }
-        let stepped = panic::catch_unwind(AssertUnwindSafe(|| resolver.step()));
-        if stepped.is_err() {
-            shared.poison(io::Error::other(PANICKED));
-        }
+        // If it fails, the store has ended.
+        let _ = shared.or_poison(|| resolver.step());
         true
+    }
+
+    /// Publishes the open batch on the caller's thread, which saves waking the publisher's thread and, when
+    /// that has published, the caller's. Returns false if that might take long, if more commits might join
+    /// the batch, or if another thread is publishing.
+    fn publish_here(&self) -> bool {
+        let Some(mut publisher) = self.publisher.as_ref().and_then(|it| it.try_lock()) else {
+            return false;
+        };
+        let stepped = self.shared.or_poison(|| publisher.step_here());
+        stepped.unwrap_or(true)
     }
 }
 
@@ -314,6 +334,7 @@ fn resolve(shared: &Shared, resolver: &Mutex<Option<Resolver>>) -> Result<()> {
         && shared.queue.wait()
     {
         resolver.lock().as_mut().map_or(Ok(()), Resolver::step)?;
+        shared.pipeline.offer();
     }
     let last = resolver.lock().take();
     last.into_iter().for_each(Resolver::finish);
@@ -331,6 +352,19 @@ pub(super) struct Committer {
 }
 
 #[cfg(test)]
+impl Engine {
+    /// Lets callers resolve their commits. Returns the publisher.
+    pub(super) fn resolve_on_callers(&self, committer: Committer) -> Publisher {
+        *self.resolver.lock() = Some(committer.resolver);
+        committer.publisher
+    }
+
+    pub(super) fn pipeline(&self) -> &Pipeline {
+        &self.shared.pipeline
+    }
+}
+
+#[cfg(test)]
 impl Committer {
     /// Only resolves the commits that wait.
     pub(super) fn resolve(&mut self) -> Result<()> {
@@ -340,6 +374,17 @@ impl Committer {
     /// Only publishes the open batch.
     pub(super) fn publish(&mut self) -> Result<()> {
         self.publisher.step()
+    }
+
+    /// Only publishes the open batch, as the publisher's thread does.
+    pub(super) fn publish_on_thread(&mut self) -> Result<()> {
+        self.publisher.step_on_thread()
+    }
+
+    /// Only publishes the open batch, as its caller does. Returns false if the caller leaves that to the
+    /// thread.
+    pub(super) fn publish_here(&mut self) -> bool {
+        self.publisher.step_here()
     }
 
     /// Only claims a version, so that the clock can continue.
@@ -417,6 +462,14 @@ impl Shared {
     pub(super) fn newest(self: &Arc<Self>) -> Result<Snapshot> {
         let (version, state) = self.timeline.read_version()?;
         Ok(Snapshot::new(version, state, self.clone()))
+    }
+
+    /// Runs a step of the engine on the thread of a caller. If it panics, ends the store and returns `None`.
+    fn or_poison<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
+        let stepped = panic::catch_unwind(AssertUnwindSafe(step));
+        stepped
+            .inspect_err(|_| drop(self.poison(io::Error::other(PANICKED))))
+            .ok()
     }
 
     /// Ends the store because its storage failed. Returns the error that every later operation gets.

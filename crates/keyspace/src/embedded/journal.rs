@@ -81,6 +81,13 @@ impl Journal {
         Ok(())
     }
 
+    /// Returns whether a batch of usual size can be appended without preparing more room on the disk, which
+    /// takes long.
+    pub(super) fn has_room(&self) -> bool {
+        const USUAL_BYTES: u64 = 64 << 10;
+        self.writer.has_room(USUAL_BYTES)
+    }
+
     /// Makes the appended frames survive a power loss.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()

@@ -76,7 +76,15 @@ struct State {
     /// Whether the store is being closed, so that batches no longer wait for room on a full disk.
     is_closing: bool,
     is_closed: bool,
-    publisher_waits: bool,
+    /// For how many transactions in the open batch the publisher waits.
+    publisher_waits_for: Option<usize>,
+}
+
+impl State {
+    /// Returns the number of transactions in the open batch.
+    fn len(&self) -> usize {
+        self.open.as_ref().map_or(0, |batch| batch.verdicts.len())
+    }
 }
 
 impl Pipeline {
@@ -100,9 +108,20 @@ impl Pipeline {
         MutexGuard::map(self.state.lock(), |state| &mut state.open)
     }
 
+    /// Returns the number of transactions in the open batch.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().len()
+    }
+
     /// Notifies the publisher that the open batch has grown.
     pub(super) fn offer(&self) {
-        if std::mem::take(&mut self.state.lock().publisher_waits) {
+        let mut state = self.state.lock();
+        let len = state.len();
+        if state
+            .publisher_waits_for
+            .take_if(|count| *count <= len)
+            .is_some()
+        {
             self.for_publisher.notify_one();
         }
     }
@@ -151,7 +170,7 @@ impl Pipeline {
             if self.publisher_was_called.swap(false, Ordering::Relaxed) {
                 break;
             }
-            state.publisher_waits = true;
+            state.publisher_waits_for = Some(1);
             match limit {
                 None => self.for_publisher.wait(&mut state),
                 Some(limit) => {
@@ -161,7 +180,7 @@ impl Pipeline {
                 }
             }
         }
-        state.publisher_waits = false;
+        state.publisher_waits_for = None;
         true
     }
 
@@ -169,13 +188,19 @@ impl Pipeline {
     pub(super) fn gather(&self, count: usize, limit: Duration) {
         let mut state = self.state.lock();
         let is_small = |state: &mut State| {
-            let waits = !state.is_closed
-                && (state.open.as_ref()).is_some_and(|batch| batch.verdicts.len() < count);
-            state.publisher_waits = waits;
+            let waits = !state.is_closed && (1..count).contains(&state.len());
+            state.publisher_waits_for = waits.then_some(count);
             waits
         };
         self.for_publisher
             .wait_while_for(&mut state, is_small, limit);
+        state.publisher_waits_for = None;
+    }
+
+    /// Returns the number of transactions that the publisher waits for.
+    #[cfg(test)]
+    pub(super) fn awaited(&self) -> Option<usize> {
+        self.state.lock().publisher_waits_for
     }
 
     /// Takes the open batch.

@@ -1,8 +1,10 @@
-//! The thread that makes batches durable and visible.
+//! Makes batches durable and visible: on a thread, or on that of a lone caller.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::Durability;
 use super::checkpoint::Checkpoint;
@@ -12,11 +14,18 @@ use super::layers::FrozenPart;
 use super::log::effect::Effects;
 use super::log::frame::Record;
 use super::log::writer::AppendError;
-use super::pipeline::Batch;
+use super::pipeline::{Batch, Pipeline};
 use crate::error::Result;
 
 /// The pause before a batch is written again to a full disk.
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest flush that may block the thread of a caller. If flushes take longer, waking the publisher's
+/// thread costs little in comparison.
+const SHORT_FLUSH: Duration = Duration::from_micros(500);
+
+/// The most batches in a row that callers publish.
+const MAX_LONE_BATCHES: u32 = 32;
 
 /// Owns the log and publishes batches.
 pub(super) struct Publisher {
@@ -32,8 +41,32 @@ pub(super) struct Publisher {
     part_segment: u64,
     /// A batch for which the disk had no room.
     postponed: Option<Batch>,
-    /// The number of transactions in the last batch, and the duration of its flush.
-    last_group: (usize, Duration),
+    /// The number of transactions in the last batch, and in the open one when that was flushed.
+    expected: usize,
+    /// The duration of the last batch's flush.
+    last_flush: Duration,
+    lone: Lone,
+}
+
+/// How many batches callers may publish themselves.
+///
+/// While a caller publishes, its thread cannot run the other tasks that would join the batch. So the
+/// publisher's thread takes a batch from time to time, and if several transactions meet in it, all batches
+/// until they no longer do.
+#[derive(Default)]
+struct Lone {
+    /// How many batches were allowed after the last one that the thread published.
+    allowed: u32,
+    /// How many of them are left.
+    left: u32,
+}
+
+impl Lone {
+    /// Allows more batches, because the thread publishes one.
+    fn renew(&mut self) {
+        self.allowed = (2 * self.allowed).clamp(1, MAX_LONE_BATCHES);
+        self.left = self.allowed;
+    }
 }
 
 impl Publisher {
@@ -52,27 +85,83 @@ impl Publisher {
             unflushed_since: None,
             newest_version,
             postponed: None,
-            last_group: (0, Duration::ZERO),
+            expected: 0,
+            last_flush: Duration::ZERO,
+            lone: Lone::default(),
         }
     }
 
     /// Publishes batches until the pipeline is closed and empty, or the store has ended. All batches are
     /// then in the log, on disk.
-    pub(super) fn run(mut self) -> Result<()> {
-        let shared = self.shared.clone();
-        while shared.pipeline().wait(self.idle_limit()) {
-            self.gather();
-            self.step()?;
-            while self.postponed.is_some() {
-                let goes_on = shared.pipeline().pause(FULL_DISK_PAUSE);
-                self.step()?;
+    pub(super) fn run(shared: &Shared, publisher: &Mutex<Self>) -> Result<()> {
+        let served = Self::serve(shared.pipeline(), publisher);
+        let mut publisher = publisher.lock();
+        let finished = served
+            .and_then(|()| shared.timeline().check())
+            .and_then(|()| publisher.finish());
+        publisher.journal = None;
+        publisher.postponed = None;
+        finished
+    }
+
+    fn serve(pipeline: &Pipeline, publisher: &Mutex<Self>) -> Result<()> {
+        // The lock is held only during a step, so that callers can publish while the thread waits.
+        let idle_limit = || publisher.lock().idle_limit();
+        while pipeline.wait(idle_limit()) {
+            let (count, limit) = publisher.lock().group();
+            pipeline.gather(count, limit);
+            publisher.lock().step_on_thread()?;
+            while publisher.lock().postponed.is_some() {
+                let goes_on = pipeline.pause(FULL_DISK_PAUSE);
+                let mut publisher = publisher.lock();
+                publisher.step()?;
                 if !goes_on {
-                    self.give_up()?;
+                    publisher.give_up()?;
                 }
             }
         }
-        shared.timeline().check()?;
-        self.finish()
+        Ok(())
+    }
+
+    /// Publishes the open batch on the publisher's thread.
+    pub(super) fn step_on_thread(&mut self) -> Result<()> {
+        self.lone.renew();
+        self.step()
+    }
+
+    /// Publishes the open batch on the thread of a caller, which saves two wake-ups of threads. Returns
+    /// false if the publisher's thread is to do it: it might take long, or more transactions might join.
+    pub(super) fn step_here(&mut self) -> bool {
+        let is_quick = self.lone.left > 0
+            && self.last_flush <= SHORT_FLUSH
+            && self.postponed.is_none()
+            && self.idle_limit() != Some(Duration::ZERO)
+            && self.journal.as_ref().is_some_and(Journal::has_room);
+        if !is_quick {
+            return false;
+        }
+        self.lone.left -= 1;
+        let was_flushed = self.unflushed_since.is_none();
+        // After a failure, the transactions have their results, and the store has ended.
+        let _ = self.step();
+        if self.postponed.is_some() || was_flushed && self.unflushed_since.is_some() {
+            self.shared.pipeline().call_publisher();
+        }
+        true
+    }
+
+    /// Returns the number of transactions that are likely to meet in the next batch, and how long to wait
+    /// for them. Tasks whose transactions were just published are likely to commit again. Without a wait,
+    /// the tasks would form two groups that take turns, and pay for twice as many flushes.
+    fn group(&self) -> (usize, Duration) {
+        const FLUSH_SHARE: u32 = 5;
+        (self.expected, self.last_flush / FLUSH_SHARE)
+    }
+
+    /// Returns the number of transactions that are likely to meet in the next batch.
+    #[cfg(test)]
+    pub(super) fn expected(&self) -> usize {
+        self.expected
     }
 
     /// Ends the store if a batch still waits for room.
@@ -113,24 +202,16 @@ impl Publisher {
         }
         let postponed = self.postponed.take();
         if let Some(batch) = postponed.or_else(|| self.shared.pipeline().take()) {
+            let count = batch.verdicts.len();
             self.commit(batch)?;
+            if count > 1 || self.shared.pipeline().len() > 0 {
+                self.lone = Lone::default();
+            }
         }
         if self.shared.timeline().wants_claim() {
             self.claim()?;
         }
         Ok(())
-    }
-
-    /// Waits a moment for the batch to grow, if the previous one had more transactions. The same tasks are
-    /// likely to commit again, and one flush for all of them costs as much as one for some.
-    fn gather(&self) {
-        const FLUSH_SHARE: u32 = 10;
-        let (count, flush_time) = self.last_group;
-        if count > 1 {
-            self.shared
-                .pipeline()
-                .gather(count, flush_time / FLUSH_SHARE);
-        }
     }
 
     /// Writes a batch to the log, flushes it, publishes its state, fires watches, and sends the results of
@@ -183,8 +264,8 @@ impl Publisher {
         if self.idle_limit() == Some(Duration::ZERO) {
             let started = self.shared.timeline().environment().now();
             self.sync(batch.version)?;
-            let took = self.shared.timeline().environment().now() - started;
-            self.last_group = (batch.verdicts.len(), took);
+            self.last_flush = self.shared.timeline().environment().now() - started;
+            self.expected = batch.verdicts.len() + self.shared.pipeline().len();
         }
         Ok(())
     }

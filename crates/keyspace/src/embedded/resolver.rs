@@ -68,7 +68,6 @@ impl Resolver {
             batch.into_iter().for_each(Batch::answer_unknown);
             return Err(error);
         }
-        shared.pipeline().offer();
         Ok(())
     }
 

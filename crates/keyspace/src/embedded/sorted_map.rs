@@ -7,6 +7,9 @@ use bytes::Bytes;
 /// The largest number of entries in a chunk.
 const CHUNK_ENTRIES: usize = 64;
 
+/// The number of entries that the first chunk has room for at first. Most maps need no more.
+const FIRST_CHUNK_ENTRIES: usize = 4;
+
 /// A map from keys to values: a sorted list of chunks, each with sorted entries.
 ///
 /// A key after all others is found with one comparison and appended: no entry moves, and memory is
@@ -123,7 +126,11 @@ impl<V> SortedMap<V> {
                     last.push((key, value));
                     self.chunks.push(last);
                 }
-                None => self.chunks.push(vec![(key, value)]),
+                None => {
+                    let mut first = Vec::with_capacity(FIRST_CHUNK_ENTRIES);
+                    first.push((key, value));
+                    self.chunks.push(first);
+                }
             }
             return;
         }

@@ -28,7 +28,8 @@ const FUTURE_VERSION_DELAY: Duration = Duration::from_secs(1);
 /// A transaction of the embedded store.
 ///
 /// The futures of reads are ready at once, except that `future_version` takes a second. The future of a
-/// commit is ready once the commit is acknowledged. Reads from the disk block the caller's thread.
+/// commit is ready once the commit is acknowledged. Reads from the disk block the caller's thread. So does
+/// the flush of a commit, if no other transaction commits and flushes take at most half a millisecond.
 pub struct EmbeddedTransaction {
     engine: Arc<Engine>,
     defaults: Defaults,

@@ -88,8 +88,11 @@ impl Record {
     }
 
     fn new(kind: u8, version: i64) -> Self {
+        // A small frame takes one block.
+        let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+        bytes.resize(HEADER_BYTES, 0);
         Self {
-            bytes: vec![0; HEADER_BYTES],
+            bytes,
             len: HEADER_BYTES,
             kind,
             version,

@@ -110,6 +110,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Returns whether the next `bytes` bytes of the segment were already written once.
+    pub(in super::super) fn has_room(&self, bytes: u64) -> bool {
+        self.end + bytes <= self.segment.grown_bytes
+    }
+
     /// Makes the appended frames survive a power loss.
     pub(in super::super) fn flush(&mut self) -> io::Result<()> {
         self.attempt(|writer| {

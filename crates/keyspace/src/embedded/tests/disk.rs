@@ -56,6 +56,8 @@ struct State {
     keeps_failing: bool,
     ignores_flushes: bool,
     flushes: usize,
+    /// What happens during each flush.
+    during_flush: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// The bytes of a file.
@@ -98,6 +100,7 @@ impl Disk {
             keeps_failing: false,
             ignores_flushes: false,
             flushes: 0,
+            during_flush: Arc::new(|| ()),
         })))
     }
 
@@ -131,6 +134,11 @@ impl Disk {
     /// Makes flushes do nothing but report success.
     pub(in super::super) fn ignore_flushes(&self) {
         self.state().ignores_flushes = true;
+    }
+
+    /// Calls `action` during each flush from now on.
+    pub(in super::super) fn during_flush(&self, action: impl Fn() + Send + Sync + 'static) {
+        self.state().during_flush = Arc::new(action);
     }
 
     /// Returns the number of flushes of the disk's files.
@@ -416,6 +424,9 @@ impl StorageBackend for DiskFile {
             _ => {
                 state.file(self.of).flush();
                 state.flushes += 1;
+                let action = state.during_flush.clone();
+                drop(state);
+                action();
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ pub(super) mod disk;
 mod engine;
 mod io_failure;
 mod power_loss;
+mod publisher;
 mod workload;
 
 use std::path::Path;

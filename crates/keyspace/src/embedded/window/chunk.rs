@@ -90,6 +90,10 @@ impl Chunks {
     }
 }
 
+/// The size of a batch, in bytes, up to which its buffer is copied and used again. A larger one becomes the
+/// chunk.
+const REUSED_BYTES: usize = 16 << 10;
+
 /// The writer's side of a part's chunks.
 #[derive(Default)]
 pub(super) struct ChunkWriter {
@@ -121,7 +125,13 @@ impl ChunkWriter {
     pub(super) fn publish(&mut self) -> Arc<Chunks> {
         if !self.open.is_empty() {
             self.published_bytes += self.open.len();
-            let bytes = std::mem::take(&mut self.open).into_boxed_slice();
+            let bytes = if self.open.len() <= REUSED_BYTES {
+                let copy = self.open[..].into();
+                self.open.clear();
+                copy
+            } else {
+                std::mem::take(&mut self.open).into_boxed_slice()
+            };
             self.published.add(self.published_count, bytes);
             self.published_count += 1;
         }

@@ -1,0 +1,222 @@
+//! Tests of the publisher: the thread it runs on, and how many transactions it waits for.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+
+use super::super::engine::{Committer, Engine};
+use super::super::log::segment::Sizes;
+use super::super::store::{Setup, Store};
+use super::super::{Durability, Options};
+use super::disk::{Disk, Fault};
+use super::{new_store, path, set, setup, still};
+use crate::env::ManualClock;
+use crate::error::{Code, Result};
+use crate::transaction::Commit;
+
+/// Opens the store on a disk, with a log that has room for many batches.
+fn open_with_room(disk: &Disk) -> Store {
+    let log = Sizes {
+        segment_bytes: 4 << 20,
+        grow_bytes: 1 << 20,
+    };
+    let setup = Setup { log, ..setup() };
+    Store::open(disk.clone(), Arc::new(disk.clone()), path(), &setup).unwrap()
+}
+
+/// A store whose batches are published step by step, by its caller or as the thread would.
+struct World {
+    disk: Disk,
+    clock: ManualClock,
+    engine: Engine,
+    committer: Committer,
+}
+
+impl World {
+    /// The world after a first batch, which the thread published: now callers may.
+    fn new() -> Self {
+        let (environment, clock) = still();
+        let disk = Disk::with(new_store());
+        let options = Options::new().environment(environment);
+        let (engine, committer) = Engine::prepare(open_with_room(&disk), &options);
+        let mut world = Self {
+            disk,
+            clock,
+            engine,
+            committer,
+        };
+        world.commit_alone(Publishing::ByThread);
+        world
+    }
+
+    /// Makes a flush take time.
+    fn flushes_take(&self, time: Duration) {
+        let clock = self.clock.clone();
+        self.disk.during_flush(move || clock.advance(time));
+    }
+
+    /// Commits a transaction, and publishes it.
+    fn commit_alone(&mut self, expected: Publishing) {
+        let commit = commit(&self.engine);
+        self.committer.resolve().unwrap();
+        let before = self.disk.flushes();
+        if self.committer.publish_here() {
+            assert_eq!(expected, Publishing::ByCaller);
+        } else {
+            assert_eq!(expected, Publishing::ByThread);
+            self.committer.publish_on_thread().unwrap();
+        }
+        commit.now_or_never().unwrap().unwrap();
+        assert_eq!(self.disk.flushes(), before + 1);
+    }
+}
+
+/// On which thread a batch is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Publishing {
+    ByCaller,
+    ByThread,
+}
+
+fn commit(engine: &Engine) -> impl Future<Output = Result<Commit>> + use<> {
+    engine.commit(set(None, &["a"], "1"))
+}
+
+#[test]
+fn callers_publish_while_they_are_alone_and_the_thread_looks_from_time_to_time() {
+    let mut world = World::new();
+    for by_callers in [1, 2, 4, 8, 16, 32, 32] {
+        for _ in 0..by_callers {
+            world.commit_alone(Publishing::ByCaller);
+        }
+        world.commit_alone(Publishing::ByThread);
+    }
+}
+
+#[test]
+fn the_thread_publishes_once_transactions_have_met_in_a_batch() {
+    let mut world = World::new();
+    for met in [Publishing::ByCaller, Publishing::ByThread] {
+        let commits = [commit(&world.engine), commit(&world.engine)];
+        world.committer.resolve().unwrap();
+        match met {
+            Publishing::ByCaller => assert!(world.committer.publish_here()),
+            Publishing::ByThread => world.committer.publish_on_thread().unwrap(),
+        }
+        let mut results = commits.map(FutureExt::now_or_never).into_iter();
+        assert!(results.all(|result| result.unwrap().is_ok()));
+        world.commit_alone(Publishing::ByThread);
+        world.commit_alone(Publishing::ByCaller);
+        world.commit_alone(Publishing::ByThread);
+    }
+}
+
+#[test]
+fn callers_do_not_wait_for_slow_flushes() {
+    let mut world = World::new();
+    world.flushes_take(Duration::from_millis(1));
+    world.commit_alone(Publishing::ByCaller);
+    for _ in 0..9 {
+        world.commit_alone(Publishing::ByThread);
+    }
+    world.flushes_take(Duration::from_micros(100));
+    world.commit_alone(Publishing::ByThread);
+    world.commit_alone(Publishing::ByCaller);
+}
+
+#[test]
+fn a_flush_that_fails_on_the_thread_of_a_caller_ends_the_store() {
+    let World {
+        disk,
+        engine,
+        mut committer,
+        ..
+    } = World::new();
+    let lost = commit(&engine);
+    committer.resolve().unwrap();
+    // The write succeeds.
+    disk.fail_after(1, Fault::Error);
+    assert!(committer.publish_here());
+    assert!(disk.has_failed());
+    let code = |commit: Result<Commit>| commit.unwrap_err().code();
+    let lost = code(lost.now_or_never().unwrap());
+    assert_eq!(lost, Some(Code::COMMIT_UNKNOWN_RESULT));
+    let late = code(commit(&engine).now_or_never().unwrap());
+    assert_eq!(late, Some(Code::IO_ERROR));
+}
+
+#[tokio::test]
+async fn the_thread_flushes_what_callers_have_written() {
+    let disk = Disk::with(new_store());
+    let interval = Duration::from_millis(5);
+    let options = Options::new().durability(Durability::Relaxed { interval });
+    let engine = Engine::start(open_with_room(&disk), &options).unwrap();
+    let (env, mut by_callers) = (engine.environment().clone(), 0);
+    for _ in 0..20 {
+        let mut commit = Box::pin(commit(&engine));
+        // The thread may still be publishing the last one.
+        by_callers += usize::from((&mut commit).now_or_never().is_some());
+        let until = env.now() + Duration::from_secs(60);
+        while disk.image() != disk.flushed() {
+            assert!(env.now() < until, "it is never flushed");
+            env.sleep(interval).await;
+        }
+    }
+    assert!(by_callers > 0);
+}
+
+#[test]
+fn the_publisher_expects_those_it_answers_and_those_that_arrive_during_the_flush() {
+    let World {
+        disk,
+        engine,
+        committer,
+        ..
+    } = World::new();
+    let (engine, late) = (Arc::new(engine), Arc::new(Mutex::default()));
+    let mut publisher = engine.resolve_on_callers(committer);
+    let first = [commit(&engine), commit(&engine)];
+    disk.during_flush({
+        let (engine, late) = (engine.clone(), late.clone());
+        move || *late.lock() = vec![commit(&engine)]
+    });
+    publisher.step_on_thread().unwrap();
+    assert_eq!(publisher.expected(), first.len() + late.lock().len());
+    disk.during_flush(|| ());
+    publisher.step_on_thread().unwrap();
+    assert_eq!(publisher.expected(), late.lock().len());
+}
+
+#[test]
+fn the_publisher_waits_until_all_it_expects_are_there() {
+    const EXPECTED: usize = 3;
+    const LONG: Duration = Duration::from_secs(60);
+    let World {
+        engine, committer, ..
+    } = World::new();
+    let publisher = engine.resolve_on_callers(committer);
+    let pipeline = engine.pipeline();
+    let first = commit(&engine);
+    thread::scope(|scope| {
+        let gathered = scope.spawn(|| {
+            pipeline.gather(EXPECTED, LONG);
+            pipeline.len()
+        });
+        while pipeline.awaited() != Some(EXPECTED) {
+            assert!(!gathered.is_finished());
+            thread::yield_now();
+        }
+        let second = commit(&engine);
+        assert_eq!(pipeline.awaited(), Some(EXPECTED));
+        let third = commit(&engine);
+        // Only now is it woken.
+        assert_eq!(pipeline.awaited(), None);
+        assert_eq!(gathered.join().unwrap(), EXPECTED);
+        drop([first, second, third]);
+    });
+    drop(publisher);
+}
