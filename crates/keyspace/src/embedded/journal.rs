@@ -81,11 +81,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns whether a batch of usual size can be appended without preparing more room on the disk, which
-    /// takes long.
-    pub(super) fn has_room(&self) -> bool {
-        const USUAL_BYTES: u64 = 64 << 10;
-        self.writer.has_room(USUAL_BYTES)
+    /// Returns whether a batch can be appended without preparing more room on the disk, which takes long.
+    pub(super) fn has_room(&self, record: &Record) -> bool {
+        self.writer.has_room(record)
     }
 
     /// Makes the appended frames survive a power loss.

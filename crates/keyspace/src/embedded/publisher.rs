@@ -41,7 +41,7 @@ pub(super) struct Publisher {
     part_segment: u64,
     /// A batch for which the disk had no room.
     postponed: Option<Batch>,
-    /// The number of transactions in the last batch, and in the open one when that was flushed.
+    /// The number of transactions in the last batch, and in the open one when that was published.
     expected: usize,
     /// The duration of the last batch's flush.
     last_flush: Duration,
@@ -132,11 +132,16 @@ impl Publisher {
     /// Publishes the open batch on the thread of a caller, which saves two wake-ups of threads. Returns
     /// false if the publisher's thread is to do it: it might take long, or more transactions might join.
     pub(super) fn step_here(&mut self) -> bool {
+        let has_room = |journal: &Journal| {
+            let open = self.shared.pipeline().open();
+            open.as_ref()
+                .is_none_or(|batch| journal.has_room(&batch.record))
+        };
         let is_quick = self.lone.left > 0
             && self.last_flush <= SHORT_FLUSH
             && self.postponed.is_none()
             && self.idle_limit() != Some(Duration::ZERO)
-            && self.journal.as_ref().is_some_and(Journal::has_room);
+            && self.journal.as_ref().is_some_and(has_room);
         if !is_quick {
             return false;
         }
@@ -202,11 +207,7 @@ impl Publisher {
         }
         let postponed = self.postponed.take();
         if let Some(batch) = postponed.or_else(|| self.shared.pipeline().take()) {
-            let count = batch.verdicts.len();
             self.commit(batch)?;
-            if count > 1 || self.shared.pipeline().len() > 0 {
-                self.lone = Lone::default();
-            }
         }
         if self.shared.timeline().wants_claim() {
             self.claim()?;
@@ -239,6 +240,11 @@ impl Publisher {
             }
             None => timeline.abandon_commit(batch.version),
         }
+        // Before the answers, because an answered task may commit again at once.
+        self.expected = batch.verdicts.len() + self.shared.pipeline().len();
+        if self.expected > 1 {
+            self.lone = Lone::default();
+        }
         batch.answer();
         Ok(())
     }
@@ -265,7 +271,6 @@ impl Publisher {
             let started = self.shared.timeline().environment().now();
             self.sync(batch.version)?;
             self.last_flush = self.shared.timeline().environment().now() - started;
-            self.expected = batch.verdicts.len() + self.shared.pipeline().len();
         }
         Ok(())
     }

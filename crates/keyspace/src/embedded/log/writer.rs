@@ -105,14 +105,14 @@ impl Writer {
         if !self.is_empty() && self.end + bytes > most {
             self.roll_over()?;
         }
-        self.make_room(bytes)?;
+        self.make_room(record)?;
         self.attempt(|writer| writer.write(record))?;
         Ok(())
     }
 
-    /// Returns whether the next `bytes` bytes of the segment were already written once.
-    pub(in super::super) fn has_room(&self, bytes: u64) -> bool {
-        self.end + bytes <= self.segment.grown_bytes
+    /// Returns whether a frame fits into the part of the segment that was already written once.
+    pub(in super::super) fn has_room(&self, record: &Record) -> bool {
+        self.end + self.bytes_to_write(record) <= self.segment.grown_bytes
     }
 
     /// Makes the appended frames survive a power loss.
@@ -133,8 +133,9 @@ impl Writer {
         if self.spare.is_none() {
             return Err(AppendError::NoSpare);
         }
-        self.make_room(SEAL_BYTES)?;
-        self.attempt(|writer| writer.write(&mut Record::seal()))?;
+        let mut seal = Record::seal();
+        self.make_room(&seal)?;
+        self.attempt(|writer| writer.write(&mut seal))?;
         self.flush()?;
         self.begin = Begin {
             previous_segment: self.segment.segment,
@@ -177,15 +178,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for a frame of this size, and for a Begin frame before it. Appends nothing.
-    fn make_room(&mut self, frame_bytes: u64) -> Result<(), AppendError> {
+    /// Returns the size of a frame, and of the Begin frame if that comes before it.
+    fn bytes_to_write(&self, record: &Record) -> u64 {
+        let begin_bytes = if self.is_empty() { BLOCK_BYTES } else { 0 };
+        (begin_bytes + record.frame_bytes()) as u64
+    }
+
+    /// Makes room for a frame, and for the Begin frame if that comes before it. Appends nothing.
+    fn make_room(&mut self, record: &Record) -> Result<(), AppendError> {
         self.check()?;
-        let begin_bytes = if self.is_empty() {
-            BLOCK_BYTES as u64
-        } else {
-            0
-        };
-        let grown = self.grow(self.end + begin_bytes + frame_bytes);
+        let grown = self.grow(self.end + self.bytes_to_write(record));
         grown.map_err(|error| {
             let error = AppendError::of_preparing(error);
             self.has_failed = matches!(error, AppendError::Io(_));

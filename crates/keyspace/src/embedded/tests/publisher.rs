@@ -1,7 +1,9 @@
 //! Tests of the publisher: the thread it runs on, and how many transactions it waits for.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -189,6 +191,35 @@ fn the_publisher_expects_those_it_answers_and_those_that_arrive_during_the_flush
     disk.during_flush(|| ());
     publisher.step_on_thread().unwrap();
     assert_eq!(publisher.expected(), late.lock().len());
+}
+
+#[test]
+fn a_task_that_commits_again_when_it_is_answered_is_still_alone() {
+    /// A task that commits whenever it is woken.
+    struct Task(Engine);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            drop(commit(&self.0));
+        }
+    }
+
+    let World {
+        engine, committer, ..
+    } = World::new();
+    let mut publisher = engine.resolve_on_callers(committer);
+    let task = Arc::new(Task(engine));
+    let mut first = pin!(commit(&task.0));
+    let waker = Waker::from(task.clone());
+    assert!(
+        first
+            .poll_unpin(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    publisher.step_on_thread().unwrap();
+    assert_eq!(task.0.pipeline().len(), 1);
+    assert_eq!(publisher.expected(), 1);
+    assert!(publisher.step_here());
 }
 
 #[test]
