@@ -76,6 +76,7 @@ fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
 fn open_file(file: File, path: &Path, setup: &Setup) -> Result<Store, OpenError> {
     let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
     let files = Folder::beside(path).map_err(|error| open_error(path, error))?;
+    let files = files.direct(setup.is_log_direct);
     Store::open(backend, Arc::new(files), path, setup)
 }
 

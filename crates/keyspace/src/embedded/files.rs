@@ -13,6 +13,9 @@ use std::sync::Arc;
 use redb::StorageBackend;
 use redb::backends::FileBackend;
 
+#[cfg(target_os = "linux")]
+use super::direct::DirectFile;
+
 /// An open file. The log uses only `len`, `read`, `set_len`, `sync_data` and `write`. A write never extends
 /// the file: its length is set before.
 pub(super) type File = Arc<dyn StorageBackend>;
@@ -51,6 +54,8 @@ pub(super) struct Folder {
     path: PathBuf,
     /// The prefix of the names of slots.
     prefix: OsString,
+    /// Whether small writes bypass the page cache.
+    is_direct: bool,
 }
 
 impl Folder {
@@ -74,7 +79,15 @@ impl Folder {
         Ok(Self {
             path: folder_of(&main).to_owned(),
             prefix,
+            is_direct: false,
         })
+    }
+
+    /// Sets whether small writes bypass the page cache, where the system can do that. They should if each of
+    /// them is flushed at once.
+    pub(super) fn direct(mut self, is_direct: bool) -> Self {
+        self.is_direct = is_direct;
+        self
     }
 
     /// Returns the path of a slot.
@@ -82,6 +95,17 @@ impl Folder {
         let mut name = self.prefix.clone();
         name.push(digits(slot));
         self.path.join(name)
+    }
+
+    fn backend(&self, file: fs::File, path: &Path) -> io::Result<File> {
+        let file = FileBackend::new(file).map_err(io::Error::other)?;
+        #[cfg(target_os = "linux")]
+        if self.is_direct {
+            return Ok(Arc::new(DirectFile::new(file, path)));
+        }
+        // Other systems do not have such writes.
+        let _ = (self.is_direct, path);
+        Ok(Arc::new(file))
     }
 
     /// Returns the slot with this file name, or `None` for other names.
@@ -109,8 +133,8 @@ impl Files for Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Some(backend(file)?))
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        Ok(Some(self.backend(file, &path)?))
     }
 
     fn create(&self, slot: Slot) -> io::Result<File> {
@@ -118,7 +142,8 @@ impl Files for Folder {
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        backend(options.open(self.path(slot))?)
+        let path = self.path(slot);
+        self.backend(options.open(&path)?, &path)
     }
 
     fn remove(&self, slot: Slot) -> io::Result<()> {
@@ -137,11 +162,6 @@ impl Files for Folder {
     fn sync_folder(&self) -> io::Result<()> {
         sync_folder(&self.path)
     }
-}
-
-fn backend(file: fs::File) -> io::Result<File> {
-    let backend = FileBackend::new(file).map_err(io::Error::other)?;
-    Ok(Arc::new(backend))
 }
 
 /// Returns the path of a slot of the store at `main`, for errors.

@@ -46,6 +46,8 @@ mod arena;
 mod atomic;
 mod backup;
 mod checkpoint;
+#[cfg(target_os = "linux")]
+mod direct;
 mod engine;
 mod file;
 mod files;
@@ -267,6 +269,7 @@ impl Options {
             cache_bytes: self.cache_bytes,
             window_bytes: self.window_bytes,
             log: Sizes::default(),
+            is_log_direct: self.durability == Durability::Immediate,
             env: self.environment.clone(),
         }
     }

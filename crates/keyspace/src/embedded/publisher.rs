@@ -43,7 +43,7 @@ pub(super) struct Publisher {
     postponed: Option<Batch>,
     /// The number of transactions in the last batch, and in the open one when that was published.
     expected: usize,
-    /// The duration of the last batch's flush.
+    /// How long the last batch was written and flushed.
     last_flush: Duration,
     lone: Lone,
 }
@@ -261,14 +261,13 @@ impl Publisher {
             self.shared.timeline().flushed(batch.version);
             return Ok(());
         };
+        let started = self.shared.timeline().environment().now();
         journal.append(&mut batch.record)?;
         if journal.place().start.segment > self.part_segment {
             self.shared.pipeline().end_part();
         }
-        let now = self.shared.timeline().environment().now();
-        self.unflushed_since.get_or_insert(now);
+        self.unflushed_since.get_or_insert(started);
         if self.idle_limit() == Some(Duration::ZERO) {
-            let started = self.shared.timeline().environment().now();
             self.sync(batch.version)?;
             self.last_flush = self.shared.timeline().environment().now() - started;
         }

@@ -31,6 +31,8 @@ pub(super) struct Setup {
     pub(super) cache_bytes: usize,
     pub(super) window_bytes: usize,
     pub(super) log: Sizes,
+    /// Whether writes of the log bypass the page cache.
+    pub(super) is_log_direct: bool,
     pub(super) env: Environment,
 }
 

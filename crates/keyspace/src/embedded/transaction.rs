@@ -29,7 +29,7 @@ const FUTURE_VERSION_DELAY: Duration = Duration::from_secs(1);
 ///
 /// The futures of reads are ready at once, except that `future_version` takes a second. The future of a
 /// commit is ready once the commit is acknowledged. Reads from the disk block the caller's thread. So does
-/// the flush of a commit, if no other transaction commits and flushes take at most half a millisecond.
+/// a commit, if no other transaction commits and a flush takes at most half a millisecond.
 pub struct EmbeddedTransaction {
     engine: Arc<Engine>,
     defaults: Defaults,

@@ -32,6 +32,7 @@ pub(super) fn setup() -> Setup {
             segment_bytes: 128 << 10,
             grow_bytes: 16 << 10,
         },
+        is_log_direct: false,
         env: Environment::system(),
     }
 }
