@@ -30,6 +30,7 @@ const BYTES_PER_ROW: f64 = 3_500.0;
 struct Phase {
     rows_per_second: f64,
     lone_late_seconds: f64,
+    lone_longest_seconds: f64,
 }
 
 /// A burst from a store at rest, and what is left of its rate in the long run.
@@ -83,6 +84,13 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
             target: "at least 60,000, or 0.8",
         },
         late(&sustained, "the sustained sets"),
+        Row {
+            workload: "the longest lone commit during the sustained sets".to_owned(),
+            yardstick: "the 99th percentile in the store at rest".to_owned(),
+            pairs: Pairs::once(at_rest, sustained.lone_longest_seconds),
+            unit: row::time,
+            target: "",
+        },
         late(
             &resting,
             &format!(
@@ -155,8 +163,10 @@ impl Scattered<'_> {
         };
         let (written, alone) =
             runtime.block_on(async { tokio::join!(write, shift::work(&env, [lone], time)) });
+        let longest = alone.took_micros.iter().max().copied();
         Phase {
             rows_per_second: rows_per_second(&written),
+            lone_longest_seconds: longest.map_or(f64::NAN, |micros| f64::from(micros) / 1e6),
             lone_late_seconds: latency(alone, 99),
         }
     }

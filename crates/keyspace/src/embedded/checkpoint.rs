@@ -11,6 +11,7 @@ use super::engine::Shared;
 use super::layers::{Checkpointed, FrozenPart};
 use super::log::slots::Slots;
 use super::meta::{LogStart, Meta};
+use super::pace::Pace;
 use super::tree::{Tree, guarded};
 use super::window::Part;
 use crate::error::{Code, Result};
@@ -42,18 +43,23 @@ pub(super) struct Checkpoints {
     limit_bytes: usize,
 }
 
-#[derive(Default)]
 struct Waiting {
     parts: VecDeque<Checkpoint>,
     /// The sizes of the waiting parts, including the one that is being moved.
     bytes: usize,
     is_closed: bool,
+    pace: Pace,
 }
 
 impl Checkpoints {
     pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
-            waiting: Mutex::default(),
+            waiting: Mutex::new(Waiting {
+                parts: VecDeque::new(),
+                bytes: 0,
+                is_closed: false,
+                pace: Pace::new(limit_bytes),
+            }),
             for_checkpointer: Condvar::new(),
             for_resolver: Condvar::new(),
             limit_bytes,
@@ -108,9 +114,18 @@ impl Checkpoints {
         self.waiting.lock().parts.pop_front()
     }
 
-    fn moved(&self, bytes: usize) {
-        self.waiting.lock().bytes -= bytes;
+    fn moved(&self, bytes: usize, took: Duration) {
+        let mut waiting = self.waiting.lock();
+        waiting.bytes -= bytes;
+        waiting.pace.moved(bytes, took);
         self.for_resolver.notify_one();
+    }
+
+    /// Returns how long a commit that writes `bytes` bytes is to wait before it is sent.
+    pub(super) fn pace(&self, now: Duration, bytes: usize) -> Duration {
+        let mut waiting = self.waiting.lock();
+        let waiting_bytes = waiting.bytes;
+        waiting.pace.wait(now, bytes, waiting_bytes)
     }
 
     /// Accepts no more parts. Those that wait can still be taken.
@@ -182,10 +197,13 @@ impl Checkpointer {
         let Some(checkpoint) = self.shared.checkpoints().take() else {
             return Ok(false);
         };
+        let env = self.shared.timeline().environment();
+        let started = env.now();
         let moved = guarded(|| self.files.checkpoint(&checkpoint));
+        let took = env.now().saturating_sub(started);
         let tree = moved.map_err(|cause| self.shared.poison(cause))?;
         self.shared.timeline().rebase(&tree);
-        self.shared.checkpoints().moved(checkpoint.part.bytes);
+        self.shared.checkpoints().moved(checkpoint.part.bytes, took);
         Ok(true)
     }
 }

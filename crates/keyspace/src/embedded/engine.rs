@@ -31,6 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use redb::StorageBackend;
@@ -190,6 +191,13 @@ impl Engine {
     pub(super) fn snapshot_at(&self, version: i64) -> Result<Snapshot> {
         let state = self.shared.timeline.state_at(version)?;
         Ok(Snapshot::new(version, state, self.shared.clone()))
+    }
+
+    /// Gives a turn to a commit of `bytes` bytes. Returns how long the commit must wait before it is sent,
+    /// because checkpoints do not keep up with commits.
+    pub(super) fn wait_for_turn(&self, bytes: usize) -> Duration {
+        let now = self.environment().now();
+        self.shared.checkpoints.pace(now, bytes)
     }
 
     /// Sends a commit immediately, and returns a future of its result.

@@ -57,6 +57,7 @@ mod journal;
 mod layers;
 mod log;
 mod meta;
+mod pace;
 mod pipeline;
 mod publisher;
 mod queue;

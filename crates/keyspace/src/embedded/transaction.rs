@@ -127,6 +127,23 @@ impl EmbeddedTransaction {
         state.persistent = old.persistent;
     }
 
+    /// Waits until the commit may be sent, but no longer than for the timeout.
+    async fn wait_for_turn(&self) {
+        let wait = {
+            let state = self.lock();
+            if state.writes.is_read_only() {
+                return;
+            }
+            let wait = self.engine.wait_for_turn(state.writes.operation_bytes());
+            state
+                .remaining(&self.engine)
+                .map_or(wait, |it| wait.min(it))
+        };
+        if !wait.is_zero() {
+            self.engine.environment().sleep(wait).await;
+        }
+    }
+
     /// Sends the commit and waits for its result or for the timeout.
     async fn send(&self, request: CommitRequest) -> Result<Commit> {
         let remaining = self.lock().remaining(&self.engine);
@@ -381,6 +398,7 @@ impl Transaction for EmbeddedTransaction {
 
 impl OwnedTransaction for EmbeddedTransaction {
     async fn commit(&mut self) -> Result<Commit> {
+        self.wait_for_turn().await;
         let outcome = match self.prepare_commit() {
             Ok(None) => Ok(Commit::READ_ONLY),
             Ok(Some(request)) => self.send(request).await,

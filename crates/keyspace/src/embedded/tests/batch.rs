@@ -315,3 +315,44 @@ fn a_panic_of_the_resolver_ends_the_store() {
     assert_eq!(ended.code(), Some(Code::IO_ERROR));
     assert!(engine.read_version().is_err());
 }
+
+#[test]
+fn commits_wait_for_their_turns_while_too_many_parts_wait_for_a_checkpoint() {
+    const WINDOW_BYTES: usize = 64 << 10;
+    let (environment, clock) = still();
+    let options = Options::new()
+        .environment(environment)
+        .window_bytes(WINDOW_BYTES);
+    let disk = Disk::with(new_store());
+    let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options);
+    let value: &'static str = "x".repeat(1000).leak();
+    let request = || set(None, &["a"], value);
+    let fill = |committer: &mut Committer, bytes: usize| {
+        for _ in 0..bytes / value.len() {
+            let commit = engine.commit(request());
+            committer.resolve().unwrap();
+            committer.publish().unwrap();
+            commit.now_or_never().unwrap().unwrap();
+        }
+    };
+    let waits = || !engine.wait_for_turn(value.len()).is_zero();
+
+    fill(&mut committer, WINDOW_BYTES);
+    assert!(!waits());
+    disk.during_flush({
+        let clock = clock.clone();
+        move || clock.advance(Duration::from_secs(1))
+    });
+    committer.step().unwrap();
+    disk.during_flush(|| ());
+    assert!(!waits());
+    fill(&mut committer, WINDOW_BYTES / 2);
+    assert!(!waits() && !waits());
+    fill(&mut committer, WINDOW_BYTES);
+    // The first turn is now, and the second one later.
+    assert!(!waits() && waits());
+    clock.advance(Duration::from_secs(1));
+    assert!(!waits() && waits());
+    committer.step().unwrap();
+    assert!(!waits());
+}
