@@ -33,6 +33,9 @@ const MAX_SHARE_NEARLY_FULL: u32 = 4 * MAX_SHARE;
 /// The longest wait. A longer one could make a transaction too old.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
+/// The slowest checkpoint that counts, in bytes per second.
+const MIN_RATE: f64 = 100e3;
+
 /// Shorter waits are left out, because timers are not more precise. The next turn is later all the same.
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
@@ -46,9 +49,13 @@ impl Pace {
         }
     }
 
-    /// Records how long the checkpoint of a part took.
+    /// Records how long the checkpoint of a part took. The time of a part with few bytes says nothing about
+    /// others: it may have cleared many rows.
     pub(super) fn moved(&mut self, bytes: usize, took: Duration) {
-        let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
+        if bytes < self.limit_bytes / 16 || bytes == 0 {
+            return;
+        }
+        let rate = (bytes as f64 / took.as_secs_f64().max(1e-6)).max(MIN_RATE);
         let mean = |before| f64::midpoint(before, rate);
         self.moved_per_second = Some(self.moved_per_second.map_or(rate, mean));
     }
@@ -56,7 +63,7 @@ impl Pace {
     /// Gives a turn to a commit that writes `bytes` bytes, while parts of `waiting_bytes` bytes wait for a
     /// checkpoint. Returns how long the commit must wait for its turn.
     pub(super) fn wait(&mut self, now: Duration, bytes: usize, waiting_bytes: usize) -> Duration {
-        let fill = waiting_bytes as f64 / self.limit_bytes as f64;
+        let fill = waiting_bytes as f64 / self.limit_bytes.max(1) as f64;
         let is_nearly_full = fill >= 0.75;
         self.is_on = is_nearly_full || (self.is_on && fill > 0.25);
         let Some(rate) = self.moved_per_second.filter(|_| self.is_on) else {
@@ -66,7 +73,8 @@ impl Pace {
         // are equally fast, whatever `bytes` counts.
         let share = (2.5 * (1.0 - fill)).max(0.25);
         let takes = Duration::from_secs_f64(bytes as f64 / (share * rate));
-        let turn = self.next_turn.max(now);
+        // Commits that did not wait for their turns must not hold up those of another flood.
+        let turn = self.next_turn.clamp(now, now + MAX_WAIT);
         self.next_turn = turn + takes;
         let max_share = match is_nearly_full {
             true => MAX_SHARE_NEARLY_FULL,
@@ -170,6 +178,29 @@ mod tests {
         let mut pace = pace();
         let waits = (0..10_000).map(|_| pace.wait(Duration::ZERO, SMALL, 3 * PART));
         assert!(waits.max().unwrap() >= MIN_WAIT);
+    }
+
+    #[test]
+    fn turns_that_were_not_waited_for_do_not_hold_up_a_later_flood() {
+        let mut pace = pace();
+        for _ in 0..10_000 {
+            pace.wait(Duration::ZERO, LARGE, 3 * PART);
+        }
+        let later = MAX_WAIT + Duration::from_millis(2);
+        assert_eq!(pace.wait(later, LARGE, 3 * PART), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_part_without_bytes_and_a_slow_one_do_not_stop_commits() {
+        let mut pace = Pace::new(LIMIT);
+        for bytes in [0, PART] {
+            pace.moved(bytes, Duration::MAX);
+            let waits = (0..100).map(|_| pace.wait(Duration::ZERO, LARGE, LIMIT));
+            assert!(waits.max() <= Some(MAX_WAIT));
+        }
+        let mut without = Pace::new(0);
+        without.moved(0, Duration::ZERO);
+        assert_eq!(without.wait(Duration::ZERO, LARGE, 0), Duration::ZERO);
     }
 
     #[test]
