@@ -1,6 +1,6 @@
 //! Changing queues with consumers: single items, all items that match a filter, and the queue itself.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::{
     Cancelled, Cursor, Error as DequeueError, ItemPage, ItemRef, ListedItem, PlaceKind, Settings,
@@ -18,6 +18,9 @@ use crate::report;
 
 /// How many rows one transaction of a bulk change looks at, if it does not conflict.
 const ROWS_PER_STEP: usize = 128;
+
+/// The unit of the times of grants, which are rounded down.
+const GRANT_TIME_UNIT: Duration = Duration::from_millis(1);
 
 /// What an operator does to an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,7 +184,8 @@ impl Selection {
     fn has_come_back(&self, listed: &ListedItem<Bytes>) -> bool {
         let status = listed.status.as_ref();
         let granted = status.ok().and_then(|status| status.granted);
-        self.place == PlaceKind::Delayed && granted.is_some_and(|granted| granted > self.begun)
+        let may_be_later = |granted| granted > self.begun - GRANT_TIME_UNIT;
+        self.place == PlaceKind::Delayed && granted.is_some_and(may_be_later)
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Publisher {
     postponed: Option<Batch>,
     /// The number of transactions in the last batch, and in the open one when that was published.
     expected: usize,
-    /// How long the last batch was written and flushed.
+    /// How long the last batch was written and flushed, zero if its flush was left for later.
     last_flush: Duration,
     lone: Lone,
 }
@@ -267,6 +267,7 @@ impl Publisher {
             self.shared.pipeline().end_part();
         }
         self.unflushed_since.get_or_insert(started);
+        self.last_flush = Duration::ZERO;
         if self.idle_limit() == Some(Duration::ZERO) {
             self.sync(batch.version)?;
             self.last_flush = self.shared.timeline().environment().now() - started;

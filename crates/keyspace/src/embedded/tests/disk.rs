@@ -56,9 +56,12 @@ struct State {
     keeps_failing: bool,
     ignores_flushes: bool,
     flushes: usize,
-    /// What happens during each flush.
-    during_flush: Arc<dyn Fn() + Send + Sync>,
+    during_write: Action,
+    during_flush: Action,
 }
+
+/// What happens during each write or flush.
+type Action = Arc<dyn Fn() + Send + Sync>;
 
 /// The bytes of a file.
 #[derive(Default)]
@@ -100,6 +103,7 @@ impl Disk {
             keeps_failing: false,
             ignores_flushes: false,
             flushes: 0,
+            during_write: Arc::new(|| ()),
             during_flush: Arc::new(|| ()),
         })))
     }
@@ -134,6 +138,11 @@ impl Disk {
     /// Makes flushes do nothing but report success.
     pub(in super::super) fn ignore_flushes(&self) {
         self.state().ignores_flushes = true;
+    }
+
+    /// Calls `action` during each write from now on.
+    pub(in super::super) fn during_write(&self, action: impl Fn() + Send + Sync + 'static) {
+        self.state().during_write = Arc::new(action);
     }
 
     /// Calls `action` during each flush from now on.
@@ -446,6 +455,9 @@ impl StorageBackend for DiskFile {
             offset: offset as usize,
             bytes: written.to_vec(),
         });
+        let action = state.during_write.clone();
+        drop(state);
+        action();
         fault.map_or(Ok(()), |fault| Err(error(fault)))
     }
 }

@@ -41,9 +41,14 @@ struct World {
 impl World {
     /// The world after a first batch, which the thread published: now callers may.
     fn new() -> Self {
+        Self::with(Durability::Immediate)
+    }
+
+    fn with(durability: Durability) -> Self {
         let (environment, clock) = still();
         let disk = Disk::with(new_store());
         let options = Options::new().environment(environment);
+        let options = options.durability(durability);
         let (engine, committer) = Engine::prepare(open_with_room(&disk), &options);
         let mut world = Self {
             disk,
@@ -55,14 +60,20 @@ impl World {
         world
     }
 
+    /// Makes a write take time.
+    fn writes_take(&self, time: Duration) {
+        let clock = self.clock.clone();
+        self.disk.during_write(move || clock.advance(time));
+    }
+
     /// Makes a flush take time.
     fn flushes_take(&self, time: Duration) {
         let clock = self.clock.clone();
         self.disk.during_flush(move || clock.advance(time));
     }
 
-    /// Commits a transaction, and publishes it.
-    fn commit_alone(&mut self, expected: Publishing) {
+    /// Commits a transaction, and publishes it. Returns the number of flushes.
+    fn commit_alone(&mut self, expected: Publishing) -> usize {
         let commit = commit(&self.engine);
         self.committer.resolve().unwrap();
         let before = self.disk.flushes();
@@ -73,7 +84,7 @@ impl World {
             self.committer.publish_on_thread().unwrap();
         }
         commit.now_or_never().unwrap().unwrap();
-        assert_eq!(self.disk.flushes(), before + 1);
+        self.disk.flushes() - before
     }
 }
 
@@ -93,9 +104,9 @@ fn callers_publish_while_they_are_alone_and_the_thread_looks_from_time_to_time()
     let mut world = World::new();
     for by_callers in [1, 2, 4, 8, 16, 32, 32] {
         for _ in 0..by_callers {
-            world.commit_alone(Publishing::ByCaller);
+            assert_eq!(world.commit_alone(Publishing::ByCaller), 1);
         }
-        world.commit_alone(Publishing::ByThread);
+        assert_eq!(world.commit_alone(Publishing::ByThread), 1);
     }
 }
 
@@ -128,6 +139,19 @@ fn callers_do_not_wait_for_slow_flushes() {
     world.flushes_take(Duration::from_micros(100));
     world.commit_alone(Publishing::ByThread);
     world.commit_alone(Publishing::ByCaller);
+}
+
+#[test]
+fn a_write_that_takes_so_long_that_it_is_flushed_keeps_callers_waiting_only_once() {
+    const INTERVAL: Duration = Duration::from_millis(5);
+    let mut world = World::with(Durability::Relaxed { interval: INTERVAL });
+    assert_eq!(world.commit_alone(Publishing::ByCaller), 0);
+    assert_eq!(world.commit_alone(Publishing::ByThread), 0);
+    world.writes_take(INTERVAL);
+    assert_eq!(world.commit_alone(Publishing::ByCaller), 1);
+    world.writes_take(Duration::ZERO);
+    assert_eq!(world.commit_alone(Publishing::ByThread), 0);
+    assert_eq!(world.commit_alone(Publishing::ByCaller), 0);
 }
 
 #[test]
