@@ -17,9 +17,9 @@ use simulation::{Outage, Simulation};
 
 const LEASE: Duration = Duration::from_secs(1);
 
-/// After how many of its own ticks a session has found a dead one: it judges after seven observations and, if ticks
-/// take no time, takes a census at every second tick.
-const TICKS_TO_FIND: u32 = 9;
+/// After how many of its own ticks a session has found a dead one. It judges after seven observations and takes a census
+/// at every second tick. A tick that takes time may delay each of them by one.
+const TICKS_TO_FIND: u32 = 11;
 
 /// The history of a session.
 #[derive(Debug, Default)]
