@@ -145,7 +145,7 @@ pub(crate) struct Out {
 #[derive(Args)]
 pub(crate) struct WorkerCount {
     /// How many documents to count at the same time.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: u16,
 }
 

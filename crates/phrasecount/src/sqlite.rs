@@ -40,11 +40,14 @@ const PRAGMAS: &str = "
 ";
 
 const UPSERT: &str = "
-    INSERT INTO phrases SELECT ?1, ?2, ?3, ?4
-        WHERE NOT EXISTS (SELECT 1 FROM gone WHERE phrase = ?1 AND sequence >= ?4)
+    INSERT INTO phrases VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT (phrase) DO UPDATE SET documents = excluded.documents,
         occurrences = excluded.occurrences, sequence = excluded.sequence
         WHERE excluded.sequence > phrases.sequence";
+
+const HAS_GONE: &str = "SELECT EXISTS (SELECT 1 FROM gone)";
+
+const IS_GONE: &str = "SELECT 1 FROM gone WHERE phrase = ?1 AND sequence >= ?2";
 
 /// Removes a tombstone when a newer row is there.
 const FORGET_GONE: &str = "DELETE FROM gone WHERE phrase = ?1 AND sequence < ?2";
@@ -131,8 +134,18 @@ impl Table {
     /// Writes rows in one transaction of SQLite.
     pub(crate) fn take(&self, rows: &[Row]) -> Result<()> {
         self.write(|tr| {
-            let [mut upsert, mut forget, mut delete, mut remember] = [
+            // Mostly nothing is gone, and then the table of what is gone need not be searched for every row.
+            let has_gone = rows.iter().any(|row| row.count.is_none())
+                || tr.query_row(HAS_GONE, [], |row| row.get(0))?;
+            let [
+                mut upsert,
+                mut is_gone,
+                mut forget,
+                mut delete,
+                mut remember,
+            ] = [
                 tr.prepare_cached(UPSERT)?,
+                tr.prepare_cached(IS_GONE)?,
                 tr.prepare_cached(FORGET_GONE)?,
                 tr.prepare_cached(DELETE)?,
                 tr.prepare_cached(REMEMBER_GONE)?,
@@ -148,9 +161,14 @@ impl Table {
                         documents,
                         occurrences,
                     }) => {
+                        if has_gone && is_gone.exists(params![phrase, sequence])? {
+                            continue;
+                        }
                         let (documents, occurrences) = (*documents as i64, *occurrences as i64);
                         upsert.execute(params![phrase, documents, occurrences, sequence])?;
-                        forget.execute(params![phrase, sequence])?;
+                        if has_gone {
+                            forget.execute(params![phrase, sequence])?;
+                        }
                     }
                     None => {
                         remember.execute(params![phrase, sequence])?;
