@@ -14,7 +14,7 @@
 //!                                                         6 fire watches
 //!  verdict                  <---------------------------- 7 answer
 //!                                                  |
-//!                                             Checkpoints: parts of the window that are full
+//!                                             Checkpoints: parts of the window that have ended
 //!                                                  |
 //!                                           Checkpointer: 8 move them to the tree, free the log
 //! ```
@@ -452,6 +452,25 @@ impl Shared {
 
     pub(super) fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints
+    }
+
+    /// Ends the active part of the window, with a commit that writes nothing.
+    pub(super) fn end_part(&self) {
+        self.pipeline.end_part();
+        let Ok((read_version, _)) = self.timeline.read_version() else {
+            return;
+        };
+        // No caller waits for the result.
+        let (verdict, _) = oneshot::channel();
+        let commit = PendingCommit {
+            request: CommitRequest::default(),
+            read_version,
+            verdict,
+        };
+        // If the queue is full, another commit ends the part.
+        if self.queue.push(commit).is_ok() {
+            self.queue.wake();
+        }
     }
 
     /// Returns whether the store leaves its log for the next opening: it is being dropped, and the log

@@ -61,6 +61,7 @@ mod pace;
 mod pipeline;
 mod publisher;
 mod queue;
+mod quiet;
 mod ranges;
 mod read;
 mod refusal;
@@ -176,8 +177,8 @@ impl Options {
     /// Sets the size of the window: the bytes of recent writes that are in the log and wait to be moved to
     /// the tree.
     ///
-    /// The store moves them in parts of about a quarter of this size at most. While more bytes than this
-    /// wait, commits wait. Together with the part that takes new writes, the window holds up to twice this
+    /// The store moves them in parts of about a quarter of this size at most, and in smaller ones when writes
+    /// pause. While more bytes than this wait, commits wait. Together with the part that takes new writes, the window holds up to twice this
     /// size, plus an index.
     #[must_use]
     pub fn window_bytes(mut self, bytes: usize) -> Self {

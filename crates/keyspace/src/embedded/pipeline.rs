@@ -23,6 +23,8 @@ pub(super) struct Batch {
     pub(super) verdicts: Vec<Verdict>,
     /// The part that ended before the batch.
     pub(super) frozen: Option<FrozenPart>,
+    /// The size of the active part after the batch, zero if it is too small to be moved before it is full.
+    pub(super) part_bytes: usize,
 }
 
 /// The result of a transaction, and where to send it.

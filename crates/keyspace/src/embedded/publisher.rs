@@ -15,6 +15,7 @@ use super::log::effect::Effects;
 use super::log::frame::Record;
 use super::log::writer::AppendError;
 use super::pipeline::{Batch, Pipeline};
+use super::quiet::Quiet;
 use crate::error::Result;
 
 /// The pause before a batch is written again to a full disk.
@@ -46,6 +47,7 @@ pub(super) struct Publisher {
     /// How long the last batch was written and flushed, zero if its flush was left for later.
     last_flush: Duration,
     lone: Lone,
+    quiet: Quiet,
 }
 
 /// How many batches callers may publish themselves.
@@ -88,6 +90,7 @@ impl Publisher {
             expected: 0,
             last_flush: Duration::ZERO,
             lone: Lone::default(),
+            quiet: Quiet::default(),
         }
     }
 
@@ -106,8 +109,8 @@ impl Publisher {
 
     fn serve(pipeline: &Pipeline, publisher: &Mutex<Self>) -> Result<()> {
         // The lock is held only during a step, so that callers can publish while the thread waits.
-        let idle_limit = || publisher.lock().idle_limit();
-        while pipeline.wait(idle_limit()) {
+        let time_left = || publisher.lock().time_left();
+        while pipeline.wait(time_left()) {
             let (count, limit) = publisher.lock().group();
             pipeline.gather(count, limit);
             publisher.lock().step_on_thread()?;
@@ -140,16 +143,17 @@ impl Publisher {
         let is_quick = self.lone.left > 0
             && self.last_flush <= SHORT_FLUSH
             && self.postponed.is_none()
-            && self.idle_limit() != Some(Duration::ZERO)
+            && !self.flush_is_due()
             && self.journal.as_ref().is_some_and(has_room);
         if !is_quick {
             return false;
         }
         self.lone.left -= 1;
-        let was_flushed = self.unflushed_since.is_none();
+        let due_before = self.due();
         // After a failure, the transactions have their results, and the store has ended.
         let _ = self.step();
-        if self.postponed.is_some() || was_flushed && self.unflushed_since.is_some() {
+        let is_earlier = |due| due_before.is_none_or(|before| due < before);
+        if self.postponed.is_some() || self.due().is_some_and(is_earlier) {
             self.shared.pipeline().call_publisher();
         }
         true
@@ -202,7 +206,7 @@ impl Publisher {
     /// Publishes the open batch if there is one, and otherwise does other work that is due.
     pub(super) fn step(&mut self) -> Result<()> {
         // Check this first, because the next batch may have to wait for room.
-        if self.idle_limit() == Some(Duration::ZERO) {
+        if self.flush_is_due() {
             self.flush()?;
         }
         let postponed = self.postponed.take();
@@ -211,6 +215,10 @@ impl Publisher {
         }
         if self.shared.timeline().wants_claim() {
             self.claim()?;
+        }
+        if self.quiet.due().is_some_and(|due| due <= self.now()) {
+            self.quiet = Quiet::default();
+            self.shared.end_part();
         }
         Ok(())
     }
@@ -236,6 +244,9 @@ impl Publisher {
             Some(parts) => {
                 self.newest_version = batch.version;
                 timeline.publish(batch.version, parts, batch.record.body().len());
+                if self.journal.is_some() {
+                    self.quiet.note(self.now(), batch.part_bytes);
+                }
                 self.tell_watches(batch.record.effects());
             }
             None => timeline.abandon_commit(batch.version),
@@ -268,9 +279,9 @@ impl Publisher {
         }
         self.unflushed_since.get_or_insert(started);
         self.last_flush = Duration::ZERO;
-        if self.idle_limit() == Some(Duration::ZERO) {
+        if self.flush_is_due() {
             self.sync(batch.version)?;
-            self.last_flush = self.shared.timeline().environment().now() - started;
+            self.last_flush = self.now() - started;
         }
         Ok(())
     }
@@ -299,15 +310,34 @@ impl Publisher {
         }
     }
 
-    /// Returns how long written batches may still wait for a flush.
-    fn idle_limit(&self) -> Option<Duration> {
+    /// Returns when the written batches must be flushed.
+    fn flush_due(&self) -> Option<Duration> {
         let interval = match self.durability {
             Durability::Immediate => Duration::ZERO,
             Durability::Relaxed { interval } => interval,
         };
-        let now = self.shared.timeline().environment().now();
-        let since = self.unflushed_since?;
-        Some(interval.saturating_sub(now.saturating_sub(since)))
+        Some(self.unflushed_since?.saturating_add(interval))
+    }
+
+    fn flush_is_due(&self) -> bool {
+        self.flush_due().is_some_and(|due| due <= self.now())
+    }
+
+    /// Returns when there is something to do without a batch.
+    fn due(&self) -> Option<Duration> {
+        [self.flush_due(), self.quiet.due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Returns the time until there is something to do without a batch.
+    fn time_left(&self) -> Option<Duration> {
+        Some(self.due()?.saturating_sub(self.now()))
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.timeline().environment().now()
     }
 
     /// Flushes the acknowledged batches.

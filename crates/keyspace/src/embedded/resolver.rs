@@ -81,6 +81,7 @@ impl Resolver {
             parts: None,
             verdicts: Vec::new(),
             frozen: is_due.then(|| self.window.freeze()),
+            part_bytes: 0,
         }
     }
 
@@ -108,6 +109,7 @@ impl Resolver {
         }
         if has_writes {
             batch.parts = Some(self.window.parts());
+            batch.part_bytes = self.window.movable_bytes();
         }
         Ok(())
     }

@@ -142,6 +142,16 @@ impl Window {
             || self.active.held_bytes() >= self.limit_bytes / 2
     }
 
+    /// Returns the size of the active part, or zero if it is too small to be moved before it is due.
+    pub(in crate::embedded) fn movable_bytes(&self) -> usize {
+        let bytes = self.active.content_bytes();
+        if bytes > self.limit_bytes / 64 {
+            bytes
+        } else {
+            0
+        }
+    }
+
     /// Ends the active part and begins the next one.
     pub(in crate::embedded) fn freeze(&mut self) -> FrozenPart {
         let bytes = self.active.held_bytes();

@@ -277,3 +277,66 @@ fn the_publisher_waits_until_all_it_expects_are_there() {
     });
     drop(publisher);
 }
+
+/// Returns whether a store that is opened on what the disk has now must replay rows.
+fn replays_rows(disk: &Disk) -> bool {
+    let store = open_with_room(&Disk::with(disk.image()));
+    let mut parts = store.replayed.iter();
+    parts.any(|replayed| replayed.part.part.entries().next().is_some())
+}
+
+/// Returns a commit that is so large that its part may be moved early.
+fn large_commit(engine: &Engine) -> impl Future<Output = Result<Commit>> + use<> {
+    let value: &'static str = "x".repeat(4 << 10).leak();
+    engine.commit(set(None, &["large"], value))
+}
+
+#[test]
+fn a_part_that_has_stopped_growing_is_moved_to_the_tree() {
+    let World {
+        disk,
+        clock,
+        engine,
+        mut committer,
+    } = World::new();
+    let large = large_commit(&engine);
+    committer.step().unwrap();
+    large.now_or_never().unwrap().unwrap();
+    for pause in [Duration::ZERO, Duration::from_secs(1), Duration::ZERO] {
+        assert!(replays_rows(&disk));
+        clock.advance(pause);
+        committer.step().unwrap();
+    }
+    assert!(!replays_rows(&disk));
+    // What is left is not worth a checkpoint.
+    let small = commit(&engine);
+    committer.step().unwrap();
+    small.now_or_never().unwrap().unwrap();
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(1));
+        committer.step().unwrap();
+    }
+    assert!(replays_rows(&disk));
+}
+
+#[tokio::test]
+async fn the_thread_moves_what_callers_have_written() {
+    let disk = Disk::with(new_store());
+    let engine = Engine::start(open_with_room(&disk), &Options::new()).unwrap();
+    let env = engine.environment().clone();
+    let until = env.now() + Duration::from_secs(60);
+    let pause = Duration::from_millis(5);
+    let mut by_callers = 0;
+    // The thread may be as quick as a caller, so that one commit proves little.
+    while by_callers < 5 {
+        assert!(env.now() < until, "callers never publish");
+        // The thread is likely to be waiting by then.
+        env.sleep(pause).await;
+        let mut large = Box::pin(large_commit(&engine));
+        by_callers += usize::from((&mut large).now_or_never().is_some());
+        while replays_rows(&disk) {
+            assert!(env.now() < until, "it is never moved");
+            env.sleep(pause).await;
+        }
+    }
+}
