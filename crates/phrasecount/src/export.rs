@@ -34,8 +34,8 @@ const BUCKETS_AT_ONCE: usize = 16;
 const BYTES_PER_BATCH: usize = 256 << 10;
 
 /// How long a transaction of SQLite waits for batches of other buckets. In a larger transaction, more rows share a
-/// page of the file, which saves two thirds of the bytes written. While there is much to export, the next batches come in
-/// this time. At the end none comes, and the time is lost.
+/// page of the file, which saves two thirds of the bytes written. While there is much to export, the next batches come
+/// in this time. At the end none comes, and the time is lost.
 const GATHERING: Duration = Duration::from_millis(30);
 
 /// A batch that waits to be written.

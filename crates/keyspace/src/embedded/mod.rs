@@ -178,8 +178,8 @@ impl Options {
     /// the tree.
     ///
     /// The store moves them in parts of about a quarter of this size at most, and in smaller ones when writes
-    /// pause. While more bytes than this wait, commits wait. Together with the part that takes new writes, the window holds up to twice this
-    /// size, plus an index.
+    /// pause. While more bytes than this wait, commits wait. Together with the part that takes new writes, the
+    /// window holds up to twice this size, plus an index.
     #[must_use]
     pub fn window_bytes(mut self, bytes: usize) -> Self {
         self.window_bytes = bytes;
