@@ -16,8 +16,9 @@ fn open(path: &Path) -> Result<Embedded, OpenError> {
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
+    // A commit may wait for its turn.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.build().unwrap().block_on(future)
+    runtime.enable_time().build().unwrap().block_on(future)
 }
 
 fn set(db: &Embedded, key: &[u8]) {
