@@ -43,7 +43,7 @@ pub(super) fn write(
         }
         if read.is_empty() || part.content_bytes() >= WRITE_BYTES {
             let full = std::mem::replace(&mut part, Part::new()).freeze();
-            guarded(|| tree.apply(&full, &mut meta)).map_err(refused)?;
+            guarded(|| tree.apply(&full, &mut meta, |_| ())).map_err(refused)?;
         }
         match read.last() {
             Some(last) => begin = key_after(last.key()),

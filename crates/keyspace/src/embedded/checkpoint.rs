@@ -211,7 +211,10 @@ impl Checkpointer {
 impl StoreFiles {
     /// Writes the store's record.
     pub(super) fn write_meta(&mut self) -> Result<(), redb::Error> {
-        guarded(|| self.tree.apply(&Part::new().freeze(), &mut self.meta))
+        guarded(|| {
+            self.tree
+                .apply(&Part::new().freeze(), &mut self.meta, |_| ())
+        })
     }
 
     /// Compacts the file of a closed store if it is much longer than its rows need.
@@ -235,9 +238,11 @@ impl StoreFiles {
         &mut self,
         checkpoint: &Checkpoint,
     ) -> Result<Checkpointed, redb::Error> {
-        self.meta.last_version = checkpoint.last_version;
-        self.meta.log = checkpoint.log;
-        self.tree.apply(&checkpoint.part.part, &mut self.meta)?;
+        self.tree
+            .apply(&checkpoint.part.part, &mut self.meta, |meta| {
+                meta.last_version = checkpoint.last_version;
+                meta.log = checkpoint.log;
+            })?;
         if let Some(slots) = &self.slots {
             let mut slots = slots.lock();
             match checkpoint.log {

@@ -9,8 +9,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
 use redb::{
-    CompactionError, Database, ReadableDatabase, ReadableTable, StorageBackend, Table,
-    TableDefinition,
+    CompactionError, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, Table,
+    TableDefinition, WriteTransaction,
 };
 
 use super::meta::{META_KEY, Meta};
@@ -40,7 +40,19 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Resul
 /// The tables of a store.
 pub(super) struct Tree {
     database: Database,
+    /// How many bytes of pages a transaction may change.
+    ///
+    /// redb keeps changed pages in half of its cache. It writes the pages that do not fit before the
+    /// transaction ends, and then reads and writes them again to compute their checksums.
+    changed_bytes: usize,
 }
+
+/// The bytes of pages that a row changes at most, without its own bytes: a page of rows, and its share of
+/// the pages above.
+const CHANGED_BYTES_PER_ROW: usize = 8 << 10;
+
+/// The least number of bytes of pages that a transaction may change.
+const MIN_CHANGED_BYTES: usize = 4 * CHANGED_BYTES_PER_ROW;
 
 impl Tree {
     /// Creates the tree of a new store in an empty backend.
@@ -49,9 +61,8 @@ impl Tree {
         cache_bytes: usize,
         meta: &mut Meta,
     ) -> Result<Self, redb::Error> {
-        let database = open_database(backend, cache_bytes)?;
-        let tree = Self { database };
-        guarded(|| tree.apply(&Part::new().freeze(), meta))?;
+        let tree = Self::of(open_database(backend, cache_bytes)?, cache_bytes);
+        guarded(|| tree.apply(&Part::new().freeze(), meta, |_| ()))?;
         Ok(tree)
     }
 
@@ -67,27 +78,58 @@ impl Tree {
             Ok((database, meta))
         });
         let (database, meta) = opened.map_err(|error| refusal(path, error))?;
-        Ok((Self { database }, Meta::decode(&meta, path)?))
+        Ok((Self::of(database, cache_bytes), Meta::decode(&meta, path)?))
     }
 
-    /// Writes a part and `meta` durably, in a way that the file opens quickly after a crash. Updates the
-    /// size of the rows in `meta`.
-    pub(super) fn apply(&self, part: &PartSnapshot, meta: &mut Meta) -> Result<(), redb::Error> {
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_quick_repair(true);
-        let mut rows = transaction.open_table(ROWS)?;
+    fn of(database: Database, cache_bytes: usize) -> Self {
+        let changed_bytes = (cache_bytes / 2).max(MIN_CHANGED_BYTES);
+        Self {
+            database,
+            changed_bytes,
+        }
+    }
+
+    /// Writes a part and the store's record durably, in a way that the file opens quickly after a crash.
+    /// Updates the size of the rows in the record. `finish` makes the record that of a store with the part.
+    ///
+    /// A part that changes many pages takes several transactions. Only the last one is durable, so a crash
+    /// undoes all of them.
+    pub(super) fn apply(
+        &self,
+        part: &PartSnapshot,
+        meta: &mut Meta,
+        finish: impl FnOnce(&mut Meta),
+    ) -> Result<(), redb::Error> {
         let mut live_bytes = match meta.live_bytes {
             Some(bytes) => bytes,
-            None => bytes_of(&rows)?,
+            None => bytes_of(&self.rows()?)?,
         };
-        for entry in part.entries() {
-            write(&mut rows, entry, &mut live_bytes)?;
+        let mut entries = part.entries().peekable();
+        while entries.peek().is_some() {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(Durability::None)?;
+            let mut rows = transaction.open_table(ROWS)?;
+            let mut left = self.changed_bytes;
+            while left > 0
+                && let Some(entry) = entries.next()
+            {
+                left = left.saturating_sub(CHANGED_BYTES_PER_ROW + entry.bytes());
+                write(&mut rows, entry, &mut live_bytes)?;
+            }
+            drop(rows);
+            // If a later transaction fails, redb may make this one durable as it closes the file. The
+            // record must match the rows then. The part is still in the log, and is written again.
+            meta.live_bytes = Some(live_bytes);
+            write_meta(&transaction, meta)?;
+            transaction.commit()?;
         }
-        drop(rows);
         meta.live_bytes = Some(live_bytes);
-        transaction
-            .open_table(META)?
-            .insert(META_KEY, &meta.encode()[..])?;
+        finish(meta);
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_quick_repair(true);
+        // A new store has no table of rows yet.
+        transaction.open_table(ROWS)?;
+        write_meta(&transaction, meta)?;
         Ok(transaction.commit()?)
     }
 
@@ -120,8 +162,14 @@ fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
     Ok(meta.map_or_else(Vec::new, |meta| meta.value().to_vec()))
 }
 
+fn write_meta(transaction: &WriteTransaction, meta: &Meta) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(META)?;
+    table.insert(META_KEY, &meta.encode()[..])?;
+    Ok(())
+}
+
 /// Returns the total bytes of the keys and values.
-fn bytes_of(rows: &Table<'_, &[u8], &[u8]>) -> Result<u64, redb::StorageError> {
+fn bytes_of(rows: &Rows) -> Result<u64, redb::StorageError> {
     rows.iter()?.try_fold(0, |bytes, row| {
         let (key, value) = row?;
         Ok(bytes + row_bytes(key.value(), value.value()))
@@ -168,4 +216,38 @@ pub(super) fn rewrite_meta(
     table.insert(META_KEY, &meta[..]).expect("the store works");
     drop(table);
     transaction.commit().expect("the store works");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::tests::disk::Disk;
+
+    #[test]
+    fn a_part_of_which_only_some_transactions_became_durable_is_not_in_the_record() {
+        let disk = Disk::new(Vec::new());
+        let mut meta = Meta {
+            last_version: 1,
+            id: [0; 16],
+            live_bytes: Some(0),
+            log: None,
+        };
+        let tree = Tree::create(disk.clone(), 0, &mut meta).unwrap();
+        let mut part = Part::new();
+        for number in 0..100_u32 {
+            part.set(&number.to_be_bytes(), b"value");
+        }
+        // The panic comes after all transactions but the last.
+        let applied = guarded(|| {
+            tree.apply(&part.freeze(), &mut meta, |meta| {
+                meta.last_version = 2;
+                panic!("it is planned");
+            })
+        });
+        assert!(applied.is_err());
+        drop(tree);
+        let (tree, meta) = Tree::open(disk, 0, Path::new("store")).unwrap();
+        assert_eq!(bytes_of(&tree.rows().unwrap()).unwrap(), 100 * 9);
+        assert_eq!((meta.last_version, meta.live_bytes), (1, Some(100 * 9)));
+    }
 }

@@ -62,6 +62,10 @@ fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
     disk.fail_after(rng.random_range(1..200), fault);
     let mut has_waited = false;
     let failed = loop {
+        if disk.has_failed() {
+            // redb keeps a page that it could not write early, and writes it again.
+            disk.fail_after(rng.random_range(1..200), fault);
+        }
         let (number, request) = workload.next(&mut rng);
         let mut commit = Box::pin(engine.commit(request));
         let mut stepped = committer.step();

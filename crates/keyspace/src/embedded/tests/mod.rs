@@ -23,10 +23,11 @@ use super::tree::rewrite_meta;
 use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 
-/// Returns options with log segments that are so small that the log often continues in the next one.
+/// Returns options with log segments that are so small that the log often continues in the next one, and
+/// with a cache that is so small that a checkpoint takes several transactions.
 pub(super) fn setup() -> Setup {
     Setup {
-        cache_bytes: 1 << 20,
+        cache_bytes: 64 << 10,
         window_bytes: 64 << 10,
         log: Sizes {
             segment_bytes: 128 << 10,

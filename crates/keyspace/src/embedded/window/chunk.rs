@@ -25,6 +25,12 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// Returns the total length of its keys and value.
+    pub(in crate::embedded) fn bytes(self) -> usize {
+        let (_, tail) = self.kind_and_tail();
+        self.key().len() + tail.len()
+    }
+
     fn kind_and_tail(self) -> (Kind, &'a [u8]) {
         match self {
             Entry::Set { value, .. } => (Kind::Set, value),
