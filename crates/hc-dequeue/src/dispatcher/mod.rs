@@ -265,10 +265,16 @@ where
 
     /// Waits briefly for consumers that were just served to ask again, as they usually do, so that the next
     /// transaction serves all of them.
+    ///
+    /// A single consumer is not waited for, because each turn of the scheduler may wake a thread. Whether it asks again
+    /// matters only if other sessions take items, too.
     async fn gather(&mut self) {
         let Some(served) = self.pacer.takes_served() else {
             return;
         };
+        if served == 1 && !self.pacer.pace().is_contended {
+            return;
+        }
         for _ in 0..GATHERING_TURNS {
             if self.wants.len() >= served {
                 break;

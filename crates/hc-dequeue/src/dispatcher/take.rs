@@ -1,4 +1,4 @@
-//! The fast path. Each take reads the queue while the previous one commits.
+//! The fast path. Each take reads the queue while the previous one commits, unless that commits at once.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures::try_join;
+use futures::{poll, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
@@ -82,8 +82,9 @@ where
         // If takes follow one another, the next one reads for the consumers served now and for those served before.
         let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
         let limit = wanted + wanted.max(last.wanted);
-        let mut next = follows.then(|| self.begin_take(limit, TakeMode::Ahead));
-        let (taken, given) = match finish(begun.outcome, &mut next).await? {
+        let begin_next = || follows.then(|| self.begin_take(limit, TakeMode::Ahead));
+        let (tried, mut next) = finish(begun.outcome.into_inner(), begin_next).await;
+        let (taken, given) = match tried? {
             Tried::Did(both) => both,
             Tried::Contended => {
                 self.metrics.conflicts.increment(1);
@@ -175,21 +176,27 @@ where
     }
 }
 
-/// Waits for the result of a take that has its order, while the next take reads.
+/// Waits for the result of a take that has its order. While it commits, the next take reads, unless there is none to
+/// begin. Returns the next take, too, if it has begun and has not failed.
 async fn finish<T>(
-    outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
-    next: &mut Option<Begun<T>>,
-) -> Result<TriedTake<T>> {
-    let mut outcome = outcome.into_inner();
-    if let Some(looks) = next {
-        let looks = looks.outcome.get_mut();
-        tokio::select! {
-            biased;
-            outcome = &mut outcome => return outcome,
-            // Without an order, the next take ends only if it fails.
-            _ = looks => {}
-        }
-        *next = None;
+    mut outcome: BoxFuture<Result<TriedTake<T>>>,
+    begin_next: impl FnOnce() -> Option<Begun<T>>,
+) -> (Result<TriedTake<T>>, Option<Begun<T>>) {
+    // The embedded store commits a lone transaction before the first poll returns.
+    if let Poll::Ready(tried) = poll!(&mut outcome) {
+        return (tried, None);
     }
-    outcome.await
+    let Some(mut next) = begin_next() else {
+        return (outcome.await, None);
+    };
+    let tried = tokio::select! {
+        biased;
+        tried = &mut outcome => Some(tried),
+        // Without an order, the next take ends only if it fails.
+        _ = next.outcome.get_mut() => None,
+    };
+    match tried {
+        Some(tried) => (tried, Some(next)),
+        None => (outcome.await, None),
+    }
 }

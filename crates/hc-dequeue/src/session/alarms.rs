@@ -17,6 +17,15 @@ pub struct Alarms<T, W> {
     timers: BTreeMap<T, Duration>,
     /// The lock is never taken. It makes the owner `Sync`, so that its futures are `Send`.
     watch: Option<Mutex<BoxFuture<keyspace::Result<W>>>>,
+    /// A sleep of an earlier call, which is used again if it does not end too late: a new sleep usually wakes a
+    /// thread of the runtime. The lock is never taken.
+    sleep: Option<Mutex<Sleep>>,
+}
+
+struct Sleep {
+    /// When it ends, by the clock.
+    end: Duration,
+    future: BoxFuture<()>,
 }
 
 /// An event.
@@ -36,6 +45,7 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
             env,
             timers: BTreeMap::new(),
             watch: None,
+            sleep: None,
         }
     }
 
@@ -70,14 +80,7 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
             let first = self.timers.iter().min_by_key(|(_, ends)| **ends);
             let first = first.map(|(timer, ends)| (*timer, *ends));
             let wakes = first.map_or(end, |(_, ends)| ends.min(end));
-            let sleep = async {
-                match wakes {
-                    Duration::MAX => std::future::pending().await,
-                    _ => {
-                        self.env.sleep(wakes.saturating_sub(self.env.now())).await;
-                    }
-                }
-            };
+            let sleep = Self::sleep_until(wakes, &mut self.sleep, &self.env);
             let watch = async {
                 match &mut self.watch {
                     Some(watch) => watch.get_mut().await,
@@ -93,14 +96,31 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
                     }
                 }
                 () = sleep => {
+                    self.sleep = None;
                     let now = self.env.now();
-                    let elapsed = first.filter(|(_, ends)| *ends <= now);
-                    return elapsed.map(|(timer, _)| {
+                    if let Some((timer, _)) = first.filter(|(_, ends)| *ends <= now) {
                         self.timers.remove(&timer);
-                        Alarm::Elapsed(timer)
-                    });
+                        return Some(Alarm::Elapsed(timer));
+                    }
+                    if end <= now {
+                        return None;
+                    }
                 }
             }
+        }
+    }
+
+    /// Sleeps until `time` or, if there is a sleep that ends earlier, until that ends.
+    async fn sleep_until(time: Duration, sleep: &mut Option<Mutex<Sleep>>, env: &Environment) {
+        let kept = sleep.take_if(|sleep| sleep.get_mut().end <= time);
+        *sleep = kept.or_else(|| {
+            let length = time.saturating_sub(env.now());
+            let future = env.sleep(length);
+            (time < Duration::MAX).then(|| Mutex::new(Sleep { end: time, future }))
+        });
+        match sleep {
+            Some(sleep) => (&mut sleep.get_mut().future).await,
+            None => std::future::pending().await,
         }
     }
 }
@@ -110,6 +130,7 @@ mod tests {
     use std::future::{pending, ready};
     use std::sync::Arc;
 
+    use futures::FutureExt;
     use microqueue::keyspace::Code;
     use microqueue::keyspace::env::ManualClock;
 
@@ -154,5 +175,23 @@ mod tests {
         alarms.start("timer", SECOND);
         alarms.watch(pending());
         assert_eq!(alarms.next(end).await, Some(Alarm::Elapsed("timer")));
+    }
+
+    #[tokio::test]
+    async fn a_sleep_of_an_earlier_call_ends_no_later_call() {
+        let clock = ManualClock::new();
+        let env = Environment::seeded(1, Arc::new(clock.clone()));
+        let mut alarms: Alarms<_, ()> = Alarms::new(env);
+        assert_eq!(alarms.next(SECOND).now_or_never(), None);
+        alarms.start("timer", 3 * SECOND);
+        let mut next = Box::pin(alarms.next(Duration::MAX));
+        assert_eq!((&mut next).now_or_never(), None);
+        clock.advance(SECOND);
+        assert_eq!((&mut next).now_or_never(), None);
+        clock.advance(2 * SECOND);
+        assert_eq!(next.await, Some(Alarm::Elapsed("timer")));
+        assert_eq!(alarms.next(4 * SECOND).now_or_never(), None);
+        clock.advance(SECOND);
+        assert_eq!(alarms.next(4 * SECOND).now_or_never(), Some(None));
     }
 }
