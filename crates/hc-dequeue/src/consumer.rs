@@ -110,7 +110,7 @@ where
             commands.downgrade(),
             received,
         );
-        let dispatcher = dispatcher.await?;
+        let dispatcher = Box::pin(dispatcher).await?;
         let shared = dispatcher.shared();
         let span = tracing::debug_span!("dispatcher", queue = %self.subspace(), session = %dispatcher.session());
         tokio::spawn(dispatcher.run().instrument(span));

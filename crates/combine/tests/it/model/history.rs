@@ -126,7 +126,7 @@ where
         player.start().await;
     }
     for _ in 0..STEPS {
-        player.step().await;
+        Box::pin(player.step()).await;
     }
     Box::pin(player.end()).await
 }
