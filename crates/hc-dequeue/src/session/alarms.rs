@@ -114,9 +114,10 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
     async fn sleep_until(time: Duration, sleep: &mut Option<Mutex<Sleep>>, env: &Environment) {
         let kept = sleep.take_if(|sleep| sleep.get_mut().end <= time);
         *sleep = kept.or_else(|| {
-            let length = time.saturating_sub(env.now());
-            let future = env.sleep(length);
-            (time < Duration::MAX).then(|| Mutex::new(Sleep { end: time, future }))
+            (time < Duration::MAX).then(|| {
+                let future = env.sleep(time.saturating_sub(env.now()));
+                Mutex::new(Sleep { end: time, future })
+            })
         });
         match sleep {
             Some(sleep) => (&mut sleep.get_mut().future).await,
@@ -129,10 +130,13 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
 mod tests {
     use std::future::{pending, ready};
     use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::time::SystemTime;
 
     use futures::FutureExt;
     use microqueue::keyspace::Code;
-    use microqueue::keyspace::env::ManualClock;
+    use microqueue::keyspace::env::{Clock, ManualClock};
 
     use super::*;
 
@@ -193,5 +197,38 @@ mod tests {
         assert_eq!(alarms.next(4 * SECOND).now_or_never(), None);
         clock.advance(SECOND);
         assert_eq!(alarms.next(4 * SECOND).now_or_never(), Some(None));
+    }
+
+    /// A clock that counts sleeps.
+    #[derive(Debug, Default)]
+    struct Counting {
+        clock: ManualClock,
+        sleeps: AtomicUsize,
+    }
+
+    impl Clock for Counting {
+        fn now(&self) -> Duration {
+            self.clock.now()
+        }
+
+        fn wall(&self) -> SystemTime {
+            self.clock.wall()
+        }
+
+        fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+            self.sleeps.fetch_add(1, Relaxed);
+            self.clock.sleep(duration)
+        }
+    }
+
+    #[test]
+    fn calls_that_end_later_share_a_sleep() {
+        let clock = Arc::new(Counting::default());
+        let mut alarms: Alarms<(), ()> = Alarms::new(Environment::seeded(1, clock.clone()));
+        for end in [2, 2, 3, 1, 2] {
+            assert_eq!(alarms.next(end * SECOND).now_or_never(), None);
+        }
+        // The first one, and the one that must end earlier.
+        assert_eq!(clock.sleeps.load(Relaxed), 2);
     }
 }
