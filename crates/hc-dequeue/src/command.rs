@@ -1,5 +1,6 @@
 //! The commands that consumers and deliveries send to their dispatcher.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use microqueue::{Item, ItemId};
@@ -7,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{Error, Result};
 use crate::give_back::Return;
+use crate::shared_task::SharedTask;
 
 /// A command for a dispatcher. `D` is the type of deliveries, which this module cannot name because deliveries send
 /// commands themselves.
@@ -70,15 +72,19 @@ impl<T, D> Want<T, D> {
     }
 }
 
-/// Waits for the answer to a command. Returns `None` if the dispatcher is gone.
+/// Sends a command to a dispatcher, and waits for the answer. Returns `None` if the dispatcher is gone.
 ///
 /// A dispatcher that ends drops the commands that it has not read, and with each of them the sender of its answer.
 /// However, a command that is sent at that very moment may stay in the channel as long as the channel has a sender,
 /// and the caller has one.
-pub(crate) async fn wait_for_answer<T, D, A>(
+pub(crate) async fn ask<T, D, A>(
+    dispatcher: &Arc<SharedTask>,
     commands: &mpsc::UnboundedSender<Command<T, D>>,
-    mut answer: oneshot::Receiver<A>,
+    command: impl FnOnce(oneshot::Sender<A>) -> Command<T, D>,
 ) -> Option<A> {
+    let (reply, mut answer) = oneshot::channel();
+    let call = dispatcher.call();
+    call.send(|| commands.send(command(reply))).ok()?;
     tokio::select! {
         biased;
         answer = &mut answer => answer.ok(),
@@ -88,16 +94,33 @@ pub(crate) async fn wait_for_answer<T, D, A>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use futures::join;
+
     use super::*;
 
     #[tokio::test]
     async fn a_dispatcher_that_is_gone_is_not_waited_for_and_its_last_answer_counts() {
         let (commands, received) = mpsc::unbounded_channel::<Command<(), ()>>();
-        let (reply, last) = oneshot::channel();
-        let (_unread, never) = oneshot::channel();
-        reply.send(7).unwrap();
-        drop(received);
-        assert_eq!(wait_for_answer(&commands, last).await, Some(7));
-        assert_eq!(wait_for_answer::<_, _, u8>(&commands, never).await, None);
+        let dispatcher = SharedTask::new();
+        let replies = RefCell::new(Vec::new());
+        let ask = || {
+            ask(&dispatcher, &commands, |reply| {
+                replies.borrow_mut().push(reply);
+                Command::ShutDown {
+                    grace: Duration::ZERO,
+                    done: None,
+                }
+            })
+        };
+        let end = async {
+            let last = replies.borrow_mut().swap_remove(0);
+            last.send(7).unwrap();
+            drop(received);
+        };
+        let answers = join!(ask(), ask(), end);
+        assert_eq!(answers, (Some(7), None, ()));
+        assert_eq!(ask().await, None);
     }
 }

@@ -13,7 +13,7 @@ use microqueue::keyspace::{Database, Environment, Runner, Subspace};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-use crate::command::{Command, Reply, Want, wait_for_answer};
+use crate::command::{Command, Reply, Want, ask};
 use crate::delivery::{Commands, Delivery, Shared};
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
@@ -27,6 +27,9 @@ use crate::registry::ITEMS_PER_FULFILLMENT;
 /// therefore needs one consumer per queue, however many tasks take items. The session ends when
 /// [`shut_down`](Self::shut_down) is called or the last clone is dropped; the items that it holds then go back to the
 /// queue.
+///
+/// A call in the runtime of the dispatcher that finds no other call waiting runs the dispatcher itself, for one step:
+/// on the embedded store, its first poll may then last as long as a commit.
 ///
 /// # Conflicts
 /// The consumer's transactions conflict with those of other sessions that take the same items, that register a
@@ -113,7 +116,7 @@ where
         let dispatcher = Box::pin(dispatcher).await?;
         let shared = dispatcher.shared();
         let span = tracing::debug_span!("dispatcher", queue = %self.subspace(), session = %dispatcher.session());
-        tokio::spawn(dispatcher.run().instrument(span));
+        shared.dispatcher.spawn(dispatcher.run().instrument(span));
         Ok(Consumer {
             handle: Arc::new(Handle {
                 commands: commands.clone(),
@@ -186,10 +189,7 @@ impl<T: Send + 'static> Consumer<T> {
         limit: usize,
         time: Duration,
     ) -> Result<Vec<Delivery<T>>> {
-        let (reply, answer) = oneshot::channel();
-        self.want(limit, time, Reply::Deliver(reply))?;
-        let answer = wait_for_answer(&self.commands, answer).await;
-        answer.ok_or_else(|| self.gone())?
+        self.want(limit, time, Reply::Deliver).await
     }
 
     /// Removes the first item from the queue and returns it, or `None` if there is none.
@@ -215,11 +215,7 @@ impl<T: Send + 'static> Consumer<T> {
     /// # Cancel safety
     /// As [`pop`](Self::pop).
     pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
-        let (reply, answer) = oneshot::channel();
-        self.want(1, time, Reply::Pop(reply))?;
-        let items = wait_for_answer(&self.commands, answer).await;
-        let items = items.ok_or_else(|| self.gone())?;
-        Ok(items?.pop())
+        Ok(self.want(1, time, Reply::Pop).await?.pop())
     }
 
     /// Returns a stream of deliveries, as items become available, until the consumer is shut down.
@@ -252,37 +248,49 @@ impl<T: Send + 'static> Consumer<T> {
     /// # Cancel safety
     /// If the future is dropped, the session ends anyway. The remaining grace is skipped if this was the last clone.
     pub async fn shut_down(self, grace: Duration) -> Result<()> {
-        let (done, is_done) = oneshot::channel();
-        let done = Some(done);
-        let command = Command::ShutDown { grace, done };
         self.handle.release();
-        self.commands.send(command).map_err(|_| self.gone())?;
-        let ended = wait_for_answer(&self.commands, is_done).await;
-        ended.ok_or_else(|| self.gone())?
+        let end = |done| Command::ShutDown {
+            grace,
+            done: Some(done),
+        };
+        self.ask(end).await
     }
 
-    fn want(&self, limit: usize, time: Duration, reply: Reply<T, Delivery<T>>) -> Result<()> {
+    /// Takes up to `limit` items.
+    async fn want<I>(
+        &self,
+        limit: usize,
+        time: Duration,
+        reply: impl FnOnce(oneshot::Sender<Result<Vec<I>>>) -> Reply<T, Delivery<T>>,
+    ) -> Result<Vec<I>> {
         if !(1..=ITEMS_PER_FULFILLMENT).contains(&limit) {
             return Err(Error::Wanted {
                 wanted: limit,
                 limit: ITEMS_PER_FULFILLMENT,
             });
         }
-        let want = Want {
-            wanted: limit,
-            until: self.env.now().saturating_add(time),
-            found_none: false,
-            reply,
+        let until = self.env.now().saturating_add(time);
+        let want = |answer| {
+            Command::Want(Want {
+                wanted: limit,
+                until,
+                found_none: false,
+                reply: reply(answer),
+            })
         };
-        self.commands
-            .send(Command::Want(want))
-            .map_err(|_| self.gone())
+        self.ask(want).await
     }
 
-    fn gone(&self) -> Error {
-        Error::ShutDown {
-            queue: self.queue.clone(),
-        }
+    async fn ask<A>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<A>>) -> Command<T, Delivery<T>>,
+    ) -> Result<A> {
+        let answer = ask(&self.handle.shared.dispatcher, &self.commands, command).await;
+        answer.unwrap_or_else(|| {
+            Err(Error::ShutDown {
+                queue: self.queue.clone(),
+            })
+        })
     }
 }
 

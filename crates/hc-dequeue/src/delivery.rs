@@ -11,7 +11,7 @@ use microqueue::keyspace::{Bytes, Transaction};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::command::{Command, wait_for_answer};
+use crate::command::{Command, ask};
 use crate::done::end;
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return, When};
@@ -20,6 +20,7 @@ use crate::keys::{Counter, Keys};
 use crate::record::{End, Failure, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
 use crate::session::SessionId;
 use crate::settings::KnownSettings;
+use crate::shared_task::SharedTask;
 use crate::trace_context::TraceContext;
 use crate::wall::{unix_time, wall_millis};
 
@@ -124,13 +125,13 @@ pub(crate) enum DeliveryState {
 }
 
 /// State that all deliveries of a dispatcher share.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
     pub(crate) time_limit: Duration,
     /// Whether the consumer is shutting down: a delivery dropped from then on counts no attempt.
     pub(crate) shuts_down: AtomicBool,
+    pub(crate) dispatcher: Arc<SharedTask>,
 }
 
 impl<T> Delivery<T> {
@@ -295,8 +296,7 @@ impl<T> Delivery<T> {
     /// Applies the handler's outcome to the item without waiting, unless the handler has already decided.
     pub(crate) fn conclude(&self, how: GiveBack, reason: Option<&str>) {
         if self.is_open_to(&how) {
-            // If the dispatcher is gone, the session has ended and the item was returned.
-            let _ = self.tell(how, reason, None);
+            self.tell(how, reason);
         }
     }
 
@@ -433,19 +433,24 @@ impl<T> Delivery<T> {
     }
 
     async fn resolve(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
-        let (done, is_done) = oneshot::channel();
-        self.tell(how, reason, Some(done))?;
-        let resolved = wait_for_answer(&self.commands, is_done).await;
+        let decide = |done| self.decide(how, reason, Some(done));
+        let resolved = ask(&self.shared.dispatcher, &self.commands, decide).await;
         resolved.ok_or_else(|| self.shut_down())?
     }
 
-    /// Sends the decision about the item to the dispatcher.
-    fn tell(
+    /// Sends the dispatcher the decision about the item, without waiting.
+    fn tell(&self, how: GiveBack, reason: Option<&str>) {
+        // If the dispatcher is gone, the session has ended and the item was returned.
+        let _ = self.commands.send(self.decide(how, reason, None));
+    }
+
+    /// Marks the delivery as resolved, and returns the command with the decision for the dispatcher.
+    fn decide(
         &self,
         how: GiveBack,
         reason: Option<&str>,
         done: Option<oneshot::Sender<Result<()>>>,
-    ) -> Result<()> {
+    ) -> Command<T, Self> {
         self.state
             .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
         let item = Return {
@@ -454,8 +459,7 @@ impl<T> Delivery<T> {
             how,
             reason: reason.map(Into::into),
         };
-        let command = Command::GiveBack { item, done };
-        self.commands.send(command).map_err(|_| self.shut_down())
+        Command::GiveBack { item, done }
     }
 
     /// Returns the end of a delay that begins at the current wall time.
@@ -485,8 +489,7 @@ impl<T> Drop for Delivery<T> {
                     Some("its delivery was dropped"),
                 ),
             };
-            // If the dispatcher is gone, the session ends and its items are returned.
-            let _ = self.tell(how, reason, None);
+            self.tell(how, reason);
         }
     }
 }

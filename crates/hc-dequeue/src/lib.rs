@@ -301,6 +301,7 @@ mod registry;
 mod schedule;
 pub mod session;
 mod settings;
+mod shared_task;
 mod span;
 pub mod testing;
 mod trace_context;

@@ -56,6 +56,7 @@ use crate::registry::request::Woken;
 use crate::registry::{Decode, Demand, ITEMS_PER_FULFILLMENT};
 use crate::session::{Alarm, Alarms, Member, SessionId};
 use crate::settings::Settings;
+use crate::shared_task::SharedTask;
 
 /// For how many turns of the scheduler the dispatcher waits for consumers that were just served to ask again.
 const GATHERING_TURNS: u32 = 32;
@@ -121,6 +122,7 @@ where
             settings: queue.settings.clone(),
             time_limit: options.time_limit,
             shuts_down: AtomicBool::new(false),
+            dispatcher: SharedTask::new(),
         };
         let settings = queue.settings.get();
         let metrics = Metrics::new(&queue.subspace().to_string());
@@ -189,9 +191,11 @@ where
         if now >= self.member.next_tick() {
             // Another step follows even if the next tick is already due, as it is on a slow store.
             self.ahead = None;
+            self.shared.dispatcher.next_step().await;
             self.tick().await?;
         }
         if now >= self.fire_timer.ends() {
+            self.shared.dispatcher.next_step().await;
             self.fire().await;
         }
         match self.policy.next(self.facts()) {
@@ -199,7 +203,10 @@ where
                 self.rest().await;
                 Ok(())
             }
-            step => self.perform(step).await,
+            step => {
+                self.shared.dispatcher.next_step().await;
+                self.perform(step).await
+            }
         }
     }
 

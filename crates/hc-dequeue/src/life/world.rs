@@ -33,6 +33,7 @@ use crate::registry::request::{append, collect, withdraw};
 use crate::registry::{Demand, Granted, ITEMS_PER_FULFILLMENT, SessionContext};
 use crate::session::SessionId;
 use crate::settings::Settings;
+use crate::shared_task::SharedTask;
 use crate::wall::{unix_time, wall_millis};
 
 /// A session that answers requests and has no demand.
@@ -286,6 +287,7 @@ impl World {
                 settings: self.queue.settings.clone(),
                 time_limit: Duration::MAX,
                 shuts_down: AtomicBool::new(false),
+                dispatcher: SharedTask::new(),
             }),
             commands,
             state: AtomicU8::new(DeliveryState::Open as u8),

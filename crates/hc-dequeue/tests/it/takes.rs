@@ -1,8 +1,15 @@
 //! Takes that follow closely on one another: each reads the queue while the previous one commits.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::common::World;
 use conformance::stores::TestStore;
-use hc_dequeue::Settings;
+use futures::FutureExt;
+use hc_dequeue::{ConsumerOptions, HighContentionQueue, Settings};
+use keyspace::embedded::Options;
+use keyspace::env::ManualClock;
+use keyspace::{Environment, RunOptions, Runner, Subspace};
 
 conformance::on_every_store!(
     they_leave_out_what_was_taken_before_them,
@@ -91,4 +98,41 @@ async fn who_completes_and_asks_at_once_has_completed(store: TestStore) {
     assert_eq!((stats.held, stats.completed), (0, ITEMS));
     assert_eq!(world.recorded_sum("hc_dequeue_conflicts"), 0.0);
     world.check().await;
+}
+
+#[tokio::test]
+async fn a_lone_caller_runs_one_step_of_the_dispatcher_itself() {
+    let clock = ManualClock::new();
+    let environment = Environment::seeded(1, Arc::new(clock.clone()));
+    let options = RunOptions::default().environment(environment);
+    let runner = Runner::with_options(Options::new().memory().unwrap(), options);
+    let subspace = Subspace::from("jobs");
+    let queue = HighContentionQueue::<u64>::open(&runner, subspace, Settings::default());
+    let queue = &queue.await.unwrap();
+    let enqueue = |tr| async move {
+        for value in 0..100 {
+            queue.enqueue(&tr, &value).await?;
+        }
+        Ok::<_, hc_dequeue::Error>(())
+    };
+    runner.run(enqueue).await.unwrap();
+    let consumer = queue
+        .consumer(&runner, ConsumerOptions::new())
+        .await
+        .unwrap();
+    let pop = || consumer.pop().boxed();
+    for _ in 0..10 {
+        // A thread of the store performs the commit if it is still busy with the last one.
+        let mut calls = 1;
+        while pop().now_or_never().is_none() {
+            calls += 1;
+            assert!(calls < 1_000, "no call is answered in its first poll");
+            Environment::system().sleep(Duration::from_millis(1)).await;
+        }
+        // A heartbeat is due, and is the first step.
+        clock.advance(Duration::from_secs(60));
+        let mut pop = pop();
+        assert!((&mut pop).now_or_never().is_none());
+        pop.await.unwrap();
+    }
 }
