@@ -81,8 +81,8 @@ pub(crate) async fn take(
         let key = read_key(tr, keys, group.key, state.has_current).await?;
         Ok::<_, Error>((key, group.places, largest))
     };
+    let (mut taken, mut left) = (Vec::with_capacity(groups.len()), budget);
     let mut reads = stream::iter(groups.into_iter().map(read)).buffered(READS_AT_ONCE);
-    let (mut taken, mut left) = (Vec::new(), budget);
     let mut end = portion.updates.len();
     while let Some((mut key, places, largest)) = reads.try_next().await? {
         let before = key.base().ok().flatten().map_or(0, |value| value.len());

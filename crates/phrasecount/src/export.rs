@@ -101,12 +101,13 @@ impl ToSqlite {
         // Wait until the time is over or all batches that can come are there.
         let _ = self.env.timeout(GATHERING, self.all_wait.notified()).await;
         let waiting = mem::take(&mut *self.waiting.lock());
-        let (rows, done): (Vec<_>, Vec<_>) = waiting
-            .into_iter()
-            .map(|batch| (batch.rows, batch.done))
-            .unzip();
-        let mut rows: Vec<_> = rows.into_iter().flatten().collect();
-        rows.sort_by(|a, b| a.phrase.cmp(&b.phrase));
+        let mut rows = Vec::with_capacity(waiting.iter().map(|batch| batch.rows.len()).sum());
+        let mut done = Vec::new();
+        for batch in waiting {
+            rows.extend(batch.rows);
+            done.push(batch.done);
+        }
+        rows.sort_unstable_by(|a, b| a.phrase.cmp(&b.phrase));
         let table = self.table.clone();
         let written = spawn_blocking(move || table.take(&rows)).await;
         let written = match written {

@@ -67,9 +67,14 @@ pub(super) struct CommitRequest {
 }
 
 impl CommitRequest {
+    /// Returns the total length of the mutations' keys and values.
+    pub(super) fn operand_bytes(&self) -> usize {
+        self.mutations.iter().map(Mutation::operand_bytes).sum()
+    }
+
     /// Returns the approximate memory of the request.
     fn bytes(&self) -> usize {
-        let mutations: usize = self.mutations.iter().map(Mutation::operand_bytes).sum();
+        let mutations = self.operand_bytes();
         let sets = [&self.read_conflicts, &self.write_conflicts];
         let ranges = sets.map(|set| set.bounds_bytes() + set.len() * size_of::<KeyRange>());
         let ranges: usize = ranges.iter().sum();

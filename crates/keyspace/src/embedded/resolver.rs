@@ -102,6 +102,10 @@ impl Resolver {
             let waiting = commit.verdict;
             batch.verdicts.push(Verdict { waiting, verdict });
             if verdict.is_ok() {
+                let request = &commit.request;
+                batch
+                    .record
+                    .reserve(request.mutations.len(), request.operand_bytes());
                 for mutation in commit.request.mutations {
                     self.apply(mutation, &mut batch.record)?;
                 }

@@ -16,6 +16,9 @@ pub const MAX_ENTRY_BYTES: usize = MAX_BLOCK_BYTES - HEADER_BYTES - 2 * LENGTH_B
 /// The size at which a block is full, in bytes, unless it has a single larger entry.
 pub(super) const USUAL_BLOCK_BYTES: usize = 16 << 10;
 
+/// The bytes that a block has room for at first.
+const FIRST_BYTES: usize = 256;
+
 /// The bytes of the shortest entry: its two lengths.
 const LEAST_ENTRY_BYTES: usize = 2;
 
@@ -45,7 +48,9 @@ pub(super) struct Frame(Vec<u8>);
 
 impl Frame {
     pub(super) fn new() -> Self {
-        Self(vec![ITEM_FORMAT, FORMAT, 0, 0])
+        let mut bytes = Vec::with_capacity(FIRST_BYTES);
+        bytes.extend([ITEM_FORMAT, FORMAT, 0, 0]);
+        Self(bytes)
     }
 
     /// Appends an entry that is within the [limit](MAX_ENTRY_BYTES). Returns false if the block is full.

@@ -23,6 +23,9 @@ pub(in super::super) enum Effect<'a> {
 }
 
 impl Effect<'_> {
+    /// The bytes of an effect besides its keys and value, if these are not long.
+    pub(super) const USUAL_HEADER_BYTES: usize = 4;
+
     /// Appends the effect.
     pub(super) fn encode(self, bytes: &mut Vec<u8>) {
         match self {

@@ -100,6 +100,12 @@ impl Record {
         }
     }
 
+    /// Makes room for this number of effects, with this total length of keys and values.
+    pub(in super::super) fn reserve(&mut self, effects: usize, bytes: usize) {
+        self.bytes
+            .reserve(bytes + effects * Effect::USUAL_HEADER_BYTES);
+    }
+
     /// Adds an effect to a batch that was not appended yet.
     pub(in super::super) fn push(&mut self, effect: Effect<'_>) {
         assert!(self.kind == BATCH && self.len == self.bytes.len());

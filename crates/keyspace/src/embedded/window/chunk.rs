@@ -98,7 +98,7 @@ impl Chunks {
 
 /// The size of a batch, in bytes, up to which its buffer is copied and used again. A larger one becomes the
 /// chunk.
-const REUSED_BYTES: usize = 16 << 10;
+const REUSED_BYTES: usize = 1 << 20;
 
 /// The writer's side of a part's chunks.
 #[derive(Default)]
