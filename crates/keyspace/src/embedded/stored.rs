@@ -76,8 +76,10 @@ pub(super) struct Stored {
     pub(super) read_version: Option<i64>,
     /// The state at the read version, from the first read on.
     snapshot: Option<Snapshot>,
-    /// The keys whose stored values FoundationDB's client would know at this point.
+    /// The keys whose stored values FoundationDB's client would know at this point, apart from `read`.
     known: RangeSet,
+    /// The keys that were read one by one since `known` was last needed: most transactions never need it.
+    read: Vec<Bytes>,
 }
 
 /// Where a selector points among the rows of the store.
@@ -106,14 +108,20 @@ impl Stored {
         Ok(())
     }
 
-    pub(super) fn known(&self) -> &RangeSet {
+    /// Returns the keys whose stored values FoundationDB's client would know at this point.
+    pub(super) fn known(&mut self) -> &RangeSet {
+        // A set takes ascending keys without a search.
+        self.read.sort_unstable();
+        for key in self.read.drain(..) {
+            self.known.insert(KeyRange::key(key));
+        }
         &self.known
     }
 
     /// Reads a key.
     pub(super) fn get(&mut self, engine: &Engine, key: &Bytes) -> Result<Option<Bytes>> {
         let value = self.snapshot(engine)?.get(key)?;
-        self.known.insert(KeyRange::key(key.clone()));
+        self.read.push(key.clone());
         Ok(value)
     }
 
