@@ -76,10 +76,16 @@ pub(super) struct Stored {
     pub(super) read_version: Option<i64>,
     /// The state at the read version, from the first read on.
     snapshot: Option<Snapshot>,
-    /// The keys whose stored values FoundationDB's client would know at this point, apart from `read`.
-    known: RangeSet,
-    /// The keys that were read one by one since `known` was last needed: most transactions never need it.
-    read: Vec<Bytes>,
+    /// `None` before the first read. In a box, because futures hold transactions.
+    known: Option<Box<Known>>,
+}
+
+/// The keys whose stored values FoundationDB's client would know at this point.
+#[derive(Default)]
+struct Known {
+    ranges: RangeSet,
+    /// The keys that were read one by one since `ranges` was last needed: most transactions never need it.
+    keys: Vec<Bytes>,
 }
 
 /// Where a selector points among the rows of the store.
@@ -110,18 +116,19 @@ impl Stored {
 
     /// Returns the keys whose stored values FoundationDB's client would know at this point.
     pub(super) fn known(&mut self) -> &RangeSet {
+        let Known { ranges, keys } = &mut **self.known.get_or_insert_default();
         // A set takes ascending keys without a search.
-        self.read.sort_unstable();
-        for key in self.read.drain(..) {
-            self.known.insert(KeyRange::key(key));
+        keys.sort_unstable();
+        for key in keys.drain(..) {
+            ranges.insert(KeyRange::key(key));
         }
-        &self.known
+        ranges
     }
 
     /// Reads a key.
     pub(super) fn get(&mut self, engine: &Engine, key: &Bytes) -> Result<Option<Bytes>> {
         let value = self.snapshot(engine)?.get(key)?;
-        self.read.push(key.clone());
+        self.known.get_or_insert_default().keys.push(key.clone());
         Ok(value)
     }
 
@@ -179,7 +186,8 @@ impl Stored {
                 _ => high.max(after),
             };
         }
-        self.known.insert(KeyRange::new(low, high));
+        let known = self.known.get_or_insert_default();
+        known.ranges.insert(KeyRange::new(low, high));
         Ok((rows, more))
     }
 
