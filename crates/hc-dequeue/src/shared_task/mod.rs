@@ -2,9 +2,13 @@
 //!
 //! A caller sends a command to a task and waits for the answer. If only the runtime ran the task, both the command and
 //! the answer would have to wait until the runtime gets to them: several microseconds, a tenth of a commit to a fast
-//! disk. Therefore, a caller that finds no other caller polls the future of a [`SharedTask`] itself, right after it has
-//! sent its command. The runtime does the rest: what the future could not finish in that poll, and the commands of
-//! callers that were not alone, which the task can combine.
+//! disk. Therefore, a caller that is alone polls the future of a [`SharedTask`] itself, right after it has sent its
+//! command. The runtime does the rest: what the future could not finish in that poll, and the commands of callers that
+//! are not alone, which the task can combine.
+//!
+//! While a caller polls the future, its thread cannot run the other callers that would send commands, too. The runtime
+//! therefore takes a poll from time to time, and if several callers meet in it, all polls until they no longer do. The
+//! embedded store decides in the same way whether a caller flushes its own commit.
 //!
 //! The waker of the future wakes the part of the task that the runtime runs. While the future is being polled, the
 //! waker only leaves a mark, and the wake-up is passed on at the end of the poll.
@@ -26,6 +30,36 @@ const POLLED: u8 = 1;
 /// The state of a future that was woken since its last poll began.
 const WOKEN: u8 = 2;
 
+/// The most polls in a row that callers make.
+const MAX_LONE_POLLS: u32 = 32;
+
+/// How many polls callers may make themselves.
+#[derive(Default)]
+struct Lone {
+    /// How many were allowed after the last poll of the runtime.
+    allowed: u32,
+    /// How many of them are left.
+    left: u32,
+}
+
+impl Lone {
+    /// Decides anew after a poll of the runtime, during which there were at most this many callers.
+    fn renew(&mut self, callers: usize) {
+        self.allowed = match callers {
+            0 => return,
+            1 => (2 * self.allowed).clamp(1, MAX_LONE_POLLS),
+            _ => 0,
+        };
+        self.left = self.allowed;
+    }
+
+    fn take(&mut self) -> bool {
+        let left = self.left.checked_sub(1);
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
 /// A task that its callers run, too.
 pub(crate) struct SharedTask {
     /// The future, until it ends. The lock is held during a poll.
@@ -36,6 +70,7 @@ pub(crate) struct SharedTask {
     steps: AtomicUsize,
     /// How many callers there are.
     callers: AtomicUsize,
+    lone: Mutex<Lone>,
     /// Wakes the [`Runner`].
     runner: AtomicWaker,
     runtime: Handle,
@@ -52,6 +87,7 @@ impl SharedTask {
             state: AtomicU8::default(),
             steps: AtomicUsize::default(),
             callers: AtomicUsize::default(),
+            lone: Mutex::default(),
             runner: AtomicWaker::new(),
             runtime: Handle::current(),
         })
@@ -113,7 +149,7 @@ struct Turn<'a>(&'a Arc<SharedTask>);
 
 impl Turn<'_> {
     /// Polls the future, which may begin this number of steps.
-    fn poll(self, steps: usize) -> Poll<()> {
+    fn poll(&self, steps: usize) -> Poll<()> {
         let task = self.0;
         let waker = Waker::from(task.clone());
         let mut slot = task.future.lock();
@@ -145,11 +181,17 @@ struct Runner(Arc<SharedTask>);
 
 impl Runner {
     fn poll(&self, context: &Context<'_>) -> Poll<()> {
-        self.0.runner.register(context.waker());
-        match self.0.turn() {
-            Some(turn) => turn.poll(usize::MAX),
-            None => Poll::Pending,
-        }
+        let task = &self.0;
+        task.runner.register(context.waker());
+        let Some(turn) = task.turn() else {
+            return Poll::Pending;
+        };
+        // A caller that is answered in this poll counts, and so does one that calls during it.
+        let before = task.callers.load(Ordering::Relaxed);
+        let polled = turn.poll(usize::MAX);
+        let callers = before.max(task.callers.load(Ordering::Relaxed));
+        task.lone.lock().renew(callers);
+        polled
     }
 }
 
@@ -166,17 +208,20 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Sends the command of the call, and runs the task if the call is alone.
+    /// Sends the command of the call, and polls the task if the call is alone.
     pub(crate) fn send<R>(&self, send: impl FnOnce() -> R) -> R {
         // The timers of the future belong to its runtime.
         let is_local =
             || Handle::try_current().is_ok_and(|here| here.id() == self.task.runtime.id());
-        let turn = (self.is_alone && is_local()).then(|| self.task.turn());
+        let may_poll = self.is_alone && is_local() && self.task.lone.lock().take();
+        let turn = may_poll.then(|| self.task.turn());
         let sent = send();
-        if let Some(turn) = turn.flatten()
-            && turn.poll(1).is_ready()
-        {
-            self.task.runner.wake();
+        if let Some(turn) = turn.flatten() {
+            let polled = turn.poll(1);
+            drop(turn);
+            if polled.is_ready() {
+                self.task.runner.wake();
+            }
         }
         sent
     }

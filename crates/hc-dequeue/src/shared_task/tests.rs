@@ -6,6 +6,8 @@ use std::sync::mpsc::channel;
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
@@ -58,6 +60,11 @@ fn runtime() -> Runtime {
     builder.worker_threads(2).enable_all().build().unwrap()
 }
 
+/// Lets a lone caller poll the future.
+fn allow_poll(task: &SharedTask) {
+    task.lone.lock().left = 1;
+}
+
 /// Waits until the future is neither polled nor woken.
 fn wait_for_rest(task: &SharedTask) {
     while task.state.load(Ordering::Relaxed) != 0 {
@@ -75,18 +82,62 @@ fn wait_for_end(task: &Arc<SharedTask>) {
 }
 
 #[tokio::test]
-async fn a_lone_caller_has_its_answer_before_the_runtime_runs_the_task() {
+async fn almost_every_lone_caller_has_its_answer_before_the_runtime_runs_the_task() {
     let fixture = Fixture::new();
-    for _ in 0..2 {
-        let call = fixture.task.call();
-        let mut answer = call.send(|| fixture.send());
-        assert_eq!(answer.try_recv(), Ok(thread::current().id()));
+    let asks = (0..1_000).map(|_| async {
+        let mut ask = Box::pin(fixture.ask());
+        let is_answered = (&mut ask).now_or_never().is_some();
+        if !is_answered {
+            ask.await;
+        }
+        usize::from(is_answered)
+    });
+    let mut answered = 0;
+    for ask in asks {
+        answered += ask.await;
     }
+    // The runtime polls 5 times until it allows 32 polls, and for every 33rd of the other calls.
+    assert_eq!(answered, 1_000 - 5 - 30);
+}
+
+#[tokio::test]
+async fn callers_side_by_side_in_one_task_meet_in_a_poll_of_the_runtime() {
+    let (commands, mut received) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
+    let task = SharedTask::new();
+    let (running, steps) = (task.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = steps.clone();
+    task.spawn(async move {
+        while let Some(reply) = received.recv().await {
+            running.next_step().await;
+            counted.fetch_add(1, Ordering::Relaxed);
+            let _ = reply.send(());
+            while let Ok(reply) = received.try_recv() {
+                let _ = reply.send(());
+            }
+        }
+    });
+    let ask = || async {
+        let (reply, answer) = oneshot::channel();
+        let call = task.call();
+        call.send(|| commands.send(reply)).unwrap();
+        answer.await.unwrap();
+    };
+    for _ in 0..100 {
+        ask().await;
+    }
+    let before = steps.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        join_all((0..16).map(|_| ask())).await;
+    }
+    let steps = steps.load(Ordering::Relaxed) - before;
+    let until_they_meet = MAX_LONE_POLLS as usize;
+    assert!(steps <= 100 + until_they_meet, "{steps} steps");
 }
 
 #[tokio::test]
 async fn a_caller_beside_another_leaves_its_command_to_the_runtime() {
     let fixture = Fixture::new();
+    allow_poll(&fixture.task);
     let _other = fixture.task.call();
     let call = fixture.task.call();
     let mut answer = call.send(|| fixture.send());
@@ -97,6 +148,7 @@ async fn a_caller_beside_another_leaves_its_command_to_the_runtime() {
 #[tokio::test]
 async fn a_caller_runs_one_step_and_the_runtime_the_rest() {
     let fixture = Fixture::new();
+    allow_poll(&fixture.task);
     let (mut first, mut second) = (fixture.send(), fixture.send());
     let call = fixture.task.call();
     let mut own = call.send(|| fixture.send());
@@ -112,10 +164,16 @@ fn a_caller_outside_the_tasks_runtime_leaves_its_command_to_it() {
     let runtime = runtime();
     let fixture = runtime.block_on(async { Fixture::new() });
     let here = thread::current().id();
+    let allow_poll = || {
+        wait_for_rest(&fixture.task);
+        allow_poll(&fixture.task);
+    };
+    allow_poll();
     assert_ne!(futures::executor::block_on(fixture.ask()), here);
     let another = Builder::new_current_thread().build().unwrap();
+    allow_poll();
     assert_ne!(another.block_on(fixture.ask()), here);
-    wait_for_rest(&fixture.task);
+    allow_poll();
     assert_eq!(runtime.block_on(fixture.ask()), here);
 }
 
@@ -138,6 +196,7 @@ fn a_wake_up_during_the_poll_of_a_caller_is_passed_on() {
         let caller = scope.spawn(|| {
             let _entered = runtime.enter();
             wait_for_rest(&task);
+            allow_poll(&task);
             task.call().send(|| ());
         });
         assert_eq!(next_poll(), caller.thread().id());
@@ -162,6 +221,7 @@ fn a_poll_that_panics_ends_the_task() {
     });
     first_poll.recv().unwrap();
     wait_for_rest(&task);
+    allow_poll(&task);
     let call = || task.call().send(|| commands.send(()));
     assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
     assert!(commands.is_closed());
@@ -177,6 +237,7 @@ fn a_future_that_ends_in_the_poll_of_a_caller_ends_the_task() {
         thread::yield_now();
     }
     wait_for_rest(&fixture.task);
+    allow_poll(&fixture.task);
     let call = fixture.task.call();
     call.send(|| drop(fixture.commands));
     wait_for_end(&fixture.task);
