@@ -28,8 +28,9 @@ use crate::registry::ITEMS_PER_FULFILLMENT;
 /// [`shut_down`](Self::shut_down) is called or the last clone is dropped; the items that it holds then go back to the
 /// queue.
 ///
-/// A call in the runtime of the dispatcher that finds no other call waiting runs the dispatcher itself, for one step:
-/// on the embedded store, its first poll may then last as long as a commit.
+/// A call in the runtime of the dispatcher that finds no other call waiting usually runs the dispatcher itself, for one
+/// step: on the embedded store, its first poll may then last as long as a commit. If several calls are polled by the
+/// same task, the dispatcher combines all but the first few.
 ///
 /// # Conflicts
 /// The consumer's transactions conflict with those of other sessions that take the same items, that register a
