@@ -79,6 +79,7 @@ impl Publisher {
         newest_version: i64,
     ) -> Self {
         let log = journal.as_ref().map(Journal::place);
+        let quiet = Quiet::new(shared.timeline().environment().now());
         Self {
             part_segment: log.map_or(0, |log| log.start.segment),
             shared,
@@ -90,7 +91,7 @@ impl Publisher {
             expected: 0,
             last_flush: Duration::ZERO,
             lone: Lone::default(),
-            quiet: Quiet::default(),
+            quiet,
         }
     }
 
@@ -217,7 +218,7 @@ impl Publisher {
             self.claim()?;
         }
         if self.quiet.due().is_some_and(|due| due <= self.now()) {
-            self.quiet = Quiet::default();
+            self.quiet = Quiet::new(self.now());
             self.shared.end_part();
         }
         Ok(())
