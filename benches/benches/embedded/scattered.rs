@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use benches::arguments::Extent;
-use benches::shift::{self, Act, Burst, Work};
+use benches::shift::{Act, Burst, Work};
 use benches::{TempStore, cores, fill, runtime};
 use keyspace::Environment;
 use keyspace::embedded::Embedded;
@@ -147,7 +148,6 @@ impl Scattered<'_> {
         time: Duration,
         rest: Option<Duration>,
     ) -> Phase {
-        let env = Environment::system();
         let lone = self.setter(1, rows_left);
         let writers: Vec<_> = (0..WRITERS)
             .map(|_| Resting {
@@ -155,14 +155,15 @@ impl Scattered<'_> {
                 rest,
             })
             .collect();
-        let write = async {
-            let written = shift::work(&env, writers, time).await;
+        // It has a thread of its own, so that it waits for the store, and not for the tasks of the writers.
+        let alone_runtime = benches::runtime(1);
+        let (written, alone) = thread::scope(|scope| {
+            let alone = scope.spawn(|| work(&alone_runtime, [lone], time));
+            let written = work(runtime, writers, time);
             // The lone task ends with the others.
             rows_left.store(0, Ordering::Relaxed);
-            written
-        };
-        let (written, alone) =
-            runtime.block_on(async { tokio::join!(write, shift::work(&env, [lone], time)) });
+            (written, alone.join().expect("the lone task does not panic"))
+        });
         let longest = alone.took_micros.iter().max().copied();
         Phase {
             rows_per_second: rows_per_second(&written),

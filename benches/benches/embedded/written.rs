@@ -70,7 +70,12 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
     let time = Duration::from_millis(extent.choose(20, 5_000, 20_000));
     let turns = extent.choose(1, 2_000, 2_000);
     let mut rows = Vec::new();
-    for (tasks, target) in [(1, "at most 85"), (16, "at most 3.5"), (64, "at most 3.5")] {
+    for (tasks, target) in [
+        (1, "at most 85"),
+        (16, "at most 3.5"),
+        (32, "at most 3.5"),
+        (64, "at most 3.5"),
+    ] {
         let Some(measured) = bytes_per_item(tasks, turns, time) else {
             let skipped =
                 "skipped: written: the system does not report the bytes that a process writes";
