@@ -47,7 +47,7 @@ pub(super) fn write(
         }
         match read.last() {
             Some(last) => begin = key_after(last.key()),
-            None => return Ok(()),
+            None => return tree.close(u64::MAX).map_err(refused),
         }
     }
 }

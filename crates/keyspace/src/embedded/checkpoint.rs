@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use redb::StorageBackend;
 
 use super::engine::Shared;
 use super::layers::{Checkpointed, FrozenPart};
@@ -159,8 +158,6 @@ pub(super) struct StoreFiles {
     pub(super) meta: Meta,
     /// The slots of the log, `None` for a store in memory.
     pub(super) slots: Option<Arc<Mutex<Slots>>>,
-    /// The backend of the tree's file, `None` for a store in memory.
-    pub(super) backend: Option<Box<dyn StorageBackend>>,
 }
 
 impl Checkpointer {
@@ -182,14 +179,14 @@ impl Checkpointer {
         self.finish()
     }
 
-    /// Ends the store. The tree's file closes when the checkpointer is dropped.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    /// Ends the store, and closes the tree's file.
+    pub(super) fn finish(self) -> Result<()> {
         let ended = self.shared.timeline().check();
         // From here on, no state holds rows of the tree.
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
         ended?;
-        let compacted = self.files.compact_if_sparse();
-        compacted.map_err(|cause| self.shared.poison(cause))
+        let closed = self.files.close();
+        closed.map_err(|cause| self.shared.poison(cause))
     }
 
     /// Moves the oldest part that waits. Returns false if there is none.
@@ -217,19 +214,16 @@ impl StoreFiles {
         })
     }
 
-    /// Compacts the file of a closed store if it is much longer than its rows need.
-    fn compact_if_sparse(&mut self) -> Result<(), redb::Error> {
+    /// Closes the tree's file. If all commits are in it, it is compacted if it is much longer than its rows
+    /// need.
+    fn close(self) -> Result<(), redb::Error> {
         const MAX_SHARE: u64 = 2;
         const SLACK_BYTES: u64 = 64 << 20;
-        let is_closed = self.meta.log.is_none();
-        if let Some(backend) = &self.backend
-            && let Some(live_bytes) = self.meta.live_bytes
-            && is_closed
-            && backend.len()? > MAX_SHARE * live_bytes + SLACK_BYTES
-        {
-            self.tree.compact()?;
-        }
-        Ok(())
+        let max_bytes = match (self.meta.log, self.meta.live_bytes) {
+            (None, Some(live_bytes)) => MAX_SHARE * live_bytes + SLACK_BYTES,
+            _ => u64::MAX,
+        };
+        self.tree.close(max_bytes)
     }
 
     /// Writes a part to the tree and frees the log before the part's end. Returns the new state of the

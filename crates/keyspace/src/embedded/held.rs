@@ -12,12 +12,12 @@ use redb::{BackendError, StorageBackend};
 /// redb marks a file as in use, and repairs it, before it returns a database whose content can be checked.
 /// On this backend, these writes stay in memory. Once the file is known to be a store, they are written to
 /// it in redb's order, including the flushes.
-#[derive(Debug)]
-pub(super) struct HeldBackend<B>(Arc<Held<B>>);
+#[derive(Debug, Clone)]
+pub(super) struct HeldBackend(Arc<Held>);
 
 #[derive(Debug)]
-struct Held<B> {
-    file: B,
+struct Held {
+    file: Box<dyn StorageBackend>,
     /// The steps that were held back, `None` once the backend was released.
     steps: RwLock<Option<Vec<Step>>>,
 }
@@ -31,7 +31,7 @@ enum Step {
 }
 
 impl Step {
-    fn take(&self, file: &impl StorageBackend) -> io::Result<()> {
+    fn take(&self, file: &dyn StorageBackend) -> io::Result<()> {
         match self {
             Self::Write { offset, bytes } => file.write(*offset, bytes),
             Self::SetLen(len) => file.set_len(*len),
@@ -63,16 +63,10 @@ fn as_index(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
-impl<B> Clone for HeldBackend<B> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<B: StorageBackend> HeldBackend<B> {
-    pub(super) fn new(file: B) -> Self {
+impl HeldBackend {
+    pub(super) fn new(file: impl StorageBackend) -> Self {
         Self(Arc::new(Held {
-            file,
+            file: Box::new(file),
             steps: RwLock::new(Some(Vec::new())),
         }))
     }
@@ -81,7 +75,7 @@ impl<B: StorageBackend> HeldBackend<B> {
     pub(super) fn release(&self) -> io::Result<()> {
         let mut steps = self.0.steps.write();
         for step in steps.iter().flatten() {
-            step.take(&self.0.file)?;
+            step.take(&*self.0.file)?;
         }
         *steps = None;
         Ok(())
@@ -92,14 +86,14 @@ impl<B: StorageBackend> HeldBackend<B> {
         let mut steps = self.0.steps.write();
         match &mut *steps {
             Some(steps) => steps.push(step),
-            None => step.take(&self.0.file)?,
+            None => step.take(&*self.0.file)?,
         }
         Ok(())
     }
 
     /// Returns the file if the backend was released, which cannot be undone.
-    fn released(&self) -> Option<&B> {
-        self.steps().is_none().then_some(&self.0.file)
+    fn released(&self) -> Option<&dyn StorageBackend> {
+        self.steps().is_none().then_some(&*self.0.file)
     }
 
     fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<Step>>> {
@@ -107,7 +101,7 @@ impl<B: StorageBackend> HeldBackend<B> {
     }
 }
 
-impl<B: StorageBackend> StorageBackend for HeldBackend<B> {
+impl StorageBackend for HeldBackend {
     fn len(&self) -> io::Result<u64> {
         let steps = self.steps();
         let set = steps.iter().flatten().rev().find_map(|step| match step {
@@ -202,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    fn contents(backend: &impl StorageBackend) -> Vec<u8> {
+    fn contents(backend: &dyn StorageBackend) -> Vec<u8> {
         let mut bytes = vec![0; backend.len().unwrap() as usize];
         backend.read(0, &mut bytes).unwrap();
         bytes
@@ -243,12 +237,12 @@ mod tests {
                 assert_eq!(found, expected, "seed {seed}");
                 assert!(held.read(len, &mut [0]).is_err());
             }
-            assert_eq!(contents(&held.0.file), vec![7; 100], "seed {seed}");
+            assert_eq!(contents(&*held.0.file), vec![7; 100], "seed {seed}");
             held.release().unwrap();
-            assert_eq!(contents(&held.0.file), contents(&plain), "seed {seed}");
+            assert_eq!(contents(&*held.0.file), contents(&plain), "seed {seed}");
             held.set_len(1).unwrap();
             held.write(0, &[9]).unwrap();
-            assert_eq!(contents(&held.0.file), [9]);
+            assert_eq!(contents(&*held.0.file), [9]);
         }
     }
 }

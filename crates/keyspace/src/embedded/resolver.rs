@@ -41,7 +41,7 @@ impl Resolver {
             shared, mut window, ..
         } = self;
         let last_part = window.freeze();
-        // The window reads the tree, which must have no readers when the checkpointer compacts the file.
+        // The window reads the tree, which must have no readers when the checkpointer closes the file.
         drop(window);
         shared.pipeline().close(Some(last_part));
     }

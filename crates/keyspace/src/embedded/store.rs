@@ -71,7 +71,6 @@ impl Store {
                 tree,
                 meta,
                 slots: None,
-                backend: None,
             },
             journal: None,
             replayed: Vec::new(),
@@ -99,7 +98,6 @@ impl Store {
         let (tree, meta) = Tree::open(backend.clone(), setup.cache_bytes, path)?;
         let opened = Self::over(tree, meta, setup);
         let mut store = opened.map_err(|error| refusal(path, error))?;
-        store.files.backend = Some(Box::new(backend.clone()));
         let recovered = store.recover(&*files);
         let recovered = recovered.map_err(|error| log_refusal(path, error))?;
         backend.release().map_err(failed)?;

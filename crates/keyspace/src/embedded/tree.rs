@@ -9,10 +9,11 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
 use redb::{
-    CompactionError, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, Table,
-    TableDefinition, WriteTransaction,
+    Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
+    WriteTransaction,
 };
 
+use super::held::HeldBackend;
 use super::meta::{META_KEY, Meta};
 use super::refusal::refusal;
 use super::window::{Entry, Part, PartSnapshot};
@@ -40,11 +41,9 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Resul
 /// The tables of a store.
 pub(super) struct Tree {
     database: Database,
-    /// How many bytes of pages a transaction may change.
-    ///
-    /// redb keeps changed pages in half of its cache. It writes the pages that do not fit before the
-    /// transaction ends, and then reads and writes them again to compute their checksums.
-    changed_bytes: usize,
+    cache_bytes: usize,
+    /// The file of an opened store, `None` for a store that was created here.
+    file: Option<HeldBackend>,
 }
 
 /// The bytes of pages that a row changes at most, without its own bytes: a page of rows, and its share of
@@ -61,32 +60,41 @@ impl Tree {
         cache_bytes: usize,
         meta: &mut Meta,
     ) -> Result<Self, redb::Error> {
-        let tree = Self::of(open_database(backend, cache_bytes)?, cache_bytes);
+        let tree = Self {
+            database: open_database(backend, cache_bytes)?,
+            cache_bytes,
+            file: None,
+        };
         guarded(|| tree.apply(&Part::new().freeze(), meta, |_| ()))?;
         Ok(tree)
     }
 
     /// Opens a tree, and reads the record of the store at `path`.
     pub(super) fn open(
-        backend: impl StorageBackend,
+        file: HeldBackend,
         cache_bytes: usize,
         path: &Path,
     ) -> Result<(Self, Meta), OpenError> {
         let opened = guarded(|| {
-            let database = open_database(backend, cache_bytes)?;
+            let database = open_database(file.clone(), cache_bytes)?;
             let meta = read_meta(&database)?;
             Ok((database, meta))
         });
         let (database, meta) = opened.map_err(|error| refusal(path, error))?;
-        Ok((Self::of(database, cache_bytes), Meta::decode(&meta, path)?))
+        let tree = Self {
+            database,
+            cache_bytes,
+            file: Some(file),
+        };
+        Ok((tree, Meta::decode(&meta, path)?))
     }
 
-    fn of(database: Database, cache_bytes: usize) -> Self {
-        let changed_bytes = (cache_bytes / 2).max(MIN_CHANGED_BYTES);
-        Self {
-            database,
-            changed_bytes,
-        }
+    /// Returns how many bytes of pages a transaction may change.
+    ///
+    /// redb keeps changed pages in half of its cache. It writes the pages that do not fit before the
+    /// transaction ends, and then reads and writes them again to compute their checksums.
+    fn changed_bytes(&self) -> usize {
+        (self.cache_bytes / 2).max(MIN_CHANGED_BYTES)
     }
 
     /// Writes a part and the store's record durably, in a way that the file opens quickly after a crash.
@@ -109,7 +117,7 @@ impl Tree {
             let mut transaction = self.database.begin_write()?;
             transaction.set_durability(Durability::None)?;
             let mut rows = transaction.open_table(ROWS)?;
-            let mut left = self.changed_bytes;
+            let mut left = self.changed_bytes();
             while left > 0
                 && let Some(entry) = entries.next()
             {
@@ -133,12 +141,21 @@ impl Tree {
         Ok(transaction.commit()?)
     }
 
-    /// Compacts the file as far as possible. Does nothing while a backup reads the rows.
-    pub(super) fn compact(&mut self) -> Result<(), redb::Error> {
-        guarded(|| match self.database.compact() {
-            Ok(_) | Err(CompactionError::TransactionInProgress) => Ok(()),
-            Err(error) => Err(error.into()),
-        })
+    /// Closes the file. Compacts it if it is longer than `max_bytes` after that.
+    ///
+    /// redb cuts off free pages at the end of the file when it closes it, so only then is it known whether
+    /// pages have to be moved.
+    pub(super) fn close(self, max_bytes: u64) -> Result<(), redb::Error> {
+        let Self {
+            database,
+            cache_bytes,
+            file,
+        } = self;
+        guarded(|| Ok(database.close()?))?;
+        match file {
+            Some(file) if file.len()? > max_bytes => compact(file, cache_bytes),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the rows after the last part that was written.
@@ -154,6 +171,18 @@ fn open_database(
     let mut builder = Database::builder();
     builder.set_cache_size(cache_bytes);
     Ok(builder.create_with_backend(backend)?)
+}
+
+/// Compacts a closed file, unless it was opened again in the meantime.
+fn compact(file: HeldBackend, cache_bytes: usize) -> Result<(), redb::Error> {
+    guarded(|| match open_database(file, cache_bytes) {
+        Err(redb::Error::DatabaseAlreadyOpen) => Ok(()),
+        Err(error) => Err(error),
+        Ok(mut database) => {
+            database.compact()?;
+            Ok(database.close()?)
+        }
+    })
 }
 
 fn read_meta(database: &Database) -> Result<Vec<u8>, redb::Error> {
@@ -220,32 +249,104 @@ pub(super) fn rewrite_meta(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::ops::Range;
+
+    use bytes::Bytes;
+    use redb::backends::FileBackend;
+
     use super::*;
     use crate::embedded::tests::disk::Disk;
+    use crate::embedded::window::Below;
 
-    #[test]
-    fn a_part_of_which_only_some_transactions_became_durable_is_not_in_the_record() {
-        let disk = Disk::new(Vec::new());
-        let mut meta = Meta {
+    /// A layer in which every key has a value.
+    struct EveryKey;
+
+    impl Below for EveryKey {
+        type Error = Infallible;
+
+        fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, Infallible> {
+            Ok(Some(Bytes::copy_from_slice(key)))
+        }
+    }
+
+    fn meta() -> Meta {
+        Meta {
             last_version: 1,
             id: [0; 16],
             live_bytes: Some(0),
             log: None,
-        };
-        let tree = Tree::create(disk.clone(), 0, &mut meta).unwrap();
+        }
+    }
+
+    fn of_rows(numbers: Range<u32>) -> PartSnapshot {
         let mut part = Part::new();
-        for number in 0..100_u32 {
+        for number in numbers {
             part.set(&number.to_be_bytes(), b"value");
         }
+        part.freeze()
+    }
+
+    /// Closes a file of which most rows were removed, but not the last ones. Returns how long the file was
+    /// before, and how long it is now.
+    fn close_sparse(max_bytes: u64) -> (u64, u64) {
+        const CACHE_BYTES: usize = 1 << 20;
+        let disk = Disk::new(Vec::new());
+        let mut meta = meta();
+        drop(Tree::create(disk.clone(), CACHE_BYTES, &mut meta).unwrap());
+        let file = HeldBackend::new(disk.clone());
+        let (tree, _) = Tree::open(file.clone(), CACHE_BYTES, Path::new("store")).unwrap();
+        file.release().unwrap();
+        tree.apply(&of_rows(0..10_000), &mut meta, |_| ()).unwrap();
+        let mut part = Part::new();
+        let [begin, end] = [0_u32, 9_900].map(u32::to_be_bytes);
+        let Ok(()) = part.clear_range(&begin, &end, &EveryKey);
+        tree.apply(&part.freeze(), &mut meta, |_| ()).unwrap();
+        let before = disk.len().unwrap();
+        tree.close(max_bytes).unwrap();
+        let file = HeldBackend::new(disk.clone());
+        let (tree, _) = Tree::open(file, CACHE_BYTES, Path::new("store")).unwrap();
+        assert_eq!(bytes_of(&tree.rows().unwrap()).unwrap(), 100 * 9);
+        (before, disk.len().unwrap())
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_after_its_end_was_cut_off_is_compacted() {
+        let (before, cut) = close_sparse(u64::MAX);
+        assert!(cut < before, "{cut} of {before} bytes");
+        assert_eq!(close_sparse(cut).1, cut);
+        let compacted = close_sparse(cut - 1).1;
+        assert!(compacted < cut / 2, "{compacted} of {cut} bytes");
+    }
+
+    #[test]
+    fn a_file_that_was_opened_again_is_not_compacted() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || {
+            let file = file.reopen().unwrap();
+            HeldBackend::new(FileBackend::new(file).unwrap())
+        };
+        let opened = open();
+        let tree = Tree::create(opened, 0, &mut meta()).unwrap();
+        compact(open(), 0).unwrap();
+        drop(tree);
+    }
+
+    #[test]
+    fn a_part_of_which_only_some_transactions_became_durable_is_not_in_the_record() {
+        let disk = Disk::new(Vec::new());
+        let mut meta = meta();
+        let tree = Tree::create(disk.clone(), 0, &mut meta).unwrap();
         // The panic comes after all transactions but the last.
         let applied = guarded(|| {
-            tree.apply(&part.freeze(), &mut meta, |meta| {
+            tree.apply(&of_rows(0..100), &mut meta, |meta| {
                 meta.last_version = 2;
                 panic!("it is planned");
             })
         });
         assert!(applied.is_err());
         drop(tree);
+        let disk = HeldBackend::new(disk);
         let (tree, meta) = Tree::open(disk, 0, Path::new("store")).unwrap();
         assert_eq!(bytes_of(&tree.rows().unwrap()).unwrap(), 100 * 9);
         assert_eq!((meta.last_version, meta.live_bytes), (1, Some(100 * 9)));
