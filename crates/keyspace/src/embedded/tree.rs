@@ -253,10 +253,13 @@ mod tests {
     use std::ops::Range;
 
     use bytes::Bytes;
+    use conformance::scale;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
     use redb::backends::FileBackend;
 
     use super::*;
-    use crate::embedded::tests::disk::Disk;
+    use crate::embedded::tests::disk::{Disk, Fault};
     use crate::embedded::window::Below;
 
     /// A layer in which every key has a value.
@@ -287,36 +290,78 @@ mod tests {
         part.freeze()
     }
 
-    /// Closes a file of which most rows were removed, but not the last ones. Returns how long the file was
-    /// before, and how long it is now.
-    fn close_sparse(max_bytes: u64) -> (u64, u64) {
-        const CACHE_BYTES: usize = 1 << 20;
-        let disk = Disk::new(Vec::new());
-        let mut meta = meta();
-        drop(Tree::create(disk.clone(), CACHE_BYTES, &mut meta).unwrap());
+    const CACHE_BYTES: usize = 1 << 20;
+
+    fn open(disk: &Disk) -> Tree {
         let file = HeldBackend::new(disk.clone());
         let (tree, _) = Tree::open(file.clone(), CACHE_BYTES, Path::new("store")).unwrap();
         file.release().unwrap();
+        tree
+    }
+
+    /// Returns an open tree of which most rows were removed, but not the last ones.
+    fn sparse() -> (Disk, Tree) {
+        let disk = Disk::new(Vec::new());
+        let mut meta = meta();
+        drop(Tree::create(disk.clone(), CACHE_BYTES, &mut meta).unwrap());
+        let tree = open(&disk);
         tree.apply(&of_rows(0..10_000), &mut meta, |_| ()).unwrap();
         let mut part = Part::new();
         let [begin, end] = [0_u32, 9_900].map(u32::to_be_bytes);
         let Ok(()) = part.clear_range(&begin, &end, &EveryKey);
         tree.apply(&part.freeze(), &mut meta, |_| ()).unwrap();
-        let before = disk.len().unwrap();
-        tree.close(max_bytes).unwrap();
-        let file = HeldBackend::new(disk.clone());
-        let (tree, _) = Tree::open(file, CACHE_BYTES, Path::new("store")).unwrap();
-        assert_eq!(bytes_of(&tree.rows().unwrap()).unwrap(), 100 * 9);
-        (before, disk.len().unwrap())
+        (disk, tree)
+    }
+
+    fn assert_has_the_last_rows(disk: &Disk) {
+        let tree = open(disk);
+        let rows = tree.rows().unwrap();
+        let keys = rows.iter().unwrap().map(|row| row.unwrap().0);
+        let keys: Vec<_> = keys.map(|key| key.value().to_vec()).collect();
+        assert!(
+            keys.into_iter()
+                .eq((9_900..10_000_u32).map(u32::to_be_bytes))
+        );
     }
 
     #[test]
     fn a_file_that_is_too_long_after_its_end_was_cut_off_is_compacted() {
-        let (before, cut) = close_sparse(u64::MAX);
+        let close = |max_bytes| {
+            let (disk, tree) = sparse();
+            let before = disk.len().unwrap();
+            tree.close(max_bytes).unwrap();
+            let after = disk.len().unwrap();
+            assert_has_the_last_rows(&disk);
+            (before, after)
+        };
+        let (before, cut) = close(u64::MAX);
         assert!(cut < before, "{cut} of {before} bytes");
-        assert_eq!(close_sparse(cut).1, cut);
-        let compacted = close_sparse(cut - 1).1;
+        assert_eq!(close(cut).1, cut);
+        let (_, compacted) = close(cut - 1);
         assert!(compacted < cut / 2, "{compacted} of {cut} bytes");
+    }
+
+    #[test]
+    fn a_power_loss_while_a_file_is_compacted_loses_no_row() {
+        let (disk, tree) = sparse();
+        tree.close(u64::MAX).unwrap();
+        let closed = disk.image();
+        for calls in 1.. {
+            let disk = Disk::with(closed.clone());
+            let tree = open(&disk);
+            disk.fail_after(calls, Fault::PowerLoss);
+            let ended = tree.close(0);
+            if !disk.has_failed() {
+                assert!(ended.is_ok() && disk.image().main.len() < closed.main.len() / 2);
+                break;
+            }
+            assert!(ended.is_err(), "the power fails after {calls} calls");
+            let mut rng = StdRng::seed_from_u64(calls as u64);
+            for _ in 0..scale(4, 100) {
+                let left = disk.image_after_power_loss(&mut rng);
+                assert_has_the_last_rows(&Disk::with(left));
+            }
+        }
     }
 
     #[test]
