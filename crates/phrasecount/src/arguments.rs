@@ -23,7 +23,8 @@ pub(crate) struct Options {
     /// The store: `embedded:<path>`, `memory:`, `fdb:` or `fdb:<cluster file>`.
     ///
     /// `memory:` suits a few megabytes of text: it takes about 100 MB of memory, and 50 MB more for each megabyte
-    /// of text. An embedded store takes 200 to 450 MB of memory, and a file about 8 times as large as the text.
+    /// of text. An embedded store takes 200 to 550 MB of memory, and a file about 10 times as large as the text, plus
+    /// up to 64 MB.
     #[arg(
         long,
         global = true,
