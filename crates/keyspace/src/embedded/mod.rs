@@ -312,7 +312,7 @@ impl Embedded {
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) if the store has failed, or fails while it closes. The
     /// store also fails if commits still find no room in the log on a full disk. Acknowledged commits are
-    /// then in the log.
+    /// then in the store's file or in the log, and the next opening finds them.
     pub fn close(&self) -> Result<()> {
         self.engine.shut_down()
     }

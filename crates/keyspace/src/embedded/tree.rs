@@ -341,26 +341,47 @@ mod tests {
         assert!(compacted < cut / 2, "{compacted} of {cut} bytes");
     }
 
-    #[test]
-    fn a_power_loss_while_a_file_is_compacted_loses_no_row() {
+    /// Lets each call of a close that compacts fail in turn. Calls `check` with the disk after that.
+    fn fail_while_compacting(fault: Fault, check: impl Fn(usize, &Disk)) {
         let (disk, tree) = sparse();
         tree.close(u64::MAX).unwrap();
         let closed = disk.image();
         for calls in 1.. {
             let disk = Disk::with(closed.clone());
             let tree = open(&disk);
-            disk.fail_after(calls, Fault::PowerLoss);
+            disk.fail_after(calls, fault);
             let ended = tree.close(0);
             if !disk.has_failed() {
                 assert!(ended.is_ok() && disk.image().main.len() < closed.main.len() / 2);
                 break;
             }
-            assert!(ended.is_err(), "the power fails after {calls} calls");
+            // A full disk still flushes.
+            assert!(
+                ended.is_err() || fault == Fault::Full,
+                "{fault:?} after {calls} calls"
+            );
+            check(calls, &disk);
+        }
+    }
+
+    #[test]
+    fn a_power_loss_while_a_file_is_compacted_loses_no_row() {
+        fail_while_compacting(Fault::PowerLoss, |calls, disk| {
             let mut rng = StdRng::seed_from_u64(calls as u64);
             for _ in 0..scale(4, 100) {
                 let left = disk.image_after_power_loss(&mut rng);
                 assert_has_the_last_rows(&Disk::with(left));
             }
+        });
+    }
+
+    #[test]
+    fn a_disk_that_fails_while_a_file_is_compacted_loses_no_row() {
+        for fault in [Fault::Error, Fault::Full, Fault::ShortWrite] {
+            fail_while_compacting(fault, |_, disk| {
+                disk.go_on();
+                assert_has_the_last_rows(disk);
+            });
         }
     }
 
