@@ -198,7 +198,8 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
     let world = World::new();
     world.write("a", TEXT);
     world.run();
-    world.write("long", long_text(50_000));
+    // This is so much that the log is full long before the SQLite file is.
+    world.write("long", long_text(200_000));
     // With 512 bytes a block the store's log has no room but for its first 4 MiB, with 1,024 but for 8.
     let full = finish(&mut limited(8_200, &world.run_command()));
     full.assert_refused(1, "remove the cause and open the store again");
