@@ -1,10 +1,8 @@
 //! The third step of a pass: folds the updates of a key into a value.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use hc_dequeue::keyspace::Bytes;
 use hc_dequeue::keyspace::codec::Codec;
-use hc_dequeue::keyspace::error::panic_message;
+use hc_dequeue::keyspace::foreign;
 
 use crate::decide::KeyValues;
 use crate::log::Portion;
@@ -37,7 +35,7 @@ where
         let mut aside = Vec::new();
         for place in &read.places {
             let update = portion.updates[*place].update.clone();
-            match <C as Codec<U>>::decode(&self.codec, update) {
+            match foreign::decode::<U, _>(&self.codec, update) {
                 Ok(update) => {
                     updates.push(update);
                     places.push(*place);
@@ -72,7 +70,7 @@ where
 
     /// Returns a key, its value before the updates, and the bytes of its values.
     fn decode_base(&self, read: &ReadKey) -> Result<(K, Option<V>, KeyValues), String> {
-        let key = <C as Codec<K>>::decode(&self.codec, read.key.clone());
+        let key = foreign::decode::<K, _>(&self.codec, read.key.clone());
         let key = key.map_err(|error| format!("the key: {error}"))?;
         let base = read.base()?;
         let value = self.decode_stored(&base)?;
@@ -86,7 +84,7 @@ where
 
     /// Returns a stored value.
     pub(crate) fn decode_stored(&self, bytes: &Option<Bytes>) -> Result<Option<V>, String> {
-        let decode = |bytes| <C as Codec<V>>::decode(&self.codec, bytes);
+        let decode = |bytes| foreign::decode::<V, _>(&self.codec, bytes);
         let value = bytes.clone().map(decode).transpose();
         value.map_err(|error| format!("the value: {error}"))
     }
@@ -103,8 +101,8 @@ where
             return Ok((value, bytes.clone()));
         }
         let fold = || self.combiner.fold(key, value, updates);
-        let value = catch_unwind(AssertUnwindSafe(fold))
-            .map_err(|panic| format!("the combiner panicked: {}", panic_message(&*panic)))?;
+        let value = foreign::call(fold)
+            .map_err(|panicked| format!("the combiner panicked: {}", panicked.message()))?;
         let encode = |value| encode(&self.codec, value);
         let bytes = value.as_ref().map(encode).transpose()?;
         Ok((value, bytes))
@@ -114,7 +112,7 @@ where
 /// Returns the bytes of a value, or the reason why it cannot be stored.
 fn encode<V>(codec: &impl Codec<V>, value: &V) -> Result<Bytes, String> {
     let mut bytes = Vec::new();
-    (codec.encode(value, &mut bytes)).map_err(|error| error.to_string())?;
+    foreign::encode(codec, value, &mut bytes).map_err(|error| error.to_string())?;
     match bytes.len() {
         fits if fits <= MAX_VALUE_BYTES => Ok(bytes.into()),
         bytes => Err(format!(

@@ -26,13 +26,12 @@
 //! value of a report is the new value of the previous one, because only reports write values, and they
 //! follow one another.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt, try_join};
+use futures::try_join;
 use hc_dequeue::keyspace::codec::Codec;
-use hc_dequeue::keyspace::error::panic_message;
+use hc_dequeue::keyspace::foreign;
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transaction};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -406,12 +405,11 @@ pub(crate) async fn observe<K, V, T: Transaction>(
     }
     // The call itself may panic, as well as its future.
     let observe = async { observer.observe(tr, changes).await };
-    let observe = AssertUnwindSafe(observe).catch_unwind();
-    match env.timeout(limit, observe).await {
+    match env.timeout(limit, foreign::run(observe)).await {
         Some(Ok(Ok(()))) => Ok(()),
         Some(Ok(Err(error))) => Err(Error::Observer(Arc::from(error))),
-        Some(Err(panic)) => Err(Error::ObserverPanicked {
-            message: panic_message(&*panic).to_owned(),
+        Some(Err(panicked)) => Err(Error::ObserverPanicked {
+            message: panicked.into_message(),
         }),
         None => Err(Error::ObserverTimedOut { limit }),
     }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hc_dequeue::keyspace::codec::{Codec, MessagePack};
+use hc_dequeue::keyspace::foreign;
 use hc_dequeue::keyspace::{
     Bytes, Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode,
     Subspace, Transaction, Versionstamp, visit_rows,
@@ -348,7 +349,7 @@ where
 
     pub(crate) fn decode_value(&self, row: &[u8], bytes: Bytes) -> Result<V> {
         let value =
-            <C as Codec<V>>::decode(&self.codec, bytes).map_err(|error| error.at(row.to_vec()));
+            foreign::decode::<V, _>(&self.codec, bytes).map_err(|error| error.at(row.to_vec()));
         Ok(value?)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
 use futures::future::try_join_all;
 use futures::try_join;
 use hc_dequeue::keyspace::codec::{Codec, DecodeError};
+use hc_dequeue::keyspace::foreign;
 use hc_dequeue::keyspace::{
     Bytes, Code, ConflictKind, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Transaction,
     Undecodable, key_after, read_all,
@@ -211,7 +211,7 @@ where
         let mut values = try_join_all(reads).await?;
         for ((key, encoded), value) in keys.iter().zip(&encoded).zip(&mut values) {
             let decode = |(row, update): &(Bytes, Bytes)| {
-                let update = <C as Codec<U>>::decode(&self.codec, update.clone());
+                let update = foreign::decode::<U, _>(&self.codec, update.clone());
                 update.map_err(|error| error.at(row.to_vec()))
             };
             let updates: Vec<U> = pending[encoded]
@@ -223,7 +223,7 @@ where
             }
             let current = value.take();
             let fold = || self.combiner.fold(key, current, updates);
-            *value = catch_unwind(AssertUnwindSafe(fold)).map_err(|_| Error::CombinerPanicked {
+            *value = foreign::call(fold).map_err(|_| Error::CombinerPanicked {
                 key: encoded.clone(),
             })?;
         }
@@ -350,8 +350,8 @@ where
             codec: "a value",
             reason: error.to_string(),
         })?;
-        let key = <C as Codec<K>>::decode(&self.codec, key.clone())?;
-        Ok((key, <C as Codec<V>>::decode(&self.codec, bytes)?))
+        let key = foreign::decode::<K, _>(&self.codec, key.clone())?;
+        Ok((key, foreign::decode::<V, _>(&self.codec, bytes)?))
     }
 
     /// Counts the updates of a bucket that are not combined yet, in up to about 1 MiB of blocks.

@@ -1,17 +1,16 @@
 //! The steps of a worker in a bucket: batches, and the handling of batches that fail.
 
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use combine::bucket_worker::{Assignment, Job, Next};
 use combine::keyspace::codec::Codec;
-use combine::keyspace::error::{chain, code_of, panic_message};
-use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction};
+use combine::keyspace::error::{chain, code_of};
+use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, foreign};
 use combine::microqueue::blocks::Entry;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
-use futures::{FutureExt, try_join};
+use futures::try_join;
 
 use crate::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
 use crate::error::{Error, Result};
@@ -295,12 +294,12 @@ where
         let limit = self.options.export_time_limit();
         // The call itself may panic, as well as its future.
         let export = async { self.exporter.export(&batch).await };
-        let export = AssertUnwindSafe(export).catch_unwind();
+        let export = foreign::run(export);
         match self.runner.environment().timeout(limit, export).await {
             Some(Ok(Ok(()))) => Ok(()),
             Some(Ok(Err(error))) => Err(Error::Exporter(error.into())),
-            Some(Err(panic)) => Err(Error::ExporterPanicked {
-                message: panic_message(&*panic).to_owned(),
+            Some(Err(panicked)) => Err(Error::ExporterPanicked {
+                message: panicked.into_message(),
             }),
             None => Err(Error::ExporterTimedOut { limit }),
         }

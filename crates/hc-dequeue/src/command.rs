@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::{Item, ItemId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -44,7 +45,7 @@ pub(crate) struct Want<T, D> {
 /// Where the answer to a caller goes.
 pub(crate) enum Reply<T, D> {
     Deliver(oneshot::Sender<Result<Vec<D>>>),
-    Pop(oneshot::Sender<Result<Vec<Item<T>>>>),
+    Pop(oneshot::Sender<Result<Vec<Item<Guarded<T>>>>>),
 }
 
 impl<T, D> Want<T, D> {

@@ -216,7 +216,11 @@ impl<T: Send + 'static> Consumer<T> {
     /// # Cancel safety
     /// As [`pop`](Self::pop).
     pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
-        Ok(self.want(1, time, Reply::Pop).await?.pop())
+        let item = self.want(1, time, Reply::Pop).await?.pop();
+        Ok(item.map(|Item { id, value }| Item {
+            id,
+            value: value.into_inner(),
+        }))
     }
 
     /// Returns a stream of deliveries, as items become available, until the consumer is shut down.

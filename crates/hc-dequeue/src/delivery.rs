@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use microqueue::ItemId;
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Transaction};
 use parking_lot::Mutex;
@@ -100,7 +101,7 @@ pub(crate) type Commands<T> = mpsc::UnboundedSender<Command<T, Delivery<T>>>;
 /// letter instead of coming back.
 pub struct Delivery<T> {
     pub(crate) id: ItemId,
-    pub(crate) value: T,
+    pub(crate) value: Guarded<T>,
     /// The record without the payload.
     pub(crate) record: Record,
     pub(crate) out: Arc<Out>,
@@ -498,7 +499,7 @@ impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
             .field("id", &self.id)
-            .field("value", &self.value)
+            .field("value", self.value())
             .field("attempt", &self.attempt())
             .field("is_lost", &self.is_lost())
             .finish_non_exhaustive()

@@ -6,6 +6,7 @@ use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::foreign;
 use microqueue::keyspace::{
     self, Bytes, ConflictKind, Isolation, RangeQuery, Transaction, Undecodable, read_all,
 };
@@ -185,7 +186,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 }
             }
         };
-        let value = self.codec.decode(record.payload.clone());
+        let value = foreign::decode(&self.codec, record.payload.clone());
         Ok(Some(Status {
             place,
             value: value.map_err(|error| Undecodable::new(key(), record.payload.clone(), error)),

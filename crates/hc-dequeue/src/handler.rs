@@ -1,11 +1,9 @@
 //! Calls an application's handler, and turns its outcome into what happens to the item.
 
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures::FutureExt;
-use microqueue::keyspace::error::panic_message;
+use microqueue::keyspace::foreign::{self, Guarded};
 use microqueue::keyspace::{Database, Environment, Runner};
 use tracing::Instrument;
 
@@ -18,7 +16,7 @@ use crate::queue::HighContentionQueue;
 
 /// A handler of a queue's items, with everything that its calls need.
 pub(crate) struct Handler<F> {
-    handle: F,
+    handle: Guarded<F>,
     backoff: Backoff,
     env: Environment,
     metrics: HandlerMetrics,
@@ -32,7 +30,7 @@ impl<F> Handler<F> {
         handle: F,
     ) -> Self {
         Self {
-            handle,
+            handle: Guarded::new(handle),
             backoff,
             env: runner.environment().clone(),
             metrics: HandlerMetrics::new(&queue.keys.queue.to_string()),
@@ -40,28 +38,27 @@ impl<F> Handler<F> {
     }
 
     /// Calls the handler. Returns `None` if its future was dropped because the item was cancelled or the delivery was
-    /// lost. A panic becomes a retry.
+    /// lost. A panic becomes a retry, wherever in the application's code it happens.
     pub(crate) async fn handle<T, Fut, R>(&self, delivery: &Arc<Delivery<T>>) -> Option<Outcome>
     where
         F: Fn(Arc<Delivery<T>>) -> Fut,
         Fut: Future<Output = R>,
         R: Into<Outcome>,
     {
-        // The call that creates the future may panic, too.
-        let handle = async { (self.handle)(delivery.clone()).await };
-        let handle = handle.instrument(delivery.handler_span());
+        // The call that creates the future may panic, and so may the conversion of its result.
+        let handle = async { (self.handle)(delivery.clone()).await.into() };
+        let handle = foreign::run(handle.instrument(delivery.handler_span()));
         let began = self.env.now();
         let handled = tokio::select! {
-            handled = AssertUnwindSafe(handle).catch_unwind() => Some(handled),
+            handled = handle => Some(handled),
             () = delivery.cancelled() => {
                 let id = delivery.id();
                 tracing::warn!(?id, "a handler was dropped: its item was cancelled, or its delivery is lost");
                 None
             }
         };
-        let panicked =
-            |panic: Box<_>| Outcome::retry(format!("it panicked: {}", panic_message(&*panic)));
-        let outcome = handled.map(|handled| handled.map_or_else(panicked, Into::into));
+        let outcome = handled
+            .map(|handled| handled.unwrap_or_else(|panicked| Outcome::retry(panicked.to_string())));
         let took = self.env.now().saturating_sub(began);
         self.metrics.record(took, outcome.as_ref());
         outcome

@@ -7,6 +7,7 @@ use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Code, Database, OwnedTransaction, Runner, Store, Subspace};
 
 use crate::change::{Cancelled, Replaced, place, remove};
@@ -193,7 +194,7 @@ impl<D: Database> World<D> {
             session,
             promotes: true,
             demand: &ONE,
-            decode: &|bytes| MessagePack.decode(bytes),
+            decode: &|bytes| MessagePack.decode(bytes).map(Guarded::new),
         }
     }
 

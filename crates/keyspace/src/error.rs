@@ -6,7 +6,6 @@
 
 mod open;
 
-use std::any::Any;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use bytes::Bytes;
 use foundationdb_tuple::Subspace;
 
 pub use self::open::OpenError;
+use crate::foreign;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -376,8 +376,7 @@ impl RunError<error_kind::Anyhow> for anyhow::Error {
 /// `source()`.
 #[must_use]
 pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
-    let mut current = Some(error);
-    while let Some(error) = current {
+    for error in causes(error) {
         if let Some(known) = error.downcast_ref::<Error>() {
             return known.code();
         }
@@ -386,7 +385,6 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
         if let Some(code) = error.downcast_ref::<Code>() {
             return Some(*code);
         }
-        current = error.source();
     }
     None
 }
@@ -398,15 +396,30 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
 /// `#[from]` and a message of its own.
 #[must_use]
 pub fn corrupt_key<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a [u8]> {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes.find_map(|cause| match cause.downcast_ref::<Error>()? {
+    causes(error).find_map(|cause| match cause.downcast_ref::<Error>()? {
         Error::Corrupt { key, .. } => Some(&**key),
         _ => None,
     })
 }
 
+/// The most errors of a chain that are looked at: an error of an application may be its own source.
+const MAX_CAUSES: usize = 32;
+
+/// Returns an error and its sources, up to one whose source panics.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    let source = |error: &&'a (dyn std::error::Error + 'static)| {
+        let source = foreign::call(|| error.source());
+        source.ok().flatten()
+    };
+    std::iter::successors(Some(error), source).take(MAX_CAUSES)
+}
+
 /// Renders an error and its sources, from the outermost to the first cause:
 /// `the store failed: disk i/o operation failed (io_error 1510)`.
+///
+/// An error of an application may panic while it is formatted; the text then says so.
 ///
 /// ```
 /// use keyspace::error::chain;
@@ -424,22 +437,25 @@ struct Chain<'a>(&'a (dyn std::error::Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let causes = std::iter::successors(self.0.source(), |error| error.source());
         // The text of a store error already contains its code.
-        for cause in causes.filter(|cause| !cause.is::<Code>()) {
-            write!(f, ": {cause}")?;
+        let is_shown = |(place, cause): &(usize, &(dyn std::error::Error + 'static))| {
+            *place == 0 || !cause.is::<Code>()
+        };
+        for (place, cause) in causes(self.0).enumerate().filter(is_shown) {
+            let separator = if place == 0 { "" } else { ": " };
+            match foreign::call(|| cause.to_string()) {
+                Ok(text) => write!(f, "{separator}{text}")?,
+                Err(panicked) => {
+                    let panic = panicked.message();
+                    write!(
+                        f,
+                        "{separator}an error that panicked while it was formatted: {panic}"
+                    )?;
+                }
+            }
         }
         Ok(())
     }
-}
-
-/// Returns the message of a panic.
-#[must_use]
-pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
 }
 
 /// Renders a key the way FoundationDB's tools do: printable ASCII as it is, other bytes as `\xNN`.

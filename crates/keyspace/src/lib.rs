@@ -86,6 +86,7 @@ pub mod env;
 pub mod error;
 #[cfg(feature = "fdb")]
 pub mod fdb;
+pub mod foreign;
 pub mod ids;
 pub mod ledger;
 pub mod limits;

@@ -5,6 +5,7 @@
 
 use crate::codec::Codec;
 use crate::error::Result;
+use crate::foreign;
 use crate::transaction::{Isolation, Transaction};
 
 /// Reads the value under a key.
@@ -49,7 +50,7 @@ pub async fn get<T>(
     let Some(bytes) = tr.get(key, isolation).await? else {
         return Ok(None);
     };
-    let value = codec.decode(bytes);
+    let value = foreign::decode(codec, bytes);
     Ok(Some(value.map_err(|error| error.at(key.to_vec()))?))
 }
 

@@ -1,11 +1,10 @@
 //! The task of a session: it keeps time, reads which buckets have work, and runs the steps that are due.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt, TryFutureExt, try_join};
-use hc_dequeue::keyspace::{Database, Runner, Transaction, Tx};
+use futures::{TryFutureExt, try_join};
+use hc_dequeue::keyspace::{Database, Runner, Transaction, Tx, foreign};
 use hc_dequeue::session::{Alarm, Alarms, Life, Member, SessionId, Tick};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -198,9 +197,10 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         let assignment = Assignment::new(self.session(), bucket, is_owner);
         let job = self.job.clone();
         let step = async move {
-            let step = AssertUnwindSafe(job.step(assignment, state)).catch_unwind();
-            let (state, next) = step.await.unwrap_or_else(|_| {
-                tracing::error!(%bucket, "a step panicked");
+            let step = foreign::run(async { job.step(assignment, state).await });
+            let (state, next) = step.await.unwrap_or_else(|panicked| {
+                let panic = panicked.message();
+                tracing::error!(%bucket, panic, "a step panicked");
                 (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
             });
             (bucket, state, next)

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Database};
 use microqueue::{Item, ItemId};
@@ -95,7 +96,10 @@ where
         self.return_later(id, record.deliveries, how, Some(&error.to_string()));
     }
 
-    fn deliver(&mut self, (id, mut record, value): (ItemId, Record, T)) -> Option<Delivery<T>> {
+    fn deliver(
+        &mut self,
+        (id, mut record, value): (ItemId, Record, Guarded<T>),
+    ) -> Option<Delivery<T>> {
         // `None` if the last consumer is gone: then the session ends and returns its items.
         let commands = self.sender.upgrade()?;
         let deadline = self.now().saturating_add(self.options.time_limit);

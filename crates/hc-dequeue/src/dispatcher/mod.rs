@@ -34,13 +34,13 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::error::chain;
+use microqueue::keyspace::foreign::{self, Guarded};
 use microqueue::keyspace::{self, Database, Runner};
 use tokio::sync::{mpsc, oneshot};
 
 use self::deliveries::Deliveries;
 use self::pace::Pacer;
 use self::schedules::FireTimer;
-use self::steps::decode;
 use self::take::{Begun, LastTake};
 use self::upkeep::Upkeep;
 use crate::command::{Command, Reply, Want};
@@ -132,7 +132,7 @@ where
         let mut dispatcher = Self {
             member: Member::new(queue.keys.sessions.clone(), runner.clone(), settings.lease),
             shared: Arc::new(shared),
-            decode: Arc::new(move |bytes| decode(&codec, bytes)),
+            decode: Arc::new(move |bytes| foreign::decode(&codec, bytes).map(Guarded::new)),
             settings,
             queue,
             runner,

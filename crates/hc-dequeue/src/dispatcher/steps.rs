@@ -1,13 +1,12 @@
 //! The steps of the policy, one transaction each.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures::try_join;
 use microqueue::ItemId;
 use microqueue::StagedId;
-use microqueue::keyspace::codec::{Codec, DecodeError};
-use microqueue::keyspace::{self, Bytes, Code, Commit, Database};
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{self, Code, Commit, Database};
 
 use super::Dispatcher;
 use super::inquiry::{Collected, Inquiry, RequestView, Waits, collect_and_ask, view_request};
@@ -21,17 +20,6 @@ use crate::wall::wall_millis;
 
 /// How many times the patience of one rank fits into the lease.
 const PATIENCES_PER_LEASE: u32 = 5;
-
-/// Decodes an item. The panic of a codec becomes an error, since it would occur in every process that gets the item.
-pub(super) fn decode<T, C: Codec<T>>(codec: &C, bytes: Bytes) -> Result<T, DecodeError> {
-    let decoded = catch_unwind(AssertUnwindSafe(|| codec.decode(bytes)));
-    decoded.unwrap_or_else(|_| {
-        Err(DecodeError {
-            codec: C::NAME,
-            reason: "the codec panicked".to_owned(),
-        })
-    })
-}
 
 /// Returns whether the transaction may have committed or may still commit.
 fn is_in_doubt(error: &Error) -> bool {

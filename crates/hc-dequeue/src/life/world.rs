@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::env::ManualClock;
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::run::RunOptions;
 use microqueue::keyspace::{Bytes, Environment, Runner, Store, Subspace};
 use parking_lot::Mutex;
@@ -116,7 +117,7 @@ impl World {
             session,
             promotes: true,
             demand,
-            decode: &|bytes| MessagePack.decode(bytes),
+            decode: &|bytes| MessagePack.decode(bytes).map(Guarded::new),
         }
     }
 
@@ -278,7 +279,7 @@ impl World {
         let (commands, _dispatcher) = mpsc::unbounded_channel();
         let delivery = &Delivery {
             id: self.items[item].id(),
-            value: 0_u64,
+            value: Guarded::new(0_u64),
             record: Record::default(),
             out: Arc::new(Out::new(number, Duration::MAX)),
             session,
@@ -500,7 +501,7 @@ fn said(granted: Vec<Granted<u64>>) -> Said {
     let granted = granted.into_iter();
     Said::Granted(
         granted
-            .map(|item| (item.value.unwrap(), item.is_popped))
+            .map(|item| (*item.value.unwrap(), item.is_popped))
             .collect(),
     )
 }

@@ -7,6 +7,7 @@ pub(crate) mod request;
 
 use microqueue::ItemId;
 use microqueue::keyspace::codec::DecodeError;
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
 
 use crate::done::end;
@@ -42,7 +43,7 @@ pub(crate) struct Demand {
 pub(crate) struct Granted<T> {
     pub(crate) id: ItemId,
     pub(crate) record: Record,
-    pub(crate) value: Result<T, DecodeError>,
+    pub(crate) value: Result<Guarded<T>, DecodeError>,
     /// Whether the item was completed by the transaction that took it. This is never the case for an item that does
     /// not decode.
     pub(crate) is_popped: bool,
@@ -61,7 +62,7 @@ impl<T> Granted<T> {
 }
 
 /// Decodes a payload.
-pub(crate) type Decode<T> = dyn Fn(Bytes) -> Result<T, DecodeError> + Send + Sync;
+pub(crate) type Decode<T> = dyn Fn(Bytes) -> Result<Guarded<T>, DecodeError> + Send + Sync;
 
 /// The session that takes part in the protocol, and its own demand.
 pub(crate) struct SessionContext<'a, T> {

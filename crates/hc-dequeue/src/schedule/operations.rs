@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::foreign;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     Bytes, Isolation, KeyValue, RangeQuery, Transaction, Undecodable, read_all,
@@ -155,7 +156,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             next: record.next_millis.map(time_of),
             last: record.last_millis.map(time_of),
             schedule: record.schedule,
-            payload: (self.codec.decode(record.payload.clone()))
+            payload: (foreign::decode(&self.codec, record.payload.clone()))
                 .map_err(|error| undecodable(record.payload, error)),
         });
         Ok(ListedSchedule {

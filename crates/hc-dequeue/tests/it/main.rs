@@ -12,6 +12,7 @@ mod costs;
 mod deploy;
 mod done;
 mod fairness;
+mod foreign;
 mod inspect;
 mod items;
 mod listings;

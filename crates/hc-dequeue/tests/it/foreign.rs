@@ -1,0 +1,411 @@
+//! Code of the application that panics: no panic of it ends a slot of a worker or the session.
+
+use std::fmt;
+use std::future::pending;
+use std::io;
+use std::panic::panic_any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{LONG, World};
+use conformance::stores::TestStore;
+use conformance::timeout;
+use hc_dequeue::testing::{Drained, drain};
+use hc_dequeue::{
+    Backoff, BoxError, Cancelled, ConsumerOptions, Delivery, HighContentionQueue, Outcome,
+    Settings, WorkerOptions,
+};
+use keyspace::chaos::{Chaos, CommitFault, Faults};
+use keyspace::codec::{Codec, DecodeError, MessagePack};
+use keyspace::{Bytes, Environment, Runner, Tx};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+conformance::on_every_store!(
+    a_panic_anywhere_in_a_handler_is_a_failed_attempt,
+    a_panic_anywhere_in_a_handler_with_a_transaction_is_a_failed_attempt,
+    a_panic_anywhere_in_a_handler_is_counted_when_a_test_drains_its_queue,
+    as_many_items_that_panic_as_there_are_slots_leave_a_worker_that_works,
+    a_handler_that_panics_when_its_time_limit_drops_it_leaves_its_slot,
+    a_handler_that_panics_when_a_cancellation_drops_it_leaves_its_slot,
+    a_handler_that_panics_when_a_shutdown_drops_it_costs_no_attempt,
+    a_value_that_panics_when_it_is_dropped_leaves_its_slot,
+    a_value_that_panics_when_a_conflict_drops_it_is_handed_out,
+    a_codec_that_panics_fails_the_item,
+);
+
+type Item = Arc<Delivery<u64>>;
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("no drop");
+    }
+}
+
+/// The ways in which a handler may panic, in the order of the items.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Call,
+    Poll,
+    Guard,
+    Payload,
+    Nested,
+    Conversion,
+    Display,
+    Source,
+    Error,
+    Nowhere,
+}
+
+const PLACES: [Place; 10] = [
+    Place::Call,
+    Place::Poll,
+    Place::Guard,
+    Place::Payload,
+    Place::Nested,
+    Place::Conversion,
+    Place::Display,
+    Place::Source,
+    Place::Error,
+    Place::Nowhere,
+];
+
+/// How many of them panic.
+const PANICS: u64 = PLACES.len() as u64 - 1;
+
+fn place(item: &Item) -> Place {
+    PLACES[usize::try_from(*item.value()).unwrap() % PLACES.len()]
+}
+
+/// The reason that is kept for each of them, without that of a nested runtime, whose words are tokio's.
+fn reason(place: Place) -> &'static str {
+    match place {
+        Place::Call => "it panicked: no call",
+        Place::Poll => "it panicked: no poll",
+        Place::Guard | Place::Error => "it panicked: no drop",
+        Place::Payload => "it panicked: without a message",
+        Place::Nested => "it panicked: ",
+        Place::Conversion => "it panicked: no outcome",
+        Place::Display => "an error that panicked while it was formatted: no words",
+        Place::Source => "hostile",
+        Place::Nowhere => "",
+    }
+}
+
+/// An error that panics when it is used.
+struct Hostile(
+    Place,
+    #[allow(dead_code, reason = "held for its drop")] Option<Bomb>,
+);
+
+impl fmt::Debug for Hostile {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("no words");
+    }
+}
+
+impl fmt::Display for Hostile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Place::Display => panic!("no words"),
+            _ => f.write_str("hostile"),
+        }
+    }
+}
+
+impl std::error::Error for Hostile {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self.0 {
+            Place::Source => panic!("no source"),
+            _ => None,
+        }
+    }
+}
+
+/// What a handler returns, whose conversion may panic.
+struct Ending(Place);
+
+impl From<Ending> for Outcome {
+    fn from(ending: Ending) -> Self {
+        match ending.0 {
+            Place::Conversion => panic!("no outcome"),
+            _ => Self::Done,
+        }
+    }
+}
+
+async fn handle(place: Place) -> Result<Ending, BoxError> {
+    match place {
+        Place::Call | Place::Conversion | Place::Nowhere => Ok(Ending(place)),
+        Place::Poll => panic!("no poll"),
+        Place::Guard => {
+            let _guard = Bomb;
+            Ok(Ending(place))
+        }
+        Place::Payload => panic_any(Bomb),
+        Place::Nested => {
+            drop(Runtime::new().unwrap());
+            Ok(Ending(place))
+        }
+        Place::Display | Place::Source => Err(Hostile(place, None).into()),
+        Place::Error => Err(Hostile(place, Some(Bomb)).into()),
+    }
+}
+
+/// Creates the future of a handler.
+fn handler(item: &Item) -> impl Future<Output = Result<Ending, BoxError>> + Send + use<> {
+    let place = place(item);
+    assert!(!matches!(place, Place::Call), "no call");
+    handle(place)
+}
+
+fn quick() -> WorkerOptions {
+    let soon = Duration::from_millis(1);
+    WorkerOptions::new().backoff(Backoff::new(soon, soon))
+}
+
+/// Panics unless each item that panics has used its attempts for the reason of its place, and the others are done.
+async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
+    let queue = &world.queue;
+    let letters = |tr| async move { queue.dead_letters(&tr, None, 1000).await };
+    let letters = world.runner.run(letters).await.unwrap();
+    for letter in &letters {
+        let value = *letter.value.as_ref().unwrap();
+        let place = PLACES[usize::try_from(value).unwrap() % PLACES.len()];
+        let kept = &letter.failure.as_ref().unwrap().reason;
+        assert!(kept.starts_with(reason(place)), "{place:?}: {kept}");
+        assert_eq!(letter.attempts, attempts, "{place:?}");
+    }
+    let stats = world.stats().await;
+    assert_eq!((stats.dead, stats.completed), (PANICS * rounds, rounds));
+    world.check().await;
+}
+
+async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    world.enqueue(0..=PANICS).await;
+    let (queue, options) = (&world.queue, quick().concurrency(1));
+    let handler = |item: Item| handler(&item);
+    let worker = queue.work(&world.runner, options, handler).await.unwrap();
+    let idle = queue.wait_idle(&world.runner);
+    timeout(LONG, idle).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    check_reasons(&world, 2, 1).await;
+}
+
+async fn a_panic_anywhere_in_a_handler_with_a_transaction_is_a_failed_attempt(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    world.enqueue(0..=PANICS).await;
+    let (queue, options) = (&world.queue, quick().concurrency(1));
+    let handler = |_: Tx<_>, item: Item| handler(&item);
+    let worker = queue.process(&world.runner, options, handler).await;
+    let idle = queue.wait_idle(&world.runner);
+    timeout(LONG, idle).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    check_reasons(&world, 2, 1).await;
+}
+
+async fn a_panic_anywhere_in_a_handler_is_counted_when_a_test_drains_its_queue(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    world.enqueue(0..=PANICS).await;
+    let handler = |item: Item| handler(&item);
+    let drained = drain(&world.runner, &world.queue, handler).await.unwrap();
+    let expected = Drained {
+        completed: 1,
+        dead: PANICS,
+        ..Drained::default()
+    };
+    assert_eq!(drained, expected);
+    check_reasons(&world, 1, 1).await;
+}
+
+async fn as_many_items_that_panic_as_there_are_slots_leave_a_worker_that_works(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let rounds = 20;
+    world.enqueue(0..rounds * (PANICS + 1)).await;
+    let queue = &world.queue;
+    let handler = |item: Item| handler(&item);
+    let worker = queue.work(&world.runner, quick(), handler).await.unwrap();
+    let idle = queue.wait_idle(&world.runner);
+    timeout(LONG, idle).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    check_reasons(&world, 1, rounds).await;
+}
+
+/// Returns a handler that never ends and panics when it is dropped, but for the item 0, and reports each call.
+fn holds_a_bomb() -> (
+    impl Fn(Item) -> futures::future::BoxFuture<'static, Outcome> + Send + Sync + 'static,
+    mpsc::UnboundedReceiver<u64>,
+) {
+    let (begun, begins) = mpsc::unbounded_channel();
+    let handler = move |item: Item| {
+        begun.send(*item.value()).unwrap();
+        let held: futures::future::BoxFuture<'static, Outcome> = Box::pin(async move {
+            if *item.value() > 0 {
+                let nested = Runtime::new().unwrap();
+                let _both = (Bomb, pending::<()>().await, nested);
+            }
+            Outcome::Done
+        });
+        held
+    };
+    (handler, begins)
+}
+
+async fn a_handler_that_panics_when_its_time_limit_drops_it_leaves_its_slot(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    world.enqueue([1, 2, 0]).await;
+    let (handler, mut begins) = holds_a_bomb();
+    let limit = Duration::from_millis(50);
+    let options = quick().concurrency(1).time_limit(limit);
+    let worker = world.queue.work(&world.runner, options, handler).await;
+    for expected in [1, 2, 0] {
+        assert_eq!(timeout(LONG, begins.recv()).await, Some(expected));
+    }
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    let stats = world.stats().await;
+    assert_eq!((stats.dead, stats.completed), (2, 1));
+    world.check().await;
+}
+
+async fn a_handler_that_panics_when_a_cancellation_drops_it_leaves_its_slot(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let cancelled = world.enqueue_ref(1, &hc_dequeue::Enqueue::new()).await;
+    world.enqueue([0]).await;
+    let (handler, mut begins) = holds_a_bomb();
+    let options = quick().concurrency(1);
+    let worker = world.queue.work(&world.runner, options, handler).await;
+    assert_eq!(timeout(LONG, begins.recv()).await, Some(1));
+    assert_eq!(world.cancel(&cancelled).await, Cancelled::Requested);
+    assert_eq!(timeout(LONG, begins.recv()).await, Some(0));
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    let stats = world.stats().await;
+    assert_eq!((stats.dead, stats.completed, stats.queued), (0, 1, 0));
+    world.check().await;
+}
+
+async fn a_handler_that_panics_when_a_shutdown_drops_it_costs_no_attempt(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    world.enqueue([1, 2]).await;
+    let (handler, mut begins) = holds_a_bomb();
+    let worker = world.queue.work(&world.runner, quick(), handler).await;
+    for _ in 0..2 {
+        assert!(timeout(LONG, begins.recv()).await.is_some());
+    }
+    worker.unwrap().shut_down(Duration::ZERO).await.unwrap();
+    assert_eq!(world.values().await, [1, 2]);
+    world.check().await;
+}
+
+/// A value that panics when it is dropped, unless it is 0. Its bytes are those of a number.
+#[derive(Debug, Serialize, Deserialize)]
+struct Touchy(u64);
+
+impl Drop for Touchy {
+    fn drop(&mut self) {
+        assert_eq!(self.0, 0, "no drop of the value");
+    }
+}
+
+type TouchyQueue = HighContentionQueue<Touchy>;
+
+async fn a_value_that_panics_when_it_is_dropped_leaves_its_slot(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue([1, 2, 0]).await;
+    let subspace = world.queue.subspace().clone();
+    let settings = Settings::default();
+    let queue = TouchyQueue::open(&world.runner, subspace, settings).await;
+    let handler = |_: Arc<Delivery<Touchy>>| async { Ok::<_, io::Error>(()) };
+    let options = quick().concurrency(1);
+    let queue = queue.unwrap();
+    let worker = queue.work(&world.runner, options, handler).await.unwrap();
+    timeout(LONG, queue.wait_idle(&world.runner)).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(world.stats().await.completed, 3);
+    world.check().await;
+}
+
+async fn a_value_that_panics_when_a_conflict_drops_it_is_handed_out(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue([1, 2]).await;
+    let chaos = Chaos::new(
+        world.store.db.clone(),
+        Environment::system(),
+        Faults::default(),
+    );
+    let runner = Runner::new(chaos.clone());
+    let subspace = world.queue.subspace().clone();
+    let settings = Settings::default();
+    let queue = TouchyQueue::open(&runner, subspace, settings).await;
+    let options = ConsumerOptions::default();
+    let consumer = queue.unwrap().consumer(&runner, options).await.unwrap();
+    chaos.script([CommitFault::TooOld; 3]);
+    let popped = timeout(LONG, consumer.pop_within(LONG)).await.unwrap();
+    // The value belongs to the caller now.
+    let popped = popped.map(|item| std::mem::ManuallyDrop::new(item.value).0);
+    assert_eq!(popped, Some(1));
+    chaos.script([CommitFault::TooOld; 3]);
+    let delivery = timeout(LONG, consumer.dequeue_within(LONG)).await.unwrap();
+    let delivery = delivery.unwrap();
+    assert_eq!(delivery.value().0, 2);
+    delivery.complete().await.unwrap();
+    drop(delivery);
+    consumer.shut_down(LONG).await.unwrap();
+    assert_eq!(world.stats().await.completed, 2);
+    world.check().await;
+}
+
+/// A codec that panics when it decodes an odd number.
+#[derive(Debug, Clone, Copy, Default)]
+struct Superstitious;
+
+impl Codec<u64> for Superstitious {
+    // The queue's own codec has written its items.
+    const NAME: &'static str = "MessagePack";
+
+    fn encode(&self, value: &u64, buffer: &mut Vec<u8>) -> keyspace::Result<()> {
+        MessagePack.encode(value, buffer)
+    }
+
+    fn decode(&self, bytes: Bytes) -> Result<u64, DecodeError> {
+        let value: u64 = MessagePack.decode(bytes)?;
+        match value {
+            1 => panic!("no luck"),
+            3 => panic_any(Bomb),
+            value => Ok(value),
+        }
+    }
+}
+
+async fn a_codec_that_panics_fails_the_item(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    world.enqueue([1, 3, 2]).await;
+    let subspace = world.queue.subspace().clone();
+    let settings = Settings::new().max_attempts(1);
+    let queue = HighContentionQueue::<u64, Superstitious>::open(&world.runner, subspace, settings);
+    let queue = queue.await.unwrap();
+    let handler = |_: Item| async { Ok::<_, io::Error>(()) };
+    let worker = queue.work(&world.runner, quick(), handler).await.unwrap();
+    timeout(LONG, queue.wait_idle(&world.runner)).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    let plain = &world.queue;
+    let letters = |tr| async move { plain.dead_letters(&tr, None, 10).await };
+    let letters = world.runner.run(letters).await.unwrap();
+    let reasons: Vec<_> = letters
+        .iter()
+        .map(|letter| letter.failure.as_ref().unwrap().reason.clone())
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            "expected MessagePack: the codec panicked: no luck",
+            "expected MessagePack: the codec panicked: without a message",
+        ]
+    );
+    assert_eq!(world.stats().await.completed, 1);
+    world.check().await;
+}
