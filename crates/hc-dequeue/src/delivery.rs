@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Return, When};
 use crate::item_ref::ItemRef;
 use crate::keys::{Counter, Keys};
+use crate::options::Backoff;
 use crate::record::{End, Failure, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
 use crate::session::SessionId;
 use crate::settings::KnownSettings;
@@ -82,14 +83,15 @@ pub(crate) type Commands<T> = mpsc::UnboundedSender<Command<T, Delivery<T>>>;
 ///
 /// No other consumer gets the item until the delivery's time limit passes or the session dies. Acknowledging the item
 /// in the transaction that does its work makes the work take effect exactly once. Dropping the delivery gives the
-/// item back.
+/// item back as failed.
 ///
 /// How a delivery ends decides what happens to the item and which of its limits it counts against:
 ///
 /// | the delivery | the item | counts as |
 /// |---|---|---|
-/// | is given back with [`nack`](Self::nack) or dropped, its time limit passes, or the transaction that acknowledged it did not commit | goes back to its place | an attempt |
-/// | is given back with [`retry_after`](Self::retry_after), its [handler](crate::Worker) failed, or its value does not decode | comes back later | an attempt |
+/// | is given back with [`nack`](Self::nack) | goes back to its place | an attempt |
+/// | is given back with [`retry_after`](Self::retry_after) | comes back at that time | an attempt |
+/// | is dropped, its time limit passes, the transaction that acknowledged it did not commit, its [handler](crate::Worker) failed or panicked, or its value does not decode | comes back after the [`Backoff`](crate::Backoff) | an attempt |
 /// | ends because its session was declared dead | goes back to its place; from the second death on, at a random time | a death |
 /// | is [released](Self::release) | goes back to its place | nothing |
 /// | is [snoozed](Self::snooze) | comes back later | nothing |
@@ -130,6 +132,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
     pub(crate) time_limit: Duration,
+    pub(crate) backoff: Backoff,
     /// Whether the consumer is shutting down: a delivery dropped from then on counts no attempt.
     pub(crate) shuts_down: AtomicBool,
     pub(crate) dispatcher: Arc<SharedTask>,
@@ -166,10 +169,10 @@ impl<T> Delivery<T> {
         self.record.deaths
     }
 
-    /// Returns how often the item has been granted, including this time.
+    /// Returns how often the item has been granted since it was enqueued or redriven, including this time.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
-        self.record.deliveries
+        self.record.recent_deliveries()
     }
 
     /// Returns the item's last failure, if it has failed.
@@ -486,7 +489,7 @@ impl<T> Drop for Delivery<T> {
             let (how, reason) = match self.shared.shuts_down.load(Ordering::Relaxed) {
                 true => (GiveBack::Returned(When::Now), None),
                 false => (
-                    GiveBack::Failed(When::Now),
+                    GiveBack::Failed(When::Later(self.shared.backoff)),
                     Some("its delivery was dropped"),
                 ),
             };

@@ -131,8 +131,8 @@ impl Enqueue {
 /// What an enqueue does if an item with the same dedupe id exists.
 ///
 /// An item that a session holds cannot be changed: with `Replace` and `Debounce`, a new item is enqueued and takes
-/// over the id. A dead letter that is replaced goes back to the queue with its attempts and deaths reset. The trace
-/// context of the new enqueue, or its absence, replaces the old one.
+/// over the id. A dead letter that is replaced goes back to the queue as by a
+/// [redrive](HighContentionQueue::redrive). The trace context of the new enqueue, or its absence, replaces the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnRepeat {

@@ -32,7 +32,7 @@ pub struct Status<T> {
     pub attempts: u64,
     /// How many sessions have died with the item since then.
     pub deaths: u64,
-    /// How often the item was granted.
+    /// How often the item was granted since then.
     pub deliveries: u64,
     /// The item's last failure.
     pub failure: Option<Failure>,
@@ -192,7 +192,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             value: value.map_err(|error| Undecodable::new(key(), record.payload.clone(), error)),
             attempts: record.attempts,
             deaths: record.deaths,
-            deliveries: record.deliveries,
+            deliveries: record.recent_deliveries(),
             failure: record.failure.as_ref().map(Failure::from),
             enqueued: unix_time(record.enqueued_millis),
             granted: (record.granted_millis != 0).then(|| unix_time(record.granted_millis)),

@@ -11,6 +11,7 @@ use microqueue::keyspace::{Bytes, Environment, Transaction};
 use crate::done::end;
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
+use crate::options::Backoff;
 use crate::record::{End, Record, StoredFailure};
 use crate::registry::{BYTES_PER_FULFILLMENT, SessionContext};
 use crate::settings::Settings;
@@ -46,6 +47,8 @@ pub(crate) enum When {
     Now,
     /// At this wall time in milliseconds.
     At(u64),
+    /// After a wait that grows with the item's failures.
+    Later(Backoff),
 }
 
 /// An item to give back, identified by the number of its delivery.
@@ -200,7 +203,7 @@ fn judge(
     if *how == GiveBack::Rejected || costs.into_iter().any(|(cost, limit)| cost >= limit.into()) {
         return Place::Dead;
     }
-    if record.deliveries >= limits.deliveries.into() {
+    if record.recent_deliveries() >= limits.deliveries.into() {
         // Give the limit as the reason, since the other counters may be zero.
         record.failure = Some(StoredFailure::new(now, "it was granted too often"));
         return Place::Dead;
@@ -208,6 +211,11 @@ fn judge(
     match when {
         When::Now => Place::Queued,
         When::At(ready) => Place::Delayed(ready),
+        When::Later(backoff) => {
+            let failures = u32::try_from(record.attempts).unwrap_or(u32::MAX);
+            let wait = millis(backoff.after(failures, env));
+            Place::Delayed(now.saturating_add(wait))
+        }
     }
 }
 

@@ -61,7 +61,8 @@
 //!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
 //!             the tracestate; up to 512 bytes of UTF-8
 //!         0C  wall time in milliseconds of the last grant: number
-//!         0D..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!         0F  deliveries before the last redrive: number
+//!         10..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
 //!             1,024 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes

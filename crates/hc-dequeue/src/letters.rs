@@ -19,11 +19,12 @@ pub struct DeadLetter<T> {
     pub item: ItemRef,
     /// The value that was enqueued, or why it does not decode.
     pub value: Result<T, Undecodable>,
-    /// How often it failed. This and the other numbers are zero if the record cannot be read.
+    /// How often it failed since it was enqueued or redriven. This and the other numbers are zero if the record cannot
+    /// be read.
     pub attempts: u64,
-    /// How many sessions died with it.
+    /// How many sessions died with it since then.
     pub deaths: u64,
-    /// How often it was granted.
+    /// How often it was granted since then.
     pub deliveries: u64,
     /// Why and when it became a dead letter.
     pub failure: Option<Failure>,
@@ -52,7 +53,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 item: ItemRef::new(&self.keys, listed.id),
                 attempts: record.attempts,
                 deaths: record.deaths,
-                deliveries: record.deliveries,
+                deliveries: record.recent_deliveries(),
                 failure: record.failure.as_ref().map(Failure::from),
                 value: self.parse_listed(part, listed).value,
             }
@@ -60,11 +61,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(letters.map(letter).collect())
     }
 
-    /// Stages the return of a dead letter to its place in the queue, and resets its attempts and deaths. Returns
-    /// `false` if there is no such dead letter.
+    /// Stages the return of a dead letter to its place in the queue, with all its limits as if it were new: its
+    /// attempts, deaths and deliveries count from zero. Returns `false` if there is no such dead letter.
     ///
-    /// The item keeps its last failure and its number of deliveries. A dead letter that had reached its limit of
-    /// deliveries is therefore granted only once more.
+    /// The item keeps its last failure.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;

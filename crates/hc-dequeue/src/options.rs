@@ -34,7 +34,8 @@ impl ConsumerOptions {
         Self::default()
     }
 
-    /// Sets how long a delivery may take, at least one millisecond. After that, its item goes back to the queue.
+    /// Sets how long a delivery may take, at least one millisecond. After that, it has failed, and its item comes back
+    /// after the [backoff](Self::backoff).
     #[must_use]
     pub fn delivery_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit.max(SHORTEST);
@@ -50,7 +51,11 @@ impl ConsumerOptions {
         self
     }
 
-    /// Sets how long to wait before an item that does not decode is tried again.
+    /// Sets how long an item waits after a failure for which the program has chosen no time: the time limit of its
+    /// delivery has passed, the delivery was dropped, or the acknowledgement did not commit.
+    ///
+    /// An item whose value does not decode waits at least as long as with the default backoff, so that many such items
+    /// leave time for the others.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
@@ -90,6 +95,14 @@ impl Backoff {
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
+    }
+
+    /// Returns a backoff that never waits less than this one or `other`, but for the random part.
+    pub(crate) fn no_shorter_than(self, other: Self) -> Self {
+        Self {
+            first: self.first.max(other.first),
+            longest: self.longest.max(other.longest),
+        }
     }
 
     /// Returns how long to wait after the given number of failures in a row.

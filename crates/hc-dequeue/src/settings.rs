@@ -81,7 +81,8 @@ impl Settings {
         self
     }
 
-    /// Sets how often an item may be granted in total before it becomes a dead letter. Zero counts as one.
+    /// Sets how often an item may be granted before it becomes a dead letter, for whatever reason it comes back. Zero
+    /// counts as one. The count begins anew when the item is redriven.
     ///
     /// This limit ends loops that no other limit ends, such as an item that is always snoozed.
     #[must_use]

@@ -26,17 +26,17 @@ const CONCURRENCY: usize = 16;
 ///
 /// - `Done`, or `Ok(())`: the item is completed, unless the handler has already acknowledged it in its own
 ///   transaction. The worker acknowledges it in the transaction that takes the next items.
-/// - `Retry`, an `Err`, or a panic: the item is retried after the [`Backoff`](crate::Backoff). After
-///   [`Settings::max_attempts`](crate::Settings::max_attempts) attempts, it becomes a dead letter.
+/// - `Retry`, an `Err`, a panic, or a passed time limit: the item is retried after the [`Backoff`](crate::Backoff).
+///   After [`Settings::max_attempts`](crate::Settings::max_attempts) attempts, it becomes a dead letter.
 /// - `Snooze`: the item is granted again later. This does not count as an attempt.
 /// - `Discard`: the item becomes a dead letter.
 ///
 /// The worker drops the handler's future early in two cases:
 ///
 /// - The item is [cancelled](Delivery::cancelled).
-/// - The delivery is [lost](Delivery::lost), because its time limit has passed or the session has died. Another
-///   session then gets the item. A handler that hangs therefore occupies its slot only until the time limit. A
-///   handler that blocks its thread cannot be stopped, but its later acknowledgement is refused.
+/// - The delivery is [lost](Delivery::lost), because its time limit has passed or the session has died. The item
+///   then comes back, after the backoff or at once. A handler that hangs therefore occupies its slot only until the
+///   time limit. A handler that blocks its thread cannot be stopped, but its later acknowledgement is refused.
 ///
 /// Dropping the worker drops all handlers at once and returns their items without counting an attempt.
 ///

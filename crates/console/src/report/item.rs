@@ -52,7 +52,7 @@ pub struct Item {
     pub attempts: u64,
     /// With how many sessions it died since then.
     pub deaths: u64,
-    /// How often it was granted.
+    /// How often it was granted since then.
     pub deliveries: u64,
     /// Why it failed last.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::foreign::Guarded;
-use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Database};
 use microqueue::{Item, ItemId};
 use parking_lot::Mutex;
@@ -16,6 +15,7 @@ use super::Dispatcher;
 use crate::command::Reply;
 use crate::delivery::{Delivery, DeliveryState, Out};
 use crate::give_back::{GiveBack, When};
+use crate::options::Backoff;
 use crate::record::Record;
 use crate::registry::Granted;
 use crate::wall::wall_millis;
@@ -88,11 +88,9 @@ where
     fn undecodable(&mut self, id: ItemId, record: &Record, error: &DecodeError) {
         let queue = &self.keys().queue;
         tracing::error!(%queue, ?id, %error, "an item does not decode");
-        let env = &self.keys().env;
-        let failures = u32::try_from(record.attempts + 1).unwrap_or(u32::MAX);
-        let delay = self.options.backoff.after(failures, env);
-        let ready = wall_millis(env).saturating_add(millis(delay));
-        let how = GiveBack::Failed(When::At(ready));
+        // A version that cannot decode many items would otherwise take them again and again before all others.
+        let backoff = self.options.backoff.no_shorter_than(Backoff::default());
+        let how = GiveBack::Failed(When::Later(backoff));
         self.return_later(id, record.deliveries, how, Some(&error.to_string()));
     }
 

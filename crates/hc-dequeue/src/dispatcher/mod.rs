@@ -121,6 +121,7 @@ where
             keys: queue.keys.clone(),
             settings: queue.settings.clone(),
             time_limit: options.time_limit,
+            backoff: options.backoff,
             shuts_down: AtomicBool::new(false),
             dispatcher: SharedTask::new(),
         };
@@ -344,7 +345,7 @@ where
             self.return_later(
                 id,
                 out.delivery,
-                GiveBack::Failed(When::Now),
+                GiveBack::Failed(When::Later(self.options.backoff)),
                 Some("its time limit has passed"),
             );
         }

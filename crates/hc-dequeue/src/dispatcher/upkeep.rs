@@ -189,7 +189,7 @@ where
                 self.return_later(
                     item.id,
                     item.value.deliveries,
-                    GiveBack::Failed(When::Now),
+                    GiveBack::Failed(When::Later(self.options.backoff)),
                     Some("its acknowledgement was not committed"),
                 );
             }

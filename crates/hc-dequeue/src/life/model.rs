@@ -77,6 +77,9 @@ pub(super) enum Said {
     Removed(u64),
 }
 
+/// The first wait of the backoff in milliseconds.
+pub(super) const FIRST_WAIT: u64 = 4;
+
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) rules: Rules,
@@ -325,12 +328,12 @@ impl Model {
         }
         let mut place = match how {
             How::Complete => return self.end(item, End::Completed, "given back"),
-            How::Release | How::Fail | How::Die => Place::Queued,
+            How::Release | How::Fail | How::FailAndWait | How::Die => Place::Queued,
             How::Snooze(delay) | How::FailLater(delay) => Place::Delayed(now + delay),
             How::Reject => Place::Dead,
         };
         let reason = match how {
-            How::Fail => Some("it was given back"),
+            How::Fail | How::FailAndWait => Some("it was given back"),
             How::FailLater(_) => Some("not now"),
             How::Die => Some("the session that held it has died"),
             How::Reject => Some("no good"),
@@ -339,6 +342,11 @@ impl Model {
         life.failure = reason.map(|reason| (now, reason)).or(life.failure);
         match how {
             How::Fail | How::FailLater(_) => life.attempts += 1,
+            How::FailAndWait => {
+                life.attempts += 1;
+                let wait = FIRST_WAIT << (life.attempts - 1);
+                place = Place::DelayedWithin(now + wait / 2, now + wait);
+            }
             How::Die => {
                 life.deaths += 1;
                 if life.deaths >= 2 {
@@ -388,7 +396,8 @@ impl Model {
 
     fn begin_anew(&mut self, item: usize, place: Place) {
         let life = &mut self.items[item];
-        (life.attempts, life.deaths, life.place) = (0, 0, place);
+        (life.attempts, life.deaths, life.deliveries) = (0, 0, 0);
+        life.place = place;
     }
 
     fn end(&mut self, item: usize, how: End, result: &'static str) {

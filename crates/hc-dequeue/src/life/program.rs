@@ -90,6 +90,8 @@ pub(super) enum How {
     Snooze(u64),
     Fail,
     FailLater(u64),
+    /// It fails without a time of its own: it comes back after the backoff.
+    FailAndWait,
     Reject,
     Die,
 }
@@ -166,6 +168,7 @@ fn how(rng: &mut StdRng) -> How {
         How::Snooze(delay),
         How::Fail,
         How::FailLater(delay),
+        How::FailAndWait,
         How::Reject,
     ];
     ways[rng.random_range(0..ways.len())]

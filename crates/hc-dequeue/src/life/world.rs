@@ -14,7 +14,7 @@ use microqueue::keyspace::{Bytes, Environment, Runner, Store, Subspace};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::model::{Life, Model, Place as At, Rules, Said};
+use super::model::{FIRST_WAIT, Life, Model, Place as At, Rules, Said};
 use super::program::{Change, How, NewItem, Op};
 use super::{DEDUPE_IDS, SESSIONS, START};
 use crate::dedupe::expire_dedupe;
@@ -26,6 +26,7 @@ use crate::find::{Place, Spot, Status, find};
 use crate::give_back::{GiveBack, Return, When, give_back};
 use crate::item_ref::ItemRef;
 use crate::listing::{ItemPage, PlaceKind};
+use crate::options::Backoff;
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{Progress, reclaim_some};
 use crate::record::{Failure, Record};
@@ -258,6 +259,7 @@ impl World {
             How::Release => (GiveBack::Returned(When::Now), None),
             How::Snooze(delay) => (GiveBack::Returned(When::At(now + delay)), None),
             How::Fail => (GiveBack::Failed(When::Now), None),
+            How::FailAndWait => (GiveBack::Failed(When::Later(backoff())), None),
             How::FailLater(delay) => (GiveBack::Failed(When::At(now + delay)), Some("not now")),
             How::Reject => (GiveBack::Rejected, Some("no good")),
             How::Die => unreachable!("the session does"),
@@ -287,6 +289,7 @@ impl World {
                 keys: self.queue.keys.clone(),
                 settings: self.queue.settings.clone(),
                 time_limit: Duration::MAX,
+                backoff: backoff(),
                 shuts_down: AtomicBool::new(false),
                 dispatcher: SharedTask::new(),
             }),
@@ -483,6 +486,10 @@ impl World {
             result: Bytes::from(life.result),
         })
     }
+}
+
+fn backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(FIRST_WAIT), Duration::MAX)
 }
 
 /// Returns the place in whose listing an item appears.

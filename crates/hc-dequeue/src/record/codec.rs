@@ -26,6 +26,7 @@ pub(super) mod tag {
     pub(in crate::record) const DONE: u8 = 10;
     pub(in crate::record) const TRACE_CONTEXT: u8 = 11;
     pub(in crate::record) const GRANTED: u8 = 12;
+    pub(in crate::record) const REDRIVEN: u8 = 15;
 }
 
 /// The codec of [`Record`].
@@ -70,6 +71,7 @@ impl Codec<Record> for RecordCodec {
         let trace_context = record.trace_context.as_deref().unwrap_or_default();
         push_field(buffer, tag::TRACE_CONTEXT, trace_context.as_bytes());
         push_number(buffer, tag::GRANTED, record.granted_millis);
+        push_number(buffer, tag::REDRIVEN, record.redriven_deliveries);
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -140,6 +142,7 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
             tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
             tag::TRACE_CONTEXT => record.trace_context = Some(trace_context(field)?),
             tag::GRANTED => record.granted_millis = number(field)?,
+            tag::REDRIVEN => record.redriven_deliveries = number(field)?,
             _ => {
                 unknown_from.get_or_insert(bytes.len() - begin.len());
             }

@@ -51,7 +51,7 @@ const MAX_UNKNOWN_BYTES: usize = 1024;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
-    + 6 * (FIELD_BYTES + 8)
+    + 7 * (FIELD_BYTES + 8)
     + (FIELD_BYTES + 8 + MAX_FAILURE_BYTES)
     + (FIELD_BYTES + Limits::BYTES)
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
@@ -70,12 +70,14 @@ pub const MAX_PAYLOAD_BYTES: usize = limits::VALUE_BYTES - PART_BYTES - MAX_ENVE
 pub(crate) struct Record {
     /// When it was first enqueued, by the wall clock.
     pub(crate) enqueued_millis: u64,
-    /// How often it was granted. This number identifies a delivery.
+    /// How often it was granted. This number identifies a delivery, so it only grows.
     pub(crate) deliveries: u64,
     /// How often it has failed since it was enqueued or redriven.
     pub(crate) attempts: u64,
     /// How many sessions have died with it since then.
     pub(crate) deaths: u64,
+    /// How often it had been granted when it was last redriven; zero if it never was.
+    pub(crate) redriven_deliveries: u64,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.
@@ -190,9 +192,16 @@ impl Record {
         }
     }
 
-    /// Resets the item's attempts and deaths, but not the number that identifies a delivery.
+    /// Returns how often the item was granted since it was enqueued or redriven.
+    pub(crate) fn recent_deliveries(&self) -> u64 {
+        self.deliveries.saturating_sub(self.redriven_deliveries)
+    }
+
+    /// Resets everything that counts against a limit of the item, but not the number that identifies a delivery.
     pub(crate) fn begin_anew(&mut self) {
-        (self.attempts, self.deaths) = (0, 0);
+        self.attempts = 0;
+        self.deaths = 0;
+        self.redriven_deliveries = self.deliveries;
     }
 }
 

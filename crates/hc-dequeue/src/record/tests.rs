@@ -36,6 +36,7 @@ fn record() -> Record {
         }),
         trace_context: Some("00-a".into()),
         granted_millis: 0x05,
+        redriven_deliveries: 2,
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -62,6 +63,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         b"\x0a\0\x14\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x07\x01yes",
         b"\x0b\0\x0400-a",
         &[12, 0, 1, 5],
+        &[15, 0, 1, 2],
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -243,6 +245,7 @@ fn the_largest_item_fills_a_value() {
         deaths: u64::MAX,
         cancelled_millis: u64::MAX,
         granted_millis: u64::MAX,
+        redriven_deliveries: u64::MAX,
         failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
         dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
         end: Some(StoredEnd {

@@ -67,7 +67,7 @@ pub struct Drained {
 /// Those of [`Runner::run`].
 ///
 /// # Cancel safety
-/// Dropping the future drops the handler. Its item goes back, and this counts as an attempt.
+/// Dropping the future drops the handler. Its item has failed an attempt, and comes back after the default backoff.
 ///
 /// # Panics
 /// Panics outside a tokio runtime.
@@ -168,7 +168,7 @@ where
 
         let (how, reason) = match self.handler.handle(delivery).await {
             Some(outcome) => self.handler.resolution(delivery, outcome),
-            None => (GiveBack::Failed(When::Now), None),
+            None => (GiveBack::Failed(When::Later(Backoff::default())), None),
         };
         match delivery.concluded(how, reason.as_deref()).await {
             // The place where the item is shows what happened to it.

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, ItemRef, Place,
-    Settings, Status,
+    Backoff, Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, ItemRef,
+    Place, Settings, Status,
 };
 use keyspace::env::{BoxFuture, Clock};
 use keyspace::run::RunOptions;
@@ -60,6 +60,13 @@ impl World {
 
     pub(crate) async fn consumer(&self) -> Consumer<u64> {
         let options = ConsumerOptions::default();
+        self.queue.consumer(&self.runner, options).await.unwrap()
+    }
+
+    /// Returns a consumer whose failed items come back soon.
+    pub(crate) async fn quick_consumer(&self, options: ConsumerOptions) -> Consumer<u64> {
+        let soon = Duration::from_millis(1);
+        let options = options.backoff(Backoff::new(soon, soon));
         self.queue.consumer(&self.runner, options).await.unwrap()
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{LONG, World, process, settings};
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, ConsumerOptions, DeadLetter, Delivery, Enqueue, Enqueued, Error, MAX_FAILURE_BYTES,
-    Outcome, Settings, WorkerOptions,
+    Backoff, ConsumerOptions, DeadLetter, Delivery, Enqueue, Enqueued, Error, ItemRef,
+    MAX_FAILURE_BYTES, OnRepeat, Outcome, Settings, WorkerOptions,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -20,6 +20,8 @@ conformance::on_every_store!(
     what_was_granted_and_not_collected_costs_nothing,
     an_item_that_is_snoozed_for_good_comes_to_an_end,
     an_item_may_have_limits_of_its_own,
+    an_item_that_begins_anew_has_all_its_limits_again,
+    a_delivery_from_before_a_redrive_stays_lost,
     an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does,
 );
 
@@ -219,6 +221,84 @@ async fn an_item_may_have_limits_of_its_own(store: TestStore) {
         .iter()
         .map(|letter| (*letter.value.as_ref().unwrap(), letter.attempts));
     assert_eq!(costs.collect::<Vec<_>>(), [(1, 1), (2, 2), (3, 3), (4, 2)]);
+}
+
+/// How a dead letter goes back to the queue.
+#[derive(Debug, Clone, Copy)]
+enum Anew {
+    Redrive,
+    Replace,
+    Debounce,
+    DebounceLater,
+}
+
+impl Anew {
+    async fn begin(self, world: &World, item: &ItemRef) {
+        let options = match self {
+            Self::Redrive => {
+                let queue = &world.queue;
+                let redrive = |tr| async move { queue.redrive(&tr, item).await };
+                return assert!(world.runner.run(redrive).await.unwrap());
+            }
+            Self::Replace => Enqueue::new().on_repeat(OnRepeat::Replace),
+            Self::Debounce => Enqueue::new().on_repeat(OnRepeat::Debounce),
+            Self::DebounceLater => Enqueue::new().on_repeat(OnRepeat::Debounce).after(SOON),
+        };
+        let enqueued = world.enqueue_with(7, &options.dedupe("one")).await;
+        assert_eq!(enqueued.unwrap(), Enqueued::Replaced(*item));
+    }
+}
+
+async fn an_item_that_begins_anew_has_all_its_limits_again(store: TestStore) {
+    const LIMIT: u64 = 3;
+    let of_the_queue = Enqueue::new().dedupe("one");
+    let of_the_item = of_the_queue.clone().max_deliveries(LIMIT as u32);
+    for (settings, options) in [
+        (Settings::new().max_deliveries(LIMIT as u32), of_the_queue),
+        (Settings::new(), of_the_item),
+    ] {
+        let world = World::new(&store, settings).await;
+        let item = &world.enqueue_ref(7, &options).await;
+        let consumer = world.consumer().await;
+        let ways = [
+            Anew::Redrive,
+            Anew::Replace,
+            Anew::Debounce,
+            Anew::DebounceLater,
+        ];
+        for way in ways {
+            for granted in 1..=LIMIT {
+                let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+                assert_eq!(delivery.deliveries(), granted, "before {way:?}");
+                assert_eq!(world.status(item).await.unwrap().deliveries, granted);
+                delivery.snooze(SOON).await.unwrap();
+            }
+            let [letter] = &letters(&world).await[..] else {
+                panic!("one dead letter");
+            };
+            assert_eq!((letter.attempts, letter.deliveries), (0, LIMIT));
+            assert_eq!(reason(letter), "it was granted too often");
+            way.begin(&world, item).await;
+            assert_eq!(world.status(item).await.unwrap().deliveries, 0);
+        }
+        world.check().await;
+    }
+}
+
+async fn a_delivery_from_before_a_redrive_stays_lost(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_deliveries(1)).await;
+    let item = &world.enqueue_ref(7, &Enqueue::new()).await;
+    let consumer = world.consumer().await;
+    let before = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    before.release().await.unwrap();
+    assert_eq!(letters(&world).await.len(), 1);
+    Anew::Redrive.begin(&world, item).await;
+    let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!((before.deliveries(), again.deliveries()), (1, 1));
+    let late = world.ack(&before).await;
+    assert!(matches!(late, Err(Error::DeliveryLost { .. })));
+    world.ack(&again).await.unwrap();
+    world.check().await;
 }
 
 async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(store: TestStore) {

@@ -7,6 +7,7 @@ mod common;
 
 mod attempts;
 mod audit;
+mod backoff;
 mod configure;
 mod costs;
 mod deploy;

@@ -11,7 +11,7 @@ use keyspace::Environment;
 
 conformance::on_every_store!(
     items_are_delivered_in_order_and_acknowledged,
-    a_delivery_that_is_dropped_or_refused_comes_first_again,
+    a_delivery_that_is_released_or_refused_comes_first_again,
     a_delivery_can_come_back_later,
     a_delivery_whose_time_is_over_is_lost,
     the_end_of_an_earlier_delivery_does_not_end_a_later_one,
@@ -56,16 +56,17 @@ async fn items_are_delivered_in_order_and_acknowledged(store: TestStore) {
     world.check().await;
 }
 
-async fn a_delivery_that_is_dropped_or_refused_comes_first_again(store: TestStore) {
+async fn a_delivery_that_is_released_or_refused_comes_first_again(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
     world.enqueue([1, 2]).await;
-    drop(consumer.dequeue().await.unwrap().unwrap());
+    let first = consumer.dequeue().await.unwrap().unwrap();
+    first.release().await.unwrap();
     let again = consumer.dequeue().await.unwrap().unwrap();
-    assert_eq!((*again.value(), again.attempt()), (1, 2));
+    assert_eq!((*again.value(), again.attempt()), (1, 1));
     again.nack().await.unwrap();
     let again = consumer.dequeue().await.unwrap().unwrap();
-    assert_eq!((*again.value(), again.attempt()), (1, 3));
+    assert_eq!((*again.value(), again.attempt()), (1, 2));
     world.ack(&again).await.unwrap();
     assert!(matches!(
         again.nack().await.unwrap_err(),
@@ -103,7 +104,7 @@ async fn a_delivery_can_come_back_later(store: TestStore) {
 async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let options = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(20));
-    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let consumer = world.quick_consumer(options).await;
     world.enqueue([1]).await;
     let late = consumer.dequeue().await.unwrap().unwrap();
     late.lost().await;
@@ -120,7 +121,7 @@ async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStor
     let settings = Settings::new().lease(Duration::from_millis(60));
     let world = World::new(&store, settings).await;
     let options = ConsumerOptions::default().delivery_time_limit(Duration::from_secs(2));
-    let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+    let consumer = world.quick_consumer(options).await;
     world.enqueue([1]).await;
     let late = consumer.dequeue().await.unwrap().unwrap();
     late.lost().await;

@@ -240,7 +240,7 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
     }
     drop(held);
     let stats = |tr| async move { queue.stats(&tr).await };
-    while runner.run(stats).await.unwrap().queued != ITEMS {
+    while runner.run(stats).await.unwrap().delayed != ITEMS {
         tokio::task::yield_now().await;
     }
     assert!(queue.audit(&runner).await.unwrap().is_clean());

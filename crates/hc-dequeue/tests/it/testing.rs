@@ -307,7 +307,7 @@ async fn of_texts(world: &World) -> HighContentionQueue<String> {
 }
 
 async fn a_drain_that_is_dropped_holds_nothing(store: TestStore) {
-    let (world, _wall) = with_wall(&store, Settings::new()).await;
+    let (world, wall) = with_wall(&store, Settings::new()).await;
     world.enqueue([1]).await;
     let (handles, is_handled) = tokio::sync::oneshot::channel();
     let handles = &Mutex::new(Some(handles));
@@ -325,6 +325,9 @@ async fn a_drain_that_is_dropped_holds_nothing(store: TestStore) {
         }
     };
     timeout(LONG, ended).await;
+    // The dropped delivery has failed.
+    assert_eq!(drain_to_values(&world).await, NONE);
+    wall.advance(Duration::from_secs(5 * 60));
     assert_eq!(drain_to_values(&world).await, [1]);
     world.check().await;
 }
