@@ -70,6 +70,7 @@ codes! {
     PROXY_TAG_THROTTLED = 1223, "proxy_tag_throttled", "transaction tag is being throttled by the proxy";
     PLATFORM_ERROR = 1500, "platform_error", "platform error";
     IO_ERROR = 1510, "io_error", "disk i/o operation failed";
+    FILE_CORRUPT = 1522, "file_corrupt", "a structurally corrupt data file was detected";
     CLIENT_INVALID_OPERATION = 2000, "client_invalid_operation", "invalid API call";
     KEY_OUTSIDE_LEGAL_RANGE = 2004, "key_outside_legal_range", "key outside legal range";
     INVERTED_RANGE = 2005, "inverted_range", "range begin key larger than end key";
@@ -267,6 +268,19 @@ pub enum Error {
         #[source]
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
+
+    /// The store found that its file does not hold what was written to it. It refuses all further work and
+    /// writes nothing more, so that the damage does not spread. The code is `file_corrupt` (1522).
+    ///
+    /// `console check` and [`embedded::verify`](crate::embedded::verify) say what is damaged. Restore a
+    /// backup.
+    #[error("store {} is damaged: {reason}: restore a backup, or run `console check`", path.display())]
+    Damaged {
+        /// The store's file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
 }
 
 impl Error {
@@ -285,6 +299,7 @@ impl Error {
         match self {
             Self::Store(code) => Some(*code),
             Self::Poisoned { .. } => Some(Code::IO_ERROR),
+            Self::Damaged { .. } => Some(Code::FILE_CORRUPT),
             Self::Unreachable { .. } => Some(Code::TRANSACTION_TIMED_OUT),
             _ => None,
         }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::engine::Shared;
+use super::guard::guarded;
 use super::layers::{Checkpointed, FrozenPart};
 use super::log::slots::Slots;
 use super::meta::{LogStart, Meta};
 use super::pace::Pace;
-use super::tree::{Tree, guarded};
+use super::tree::Tree;
 use super::window::Part;
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 
 /// How long an idle store keeps states that transactions may no longer read.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
@@ -167,6 +168,11 @@ impl Checkpointer {
 
     /// Moves parts until there are no more. The store has ended then.
     pub(super) fn run(mut self) -> Result<()> {
+        let moved = self.move_all();
+        self.finish().and(moved)
+    }
+
+    fn move_all(&mut self) -> Result<()> {
         let shared = self.shared.clone();
         let mut has_old_states = true;
         while shared
@@ -176,17 +182,20 @@ impl Checkpointer {
             has_old_states = self.step()?;
             shared.timeline().expire();
         }
-        self.finish()
+        Ok(())
     }
 
     /// Ends the store, and closes the tree's file.
     pub(super) fn finish(self) -> Result<()> {
         let ended = self.shared.timeline().check();
+        if let Err(Error::Damaged { .. }) = &ended {
+            self.files.tree.give_up();
+        }
         // From here on, no state holds rows of the tree.
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
         ended?;
         let closed = self.files.close();
-        closed.map_err(|cause| self.shared.poison(cause))
+        closed.map_err(|cause| self.shared.fail(cause))
     }
 
     /// Moves the oldest part that waits. Returns false if there is none.
@@ -198,7 +207,7 @@ impl Checkpointer {
         let started = env.now();
         let moved = guarded(|| self.files.checkpoint(&checkpoint));
         let took = env.now().saturating_sub(started);
-        let tree = moved.map_err(|cause| self.shared.poison(cause))?;
+        let tree = moved.map_err(|cause| self.shared.fail(cause))?;
         self.shared.timeline().rebase(&tree);
         self.shared.checkpoints().moved(checkpoint.part.bytes, took);
         Ok(true)
@@ -219,9 +228,9 @@ impl StoreFiles {
     fn close(self) -> Result<(), redb::Error> {
         const MAX_SHARE: u64 = 2;
         const SLACK_BYTES: u64 = 64 << 20;
-        let max_bytes = match (self.meta.log, self.meta.live_bytes) {
-            (None, Some(live_bytes)) => MAX_SHARE * live_bytes + SLACK_BYTES,
-            _ => u64::MAX,
+        let max_bytes = match self.meta.log {
+            None => MAX_SHARE * self.meta.totals.bytes + SLACK_BYTES,
+            Some(_) => u64::MAX,
         };
         self.tree.close(max_bytes)
     }
@@ -246,6 +255,9 @@ impl StoreFiles {
                 None => slots.remove_all()?,
             }
         }
-        Ok(Checkpointed::after(self.tree.rows()?, checkpoint.part.id))
+        Ok(Checkpointed::after(
+            self.tree.rows(&self.meta)?,
+            checkpoint.part.id,
+        ))
     }
 }

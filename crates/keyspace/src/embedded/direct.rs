@@ -10,6 +10,7 @@ use redb::StorageBackend;
 use redb::backends::FileBackend;
 use rustix::fs::OFlags;
 
+use super::files::is_shortage;
 use super::log::frame::BLOCK_BYTES;
 
 /// The largest direct write, in bytes. With larger ones, the page cache is faster: it writes several parts
@@ -32,15 +33,22 @@ pub(super) struct DirectFile {
 
 impl DirectFile {
     /// Wraps the file at `path`, which is open as `file`.
-    pub(super) fn new(file: FileBackend, path: &Path) -> Self {
+    ///
+    /// # Errors
+    /// If the system is short of descriptors: later, direct writes may be possible.
+    pub(super) fn new(file: FileBackend, path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let flags = OFlags::DIRECT.bits().cast_signed();
         let direct = options.write(true).custom_flags(flags).open(path);
-        Self {
+        let direct = match direct {
+            Err(error) if is_shortage(&error) => return Err(error),
+            direct => direct.ok(),
+        };
+        Ok(Self {
             file,
-            direct: direct.ok(),
+            direct,
             is_refused: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Writes to the disk. Returns false if the data must go through the page cache instead.
@@ -103,10 +111,8 @@ mod tests {
     use super::*;
 
     fn open(file: &NamedTempFile) -> DirectFile {
-        DirectFile::new(
-            FileBackend::new(file.reopen().unwrap()).unwrap(),
-            file.path(),
-        )
+        let backend = FileBackend::new(file.reopen().unwrap()).unwrap();
+        DirectFile::new(backend, file.path()).unwrap()
     }
 
     /// Makes random writes, of whole blocks and others, and checks the content after each.

@@ -27,7 +27,7 @@ use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -39,15 +39,16 @@ use tokio::sync::oneshot;
 
 use super::checkpoint::{Checkpointer, Checkpoints};
 use super::history::History;
-use super::meta::Meta;
+use super::meta::{Meta, Totals};
 use super::pipeline::Pipeline;
 use super::publisher::Publisher;
 use super::queue::{PendingCommit, Queue};
 use super::resolver::Resolver;
 use super::store::Store;
 use super::timeline::Timeline;
+use super::verify::{self, Verified};
 use super::watch::{Registry, Watches};
-use super::{Options, backup, file};
+use super::{Options, backup, damage, file, layers};
 use crate::env::Environment;
 use crate::error::{Code, Error, OpenError, Result};
 use crate::transaction::Commit;
@@ -80,6 +81,8 @@ pub(super) struct Shared {
     pipeline: Pipeline,
     checkpoints: Checkpoints,
     registry: Arc<Registry>,
+    /// The path of the store, for errors.
+    path: PathBuf,
     /// Whether the engine is being dropped, and should therefore end quickly.
     is_dropped: AtomicBool,
 }
@@ -110,6 +113,7 @@ impl Engine {
             pipeline: Pipeline::default(),
             checkpoints: Checkpoints::new(options.window_bytes),
             registry: Arc::default(),
+            path: store.path,
             is_dropped: AtomicBool::new(false),
         });
         let history = History::new(store.version, options.history_bytes);
@@ -227,25 +231,37 @@ impl Engine {
         file::write_copy(path, |backend| self.copy_to(backend, path))
     }
 
+    /// Reads all rows of the tree, and compares them with the store's record. If they differ, the store ends.
+    pub(super) fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
+        let (_, layers) = self.newest_layers()?;
+        let verified = verify::rows(layers.base(), progress);
+        verified.map_err(|cause| self.shared.fail(cause))
+    }
+
+    /// Returns the newest state, which can then be read for any time, and its version.
+    fn newest_layers(&self) -> Result<(i64, layers::Snapshot)> {
+        let (_, state) = self.shared.timeline.read_version()?;
+        let Some(layers) = state.layers() else {
+            self.shared.timeline.check()?;
+            return Err(Code::TRANSACTION_TOO_OLD.into());
+        };
+        Ok((state.version(), layers))
+    }
+
     /// Copies the newest state to an empty backend, which becomes the file of a store at `path`.
     pub(super) fn copy_to(
         &self,
         backend: impl StorageBackend,
         path: &Path,
     ) -> Result<(), OpenError> {
-        let (_, state) = self.shared.timeline.read_version()?;
-        let ended = || self.shared.timeline.check().err();
-        let Some(rows) = state.layers() else {
-            let expired = || Code::TRANSACTION_TOO_OLD.into();
-            return Err(ended().unwrap_or_else(expired).into());
-        };
+        let (version, rows) = self.newest_layers()?;
         let meta = Meta {
-            last_version: state.version(),
+            last_version: version,
             id: self.id,
-            live_bytes: Some(0),
+            totals: Totals::default(),
             log: None,
         };
-        let failed = |cause| OpenError::Store(self.shared.poison(cause));
+        let failed = |cause| OpenError::Store(self.shared.fail(cause));
         backup::write(backend, path, meta, &rows, failed)
     }
 
@@ -497,6 +513,17 @@ impl Shared {
         stepped
             .inspect_err(|_| drop(self.poison(io::Error::other(PANICKED))))
             .ok()
+    }
+
+    /// Ends the store because redb failed: on damage, or on a failure of the disk. Returns the error that
+    /// every later operation gets.
+    pub(super) fn fail(&self, cause: redb::Error) -> Error {
+        let Some(reason) = damage::reason_of(&cause) else {
+            return self.poison(cause);
+        };
+        tracing::error!(reason, "the store stops: it is damaged");
+        let path = self.path.clone();
+        self.end(Error::Damaged { path, reason })
     }
 
     /// Ends the store because its storage failed. Returns the error that every later operation gets.

@@ -13,8 +13,10 @@ use redb::StorageBackend;
 use redb::backends::{FileBackend, InMemoryBackend};
 
 use super::files::{Files, Folder, folder_of, sync_folder};
+use super::guard::silence_panics;
 use super::refusal::{not_a_store, open_error, refusal};
 use super::store::{Setup, Store};
+use super::verify::{self, Verified};
 use crate::error::OpenError;
 
 /// The name of a store in memory, for errors.
@@ -74,10 +76,31 @@ fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
 }
 
 fn open_file(file: File, path: &Path, setup: &Setup) -> Result<Store, OpenError> {
-    let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
-    let files = Folder::beside(path).map_err(|error| open_error(path, error))?;
+    silence_panics();
+    let backend = backend(file, path)?;
+    let files = Folder::open_beside(path).map_err(|error| open_error(path, error))?;
     let files = files.direct(setup.is_log_direct);
     Store::open(backend, Arc::new(files), path, setup)
+}
+
+fn backend(file: File, path: &Path) -> Result<FileBackend, OpenError> {
+    FileBackend::new(file).map_err(|error| refusal(path, error.into()))
+}
+
+/// Checks the store at `path` without changing it.
+pub(super) fn verify(
+    path: &Path,
+    setup: &Setup,
+    progress: impl FnMut(u64, u64),
+) -> Result<Verified, OpenError> {
+    silence_panics();
+    let none = || OpenError::NoStore {
+        path: path.to_owned(),
+    };
+    let open = || backend(find(path)?.ok_or_else(none)?, path);
+    let files = Folder::beside(path).map_err(|error| open_error(path, error))?;
+    let files: Arc<dyn Files> = Arc::new(files);
+    verify::store(open, &files, path, setup, progress)
 }
 
 /// Creates a store in memory.
@@ -138,8 +161,7 @@ fn write_new(
         .tempfile_in(folder)
         .map_err(|error| open_error(no_new_file(folder, &error)))?;
     let file = new.reopen().map_err(open_error)?;
-    let backend = FileBackend::new(file).map_err(|error| refusal(path, error.into()))?;
-    write(backend)?;
+    write(backend(file, path)?)?;
     let moved = new.persist_noclobber(path);
     moved.map_err(|refused| open_error(refused.error))?;
     sync_folder(folder).map_err(open_error)
@@ -152,7 +174,11 @@ fn is_taken(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
 
 /// Returns an error that names the folder of the new store, and not the temporary file.
 fn no_new_file(folder: &Path, error: &io::Error) -> io::Error {
-    let (folder, kind) = (folder.display(), error.kind());
-    let text = format!("no file can be made in {folder}, which must exist and be writable: {kind}");
-    io::Error::new(kind, text)
+    // The error names the temporary file, and its source does not.
+    let cause = error.get_ref().and_then(Error::source);
+    let cause = cause.map_or_else(|| error.kind().to_string(), ToString::to_string);
+    let folder = folder.display();
+    let text =
+        format!("no file can be made in {folder}, which must exist and be writable: {cause}");
+    io::Error::new(error.kind(), text)
 }

@@ -56,9 +56,22 @@ pub(super) struct Folder {
     prefix: OsString,
     /// Whether small writes bypass the page cache.
     is_direct: bool,
+    /// The folder, held open so that it can be flushed when the process has no descriptors left.
+    handle: Option<fs::File>,
 }
 
 impl Folder {
+    /// Finds the folder as [`beside`](Self::beside) does, and holds it open.
+    pub(super) fn open_beside(main: &Path) -> io::Result<Self> {
+        let folder = Self::beside(main)?;
+        #[cfg(unix)]
+        let folder = Self {
+            handle: Some(fs::File::open(&folder.path)?),
+            ..folder
+        };
+        Ok(folder)
+    }
+
     /// Finds the folder and the names of the slots of the store at `main`.
     ///
     /// Both come from the canonical path, so a store has the same slots through every symbolic link. The
@@ -80,6 +93,7 @@ impl Folder {
             path: folder_of(&main).to_owned(),
             prefix,
             is_direct: false,
+            handle: None,
         })
     }
 
@@ -101,7 +115,7 @@ impl Folder {
         let file = FileBackend::new(file).map_err(io::Error::other)?;
         #[cfg(target_os = "linux")]
         if self.is_direct {
-            return Ok(Arc::new(DirectFile::new(file, path)));
+            return Ok(Arc::new(DirectFile::new(file, path)?));
         }
         // Other systems do not have such writes.
         let _ = (self.is_direct, path);
@@ -143,7 +157,9 @@ impl Files for Folder {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let path = self.path(slot);
-        self.backend(options.open(&path)?, &path)
+        let created = self.backend(options.open(&path)?, &path);
+        // The call may be repeated.
+        created.inspect_err(|_| drop(fs::remove_file(&path)))
     }
 
     fn remove(&self, slot: Slot) -> io::Result<()> {
@@ -160,7 +176,10 @@ impl Files for Folder {
     }
 
     fn sync_folder(&self) -> io::Result<()> {
-        sync_folder(&self.path)
+        match &self.handle {
+            Some(folder) => folder.sync_all(),
+            None => sync_folder(&self.path),
+        }
     }
 }
 
@@ -174,6 +193,38 @@ pub(super) fn slot_path(main: &Path, slot: Slot) -> PathBuf {
 
 fn digits(slot: Slot) -> String {
     format!("{:016x}", slot.0)
+}
+
+/// Returns whether the system is short of something that it may have again soon: room on the disk,
+/// descriptors of files, or memory.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    let has_kind = matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory
+    );
+    has_kind || is_shortage_of_descriptors(error)
+}
+
+/// Returns whether the process or the system has too many open files.
+#[cfg(unix)]
+fn is_shortage_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+
+    let limits = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_some_and(|code| limits.contains(&code))
+}
+
+#[cfg(windows)]
+fn is_shortage_of_descriptors(error: &io::Error) -> bool {
+    const ERROR_TOO_MANY_OPEN_FILES: i32 = 4;
+    error.raw_os_error() == Some(ERROR_TOO_MANY_OPEN_FILES)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn is_shortage_of_descriptors(_error: &io::Error) -> bool {
+    false
 }
 
 /// Returns the folder that a file is in.

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use redb::{BackendError, StorageBackend};
@@ -20,6 +21,8 @@ struct Held {
     file: Box<dyn StorageBackend>,
     /// The steps that were held back, `None` once the backend was released.
     steps: RwLock<Option<Vec<Step>>>,
+    /// Whether the file is not to be written again.
+    is_given_up: AtomicBool,
 }
 
 /// A call of redb that changes the file.
@@ -68,7 +71,18 @@ impl HeldBackend {
         Self(Arc::new(Held {
             file: Box::new(file),
             steps: RwLock::new(Some(Vec::new())),
+            is_given_up: AtomicBool::new(false),
         }))
+    }
+
+    /// Makes all later writes fail. What is written to a damaged file may damage it further.
+    pub(super) fn give_up(&self) {
+        self.0.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the file as it is without the steps that are held back.
+    pub(super) fn file(&self) -> &dyn StorageBackend {
+        &*self.0.file
     }
 
     /// Writes the steps that were held back. From then on, the backend passes all calls to the file.
@@ -94,6 +108,16 @@ impl HeldBackend {
     /// Returns the file if the backend was released, which cannot be undone.
     fn released(&self) -> Option<&dyn StorageBackend> {
         self.steps().is_none().then_some(&*self.0.file)
+    }
+
+    /// Returns the file to write to, if the backend was released.
+    fn writable(&self) -> io::Result<Option<&dyn StorageBackend>> {
+        if self.0.is_given_up.load(Ordering::Relaxed) {
+            return Err(io::Error::other(
+                "the file is damaged and not written again",
+            ));
+        }
+        Ok(self.released())
     }
 
     fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<Step>>> {
@@ -132,21 +156,21 @@ impl StorageBackend for HeldBackend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        match self.released() {
+        match self.writable()? {
             Some(file) => file.set_len(len),
             None => self.hold(Step::SetLen(len)),
         }
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        match self.released() {
+        match self.writable()? {
             Some(file) => file.sync_data(),
             None => self.hold(Step::Sync),
         }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        match self.released() {
+        match self.writable()? {
             Some(file) => file.write(offset, data),
             None => {
                 let bytes = data.to_vec();

@@ -1,30 +1,38 @@
 //! The store's own record: `store` in the table `keyspace.meta`.
 //!
 //! ```text
-//!  0  u32  format: 2
+//!  0  u32  format: 1
 //!  4  i64  version: every commit up to it is in the tree, and no later one
 //! 12       id of the store, 16 bytes
-//! 28  u64  how many bytes the keys and values in the tree have
-//! 36  u8   1 if the store has a log, else 0
-//! 37       id of the log, 16 bytes          (only if it has one, as all that follows)
-//! 53  u64  the log's first segment
-//! 61  u64  the number of that segment's first frame
+//! 28  u64  how many rows are in the tree
+//! 36  u64  how many bytes their keys and values have
+//! 44  u64  the sum of the checksums of the rows, modulo 2^64
+//! 52  u8   1 if the store has a log, else 0
+//! 53       id of the log, 16 bytes          (only if it has one, as the next two)
+//! 69  u64  the log's first segment
+//! 77  u64  the number of that segment's first frame
+//!     u64  XXH3 (64 bits, seed 0) of all bytes before
 //! ```
 //!
-//! Numbers are big-endian. Format 1 ended after the id and had no log. The version is that of a commit, one
-//! that was claimed for the clock, or one that the clock began at.
+//! Numbers are big-endian. In every format, the first field is the format and the last one is the checksum.
+//! The version is that of a commit, one that was claimed for the clock, or one that the clock began at. The
+//! checksum of a row is the XXH3 of its value, with the XXH3 of its key as its seed.
 
 use std::path::Path;
 
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::damage::Damage;
 use super::log::recover::Start;
-use crate::error::{Error, OpenError};
+use super::refusal::damaged;
+use crate::error::OpenError;
 use crate::record::Fields;
 
 /// The key of the record.
 pub(super) const META_KEY: &str = "store";
 
 /// The newest format that this version reads, and the one it writes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 1;
 
 /// The last version from which a store can go on: no clock gets that far.
 const MAX_VERSION: i64 = i64::MAX / 2;
@@ -37,11 +45,71 @@ pub(super) struct Meta {
     pub(super) last_version: i64,
     /// Distinguishes this store from every other.
     pub(super) id: [u8; 16],
-    /// The total bytes of the keys and values in the tree, `None` for a store of format 1, which does not
-    /// record it.
-    pub(super) live_bytes: Option<u64>,
+    /// The rows in the tree, for checks.
+    pub(super) totals: Totals,
     /// The log with the commits that are not in the tree, `None` if all are in the tree.
     pub(super) log: Option<LogStart>,
+}
+
+/// What a check compares the rows of a tree with. It does not depend on the order in which rows were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Totals {
+    pub(super) rows: u64,
+    /// The bytes of the keys and values.
+    pub(super) bytes: u64,
+    /// The sum of the checksums of the rows, modulo 2^64.
+    checksums: u64,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, key: &[u8], value: &[u8]) {
+        self.rows += 1;
+        self.bytes += row_bytes(key, value);
+        self.checksums = self.checksums.wrapping_add(checksum(key, value));
+    }
+
+    /// Removes a row.
+    ///
+    /// # Errors
+    /// If there are fewer rows than that.
+    pub(super) fn remove(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damage> {
+        let rows = self.rows.checked_sub(1);
+        let bytes = self.bytes.checked_sub(row_bytes(key, value));
+        let (Some(rows), Some(bytes)) = (rows, bytes) else {
+            return Err(Damage::new("it holds more rows than its record says"));
+        };
+        self.rows = rows;
+        self.bytes = bytes;
+        self.checksums = self.checksums.wrapping_sub(checksum(key, value));
+        Ok(())
+    }
+
+    /// Checks the totals of the rows that were read against those that the store's record has.
+    ///
+    /// # Errors
+    /// How they differ.
+    pub(super) fn check(&self, recorded: &Self) -> Result<(), Damage> {
+        if self.rows != recorded.rows || self.bytes != recorded.bytes {
+            return Err(Damage::new(format!(
+                "it holds {} rows with {} bytes, and its record says {} rows with {} bytes",
+                self.rows, self.bytes, recorded.rows, recorded.bytes
+            )));
+        }
+        if self.checksums != recorded.checksums {
+            return Err(Damage::new(
+                "the keys or values of its rows are not those that were written",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn row_bytes(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64
+}
+
+fn checksum(key: &[u8], value: &[u8]) -> u64 {
+    xxh3_64_with_seed(value, xxh3_64(key))
 }
 
 /// The start of a store's log.
@@ -56,71 +124,81 @@ impl Meta {
         let mut bytes = FORMAT.to_be_bytes().to_vec();
         bytes.extend_from_slice(&self.last_version.to_be_bytes());
         bytes.extend_from_slice(&self.id);
-        let live_bytes = self
-            .live_bytes
-            .expect("the rows were counted when the store was opened");
-        bytes.extend_from_slice(&live_bytes.to_be_bytes());
+        let Totals {
+            rows,
+            bytes: row_bytes,
+            checksums,
+        } = self.totals;
+        for number in [rows, row_bytes, checksums] {
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
         bytes.push(u8::from(self.log.is_some()));
         if let Some(log) = &self.log {
             bytes.extend_from_slice(&log.id);
             bytes.extend_from_slice(&log.start.segment.to_be_bytes());
             bytes.extend_from_slice(&log.start.frame.to_be_bytes());
         }
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_be_bytes());
         bytes
     }
 
     /// Decodes the record of the store at `path`.
     pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<Self, OpenError> {
-        let mut fields = Fields::new(bytes);
+        let is_damaged =
+            |reason: String| damaged(path, format!("its record is not valid: {reason}"));
+        let checked = bytes.split_last_chunk();
+        let checked = checked.ok_or_else(|| is_damaged("it is too short".to_owned()))?;
+        let (fields, checksum) = checked;
+        if xxh3_64(fields) != u64::from_be_bytes(*checksum) {
+            return Err(is_damaged("its checksum is wrong".to_owned()));
+        }
+        let mut fields = Fields::new(fields);
         let decoded = match fields.u32() {
-            Ok(format @ 1..=FORMAT) => decode(&mut fields, format),
-            Ok(0) => Err("its format is 0".to_owned()),
-            Ok(found) => {
+            Ok(FORMAT) => decode(&mut fields),
+            Ok(found) if found > FORMAT => {
                 return Err(OpenError::NewerFormat {
                     path: path.to_owned(),
                     found,
                     supported: FORMAT,
                 });
             }
+            Ok(found) => Err(format!("its format is {found}")),
             Err(reason) => Err(reason),
         };
-        decoded.map_err(|reason| {
-            let reason = format!("expected the store's own record: {reason}");
-            OpenError::Store(Error::corrupt(META_KEY.as_bytes(), reason))
-        })
+        decoded.map_err(is_damaged)
     }
 }
 
-fn decode(fields: &mut Fields<'_>, format: u32) -> Result<Meta, String> {
+fn decode(fields: &mut Fields<'_>) -> Result<Meta, String> {
     let last_version = i64::from_be_bytes(fields.array()?);
     if !(0..=MAX_VERSION).contains(&last_version) {
         return Err(format!("its version is {last_version}"));
     }
     let id = fields.array()?;
-    let live_bytes = match format {
-        1 => None,
-        _ => Some(fields.u64()?),
+    let totals = Totals {
+        rows: fields.u64()?,
+        bytes: fields.u64()?,
+        checksums: fields.u64()?,
     };
-    let has_log = match format {
-        1 => 0,
-        _ => fields.array::<1>()?[0],
-    };
-    let log = match has_log {
-        0 => None,
-        1 => Some(LogStart {
+    let log = match fields.array()? {
+        [0] => None,
+        [1] => Some(LogStart {
             id: fields.array()?,
             start: Start {
                 segment: fields.u64()?,
                 frame: fields.u64()?,
             },
         }),
-        found => return Err(format!("it has {found} logs")),
+        [found] => return Err(format!("it has {found} logs")),
     };
+    if log.is_some_and(|log| log.start.segment == 0 || log.start.frame == 0) {
+        return Err("its log begins nowhere".to_owned());
+    }
     fields.end()?;
     Ok(Meta {
         last_version,
         id,
-        live_bytes,
+        totals,
         log,
     })
 }
@@ -132,7 +210,11 @@ mod tests {
     const META: Meta = Meta {
         last_version: 0x0102,
         id: [0xee; 16],
-        live_bytes: Some(0x060708),
+        totals: Totals {
+            rows: 0x0506,
+            bytes: 0x060708,
+            checksums: 0x1122_3344_5566_7788,
+        },
         log: Some(LogStart {
             id: [0xdd; 16],
             start: Start {
@@ -148,53 +230,56 @@ mod tests {
         Meta::decode(bytes, Path::new("queue.redb"))
     }
 
+    /// Returns the record without its checksum.
     fn golden() -> Vec<u8> {
-        let first = [&[0, 0, 0, 2][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0xee; 16]].concat();
-        let closed = [&first[..], &[0, 0, 0, 0, 0, 6, 7, 8]].concat();
+        let first = [&[0, 0, 0, 1][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0xee; 16]].concat();
+        let totals = b"\0\0\0\0\0\0\x05\x06\0\0\0\0\0\x06\x07\x08\x11\x22\x33\x44\x55\x66\x77\x88";
         let log = [
             [0xdd; 16].as_slice(),
             b"\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\x04\x05",
         ]
         .concat();
-        [closed, vec![1], log].concat()
+        [first, totals.to_vec(), vec![1], log].concat()
+    }
+
+    fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_be_bytes());
+        bytes
     }
 
     #[test]
     fn the_record_of_a_store_has_these_bytes() {
-        assert_eq!(META.encode(), golden());
-        assert_eq!(decode(&golden()).unwrap(), META);
-        let closed = [&golden()[..36], &[0]].concat();
+        let with_log = signed(golden());
+        assert_eq!(META.encode(), with_log);
+        assert_eq!(with_log[85..], *b"\x78\xf8\x78\x63\xbf\x8d\x92\x9e");
+        assert_eq!(decode(&with_log).unwrap(), META);
+        let closed = signed([&golden()[..52], &[0]].concat());
         assert_eq!(CLOSED.encode(), closed);
+        assert_eq!(closed[53..], *b"\x5e\xb4\x51\x9d\xd4\x63\xd8\xce");
         assert_eq!(decode(&closed).unwrap(), CLOSED);
     }
 
     #[test]
-    fn a_record_of_format_1_has_no_log() {
-        let mut first = golden();
-        first.truncate(28);
-        first[3] = 1;
-        let expected = Meta {
-            live_bytes: None,
-            ..CLOSED
-        };
-        assert_eq!(decode(&first).unwrap(), expected);
-    }
-
-    #[test]
-    fn a_record_of_any_other_shape_is_corrupt() {
+    fn a_record_of_any_other_shape_is_damage() {
         let good = golden();
         let with = |at: usize, byte: u8| {
             let mut bytes = good.clone();
             bytes[at] = byte;
-            bytes
+            signed(bytes)
         };
-        let mut bad = vec![with(4, 0x80), with(4, 0x7f), with(3, 0), with(36, 2)];
-        bad.push([&good[..], &[0]].concat());
+        let mut bad = vec![with(4, 0x80), with(4, 0x7f), with(3, 0), with(52, 2)];
+        bad.push(signed([&good[..], &[0]].concat()));
+        bad.extend((0..good.len()).map(|len| signed(good[..len].to_vec())));
         bad.extend((0..good.len()).map(|len| good[..len].to_vec()));
+        for at in 0..8 * (good.len() + 8) {
+            let mut flipped = signed(good.clone());
+            flipped[at / 8] ^= 1 << (at % 8);
+            bad.push(flipped);
+        }
         for bytes in bad {
             let error = decode(&bytes).unwrap_err();
             assert!(
-                matches!(&error, OpenError::Store(Error::Corrupt { reason, .. }) if reason.starts_with("expected")),
+                matches!(&error, OpenError::Damaged { reason, .. } if reason.starts_with("its record")),
                 "{bytes:02x?}: {error}"
             );
         }
@@ -202,8 +287,36 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_named_whatever_follows_it() {
-        let error = decode(&[0, 0, 0, 3, 99]).unwrap_err();
-        let text = "store queue.redb has format 3, this version reads up to 2: upgrade the library";
+        let error = decode(&signed(vec![0, 0, 0, 2, 99])).unwrap_err();
+        let text = "store queue.redb has format 2, this version reads up to 1: upgrade the library";
         assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn totals_do_not_depend_on_order_and_notice_every_difference() {
+        let rows: [(&[u8], &[u8]); 3] = [(b"a", b"1"), (b"b", b"22"), (b"", b"")];
+        let of = |rows: &[(&[u8], &[u8])]| {
+            let mut totals = Totals::default();
+            rows.iter().for_each(|(key, value)| totals.add(key, value));
+            totals
+        };
+        let all = of(&rows);
+        let mut other = rows;
+        other.reverse();
+        assert_eq!(of(&other), all);
+        let mut removed = all;
+        removed.remove(b"b", b"22").unwrap();
+        assert_eq!(removed, of(&[rows[0], rows[2]]));
+        assert!(removed.remove(b"", &[0; 100]).is_err());
+        for different in [
+            [rows[0], rows[1], rows[0]],
+            [rows[0], (b"b", b"23"), rows[2]],
+            [rows[0], (b"c", b"22"), rows[2]],
+            [rows[0], (b"b2", b"2"), rows[2]],
+            [(b"a", b"2"), (b"b", b"12"), rows[2]],
+        ] {
+            assert!(of(&different).check(&all).is_err(), "{different:?}");
+        }
+        assert_eq!(all.check(&all), Ok(()));
     }
 }

@@ -12,16 +12,18 @@
 //! - After an I/O failure, the store refuses all further work with
 //!   [`Error::Poisoned`](crate::Error::Poisoned), so that nothing builds on data that may not be on disk.
 //!   Opening it again recovers the commits that were acknowledged and flushed.
-//! - If only the log finds no room on a full disk, commits wait until there is room. The store then fails
-//!   only if it is closed while they wait.
+//! - If only the log finds no room on a full disk, or no file descriptor, commits wait until there is one. The
+//!   store then fails only if it is closed while they wait.
+//! - A file that does not hold what was written to it is refused, or the store stops with
+//!   [`Error::Damaged`](crate::Error::Damaged) when it notices. An opening that is refused changes no file.
 //!
 //! # What the caller must do
 //!
 //! - Keep the file on a local disk that does not acknowledge a flush before it is done.
 //! - If a flush has failed because of a device error, restart the machine before opening the store again.
 //!   The operating system may still have pages in memory that never reached the disk.
-//! - Keep backups. Values are not checked at each read. Damage on the disk is noticed only where the file
-//!   is no longer consistent, and the store then stops.
+//! - Keep backups. Reads do not check values, so damage on the disk is noticed only where the file is no
+//!   longer consistent. [`verify`] and [`Embedded::backup`] check all rows.
 //! - Copy the files of a store only while it is closed. Copy an open store with [`Embedded::backup`].
 //!
 //! # Layers
@@ -46,11 +48,13 @@ mod arena;
 mod atomic;
 mod backup;
 mod checkpoint;
+mod damage;
 #[cfg(target_os = "linux")]
 mod direct;
 mod engine;
 mod file;
 mod files;
+mod guard;
 mod held;
 mod history;
 mod journal;
@@ -76,6 +80,7 @@ mod tests;
 mod timeline;
 mod transaction;
 mod tree;
+mod verify;
 mod view;
 mod watch;
 mod window;
@@ -89,6 +94,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use self::transaction::EmbeddedTransaction;
+pub use self::verify::Verified;
 
 use self::engine::Engine;
 use self::log::segment::Sizes;
@@ -218,9 +224,8 @@ impl Options {
     /// # Errors
     /// No file is changed, except possibly with `Open`.
     ///
-    /// - [`OpenError::StoreInUse`], [`OpenError::NotAStore`], [`OpenError::NewerFormat`]
-    /// - [`OpenError::Store`] with [`Error::Corrupt`](crate::Error::Corrupt) if the store's own record is
-    ///   damaged
+    /// - [`OpenError::StoreInUse`], [`OpenError::NotAStore`], [`OpenError::NewerFormat`],
+    ///   [`OpenError::Damaged`]
     /// - for its log, [`OpenError::LogMissing`], [`OpenError::LogWithoutStore`], [`OpenError::LogNewer`],
     ///   [`OpenError::LogForeign`], [`OpenError::LogDamaged`]
     /// - [`OpenError::Open`] for errors of the operating system
@@ -277,6 +282,7 @@ impl Options {
     }
 
     fn start(&self, store: store::Store, path: &Path) -> Result<Embedded, OpenError> {
+        guard::silence_panics();
         let engine =
             Engine::start(store, self).map_err(|cause| refusal::open_error(path, cause))?;
         Ok(Embedded {
@@ -346,10 +352,63 @@ impl Embedded {
     /// - [`OpenError::Open`] if there is already a file at `path`, which is not changed, or if the copy
     ///   cannot be written
     /// - [`OpenError::LogWithoutStore`] if the log of another store is beside `path`
-    /// - [`OpenError::Store`] if this store was closed or has failed
+    /// - [`OpenError::Store`] if this store was closed or has failed, or is found to be damaged: the rows in its
+    ///   file are not those of its record. It then refuses all further work.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
         self.engine.backup(path.as_ref())
     }
+
+    /// Checks the rows in the store's file, as the last checkpoint left them, and says what is damaged.
+    ///
+    /// Compares the order of the keys, and the number, the bytes and the checksums of the rows with the
+    /// store's own record. The log was checked when the store was opened. The checksums of pages can only be
+    /// checked while the store is closed: see [`verify`].
+    ///
+    /// Calls `progress` with the number of rows that were read and their number in total, from time to time
+    /// and at the end. Blocks until all rows were read. Transactions continue in the meantime.
+    ///
+    /// # Errors
+    /// - [`Error::Damaged`](crate::Error::Damaged), for the first damage that was found. The store then
+    ///   refuses all further work, as after any damage.
+    /// - the error of every operation if this store was closed or has failed
+    pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
+        self.engine.verify(progress)
+    }
+}
+
+/// Checks the store in the file at `path` without changing it, and says what is damaged.
+///
+/// Reads the file, and compares the checksums of all pages, the order of the keys, and the number, the bytes
+/// and the checksums of the rows with the store's own record. Reads the whole log if the store was not
+/// closed. Then opens the store in memory, as [`Options::open`] would.
+///
+/// Calls `progress` with the number of rows that were read and their number in total, from time to time and
+/// at the end. Blocks until the store was read.
+///
+/// # Errors
+/// - [`OpenError::Damaged`] or [`OpenError::LogDamaged`], for the first damage that was found
+/// - [`OpenError::StoreInUse`] if the store is open: use [`Embedded::verify`]
+/// - [`OpenError::NoStore`] if there is no file, otherwise the errors of [`Options::open`]
+///
+/// # Examples
+/// ```
+/// use keyspace::embedded::{self, Options};
+///
+/// # fn main() -> Result<(), keyspace::OpenError> {
+/// # let folder = std::env::temp_dir().join(format!("verify-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).unwrap();
+/// Options::new().open(folder.join("store"))?.close()?;
+/// let verified = embedded::verify(folder.join("store"), |_rows, _of| ())?;
+/// assert_eq!(verified.rows, 0);
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok(())
+/// # }
+/// ```
+pub fn verify(
+    path: impl AsRef<Path>,
+    progress: impl FnMut(u64, u64),
+) -> Result<Verified, OpenError> {
+    file::verify(path.as_ref(), &Options::new().setup(), progress)
 }
 
 impl Database for Embedded {

@@ -5,9 +5,19 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use redb::StorageBackend;
+
+use super::damage::{reason_in, reason_of};
 use super::files::{Slot, slot_path};
+use super::held::HeldBackend;
 use super::log::recover::LogError;
 use crate::error::OpenError;
+
+/// The first bytes of a file of redb.
+const DATABASE_START: &[u8] = b"redb";
+
+/// The names of a store's tables, as they stand in its file.
+const NAMES: &[u8] = b"keyspace.metakeyspace.rows";
 
 /// Returns the error for a path that is not a store.
 pub(super) fn not_a_store(path: &Path, found: &str) -> OpenError {
@@ -25,31 +35,73 @@ pub(super) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'stat
     }
 }
 
-/// Returns the error for a file that redb refuses.
+/// Returns the error for a store's file that does not hold what was written to it.
+pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> OpenError {
+    OpenError::Damaged {
+        path: path.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+/// Returns the error for a store on which redb fails.
 pub(super) fn refusal(path: &Path, error: redb::Error) -> OpenError {
-    let is_foreign = match &error {
-        redb::Error::DatabaseAlreadyOpen => {
-            return OpenError::StoreInUse {
-                path: path.to_owned(),
-            };
-        }
-        redb::Error::Corrupted(_)
-        | redb::Error::UpgradeRequired(_)
-        | redb::Error::TableDoesNotExist(_)
-        | redb::Error::TableTypeMismatch { .. }
-        | redb::Error::TableIsMultimap(_)
-        | redb::Error::TypeDefinitionChanged { .. } => true,
-        redb::Error::Io(cause) => matches!(
-            cause.kind(),
-            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-        ),
-        _ => false,
-    };
+    if let Some(reason) = reason_of(&error) {
+        return damaged(path, reason);
+    }
     match error {
-        error if is_foreign => not_a_store(path, &format!("another one: {error}")),
+        redb::Error::DatabaseAlreadyOpen => OpenError::StoreInUse {
+            path: path.to_owned(),
+        },
         redb::Error::Io(cause) => open_error(path, cause),
         error => open_error(path, error),
     }
+}
+
+/// Returns the error for a file that redb cannot read: a damaged store, or no store.
+pub(super) fn unreadable(path: &Path, file: &HeldBackend, error: redb::Error) -> OpenError {
+    if reason_of(&error).is_none() {
+        return refusal(path, error);
+    }
+    match (identify(file.file()), &error) {
+        (Err(cause), _) => open_error(path, cause),
+        (Ok(Identity::Unknown), _) => not_a_store(path, "another one"),
+        (Ok(Identity::Database), redb::Error::TableDoesNotExist(table)) => {
+            not_a_store(path, &format!("a database without the table {table}"))
+        }
+        (Ok(Identity::Database), redb::Error::UpgradeRequired(_)) => {
+            not_a_store(path, "a database of another version")
+        }
+        (Ok(Identity::Database | Identity::Store), _) => refusal(path, error),
+    }
+}
+
+/// What a file that cannot be read was.
+enum Identity {
+    Store,
+    /// A database of redb, of any application.
+    Database,
+    Unknown,
+}
+
+/// Finds out what a file was, from the bytes that damage has left.
+fn identify(file: &dyn StorageBackend) -> io::Result<Identity> {
+    const CHUNK_BYTES: u64 = 1 << 20;
+    const OVERLAP_BYTES: u64 = 64;
+    let len = file.len()?;
+    let mut is_database = false;
+    for from in (0..len).step_by(CHUNK_BYTES as usize) {
+        let to = len.min(from + CHUNK_BYTES + OVERLAP_BYTES);
+        let mut bytes = vec![0; usize::try_from(to - from).map_err(io::Error::other)?];
+        file.read(from, &mut bytes)?;
+        is_database |= from == 0 && bytes.starts_with(DATABASE_START);
+        if bytes.windows(NAMES.len()).any(|window| window == NAMES) {
+            return Ok(Identity::Store);
+        }
+    }
+    Ok(match is_database {
+        true => Identity::Database,
+        false => Identity::Unknown,
+    })
 }
 
 /// Returns the error for a store whose log cannot be used.
@@ -73,6 +125,9 @@ pub(super) fn log_refusal(path: &Path, error: LogError) -> OpenError {
             found,
             supported,
         },
-        LogError::Io(cause) => open_error(&path, cause),
+        LogError::Io(cause) => match reason_in(&cause) {
+            Some(reason) => damaged(&path, reason),
+            None => open_error(&path, cause),
+        },
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::atomic;
 use super::engine::Shared;
+use super::guard::guarded;
 use super::history::History;
 use super::layers::Window;
 use super::log::effect::Effect;
@@ -14,7 +15,6 @@ use super::log::frame::Record;
 use super::pipeline::{Batch, Verdict};
 use super::queue::{Mutation, PendingCommit};
 use super::ranges::KeyRange;
-use super::tree::guarded;
 use crate::error::{Code, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
@@ -64,7 +64,7 @@ impl Resolver {
             resolved.err().map(|cause| (cause, open.take()))
         };
         if let Some((cause, batch)) = failed {
-            let error = shared.poison(cause);
+            let error = shared.fail(cause);
             batch.into_iter().for_each(Batch::answer_unknown);
             return Err(error);
         }

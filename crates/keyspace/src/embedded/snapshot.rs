@@ -7,8 +7,8 @@ use parking_lot::RwLock;
 use redb::StorageError;
 
 use super::engine::Shared;
+use super::guard::guarded;
 use super::layers::{self, Checkpointed, PartId, Parts};
-use super::tree::guarded;
 use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 
@@ -118,7 +118,7 @@ impl Snapshot {
         };
         match answer {
             Some(Ok(answer)) => Ok(answer),
-            Some(Err(cause)) => Err(self.shared.poison(cause)),
+            Some(Err(cause)) => Err(self.shared.fail(cause)),
             None => {
                 self.shared.timeline().check()?;
                 Err(Error::from(Code::TRANSACTION_TOO_OLD))

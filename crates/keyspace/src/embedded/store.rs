@@ -4,13 +4,15 @@
 //! to the tree and frees the log.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::StorageBackend;
 
 use super::checkpoint::{Checkpoint, StoreFiles};
-use super::files::Files;
+use super::file::IN_MEMORY;
+use super::files::{Files, Slot};
+use super::guard::guarded;
 use super::held::HeldBackend;
 use super::journal::Journal;
 use super::layers::{Checkpointed, FrozenPart, Window};
@@ -18,9 +20,9 @@ use super::log::frame::Record;
 use super::log::recover::{LogError, Recovered, Replayed, leftovers, recover};
 use super::log::segment::{LogId, Sizes};
 use super::log::slots::Slots;
-use super::meta::{LogStart, Meta};
-use super::refusal::{log_refusal, not_a_store, open_error, refusal};
-use super::tree::{Tree, guarded};
+use super::meta::{LogStart, Meta, Totals};
+use super::refusal::{damaged, log_refusal, not_a_store, open_error, refusal};
+use super::tree::Tree;
 use crate::env::Environment;
 use crate::error::OpenError;
 use crate::limits::RECOVERY_VERSIONS;
@@ -40,12 +42,16 @@ pub(super) struct Setup {
 pub(super) struct Store {
     /// The version at which the clock starts, later than all versions that were ever assigned.
     pub(super) version: i64,
+    /// The path of the store, for errors.
+    pub(super) path: PathBuf,
     pub(super) files: StoreFiles,
     pub(super) journal: Option<Journal>,
     pub(super) tree: Checkpointed,
     pub(super) window: Window,
     /// The parts that were only in the log.
     pub(super) replayed: Vec<Checkpoint>,
+    /// The number of their batches.
+    pub(super) log_batches: u64,
 }
 
 impl Store {
@@ -54,16 +60,17 @@ impl Store {
         let mut meta = Meta {
             last_version: RECOVERY_VERSIONS,
             id: setup.env.random_bytes(),
-            live_bytes: Some(0),
+            totals: Totals::default(),
             log: None,
         };
         let tree = Tree::create(backend, setup.cache_bytes, &mut meta)?;
-        Self::over(tree, meta, setup)
+        Self::over(tree, meta, Path::new(IN_MEMORY), setup)
     }
 
-    fn over(tree: Tree, meta: Meta, setup: &Setup) -> Result<Self, redb::Error> {
-        let checkpointed = Checkpointed::new(guarded(|| tree.rows())?);
+    fn over(tree: Tree, meta: Meta, path: &Path, setup: &Setup) -> Result<Self, redb::Error> {
+        let checkpointed = Checkpointed::new(guarded(|| tree.rows(&meta))?);
         Ok(Self {
+            path: path.to_owned(),
             version: meta.last_version,
             window: Window::new(&checkpointed, setup.window_bytes),
             tree: checkpointed,
@@ -74,6 +81,7 @@ impl Store {
             },
             journal: None,
             replayed: Vec::new(),
+            log_batches: 0,
         })
     }
 
@@ -83,7 +91,8 @@ impl Store {
     /// may have assigned, including those of commits that were acknowledged and then lost because they were
     /// not flushed.
     ///
-    /// Nothing is written before everything was read, so every refusal leaves all files unchanged.
+    /// Nothing is written to the files before everything was read and the first write to the tree has
+    /// succeeded in memory, so every refusal leaves all files unchanged.
     pub(super) fn open(
         backend: impl StorageBackend,
         files: Arc<dyn Files>,
@@ -91,19 +100,63 @@ impl Store {
         setup: &Setup,
     ) -> Result<Self, OpenError> {
         let failed = |error: io::Error| open_error(path, error);
-        if backend.len().map_err(failed)? == 0 {
-            return Err(not_a_store(path, "an empty file"));
-        }
+        Self::check_not_empty(&backend, &*files, path)?;
         let backend = HeldBackend::new(backend);
-        let (tree, meta) = Tree::open(backend.clone(), setup.cache_bytes, path)?;
-        let opened = Self::over(tree, meta, setup);
-        let mut store = opened.map_err(|error| refusal(path, error))?;
-        let recovered = store.recover(&*files);
-        let recovered = recovered.map_err(|error| log_refusal(path, error))?;
+        let (mut store, id, recovered) = Self::prepare(backend.clone(), &*files, path, setup)?;
+        let journal = store.start_log(files, id, recovered, setup);
+        let journal = journal.map_err(failed)?;
         backend.release().map_err(failed)?;
-        let started = store.start_log(files, recovered, setup);
-        started.map_err(|error| refusal(path, error))?;
+        store.files.slots = Some(journal.slots());
+        store.journal = Some(journal);
         Ok(store)
+    }
+
+    /// Refuses an empty file.
+    pub(super) fn check_not_empty(
+        backend: &impl StorageBackend,
+        files: &dyn Files,
+        path: &Path,
+    ) -> Result<(), OpenError> {
+        let len = backend.len();
+        if len.map_err(|error| open_error(path, error))? > 0 {
+            return Ok(());
+        }
+        match files.list() {
+            Ok(slots) if !slots.is_empty() => {
+                Err(damaged(path, "it is empty, and its log is beside it"))
+            }
+            _ => Err(not_a_store(path, "an empty file")),
+        }
+    }
+
+    /// Opens the store at `path` in memory: reads its files, and holds back what is to be written to them.
+    /// Returns the id of its log, and what the log was.
+    pub(super) fn prepare(
+        backend: HeldBackend,
+        files: &dyn Files,
+        path: &Path,
+        setup: &Setup,
+    ) -> Result<(Self, LogId, Recovered), OpenError> {
+        let (tree, meta) = Tree::open(backend, setup.cache_bytes, path)?;
+        let (mut store, recovered) = Self::read(tree, meta, files, path, setup)?;
+        let id = store.begin_log(&recovered, setup);
+        let id = id.map_err(|error| refusal(path, error))?;
+        Ok((store, id, recovered))
+    }
+
+    /// Reads the log of an opened tree, without writing to any file.
+    pub(super) fn read(
+        tree: Tree,
+        meta: Meta,
+        files: &dyn Files,
+        path: &Path,
+        setup: &Setup,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let opened = Self::over(tree, meta, path, setup);
+        let mut store = opened.map_err(|error| refusal(path, error))?;
+        let recovered = store.recover(files);
+        let recovered = recovered.map_err(|error| log_refusal(path, error))?;
+        Ok((store, recovered))
     }
 
     /// Reads the log, and applies the commits that are not in the tree to the window.
@@ -125,6 +178,12 @@ impl Store {
             let segment = recovered.end.segment;
             return Err(LogError::Missing { segment });
         }
+        if recovered.end.last_frame < log.start.frame
+            && let Some(&slot) = recovered.segments.get(&log.start.segment)
+        {
+            // The record names a segment only after its first frame was flushed.
+            return Err(LogError::without_frames(slot));
+        }
         self.version = self.version.max(newest.unwrap_or(0));
         Ok(recovered)
     }
@@ -140,6 +199,7 @@ impl Store {
         });
         applied.map_err(|error| LogError::Io(io::Error::other(error)))?;
         self.version = batch.version;
+        self.log_batches += 1;
         Ok(())
     }
 
@@ -151,30 +211,53 @@ impl Store {
         });
     }
 
-    /// Begins to log, in a new segment after the recovered ones, at a version that was never assigned.
+    /// Makes the store's record name the log. Returns the id of the log.
+    ///
+    /// The record is written in memory until the file is released, which must not happen before the log
+    /// has begun.
+    fn begin_log(&mut self, recovered: &Recovered, setup: &Setup) -> Result<LogId, redb::Error> {
+        let meta = &mut self.files.meta;
+        let log = meta.log.get_or_insert_with(|| LogStart {
+            id: setup.env.random_bytes(),
+            start: recovered.end.next_start(),
+        });
+        let id = LogId {
+            store: meta.id,
+            log: log.id,
+        };
+        self.files.write_meta()?;
+        Ok(id)
+    }
+
+    /// Begins to log, in a new segment after the recovered ones, at a version that was never assigned. If
+    /// that fails, no new file is left.
     fn start_log(
         &mut self,
         files: Arc<dyn Files>,
+        id: LogId,
         recovered: Recovered,
         setup: &Setup,
-    ) -> Result<(), redb::Error> {
-        let meta = &mut self.files.meta;
-        let log = match &meta.log {
-            Some(log) => log.id,
-            None => setup.env.random_bytes(),
-        };
-        let id = LogId {
-            store: meta.id,
-            log,
-        };
+    ) -> io::Result<Journal> {
+        let created = Slot(recovered.end.segment + 1);
+        let is_reused = recovered.next.is_some();
+        let started = self.start_journal(files.clone(), id, recovered, setup);
+        if started.is_err() && !is_reused {
+            // If it cannot be removed, the next opening does that.
+            let _ = files.remove(created);
+        }
+        started
+    }
+
+    fn start_journal(
+        &mut self,
+        files: Arc<dyn Files>,
+        id: LogId,
+        recovered: Recovered,
+        setup: &Setup,
+    ) -> io::Result<Journal> {
         let end = recovered.end;
         let slots = Slots::start(files, id, setup.log, recovered)?;
         let mut journal = Journal::start(id, slots, setup.log, setup.env.clone(), &end)?;
-        if meta.log.is_none() {
-            // Record the log in the tree before anything is written to the log.
-            meta.log = Some(journal.place());
-            self.files.write_meta()?;
-        }
         let part = self.window.freeze();
         self.add_replayed(part, journal.place());
         self.version += RECOVERY_VERSIONS;
@@ -182,9 +265,7 @@ impl Store {
             .append(&mut Record::clock(self.version))
             .map_err(io::Error::other)?;
         journal.flush()?;
-        self.files.slots = Some(journal.slots());
-        self.journal = Some(journal);
-        Ok(())
+        Ok(journal)
     }
 }
 

@@ -5,17 +5,19 @@
 //! | `keyspace.rows` | a key of the keyspace | its value |
 //! | `keyspace.meta` | `store` | [the store's own record](super::meta) |
 
-use std::panic::{self, AssertUnwindSafe};
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
 use redb::{
-    Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
-    WriteTransaction,
+    Builder, Database, Durability, ReadableDatabase, ReadableTableMetadata, StorageBackend,
+    StorageError, Table, TableDefinition, WriteTransaction,
 };
 
+use super::damage::Damage;
+use super::guard::guarded;
 use super::held::HeldBackend;
-use super::meta::{META_KEY, Meta};
-use super::refusal::refusal;
+use super::meta::{META_KEY, Meta, Totals};
+use super::refusal::unreadable;
 use super::window::{Entry, Part, PartSnapshot};
 use crate::error::OpenError;
 
@@ -23,24 +25,71 @@ const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("keyspace.r
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.meta");
 
 /// The rows of one state.
-pub(super) type Rows = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
+pub(super) struct Rows {
+    table: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
+    /// The totals of the rows, as the store's record has them.
+    totals: Totals,
+}
 
-/// Calls redb, and turns its panics into errors.
-///
-/// redb panics on some pages that are damaged. A damaged file must not take the process down. State that a
-/// panic leaves behind is not used again: a file that was being opened is closed, and an open store ends.
-pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
-    panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("a page does not hold what was written");
-        Err(redb::Error::Corrupted(text.to_owned()))
-    })
+/// A key or a value.
+pub(super) type Guard = redb::AccessGuard<'static, &'static [u8]>;
+
+/// Rows in the order of their keys.
+pub(super) type Range = redb::Range<'static, &'static [u8], &'static [u8]>;
+
+impl Rows {
+    /// Reads a key.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Guard>, StorageError> {
+        self.table.get(key)
+    }
+
+    /// Returns the rows between two bounds. They are not checked.
+    pub(super) fn range(
+        &self,
+        begin: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+    ) -> Result<Range, StorageError> {
+        self.table.range::<&[u8]>((begin, end))
+    }
+
+    /// Reads all rows, and checks that they are those that were written: in order, and with the totals of
+    /// the store's record. Calls `visit` with each, until it breaks.
+    ///
+    /// # Errors
+    /// The first damage that is found.
+    pub(super) fn read_all(
+        &self,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<Totals, redb::Error> {
+        guarded(|| {
+            let mut totals = Totals::default();
+            let mut last: Option<Guard> = None;
+            for row in self.range(Bound::Unbounded, Bound::Unbounded)? {
+                let (key, value) = row?;
+                if last.is_some_and(|last| last.value() >= key.value()) {
+                    return Err(Damage::of_order().into());
+                }
+                totals.add(key.value(), value.value());
+                if visit(key.value(), value.value()).is_break() {
+                    return Ok(totals);
+                }
+                last = Some(key);
+            }
+            totals.check(&self.totals)?;
+            Ok(totals)
+        })
+    }
+
+    /// Returns how many rows there are, as the store's record has it.
+    pub(super) fn len(&self) -> u64 {
+        self.totals.rows
+    }
 }
 
 /// The tables of a store.
 pub(super) struct Tree {
-    database: Database,
+    /// `None` once the tree was closed.
+    database: Option<Database>,
     cache_bytes: usize,
     /// The file of an opened store, `None` for a store that was created here.
     file: Option<HeldBackend>,
@@ -61,7 +110,7 @@ impl Tree {
         meta: &mut Meta,
     ) -> Result<Self, redb::Error> {
         let tree = Self {
-            database: open_database(backend, cache_bytes)?,
+            database: Some(open_database(backend, cache_bytes)?),
             cache_bytes,
             file: None,
         };
@@ -75,18 +124,53 @@ impl Tree {
         cache_bytes: usize,
         path: &Path,
     ) -> Result<(Self, Meta), OpenError> {
-        let opened = guarded(|| {
-            let database = open_database(file.clone(), cache_bytes)?;
-            let meta = read_meta(&database)?;
-            Ok((database, meta))
-        });
-        let (database, meta) = opened.map_err(|error| refusal(path, error))?;
+        Self::open_with(file, cache_bytes, path, Pages::Trusted)
+    }
+
+    /// Opens a tree as [`open`](Self::open) does, after the checksums of all its pages were checked.
+    pub(super) fn open_checked(
+        file: HeldBackend,
+        cache_bytes: usize,
+        path: &Path,
+    ) -> Result<(Self, Meta), OpenError> {
+        Self::open_with(file, cache_bytes, path, Pages::Checked)
+    }
+
+    fn open_with(
+        file: HeldBackend,
+        cache_bytes: usize,
+        path: &Path,
+        pages: Pages,
+    ) -> Result<(Self, Meta), OpenError> {
+        let mut builder = builder(cache_bytes);
+        builder.set_check_integrity_on_open(pages == Pages::Checked);
+        let opened = guarded(|| Ok(builder.create_with_backend(file.clone())?));
+        let database = opened.map_err(|error| unreadable(path, &file, error))?;
         let tree = Self {
-            database,
+            database: Some(database),
             cache_bytes,
             file: Some(file),
         };
-        Ok((tree, Meta::decode(&meta, path)?))
+        let meta = guarded(|| read_meta(tree.database()));
+        let meta = meta.map_err(|error| tree.unreadable(path, error))?;
+        let meta = Meta::decode(&meta, path)?;
+        // Finds a table that does not belong to the record.
+        guarded(|| tree.rows(&meta)).map_err(|error| tree.unreadable(path, error))?;
+        Ok((tree, meta))
+    }
+
+    fn unreadable(&self, path: &Path, error: redb::Error) -> OpenError {
+        let file = self.file.as_ref().expect("an opened tree has a file");
+        unreadable(path, file, error)
+    }
+
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("the tree is open")
+    }
+
+    /// Writes nothing more to the file, not even while it is closed.
+    pub(super) fn give_up(&self) {
+        self.file.iter().for_each(HeldBackend::give_up);
     }
 
     /// Returns how many bytes of pages a transaction may change.
@@ -98,7 +182,7 @@ impl Tree {
     }
 
     /// Writes a part and the store's record durably, in a way that the file opens quickly after a crash.
-    /// Updates the size of the rows in the record. `finish` makes the record that of a store with the part.
+    /// Updates the totals in the record. `finish` makes the record that of a store with the part.
     ///
     /// A part that changes many pages takes several transactions. Only the last one is durable, so a crash
     /// undoes all of them.
@@ -108,13 +192,10 @@ impl Tree {
         meta: &mut Meta,
         finish: impl FnOnce(&mut Meta),
     ) -> Result<(), redb::Error> {
-        let mut live_bytes = match meta.live_bytes {
-            Some(bytes) => bytes,
-            None => bytes_of(&self.rows()?)?,
-        };
+        let mut totals = meta.totals;
         let mut entries = part.entries().peekable();
         while entries.peek().is_some() {
-            let mut transaction = self.database.begin_write()?;
+            let mut transaction = self.database().begin_write()?;
             transaction.set_durability(Durability::None)?;
             let mut rows = transaction.open_table(ROWS)?;
             let mut left = self.changed_bytes();
@@ -122,18 +203,17 @@ impl Tree {
                 && let Some(entry) = entries.next()
             {
                 left = left.saturating_sub(CHANGED_BYTES_PER_ROW + entry.bytes());
-                write(&mut rows, entry, &mut live_bytes)?;
+                write(&mut rows, entry, &mut totals)?;
             }
             drop(rows);
             // If a later transaction fails, redb may make this one durable as it closes the file. The
             // record must match the rows then. The part is still in the log, and is written again.
-            meta.live_bytes = Some(live_bytes);
+            meta.totals = totals;
             write_meta(&transaction, meta)?;
             transaction.commit()?;
         }
-        meta.live_bytes = Some(live_bytes);
         finish(meta);
-        let mut transaction = self.database.begin_write()?;
+        let mut transaction = self.database().begin_write()?;
         transaction.set_quick_repair(true);
         // A new store has no table of rows yet.
         transaction.open_table(ROWS)?;
@@ -145,32 +225,62 @@ impl Tree {
     ///
     /// redb cuts off free pages at the end of the file when it closes it, so only then is it known whether
     /// pages have to be moved.
-    pub(super) fn close(self, max_bytes: u64) -> Result<(), redb::Error> {
-        let Self {
-            database,
-            cache_bytes,
-            file,
-        } = self;
+    pub(super) fn close(mut self, max_bytes: u64) -> Result<(), redb::Error> {
+        let database = self.database.take().expect("the tree is open");
         guarded(|| Ok(database.close()?))?;
-        match file {
-            Some(file) if file.len()? > max_bytes => compact(file, cache_bytes),
+        match self.file.take() {
+            Some(file) if file.len()? > max_bytes => compact(file, self.cache_bytes),
             _ => Ok(()),
         }
     }
 
-    /// Returns the rows after the last part that was written.
-    pub(super) fn rows(&self) -> Result<Rows, redb::Error> {
-        Ok(self.database.begin_read()?.open_table(ROWS)?)
+    /// Returns the rows after the last part that was written. `meta` is the record since then.
+    pub(super) fn rows(&self, meta: &Meta) -> Result<Rows, redb::Error> {
+        let table = self.database().begin_read()?.open_table(ROWS)?;
+        let rows = table.len()?;
+        if rows != meta.totals.rows {
+            let said = meta.totals.rows;
+            let reason = format!("it holds {rows} rows, and its record says {said} rows");
+            return Err(Damage::new(reason).into());
+        }
+        Ok(Rows {
+            table,
+            totals: meta.totals,
+        })
     }
+}
+
+/// redb writes when it closes a file, and reads damaged pages to do so.
+impl Drop for Tree {
+    fn drop(&mut self) {
+        if let Some(database) = self.database.take() {
+            // The store has ended, and all commits are in the log or in the last checkpoint.
+            let _ = guarded(|| {
+                drop(database);
+                Ok(())
+            });
+        }
+    }
+}
+
+/// Whether the checksums of pages are checked when a tree is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    Trusted,
+    Checked,
+}
+
+fn builder(cache_bytes: usize) -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(cache_bytes);
+    builder
 }
 
 fn open_database(
     backend: impl StorageBackend,
     cache_bytes: usize,
 ) -> Result<Database, redb::Error> {
-    let mut builder = Database::builder();
-    builder.set_cache_size(cache_bytes);
-    Ok(builder.create_with_backend(backend)?)
+    Ok(builder(cache_bytes).create_with_backend(backend)?)
 }
 
 /// Compacts a closed file, unless it was opened again in the meantime.
@@ -197,54 +307,37 @@ fn write_meta(transaction: &WriteTransaction, meta: &Meta) -> Result<(), redb::E
     Ok(())
 }
 
-/// Returns the total bytes of the keys and values.
-fn bytes_of(rows: &Rows) -> Result<u64, redb::StorageError> {
-    rows.iter()?.try_fold(0, |bytes, row| {
-        let (key, value) = row?;
-        Ok(bytes + row_bytes(key.value(), value.value()))
-    })
-}
-
-fn row_bytes(key: &[u8], value: &[u8]) -> u64 {
-    (key.len() + value.len()) as u64
-}
-
-/// Writes an entry, and updates the size of the rows.
+/// Writes an entry, and updates the totals of the rows.
 fn write(
     rows: &mut Table<'_, &[u8], &[u8]>,
     entry: Entry<'_>,
-    live_bytes: &mut u64,
-) -> Result<(), redb::StorageError> {
+    totals: &mut Totals,
+) -> Result<(), StorageError> {
     match entry {
         Entry::Set { key, value } => {
             let old = rows.insert(key, value)?;
-            *live_bytes += row_bytes(key, value);
-            *live_bytes -= old.map_or(0, |old| row_bytes(key, old.value()));
+            totals.add(key, value);
+            if let Some(old) = old {
+                totals.remove(key, old.value())?;
+            }
         }
         Entry::Gap { begin, end } => {
+            let mut removed = Ok(());
             rows.retain_in(begin..end, |key, value| {
-                *live_bytes -= row_bytes(key, value);
-                false
+                let is_within = begin <= key && key < end;
+                if !is_within {
+                    removed = Err(Damage::of_order());
+                }
+                if removed.is_ok() {
+                    removed = totals.remove(key, value);
+                }
+                // After damage was found, the transaction is not committed.
+                removed.is_err()
             })?;
+            removed?;
         }
     }
     Ok(())
-}
-
-/// Rewrites the store's record.
-#[cfg(test)]
-pub(super) fn rewrite_meta(
-    backend: &(impl StorageBackend + Clone),
-    change: impl FnOnce(&mut Vec<u8>),
-) {
-    let database = open_database(backend.clone(), 0).expect("it is a store");
-    let mut meta = read_meta(&database).expect("it is a store");
-    change(&mut meta);
-    let transaction = database.begin_write().expect("the store works");
-    let mut table = transaction.open_table(META).expect("it is a store");
-    table.insert(META_KEY, &meta[..]).expect("the store works");
-    drop(table);
-    transaction.commit().expect("the store works");
 }
 
 #[cfg(test)]
@@ -277,7 +370,7 @@ mod tests {
         Meta {
             last_version: 1,
             id: [0; 16],
-            live_bytes: Some(0),
+            totals: Totals::default(),
             log: None,
         }
     }
@@ -294,9 +387,13 @@ mod tests {
 
     fn open(disk: &Disk) -> Tree {
         let file = HeldBackend::new(disk.clone());
-        let (tree, _) = Tree::open(file.clone(), CACHE_BYTES, Path::new("store")).unwrap();
+        let (tree, _) = open_with_meta(file.clone());
         file.release().unwrap();
         tree
+    }
+
+    fn open_with_meta(file: HeldBackend) -> (Tree, Meta) {
+        Tree::open(file, CACHE_BYTES, Path::new("store")).unwrap()
     }
 
     /// Returns an open tree of which most rows were removed, but not the last ones.
@@ -314,10 +411,13 @@ mod tests {
     }
 
     fn assert_has_the_last_rows(disk: &Disk) {
-        let tree = open(disk);
-        let rows = tree.rows().unwrap();
-        let keys = rows.iter().unwrap().map(|row| row.unwrap().0);
-        let keys: Vec<_> = keys.map(|key| key.value().to_vec()).collect();
+        let (tree, meta) = open_with_meta(HeldBackend::new(disk.clone()));
+        let mut keys = Vec::new();
+        let read = tree.rows(&meta).unwrap().read_all(|key, _| {
+            keys.push(key.to_vec());
+            ControlFlow::Continue(())
+        });
+        assert_eq!(read.unwrap(), meta.totals);
         assert!(
             keys.into_iter()
                 .eq((9_900..10_000_u32).map(u32::to_be_bytes))
@@ -412,9 +512,10 @@ mod tests {
         });
         assert!(applied.is_err());
         drop(tree);
-        let disk = HeldBackend::new(disk);
-        let (tree, meta) = Tree::open(disk, 0, Path::new("store")).unwrap();
-        assert_eq!(bytes_of(&tree.rows().unwrap()).unwrap(), 100 * 9);
-        assert_eq!((meta.last_version, meta.live_bytes), (1, Some(100 * 9)));
+        let (tree, meta) = open_with_meta(HeldBackend::new(disk));
+        let rows = tree.rows(&meta).unwrap();
+        let totals = rows.read_all(|_, _| ControlFlow::Continue(())).unwrap();
+        assert_eq!((meta.last_version, meta.totals), (1, totals));
+        assert_eq!((totals.rows, totals.bytes), (100, 100 * 9));
     }
 }

@@ -49,6 +49,16 @@ pub enum OpenError {
         reason: String,
     },
 
+    /// The store's file does not hold what was written to it: it was cut, overwritten or damaged by the disk. It
+    /// was not changed. Restore a backup, or let `console check` find out what is damaged.
+    #[error("store {} is damaged: {reason}: restore a backup, or run `console check`", path.display())]
+    Damaged {
+        /// The store's file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+
     /// The store was written by a newer version of this library. It was not changed.
     #[error(
         "store {} has format {found}, this version reads up to {supported}: upgrade the library",
@@ -105,8 +115,9 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// The log does not hold the data that was flushed to it. Restore the store from a backup.
-    #[error("{} is damaged: {reason}: restore the store from a backup", path.display())]
+    /// The log does not hold the data that was flushed to it: it was cut, overwritten or damaged by the disk.
+    /// It was not changed. Restore a backup.
+    #[error("log {} is damaged {reason}: restore a backup, or run `console check`", path.display())]
     LogDamaged {
         /// The file of the log.
         path: PathBuf,
@@ -147,7 +158,7 @@ pub enum OpenError {
         supported: i32,
     },
 
-    /// The store's own record does not decode, or it refused an option.
+    /// An operation of an open store failed.
     #[error(transparent)]
     Store(#[from] Error),
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use keyspace::embedded::{Embedded, Options};
 use keyspace::{Database, Isolation, OpenError, OwnedTransaction, Transaction};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The offset of the first frame of a segment, in bytes.
 const FRAMES: usize = 4096;
@@ -193,7 +194,11 @@ fn a_file_of_another_program_with_the_name_of_a_log_is_refused() {
 #[test]
 fn a_log_of_a_newer_format_is_refused() {
     let killed = Killed::new();
-    killed.change_log(|bytes| bytes[11] = 9);
+    killed.change_log(|bytes| {
+        bytes[11] = 9;
+        let checksum = xxh3_64(&bytes[..72]);
+        bytes[72..80].copy_from_slice(&checksum.to_be_bytes());
+    });
     let error = killed.refused();
     let is_named =
         matches!(&error, OpenError::NewerFormat { found: 9, path, .. } if *path == killed.log());
@@ -207,6 +212,59 @@ fn a_log_that_is_damaged_where_it_was_flushed_is_refused() {
     killed.change_log(|bytes| bytes[FRAMES + 2 * 4096 + 50] ^= 1);
     let error = killed.refused();
     assert!(matches!(error, OpenError::LogDamaged { .. }), "{error:?}");
+}
+
+/// Asserts that a damaged log is refused with an error that names it.
+fn assert_damaged(killed: &Killed, log: &Path) {
+    let error = killed.refused();
+    let is_named = matches!(&error, OpenError::LogDamaged { path, .. } if path == log);
+    assert!(is_named, "{error:?}");
+    assert!(error.to_string().contains("restore a backup"), "{error}");
+}
+
+#[test]
+fn a_log_that_was_cut_anywhere_is_refused() {
+    let killed = Killed::new();
+    let (log, whole) = (killed.log(), fs::read(killed.log()).unwrap());
+    let in_frames = [FRAMES, FRAMES + 1, FRAMES + 4096, FRAMES + 4 * 4096];
+    let cuts = [0, 1, 7, 8, 50, 79, 80, 511, 512, 4095].into_iter();
+    for len in cuts
+        .chain(in_frames)
+        .chain([whole.len() / 2, whole.len() - 1])
+    {
+        fs::write(&log, &whole[..len]).unwrap();
+        assert_damaged(&killed, &log);
+    }
+    fs::write(&log, &whole).unwrap();
+    assert_eq!(killed.opened(), ["closed", "a", "b", "c"]);
+}
+
+#[test]
+fn a_log_that_was_overwritten_is_refused() {
+    let killed = Killed::new();
+    let (log, whole) = (killed.log(), fs::read(killed.log()).unwrap());
+    let overwrites: [(std::ops::Range<usize>, u8); 6] = [
+        (0..whole.len(), 0),
+        (0..FRAMES, 0),
+        (0..512, 0),
+        (0..FRAMES, 7),
+        (FRAMES..whole.len(), 0),
+        (FRAMES..FRAMES + 4096, 0),
+    ];
+    for (range, byte) in overwrites {
+        let mut bytes = whole.clone();
+        bytes[range].fill(byte);
+        fs::write(&log, &bytes).unwrap();
+        assert_damaged(&killed, &log);
+    }
+}
+
+#[test]
+fn an_emptied_store_beside_its_log_is_damage() {
+    let killed = Killed::new();
+    fs::write(killed.path(), b"").unwrap();
+    let error = killed.refused();
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error:?}");
 }
 
 #[test]

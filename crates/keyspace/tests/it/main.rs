@@ -7,6 +7,7 @@ mod bad_input;
 mod chaos;
 mod crash;
 mod damage;
+mod damaged_store;
 mod exactly_once;
 mod ids;
 mod ledger;

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::{Base, BaseRow};
+use crate::embedded::damage::Damage;
 use crate::embedded::window::{Cursor, Entry, PartSnapshot, Position};
 
 /// How many rows or entries to step over one by one before a seek is cheaper.
@@ -292,15 +293,26 @@ impl<'a, B: Base> BaseTrack<'a, B> {
         let direction = self.direction;
         let is_within =
             |head: &mut B::Row| direction.is_before(direction.near_edge_of_key(head.key()), bound);
-        Ok(self.head.take_if(is_within))
+        let row = self.head.take_if(is_within);
+        if let Some(head) = &self.head
+            && !direction.is_before(direction.near_edge_of_key(head.key()), self.limit)
+        {
+            return Err(Damage::of_order().into());
+        }
+        Ok(row)
     }
 
     /// Makes `head` the first row at or after `at`.
+    ///
+    /// # Errors
+    /// Those of the base. Damage, if a range begins with a row that is not in it: to seek again would find
+    /// the same row, without end.
     fn move_to(&mut self, at: Position<'_>) -> Result<(), B::Error> {
         let mut steps = 0;
         while !self.is_ended && !self.is_head_from(at) {
+            let is_seek = self.rows.is_none() || steps == MAX_STEPS;
             let rows = match &mut self.rows {
-                Some(rows) if steps < MAX_STEPS => rows,
+                Some(rows) if !is_seek => rows,
                 rows => {
                     let (begin, end) = self.direction.near_and_far(at, self.limit);
                     rows.insert(self.base.range(begin.as_begin(), end.as_end())?)
@@ -312,6 +324,9 @@ impl<'a, B: Base> BaseTrack<'a, B> {
             };
             self.head = row.transpose()?;
             self.is_ended = self.head.is_none();
+            if is_seek && !self.is_ended && !self.is_head_from(at) {
+                return Err(Damage::of_order().into());
+            }
             steps += 1;
         }
         Ok(())

@@ -18,10 +18,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{AccessGuard, StorageError};
+use redb::StorageError;
 
 use self::merge::Merge;
-use super::tree::Rows as TreeRows;
+use super::damage::Damage;
+use super::tree::{Guard, Range as TreeRange, Rows as TreeRows};
 use super::window::{Below, Lookup, PartSnapshot, Position};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::KeyValue;
@@ -30,8 +31,8 @@ pub(super) use self::window::{Checkpointed, FrozenPart, PartId, Parts, Window};
 
 /// The lowest layer: rows that do not change.
 pub(super) trait Base {
-    /// The error of a failed read.
-    type Error;
+    /// The error of a failed read, or of damage that a read has found.
+    type Error: From<Damage>;
     /// A row of a range.
     type Row: BaseRow;
     /// The rows of a range in key order.
@@ -42,7 +43,8 @@ pub(super) trait Base {
     /// Reads a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Self::Error>;
 
-    /// Returns the rows between two bounds. The first bound must be before the second.
+    /// Returns the rows between two bounds. The first bound must be before the second. Damage may put rows
+    /// out of place.
     fn range(&self, begin: Bound<&[u8]>, end: Bound<&[u8]>)
     -> Result<Self::Range<'_>, Self::Error>;
 }
@@ -77,6 +79,11 @@ impl<B: Base> Layers<B> {
         &self.parts
     }
 
+    /// Returns the base, below all parts.
+    pub(super) fn base(&self) -> &B {
+        &self.base
+    }
+
     /// Puts a part on top of all others.
     pub(super) fn push(&mut self, part: PartSnapshot) {
         self.parts.insert(0, part);
@@ -108,7 +115,7 @@ impl<B: Base> Layers<B> {
     ///
     /// # Errors
     ///
-    /// Those of the base.
+    /// Those of the base. Damage, if its rows are not in order.
     pub(super) fn scan(
         &self,
         begin: &[u8],
@@ -121,11 +128,25 @@ impl<B: Base> Layers<B> {
         }
         let range = Position::before(begin)..Position::before(end);
         let mut merge = Merge::new(&self.parts, &self.base, range, reverse);
-        let mut rows = Vec::new();
+        let mut rows: Vec<KeyValue> = Vec::new();
         while rows.len() < max_rows
             && let Some(row) = merge.next()?
         {
+            let is_behind = |last: &KeyValue| match reverse {
+                false => row.key() <= last.key(),
+                true => row.key() >= last.key(),
+            };
+            if rows.last().is_some_and(is_behind) {
+                return Err(Damage::of_order().into());
+            }
             rows.push(KeyValue::new(row.key(), row.value()));
+        }
+        // The first row is not before the range, so with the last one, all are in it.
+        if rows
+            .last()
+            .is_some_and(|last| !(begin..end).contains(&last.key()))
+        {
+            return Err(Damage::of_order().into());
         }
         Ok(rows)
     }
@@ -145,13 +166,11 @@ impl<B: Base> Below for Layers<B> {
     }
 }
 
-type Guard = AccessGuard<'static, &'static [u8]>;
-
 /// The states between two checkpoints share one snapshot of the tree.
 impl Base for Arc<TreeRows> {
     type Error = StorageError;
     type Row = (Guard, Guard);
-    type Range<'a> = redb::Range<'static, &'static [u8], &'static [u8]>;
+    type Range<'a> = TreeRange;
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         let value = TreeRows::get(self, key)?;
@@ -163,7 +182,7 @@ impl Base for Arc<TreeRows> {
         begin: Bound<&[u8]>,
         end: Bound<&[u8]>,
     ) -> Result<Self::Range<'_>, StorageError> {
-        TreeRows::range::<&[u8]>(self, (begin, end))
+        TreeRows::range(self, begin, end)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Random programs on layers, compared with a map for each version.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Base, BaseRow, Layers};
+use crate::embedded::damage::Damage;
 use crate::embedded::tests::seeds;
 use crate::embedded::window::tests::assert_sound;
 use crate::embedded::window::{Below, Entry, Part, PartSnapshot};
@@ -42,15 +42,15 @@ impl MapBase {
 }
 
 impl Base for MapBase {
-    type Error = Infallible;
+    type Error = Damage;
     type Row = (Vec<u8>, Vec<u8>);
-    type Range<'a> = Box<dyn DoubleEndedIterator<Item = Result<Self::Row, Infallible>> + 'a>;
+    type Range<'a> = Box<dyn DoubleEndedIterator<Item = Result<Self::Row, Damage>> + 'a>;
 
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Infallible> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Damage> {
         Ok(self.rows.get(key).cloned().map(Bytes::from))
     }
 
-    fn range(&self, begin: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<Self::Range<'_>, Infallible> {
+    fn range(&self, begin: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<Self::Range<'_>, Damage> {
         self.ranges.fetch_add(1, Ordering::Relaxed);
         let rows = self.rows.range::<[u8], _>((begin, end));
         Ok(Box::new(rows.map(|(key, value)| {
@@ -102,12 +102,12 @@ impl World {
     }
 
     fn clear(&mut self, key: &[u8]) {
-        let Ok(()) = self.active.clear(key, &self.below());
+        self.active.clear(key, &self.below()).unwrap();
         self.model.remove(key);
     }
 
     fn clear_range(&mut self, begin: &[u8], end: &[u8]) {
-        let Ok(()) = self.active.clear_range(begin, end, &self.below());
+        self.active.clear_range(begin, end, &self.below()).unwrap();
         self.model
             .retain(|key, _| &key[..] < begin || end <= &key[..]);
     }
@@ -198,13 +198,13 @@ fn random_value(rng: &mut StdRng) -> Vec<u8> {
 fn compare(layers: &Layers<MapBase>, model: &Map, keys: Keys, rng: &mut StdRng) {
     for _ in 0..4 {
         let key = keys.random(rng);
-        let Ok(value) = layers.get(&key);
+        let value = layers.get(&key).unwrap();
         assert_eq!(
             value.as_deref(),
             model.get(&key).map(|value| &value[..]),
             "get {key:02x?}"
         );
-        let Ok(live) = layers.first_live_from(&key);
+        let live = layers.first_live_from(&key).unwrap();
         let first = model.range(key.clone()..).next();
         assert_eq!(
             live.as_deref(),
@@ -217,7 +217,7 @@ fn compare(layers: &Layers<MapBase>, model: &Map, keys: Keys, rng: &mut StdRng) 
     for (begin, end) in ranges {
         for reverse in [false, true] {
             let max_rows = [0, 1, 2, 20, usize::MAX][rng.random_range(0..5)];
-            let Ok(rows) = layers.scan(&begin, &end, reverse, max_rows);
+            let rows = layers.scan(&begin, &end, reverse, max_rows).unwrap();
             let rows: Vec<_> = rows.iter().map(|row| (row.key(), row.value())).collect();
             let mut expected: Vec<_> = model
                 .iter()
@@ -335,10 +335,10 @@ fn rows_cleared_one_by_one_are_one_gap_and_cost_a_read_one_row_of_the_base() {
     let layers = world.publish();
     assert_eq!(layers.parts[0].entries().count(), 1);
     world.base.take_counts();
-    let Ok(rows) = layers.scan(&numbered(0), b"\xff", false, 1);
+    let rows = layers.scan(&numbered(0), b"\xff", false, 1).unwrap();
     assert_eq!(rows[0].key(), numbered(2000));
     assert_eq!(world.base.take_counts(), (1, 1));
-    let Ok(rows) = layers.scan(&numbered(0), &numbered(2000), true, 1);
+    let rows = layers.scan(&numbered(0), &numbered(2000), true, 1).unwrap();
     assert_eq!(rows.len(), 0);
     assert_eq!(world.base.take_counts(), (0, 0));
 }
@@ -351,7 +351,9 @@ fn a_short_gap_is_stepped_over_and_a_long_one_is_not() {
         let layers = world.publish();
         for reverse in [false, true] {
             world.base.take_counts();
-            let Ok(rows) = layers.scan(b"", &numbered(2 + cleared), reverse, 2);
+            let rows = layers
+                .scan(b"", &numbered(2 + cleared), reverse, 2)
+                .unwrap();
             assert_eq!(rows.len(), 2);
             assert_eq!(world.base.take_counts(), counts, "{cleared} cleared rows");
         }
@@ -364,7 +366,68 @@ fn a_read_of_rows_that_a_part_holds_does_not_ask_the_base() {
     world.set(&numbered(5), b"new");
     let layers = world.publish();
     world.base.take_counts();
-    let Ok(rows) = layers.scan(&numbered(5), b"\xff", false, 1);
+    let rows = layers.scan(&numbered(5), b"\xff", false, 1).unwrap();
     assert_eq!(rows[0].value(), b"new");
     assert_eq!(world.base.take_counts(), (0, 0));
+}
+
+/// A base whose rows are not where they belong, as damage leaves them: a range returns rows from anywhere.
+#[derive(Clone)]
+struct Misplaced {
+    rows: Vec<(Vec<u8>, Vec<u8>)>,
+    steps: Arc<AtomicUsize>,
+}
+
+impl Base for Misplaced {
+    type Error = Damage;
+    type Row = (Vec<u8>, Vec<u8>);
+    type Range<'a> = Box<dyn DoubleEndedIterator<Item = Result<Self::Row, Damage>> + 'a>;
+
+    fn get(&self, _key: &[u8]) -> Result<Option<Bytes>, Damage> {
+        Ok(None)
+    }
+
+    fn range(&self, _: Bound<&[u8]>, _: Bound<&[u8]>) -> Result<Self::Range<'_>, Damage> {
+        Ok(Box::new(self.rows.iter().cloned().map(|row| {
+            let steps = self.steps.fetch_add(1, Ordering::Relaxed);
+            assert!(steps < 10_000, "it reads the same rows again and again");
+            Ok(row)
+        })))
+    }
+}
+
+#[test]
+fn rows_that_are_out_of_place_end_every_read_with_damage() {
+    for seed in 0..200 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let count = rng.random_range(1..40);
+        let rows = (0..count).map(|_| (numbered(rng.random_range(0..100)), Vec::new()));
+        let base = Misplaced {
+            rows: rows.collect(),
+            steps: Arc::default(),
+        };
+        let mut part = Part::new();
+        for _ in 0..rng.random_range(0..10) {
+            part.set(&numbered(rng.random_range(0..100)), b"");
+        }
+        let layers = Layers::new(vec![part.freeze()], base);
+        let bounds = [rng.random_range(0..50), rng.random_range(50..100)].map(numbered);
+        for reverse in [false, true] {
+            layers.base.steps.store(0, Ordering::Relaxed);
+            let Ok(found) = layers.scan(&bounds[0], &bounds[1], reverse, usize::MAX) else {
+                continue;
+            };
+            let mut keys: Vec<_> = found.iter().map(|row| row.key()).collect();
+            if reverse {
+                keys.reverse();
+            }
+            assert!(keys.is_sorted_by(|one, other| one < other), "seed {seed}");
+            let is_within = |key: &&[u8]| bounds[0][..] <= **key && **key < bounds[1][..];
+            assert!(keys.iter().all(is_within), "seed {seed}");
+        }
+        layers.base.steps.store(0, Ordering::Relaxed);
+        if let Ok(Some(live)) = layers.first_live_from(&bounds[0]) {
+            assert!(bounds[0][..] <= live[..], "seed {seed}");
+        }
+    }
 }

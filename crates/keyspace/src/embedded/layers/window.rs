@@ -38,6 +38,11 @@ impl Checkpointed {
         }
     }
 
+    /// Returns the rows of the tree.
+    pub(in crate::embedded) fn rows(&self) -> &TreeRows {
+        &self.rows
+    }
+
     /// Rebases layers, whose newest part has the number `newest`, onto this tree. Does nothing if the tree
     /// has writes that may be newer than the layers.
     pub(in crate::embedded) fn take_over(&self, layers: &mut Snapshot, newest: PartId) {

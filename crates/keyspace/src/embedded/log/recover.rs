@@ -17,6 +17,13 @@
 //! corrupt, because a segment begins only after the Seal of the one before was flushed.
 //!
 //! Frames that a slot held earlier are not valid, because each segment has its own salt.
+//!
+//! # Cut or not written
+//!
+//! A log that was cut, or whose end was overwritten, looks like one that ended there. The file of a segment
+//! that the log has reached therefore must be as long as its header and its [marks](Mark) say, and frame k
+//! must not be one that a mark says was flushed. The log has reached a segment once it has a valid Begin or
+//! the one before is sealed. A spare that a crash left may be shorter than its header says.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +31,7 @@ use std::io;
 use super::super::files::{File, Files, Slot};
 use super::effect::Effects;
 use super::frame::{BLOCK_BYTES, Content, Defect, Frame, Place};
-use super::segment::{FORMAT, FRAMES_START, Header, HeaderDefect, LogId};
+use super::segment::{FORMAT, FRAMES_START, Header, HeaderDefect, LogId, Mark};
 
 /// The reason why a log is refused. No file was changed.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +40,7 @@ pub(in super::super) enum LogError {
     #[error("segment {segment} of the log is missing")]
     Missing { segment: u64 },
     /// Data that was flushed is no longer there.
-    #[error("the log is damaged in slot {:016x} at byte {offset}: {reason}", slot.0)]
+    #[error("at byte {offset}: {reason}")]
     Corrupt {
         slot: Slot,
         offset: u64,
@@ -55,6 +62,17 @@ pub(in super::super) enum LogError {
     Io(#[from] io::Error),
 }
 
+impl LogError {
+    /// Returns the error for the first segment of a log without its first frame.
+    pub(in super::super) fn without_frames(slot: Slot) -> Self {
+        corrupt(
+            slot,
+            FRAMES_START,
+            "the first frame of the log is not valid".to_owned(),
+        )
+    }
+}
+
 /// The start of a log. Both numbers count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Start {
@@ -72,6 +90,16 @@ pub(in super::super) struct End {
     pub(in super::super) last_frame: u64,
     /// The newest version of a batch or a claim, `None` if there is neither.
     pub(in super::super) newest_version: Option<i64>,
+}
+
+impl End {
+    /// Returns the start of the segment after the end.
+    pub(in super::super) fn next_start(&self) -> Start {
+        Start {
+            segment: self.segment + 1,
+            frame: self.last_frame + 1,
+        }
+    }
 }
 
 /// The result of recovering a log.
@@ -120,7 +148,6 @@ pub(in super::super) struct Replayed<'a> {
 ///
 /// # Errors
 /// [`LogError`], and the error that `visit` returns.
-/// [`LogError`], or what `visit` returns.
 pub(in super::super) fn recover<E: From<LogError>>(
     files: &dyn Files,
     id: LogId,
@@ -133,25 +160,12 @@ pub(in super::super) fn recover<E: From<LogError>>(
         false => Ok(()),
     };
     let survey = Survey::take(files, id, start.segment)?;
-    let mut segment = survey
-        .load(files, start.segment)?
-        .ok_or(LogError::Missing {
-            segment: start.segment,
-        })?;
-    let mut scan = Scan::new(start);
-    loop {
-        scan.read(&segment, &mut visit)?;
-        let Some(next) = survey.load(files, scan.end.segment + 1)? else {
-            scan.check_last(&segment)?;
-            break;
-        };
-        if !scan.goes_on(&segment, &next)? {
-            break;
-        }
-        segment = next;
+    let end = survey.scan(files, start, &mut visit)?;
+    survey.check_none_after(files, end.segment + 1)?;
+    if let Some(&slot) = survey.foreign.first() {
+        return Err(LogError::Foreign { slot }.into());
     }
-    survey.check_none_after(files, scan.end.segment + 1)?;
-    Ok(survey.divide(scan.end))
+    Ok(survey.divide(end))
 }
 
 /// Inspects the slots of a store that has no log, for example after a crash at the end of a close. They can
@@ -167,8 +181,10 @@ pub(in super::super) fn leftovers(
     let slots = files.list()?;
     for &slot in &slots {
         let file = open(files, slot)?;
-        let Some(header) = read_header(slot, &file)? else {
-            continue;
+        let header = match read_header(slot, &file)? {
+            Found::Nothing => continue,
+            Found::Other => return Err(LogError::Foreign { slot }),
+            Found::Header(header) => header,
         };
         if header.id.store != store {
             return Err(LogError::Foreign { slot });
@@ -197,6 +213,10 @@ struct Survey {
     /// The log's segments, beginning with its first one.
     segments: BTreeMap<u64, (Slot, Header)>,
     unused: Vec<Slot>,
+    /// The unused slots that hold nothing but zeros.
+    empty: Vec<Slot>,
+    /// The slots that hold something else than a segment.
+    foreign: Vec<Slot>,
 }
 
 impl Survey {
@@ -204,12 +224,22 @@ impl Survey {
         let mut survey = Self {
             segments: BTreeMap::new(),
             unused: Vec::new(),
+            empty: Vec::new(),
+            foreign: Vec::new(),
         };
         for slot in files.list()? {
             let file = open(files, slot)?;
-            let Some(header) = read_header(slot, &file)? else {
-                survey.unused.push(slot);
-                continue;
+            let header = match read_header(slot, &file)? {
+                Found::Nothing => {
+                    survey.unused.push(slot);
+                    survey.empty.push(slot);
+                    continue;
+                }
+                Found::Other => {
+                    survey.foreign.push(slot);
+                    continue;
+                }
+                Found::Header(header) => header,
             };
             if header.id.store != id.store {
                 return Err(LogError::Foreign { slot });
@@ -224,6 +254,46 @@ impl Survey {
             }
         }
         Ok(survey)
+    }
+
+    /// Reads all segments in order, and returns the end of the log.
+    fn scan<E: From<LogError>>(
+        &self,
+        files: &dyn Files,
+        start: Start,
+        visit: &mut impl FnMut(Replayed<'_>) -> Result<(), E>,
+    ) -> Result<End, E> {
+        let first = self.load(files, start.segment)?;
+        let mut segment = first.ok_or_else(|| self.missing(start.segment))?;
+        segment.check_whole()?;
+        let mut scan = Scan::new(start);
+        loop {
+            scan.read(&segment, visit)?;
+            let Some(next) = self.load(files, scan.end.segment + 1)? else {
+                if scan.is_sealed {
+                    return Err(self.missing(scan.end.segment + 1).into());
+                }
+                scan.check_torn(&segment)?;
+                return Ok(scan.end);
+            };
+            if !scan.goes_on(&segment, &next)? {
+                return Ok(scan.end);
+            }
+            segment = next;
+        }
+    }
+
+    /// Returns the error for a segment that no slot holds. If a slot holds nothing or something else, that
+    /// is probably what is left of it.
+    fn missing(&self, segment: u64) -> LogError {
+        match self.foreign.iter().chain(&self.empty).next() {
+            Some(&slot) => corrupt(
+                slot,
+                0,
+                format!("segment {segment} of the log is not there"),
+            ),
+            None => LogError::Missing { segment },
+        }
     }
 
     /// Reads a whole segment. `None` if no slot holds it.
@@ -289,6 +359,37 @@ impl Segment {
     fn at(&self, offset: u64) -> &[u8] {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         self.bytes.get(offset..).unwrap_or_default()
+    }
+
+    /// Returns what the header and the marks say that the segment has had.
+    fn mark(&self) -> Mark {
+        let grown = Mark::decode(&self.bytes, self.header.salt);
+        grown.unwrap_or(Mark {
+            file_bytes: self.header.file_bytes,
+            flushed_through: 0,
+        })
+    }
+
+    /// Checks that the file of a segment that the log has reached was not cut.
+    fn check_whole(&self) -> Result<(), LogError> {
+        let had = self.mark().file_bytes;
+        let len = self.bytes.len() as u64;
+        if len < had {
+            let reason = format!("the file was cut: it had {had} bytes");
+            return Err(corrupt(self.slot, len, reason));
+        }
+        Ok(())
+    }
+
+    /// Checks that the file was not cut, and that its mark does not say that frame `number`, which is missing
+    /// at `offset`, had been flushed.
+    fn check_mark(&self, offset: u64, number: u64) -> Result<(), LogError> {
+        self.check_whole()?;
+        if self.mark().flushed_through >= number {
+            let reason = format!("frame {number} had been flushed, as the segment's header says");
+            return Err(corrupt(self.slot, offset, reason));
+        }
+        Ok(())
     }
 
     /// Checks that no frame from `offset` on records that frame `number`, which is missing, had been
@@ -389,16 +490,6 @@ impl Scan {
         Ok(())
     }
 
-    /// Checks the end of the last segment.
-    fn check_last(&self, segment: &Segment) -> Result<(), LogError> {
-        match self.is_sealed {
-            true => Err(LogError::Missing {
-                segment: self.end.segment + 1,
-            }),
-            false => self.check_torn(segment),
-        }
-    }
-
     /// Returns true if the log continues in `next`, and moves to its start in that case.
     fn goes_on(&mut self, segment: &Segment, next: &Segment) -> Result<bool, LogError> {
         let number = self.end.last_frame + 1;
@@ -414,7 +505,10 @@ impl Scan {
                 return Err(corrupt(next.slot, FRAMES_START, reason));
             }
             Err(Defect::Invalid) => {
-                if !self.is_sealed {
+                if self.is_sealed {
+                    // It was on disk before the Seal was written.
+                    next.check_mark(FRAMES_START, number)?;
+                } else {
                     self.check_torn(segment)?;
                 }
                 next.check_not_flushed(FRAMES_START, number, FRAMES_START)?;
@@ -425,6 +519,7 @@ impl Scan {
             let reason = format!("frame {number} is not valid, the next segment says {begin:?}");
             return Err(corrupt(segment.slot, self.end.offset, reason));
         }
+        next.check_whole()?;
         self.end.segment += 1;
         self.end.offset = FRAMES_START;
         self.is_sealed = false;
@@ -433,6 +528,7 @@ impl Scan {
 
     fn check_torn(&self, segment: &Segment) -> Result<(), LogError> {
         let number = self.end.last_frame + 1;
+        segment.check_mark(self.end.offset, number)?;
         segment.check_not_flushed(self.end.offset, number, self.end.offset)
     }
 }
@@ -450,14 +546,22 @@ fn open(files: &dyn Files, slot: Slot) -> io::Result<File> {
     files.open(slot)?.ok_or_else(gone)
 }
 
-/// Reads the header of a slot. `None` if the file is still empty.
-fn read_header(slot: Slot, file: &File) -> Result<Option<Header>, LogError> {
+/// The content of a slot.
+enum Found {
+    /// The file is still empty.
+    Nothing,
+    /// The file holds something else than a segment.
+    Other,
+    Header(Header),
+}
+
+fn read_header(slot: Slot, file: &File) -> Result<Found, LogError> {
     match Header::decode(&read(&**file, BLOCK_BYTES)?) {
-        Ok(Some(header)) => Ok(Some(header)),
-        Ok(None) if read(&**file, usize::MAX)?.iter().all(|&byte| byte == 0) => Ok(None),
+        Ok(Some(header)) => Ok(Found::Header(header)),
+        Ok(None) if read(&**file, usize::MAX)?.iter().all(|&byte| byte == 0) => Ok(Found::Nothing),
         Ok(None) => Err(corrupt(slot, 0, "there is no header".to_owned())),
         Err(HeaderDefect::Damaged(reason)) => Err(corrupt(slot, 0, reason)),
-        Err(HeaderDefect::Foreign) => Err(LogError::Foreign { slot }),
+        Err(HeaderDefect::Foreign) => Ok(Found::Other),
         Err(HeaderDefect::NewerFormat { found }) => Err(LogError::NewerFormat {
             slot,
             found,

@@ -19,6 +19,8 @@ pub(in super::super) struct Spare {
     pub(super) salt: u64,
     /// The number of bytes of the file that were written.
     pub(super) grown_bytes: u64,
+    /// The number of marks that were written.
+    pub(super) marks: u64,
 }
 
 /// The slots of one log.
@@ -74,24 +76,27 @@ impl Slots {
     /// If the call fails, for example because the disk is full, the log has not changed. The call may be
     /// repeated.
     pub(in super::super) fn prepare(&mut self, salt: u64) -> io::Result<Spare> {
-        let slot = match self.free.front() {
-            Some(&slot) => slot,
+        let (slot, file) = match self.free.front() {
+            Some(&slot) => {
+                let file = self.files.open(slot)?;
+                (slot, file.ok_or(io::ErrorKind::NotFound)?)
+            }
             None => {
                 let slot = Slot(self.next_segment);
                 self.folder_is_synced = false;
-                self.files.create(slot)?;
+                let file = self.files.create(slot)?;
                 self.free.push_front(slot);
-                slot
+                (slot, file)
             }
         };
-        let file = self.files.open(slot)?.ok_or(io::ErrorKind::NotFound)?;
+        let first_bytes = (FRAMES_START + self.sizes.grow_bytes).min(self.sizes.segment_bytes);
         let header = Header {
             id: self.id,
             segment: self.next_segment,
             salt,
+            file_bytes: file.len()?.max(first_bytes),
         };
-        let first_bytes = (FRAMES_START + self.sizes.grow_bytes).min(self.sizes.segment_bytes);
-        let grown_bytes = write_header(&file, &header, first_bytes)?;
+        write_header(&file, &header)?;
         file.sync_data()?;
         if !self.folder_is_synced {
             self.files.sync_folder()?;
@@ -104,7 +109,8 @@ impl Slots {
             file,
             segment: header.segment,
             salt,
-            grown_bytes,
+            grown_bytes: header.file_bytes,
+            marks: 0,
         })
     }
 
@@ -131,17 +137,13 @@ impl Slots {
     }
 }
 
-/// Writes the header, and extends a shorter file with zeros to `first_bytes`. Returns the number of bytes
-/// of the file that were written.
-fn write_header(file: &File, header: &Header, first_bytes: u64) -> io::Result<u64> {
-    let len = file.len()?;
-    if len >= first_bytes {
-        file.write(0, &header.encode())?;
-        return Ok(len);
-    }
-    file.set_len(first_bytes)?;
+/// Writes the header, and extends a shorter file with zeros to the length that the header says.
+fn write_header(file: &File, header: &Header) -> io::Result<()> {
     let mut bytes = header.encode().to_vec();
-    bytes.resize(usize::try_from(first_bytes).map_err(io::Error::other)?, 0);
-    file.write(0, &bytes)?;
-    Ok(first_bytes)
+    if file.len()? < header.file_bytes {
+        file.set_len(header.file_bytes)?;
+        let file_bytes = usize::try_from(header.file_bytes).map_err(io::Error::other)?;
+        bytes.resize(file_bytes, 0);
+    }
+    file.write(0, &bytes)
 }

@@ -2,9 +2,10 @@
 
 use std::io;
 
+use super::super::files::is_shortage;
 use super::frame::{BLOCK_BYTES, Begin, Place, Record};
 use super::recover::End;
-use super::segment::{FRAMES_START, SEAL_BYTES, Sizes};
+use super::segment::{FRAMES_START, Mark, SEAL_BYTES, Sizes};
 use super::slots::Spare;
 
 /// The reason why a frame was not appended.
@@ -17,8 +18,9 @@ pub(in super::super) enum AppendError {
     /// The frame does not fit into any segment. Nothing was written.
     #[error("a frame of {bytes} bytes fits into no segment of the log")]
     TooLarge { bytes: u64 },
-    /// The disk is full. Nothing was appended. Append again when there is room.
-    #[error("the disk has no room for the log")]
+    /// The system is short of something that the log needs: room on the disk, descriptors or memory. Nothing
+    /// was appended. Append again later.
+    #[error("the system has no room for the log")]
     NoSpace(#[source] io::Error),
     /// The disk failed, in this call or earlier. The writer appends no more, and it is unknown which
     /// unflushed frames are on disk.
@@ -29,9 +31,9 @@ pub(in super::super) enum AppendError {
 impl AppendError {
     /// Returns the error for a failure to make room for frames. Nothing was appended.
     pub(in super::super) fn of_preparing(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace(error),
-            _ => Self::Io(error),
+        match is_shortage(&error) {
+            true => Self::NoSpace(error),
+            false => Self::Io(error),
         }
     }
 }
@@ -196,6 +198,9 @@ impl Writer {
     }
 
     /// Writes zeros until at least `end` bytes of the segment were written.
+    ///
+    /// Flushes them before the segment is marked as that long, and writes frames there only after that. So
+    /// a file that is shorter than its mark says was cut, and no flushed frame is after its mark.
     fn grow(&mut self, end: u64) -> io::Result<()> {
         while self.segment.grown_bytes < end {
             let from = self.segment.grown_bytes;
@@ -203,6 +208,15 @@ impl Writer {
             let zeros = vec![0; usize::try_from(to - from).map_err(io::Error::other)?];
             self.segment.file.set_len(to)?;
             self.segment.file.write(from, &zeros)?;
+            self.segment.file.sync_data()?;
+            let mark = Mark {
+                file_bytes: to,
+                flushed_through: self.flushed_through,
+            };
+            let mark = mark.encode(self.segment.salt);
+            let offset = Mark::offset(self.segment.marks);
+            self.segment.file.write(offset, &mark)?;
+            self.segment.marks += 1;
             self.segment.grown_bytes = to;
         }
         Ok(())

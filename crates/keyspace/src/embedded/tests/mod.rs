@@ -19,7 +19,6 @@ use super::log::segment::Sizes;
 use super::queue::Mutation;
 use super::ranges::{KeyRange, RangeSet};
 use super::store::{Setup, Store};
-use super::tree::rewrite_meta;
 use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 
@@ -83,16 +82,6 @@ fn new_store() -> Image {
         disk.image()
     });
     NEW_STORE.clone()
-}
-
-/// Returns the disk content of a new store of format 1.
-fn new_store_of_format_1() -> Image {
-    let disk = Disk::with(new_store());
-    rewrite_meta(&disk, |meta| {
-        meta.truncate(28);
-        meta[3] = 1;
-    });
-    disk.image()
 }
 
 /// Returns the seeds to run: `count` of them, or the one in the environment variable `TEST_SEED`.

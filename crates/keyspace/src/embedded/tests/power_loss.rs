@@ -15,7 +15,7 @@ use super::super::store::Store;
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault, Image};
 use super::workload::{Workload, stamp_key};
-use super::{new_store, new_store_of_format_1, open_on, seeds};
+use super::{new_store, open_on, seeds};
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, OpenError};
 use crate::limits::RECOVERY_VERSIONS;
@@ -40,15 +40,10 @@ impl Life {
             },
             _ => Durability::Immediate,
         };
-        let is_upgraded = rng.random_range(0..4) == 0;
-        let image = match is_upgraded {
-            true => new_store_of_format_1(),
-            false => new_store(),
-        };
         Self {
             rng,
             durability,
-            disk: Disk::with(image),
+            disk: Disk::with(new_store()),
             workload: Workload::default(),
         }
     }

@@ -1,5 +1,7 @@
 //! Handmade chains, which test each rule of recovery.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::super::super::files::Slot;
 use super::super::super::tests::disk::{Disk, Image};
 use super::super::frame::{BLOCK_BYTES, Begin, Place, Record};
@@ -78,6 +80,7 @@ fn header(segment: u64) -> Header {
         id: ID,
         segment,
         salt: 100 + segment,
+        file_bytes: 0,
     }
 }
 
@@ -274,6 +277,8 @@ fn slots_that_are_not_ours_are_named() {
     assert!(matches!(foreign, LogError::Foreign { slot: Slot(7) }));
     let mut newer = header(7).encode();
     newer[11] = 2;
+    let checksum = xxh3_64(&newer[..72]);
+    newer[72..80].copy_from_slice(&checksum.to_be_bytes());
     let newer = with(&newer).unwrap_err();
     assert!(matches!(
         newer,

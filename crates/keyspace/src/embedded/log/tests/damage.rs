@@ -56,6 +56,21 @@ impl Case {
         case
     }
 
+    /// Returns a log of one segment, which has grown since its file was created.
+    fn grown(flaw: Option<Flaw>) -> Self {
+        let disk = Disk::new(Vec::new());
+        let mut model = Model::new(0, flaw);
+        let mut log = Log::create(&disk, &mut model).unwrap();
+        for step in [Append(1), Flush, Append(1), Flush, Append(1), Flush] {
+            log.step(&mut model, step).unwrap();
+        }
+        Self {
+            image: disk.image(),
+            model,
+            stale: Image::default(),
+        }
+    }
+
     /// Checks that a damaged log is recovered completely or refused. Returns true if it was refused.
     fn check(&self, image: &Image) -> Result<bool, String> {
         match read(&Disk::with(image.clone()), self.model.start) {
@@ -74,6 +89,23 @@ impl Case {
                 match self.check(image) {
                     Ok(is_refused) => *count += usize::from(is_refused),
                     Err(error) => refused = Err(format!("{slot:?} byte {offset}: {error}")),
+                }
+            }
+        });
+        refused
+    }
+}
+
+impl Case {
+    /// Cuts each file at each byte. Returns how many times the log was refused.
+    fn cut_at_each_byte(&self) -> Result<usize, String> {
+        let mut refused = Ok(0);
+        at_each(&self.image, 1, |image, slot, offset| {
+            if let Ok(count) = &mut refused {
+                image.slots.get_mut(&slot).unwrap().truncate(offset);
+                match self.check(image) {
+                    Ok(is_refused) => *count += usize::from(is_refused),
+                    Err(error) => refused = Err(format!("{slot:?} cut to {offset}: {error}")),
                 }
             }
         });
@@ -165,15 +197,31 @@ fn every_slot_that_is_lost_or_is_of_an_earlier_life_is_refused_if_the_log_needs_
 }
 
 #[test]
-fn a_cut_of_the_last_segment_loses_a_suffix_and_any_other_is_refused_or_makes_no_difference() {
+fn every_cut_is_refused_or_makes_no_difference() {
+    for case in [Case::new(None), Case::grown(None)] {
+        let refused = case.cut_at_each_byte().unwrap();
+        assert!(refused > 10_000, "{refused}");
+    }
+}
+
+#[test]
+fn the_check_finds_growth_that_is_not_marked() {
+    let failure = Case::grown(Some(Flaw::GrowthNotMarked)).cut_at_each_byte();
+    assert!(failure.unwrap_err().contains("recovered"));
+}
+
+/// Zeros from some block to the end of a file look like a log that was not written further. The header of a
+/// segment says what had been flushed when the file grew; what was flushed after that may be lost.
+#[test]
+fn a_last_segment_that_ends_in_zeros_loses_no_more_than_was_flushed_since_it_grew() {
     let case = Case::new(None);
     let recovered = read(&Disk::with(case.image.clone()), case.model.start);
     let recovered = recovered.unwrap().1;
     let last = recovered.segments[&recovered.end.segment];
     let whole = case.model.expected();
     let mut most_lost = 0;
-    at_each(&case.image, 1, |image, slot, offset| {
-        image.slots.get_mut(&slot).unwrap().truncate(offset);
+    at_each(&case.image, BLOCK_BYTES, |image, slot, offset| {
+        image.slots.get_mut(&slot).unwrap()[offset..].fill(0);
         if slot != last {
             case.check(image).unwrap();
         } else if let Ok((found, _)) = read(&Disk::with(image.clone()), case.model.start) {
@@ -183,7 +231,7 @@ fn a_cut_of_the_last_segment_loses_a_suffix_and_any_other_is_refused_or_makes_no
     });
     let sent = case.model.sent.iter();
     let in_last = sent.filter(|sent| sent.segment == recovered.end.segment);
-    assert_eq!(most_lost, in_last.count());
+    assert!(most_lost <= in_last.count(), "{most_lost}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::super::frame::BLOCK_BYTES;
 /// The bug of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Each frame records that no frame had been flushed.
+    /// Each frame and each mark record that no frame had been flushed.
     NoneFlushed,
     /// Each frame records that all frames before it had been flushed.
     AllFlushed,
@@ -22,6 +22,8 @@ pub(super) enum Flaw {
     SaltReused,
     /// A spare is not flushed before the previous segment is sealed.
     SpareNotFlushed,
+    /// A segment is not marked when it has grown.
+    GrowthNotMarked,
 }
 
 /// The files of a log with a bug.
@@ -102,19 +104,29 @@ impl StorageBackend for FlawedFile {
         if offset == 0 {
             return self.file.write(0, data);
         }
+        let is_mark = data.len() < BLOCK_BYTES;
+        if is_mark && self.flaw == Flaw::GrowthNotMarked {
+            return Ok(());
+        }
         self.has_frames.store(true, Ordering::Relaxed);
         let mut salt = [0; 8];
         self.file.read(56, &mut salt)?;
+        let salt = u64::from_be_bytes(salt);
         let mut frames = data.to_vec();
+        if is_mark && self.flaw == Flaw::NoneFlushed {
+            frames[8..16].fill(0);
+            let checksum = xxh3_64_with_seed(&frames[..16], salt);
+            frames[16..].copy_from_slice(&checksum.to_be_bytes());
+        }
         each_frame(&mut frames, |frame| {
             let number = u64::from_be_bytes(*frame[16..].first_chunk().unwrap());
             let flushed_through = match self.flaw {
                 Flaw::NoneFlushed => 0,
                 Flaw::AllFlushed => number - 1,
-                Flaw::SaltReused | Flaw::SpareNotFlushed => return,
+                Flaw::SaltReused | Flaw::SpareNotFlushed | Flaw::GrowthNotMarked => return,
             };
             frame[24..32].copy_from_slice(&flushed_through.to_be_bytes());
-            let checksum = xxh3_64_with_seed(&frame[8..], u64::from_be_bytes(salt));
+            let checksum = xxh3_64_with_seed(&frame[8..], salt);
             frame[..8].copy_from_slice(&checksum.to_be_bytes());
         });
         self.file.write(offset, &frames)

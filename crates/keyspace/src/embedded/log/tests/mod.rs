@@ -52,6 +52,8 @@ struct Model {
     version: i64,
     /// The start of the log, which the store's own file records.
     start: Start,
+    /// Whether the store's own file may name the log.
+    exists: bool,
     /// The planted bug.
     flaw: Option<Flaw>,
     rng: StdRng,
@@ -70,6 +72,7 @@ impl Model {
                 segment: 1,
                 frame: 1,
             },
+            exists: false,
             flaw,
             rng: StdRng::seed_from_u64(seed),
         }
@@ -170,6 +173,7 @@ impl Log {
         let mut slots = Slots::start(model.files(disk), ID, SIZES, recovered)?;
         model.flushed = model.sent.len();
         let spare = slots.prepare(model.salt())?;
+        model.exists = true;
         Ok(Self {
             slots,
             writer: Writer::start(SIZES, spare, &end),

@@ -108,7 +108,8 @@ fn no_frame_is_written_over_before_its_segment_is_free() {
         log.step(&mut model, step).unwrap();
         let after = disk.image();
         for (slot, old) in &before.slots {
-            let kept = old.iter().zip(&after.slots[slot]);
+            // The marks in the header are written again.
+            let kept = old.iter().zip(&after.slots[slot]).skip(BLOCK_BYTES);
             let mut kept = kept.filter(|&(&old, _)| old != 0);
             assert!(kept.all(|(old, new)| old == new), "{slot:?}");
         }
