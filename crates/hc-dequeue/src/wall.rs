@@ -15,7 +15,22 @@ pub(crate) fn unix_millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
-/// Returns the time at this number of milliseconds after the Unix epoch.
+/// Returns the time at this number of milliseconds after the Unix epoch. Every number has one: an item for after
+/// `Duration::MAX` is due in 584 million years, and Unix counts seconds for 292 billion.
 pub(crate) fn unix_time(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_milliseconds_is_a_time_and_back() {
+        for millis in [0, 1, i64::MAX as u64, u64::MAX - 1, u64::MAX] {
+            assert_eq!(unix_millis(unix_time(millis)), millis);
+        }
+        let before = UNIX_EPOCH - Duration::from_secs(1 << 40);
+        assert_eq!(unix_millis(before), 0);
+    }
 }

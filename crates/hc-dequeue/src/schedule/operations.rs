@@ -1,7 +1,5 @@
 //! Operations of applications on schedules, each in the caller's transaction.
 
-use std::time::{Duration, SystemTime};
-
 use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::foreign;
 use microqueue::keyspace::transaction::key_after;
@@ -15,7 +13,7 @@ use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;
-use crate::wall::wall_millis;
+use crate::wall::{unix_time, wall_millis};
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Stages a schedule, which enqueues a value repeatedly, under a name of 1 to 255 bytes. Replaces any other
@@ -153,8 +151,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             |bytes: Bytes, error: DecodeError| Undecodable::new(row.key().to_vec(), bytes, error);
         let record = ScheduleCodec.decode(row.to_value());
         let entry = record.map(|record| ScheduleEntry {
-            next: record.next_millis.map(time_of),
-            last: record.last_millis.map(time_of),
+            next: record.next_millis.map(unix_time),
+            last: record.last_millis.map(unix_time),
             schedule: record.schedule,
             payload: (foreign::decode(&self.codec, record.payload.clone()))
                 .map_err(|error| undecodable(record.payload, error)),
@@ -198,8 +196,4 @@ fn check_name(name: &str) -> Result<()> {
 
 fn has_same_times(one: &Schedule, other: &Schedule) -> bool {
     (&one.cron, &one.time_zone) == (&other.cron, &other.time_zone)
-}
-
-fn time_of(millis: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }

@@ -12,6 +12,7 @@ mod configure;
 mod costs;
 mod deploy;
 mod done;
+mod extremes;
 mod fairness;
 mod foreign;
 mod inspect;
