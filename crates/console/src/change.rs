@@ -12,7 +12,7 @@ use futures::try_join;
 use crate::error::{Error, Result};
 use crate::look::{
     Combine, Console, Dequeue, Found, MAX_ROWS, count_of, decode, missing_item, parse_aside,
-    parse_sequence,
+    parse_item, parse_sequence,
 };
 use crate::report;
 
@@ -78,15 +78,16 @@ impl Action {
     /// Refuses a place whose items the action does not change.
     ///
     /// # Errors
-    /// [`Error::Malformed`].
+    /// [`Error::WrongPlace`].
     pub fn check_place(self, place: PlaceKind) -> Result<()> {
         if self.places().contains(&place) {
             return Ok(());
         }
-        Err(Error::Malformed {
-            what: "place",
-            given: place.name().to_owned(),
-            reason: format!("{} changes nothing there", self.name()),
+        let places: Vec<_> = self.places().iter().map(|place| place.name()).collect();
+        Err(Error::WrongPlace {
+            action: self.name(),
+            place: place.name(),
+            places: places.join(", "),
         })
     }
 }
@@ -184,7 +185,8 @@ impl Selection {
     fn has_come_back(&self, listed: &ListedItem<Bytes>) -> bool {
         let status = listed.status.as_ref();
         let granted = status.ok().and_then(|status| status.granted);
-        let may_be_later = |granted| granted > self.begun - GRANT_TIME_UNIT;
+        let unit_before = self.begun.checked_sub(GRANT_TIME_UNIT);
+        let may_be_later = |granted| unit_before.is_none_or(|before| granted > before);
         self.place == PlaceKind::Delayed && granted.is_some_and(may_be_later)
     }
 }
@@ -212,7 +214,7 @@ impl<D: Database> Console<D> {
         action: Action,
         item: &str,
     ) -> Result<&'static str> {
-        let reference = &item.parse::<ItemRef>()?;
+        let reference = &parse_item(item)?;
         let change = |tr| async move { apply(&tr, found, action, reference).await };
         let outcome = self.runner.run(change).await?;
         outcome.ok_or_else(|| match action {
@@ -340,7 +342,7 @@ impl<D: Database> Console<D> {
     /// that comes back is not expedited again.
     ///
     /// # Errors
-    /// [`Error::NoQueue`], [`Error::WrongRecipe`]; [`Error::Malformed`] if the action changes nothing in that place;
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`]; [`Error::WrongPlace`] if the action changes nothing in that place;
     /// those of the store.
     pub async fn change_all(
         &self,
@@ -446,7 +448,7 @@ fn missing(what: &'static str, given: &str) -> Error {
     Error::Missing {
         what,
         given: given.to_owned(),
-        hint: ": it was redriven or purged, or is elsewhere",
+        hint: "it was redriven or purged, or is elsewhere",
     }
 }
 

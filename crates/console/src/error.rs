@@ -4,6 +4,11 @@ use export_queue::combine::{self, hc_dequeue};
 use export_queue::keyspace;
 use export_queue::microqueue;
 
+use crate::plain::short;
+
+/// How many characters of what was given an error repeats.
+const GIVEN_CHARS: usize = 200;
+
 /// A result of the console.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -12,14 +17,21 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// No queue of this name is registered.
-    #[error("there is no queue `{name}`: `console queues` lists those that there are")]
+    #[error(
+        "there is no queue `{}`: `console queues` lists those that there are",
+        short(name, GIVEN_CHARS)
+    )]
     NoQueue {
         /// The name as given.
         name: String,
     },
 
     /// The queue is of a recipe that has nothing of what was asked for.
-    #[error("`{name}` is a queue of the recipe {recipe}, which has no {what}")]
+    #[error(
+        "`{}` is a queue of the recipe {recipe}, which has no {what}: {}",
+        short(name, GIVEN_CHARS),
+        way_in(recipe)
+    )]
     WrongRecipe {
         /// The queue.
         name: String,
@@ -30,7 +42,7 @@ pub enum Error {
     },
 
     /// The queue's recipe or its settings are of a version that this one does not know.
-    #[error("queue `{name}` cannot be read: {problem}")]
+    #[error("queue `{}` cannot be read: {problem}", short(name, GIVEN_CHARS))]
     Unreadable {
         /// The queue.
         name: String,
@@ -38,8 +50,19 @@ pub enum Error {
         problem: String,
     },
 
+    /// An action changes nothing in that place.
+    #[error("{action} changes no item that is {place}: it changes those that are {places}")]
+    WrongPlace {
+        /// The action.
+        action: &'static str,
+        /// The place that was given.
+        place: &'static str,
+        /// The places whose items it changes.
+        places: String,
+    },
+
     /// What was asked for is malformed.
-    #[error("{what} `{given}` is malformed: {reason}")]
+    #[error("{what} `{}` is malformed: {reason}", short(given, GIVEN_CHARS))]
     Malformed {
         /// What it should be.
         what: &'static str,
@@ -50,13 +73,13 @@ pub enum Error {
     },
 
     /// What was named is not there, any more or at all.
-    #[error("{what} `{given}` is not there{hint}")]
+    #[error("{what} `{}` is not there: {hint}", short(given, GIVEN_CHARS))]
     Missing {
         /// What it is.
         what: &'static str,
         /// What was given.
         given: String,
-        /// What may have become of it.
+        /// What may have become of it, or what lists those that there are.
         hint: &'static str,
     },
 
@@ -79,4 +102,17 @@ pub enum Error {
     /// An export queue failed.
     #[error(transparent)]
     Export(#[from] export_queue::Error),
+}
+
+/// Returns which commands show a queue of a recipe.
+fn way_in(recipe: &str) -> &'static str {
+    match recipe {
+        "microqueue" => "`stats` counts its items, and `ls` lists their keys",
+        "hc-dequeue" => "`list` lists its items, and `stats` counts them",
+        "combine" => "`combine` shows its keys and what it has set aside",
+        "export-queue" => {
+            "`exports` shows its subscriptions, and `list --subscription` their dead letters"
+        }
+        _ => "`queues` shows the recipe of each queue",
+    }
 }

@@ -3,7 +3,10 @@
 mod change;
 mod error;
 mod look;
+mod plain;
 pub mod report;
+#[cfg(feature = "terminal")]
+pub mod terminal;
 mod web;
 
 pub use crate::change::{Action, Filter, Selection};

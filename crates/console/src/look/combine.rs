@@ -9,7 +9,7 @@ use serde_json::{Number, Value};
 
 use super::name::{hex, parse_hex};
 use super::payload::{decode, encode};
-use super::{Console, Found, MAX_RECORDS};
+use super::{Console, Found, MAX_RECORDS, next_page};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState};
 
@@ -116,10 +116,9 @@ impl<D: Database> Console<D> {
         let found = self.find_combine(name, "updates set aside").await?;
         let after = after.map(parse_aside).transpose()?;
         let (queue, after, limit) = (&found.queue, after.as_ref(), limit.clamp(1, MAX_RECORDS));
-        let read = |tr| async move { queue.set_aside(&tr, after, limit).await };
-        let listed = self.reader.run(read).await?;
-        let last = listed.last().filter(|_| listed.len() == limit);
-        let next = last.map(|last| aside_text(&last.id));
+        let read = |tr| async move { queue.set_aside(&tr, after, limit + 1).await };
+        let mut listed = self.reader.run(read).await?;
+        let next = next_page(&mut listed, limit).map(|last| aside_text(&last.id));
         let listed = listed.into_iter();
         Ok(report::SetAsidePage {
             queue: name.to_owned(),

@@ -1,7 +1,5 @@
 //! Looking at queues with consumers: items, sessions, schedules and settings.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use export_queue::hc_dequeue::session::SessionId;
 use export_queue::hc_dequeue::{
     Cursor, End, Failure, ItemRef, ListedItem, ListedSchedule, Missed, Place, PlaceKind, Schedule,
@@ -12,9 +10,9 @@ use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
 use futures::try_join;
 
 use super::payload::decode;
-use super::{Console, Dequeue, MAX_ROWS, life_text};
+use super::{Console, Dequeue, MAX_ROWS, life_text, next_page};
 use crate::error::{Error, Result};
-use crate::report::{self, QueueState, time_text};
+use crate::report::{self, QueueState, Time};
 
 impl<D: Database> Console<D> {
     /// Returns a page of the items in a place: those in up to `limit` rows after a cursor.
@@ -35,7 +33,12 @@ impl<D: Database> Console<D> {
         let (after, limit) = (after.as_ref(), limit.clamp(1, MAX_ROWS));
         let read = |tr: Tx<D::Transaction>| async move {
             let stats = found.queue.stats(&tr).await?;
-            let page = found.queue.list(&tr, kind, after, limit).await?;
+            let mut page = found.queue.list(&tr, kind, after, limit).await?;
+            if page.next.is_some() {
+                let rest = found.queue.list(&tr, kind, page.next.as_ref(), 1).await?;
+                let has_more = !rest.items.is_empty() || !rest.strays.is_empty();
+                page.next = page.next.filter(|_| has_more || rest.next.is_some());
+            }
             Ok::<_, Error>((stats, page))
         };
         let (stats, page) = self.reader.run(read).await?;
@@ -59,7 +62,7 @@ impl<D: Database> Console<D> {
     /// and those of the store.
     pub async fn item(&self, name: &str, item: &str) -> Result<report::Item> {
         let found = &self.find_dequeue(name, "items").await?;
-        let reference = &item.parse::<ItemRef>()?;
+        let reference = &parse_item(item)?;
         let read = |tr| async move { found.queue.status(&tr, reference).await };
         match self.reader.run(read).await? {
             Some(status) => Ok(item_of(&found.codec, reference, status)),
@@ -79,10 +82,9 @@ impl<D: Database> Console<D> {
     ) -> Result<report::Schedules> {
         let found = &self.find_dequeue(name, "schedules").await?;
         let limit = limit.clamp(1, MAX_ROWS);
-        let read = |tr| async move { found.queue.schedules(&tr, after, limit).await };
-        let listed = self.reader.run(read).await?;
-        let last = listed.last().filter(|_| listed.len() == limit);
-        let next = last.map(|last| last.name.clone());
+        let read = |tr| async move { found.queue.schedules(&tr, after, limit + 1).await };
+        let mut listed = self.reader.run(read).await?;
+        let next = next_page(&mut listed, limit).map(|last| last.name.clone());
         let listed = listed.into_iter();
         Ok(report::Schedules {
             queue: found.name.clone(),
@@ -175,6 +177,15 @@ pub fn parse_place(place: &str) -> Result<PlaceKind> {
         .ok_or_else(malformed)
 }
 
+/// Returns the reference that a listing has given.
+pub(crate) fn parse_item(text: &str) -> Result<ItemRef> {
+    text.parse().map_err(|_| Error::Malformed {
+        what: "item",
+        given: text.to_owned(),
+        reason: "expected a reference as `list` prints it".to_owned(),
+    })
+}
+
 /// Returns the cursor that a page has given.
 pub(crate) fn parse_cursor(text: &str) -> Result<Cursor> {
     text.parse().map_err(|_| Error::Malformed {
@@ -188,7 +199,7 @@ pub(crate) fn missing_item(item: &str) -> Error {
     Error::Missing {
         what: "item",
         given: item.to_owned(),
-        hint: ": it is done and not kept, or it never was",
+        hint: "it is done and not kept, or it never was",
     }
 }
 
@@ -227,8 +238,8 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
     };
     let mut report = report::Item {
         item: item.to_string(),
-        enqueued: Some(time_text(status.enqueued)),
-        granted: status.granted.map(time_text),
+        enqueued: Some(status.enqueued.into()),
+        granted: status.granted.map(Time::from),
         attempts: status.attempts,
         deaths: status.deaths,
         deliveries: status.deliveries,
@@ -241,7 +252,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
     let place = match status.place {
         Place::Queued => PlaceKind::Queued,
         Place::Delayed { until } => {
-            report.until = Some(time_text(until));
+            report.until = Some(until.into());
             PlaceKind::Delayed
         }
         Place::Held {
@@ -254,7 +265,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         }
         Place::Done { end, at } => {
             report.end = Some(end_text(end).to_owned());
-            report.ended = Some(time_text(at));
+            report.ended = Some(at.into());
             PlaceKind::Done
         }
         _ => PlaceKind::Dead,
@@ -265,7 +276,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
 
 fn failure_of(failure: Failure) -> report::Failure {
     report::Failure {
-        time: Some(time_text(failure.time)),
+        time: Some(failure.time.into()),
         reason: failure.reason,
     }
 }
@@ -276,11 +287,6 @@ fn end_text(end: End) -> &'static str {
         End::Cancelled => "cancelled",
         _ => "removed",
     }
-}
-
-/// Returns a time that is stored in milliseconds.
-pub(super) fn millis_text(millis: u64) -> String {
-    time_text(UNIX_EPOCH + Duration::from_millis(millis))
 }
 
 /// Returns the session that a page has given.
@@ -315,10 +321,10 @@ fn session_of(listed: Listed<SessionId, SessionState>) -> report::Session {
         life: life_text(state.life, lease, silent).to_owned(),
         lease_seconds: lease,
         silent_seconds: silent,
-        wall: state.wall.map(time_text),
+        wall: state.wall.map(Time::from),
         held: Some(state.held),
         has_more: state.holds_more,
-        oldest_grant: state.oldest_grant.map(time_text),
+        oldest_grant: state.oldest_grant.map(Time::from),
         wanted: Some(state.wanted),
         problem: None,
     }
@@ -352,8 +358,8 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
         cron: Some(schedule.get_cron().to_owned()),
         time_zone: Some(schedule.get_time_zone().to_owned()),
         missed: Some(missed),
-        next: entry.next.map(time_text),
-        last: entry.last.map(time_text),
+        next: entry.next.map(Time::from),
+        last: entry.last.map(Time::from),
         payload: Some(decode(codec, payload)),
         problem: None,
     }

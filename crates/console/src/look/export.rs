@@ -5,7 +5,7 @@ use export_queue::keyspace::{Bytes, Database, Listed, Tx};
 use export_queue::{DeadLetter, ExportQueue, Sequence, Subscription, SubscriptionState};
 
 use super::payload::decode;
-use super::{Console, Found, MAX_RECORDS};
+use super::{Console, Found, MAX_RECORDS, next_page};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState};
 
@@ -32,10 +32,9 @@ impl<D: Database> Console<D> {
         let after = after.map(parse_sequence).transpose()?;
         let limit = limit.clamp(1, MAX_RECORDS);
         let subscription = &self.subscription(found, subscription).await?;
-        let read = |tr| async move { subscription.dead_letters(&tr, after, limit).await };
-        let letters = self.reader.run(read).await?;
-        let last = letters.last().filter(|_| letters.len() == limit);
-        let next = last.map(|last| last.id.to_string());
+        let read = |tr| async move { subscription.dead_letters(&tr, after, limit + 1).await };
+        let mut letters = self.reader.run(read).await?;
+        let next = next_page(&mut letters, limit).map(|last| last.id.to_string());
         let letters = letters.into_iter();
         Ok(report::Items {
             queue: name.to_owned(),
@@ -95,7 +94,7 @@ impl<D: Database> Console<D> {
         subscription.ok_or_else(|| Error::Missing {
             what: "subscription",
             given: name.to_owned(),
-            hint: ": `exports` lists those that there are",
+            hint: "`exports` lists those that there are",
         })
     }
 }

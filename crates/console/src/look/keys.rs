@@ -2,15 +2,15 @@
 
 use export_queue::keyspace::ids::RegisteredRecipe;
 use export_queue::keyspace::limits::END_OF_KEYSPACE;
-use export_queue::keyspace::tuple::Element;
+use export_queue::keyspace::tuple;
 use export_queue::keyspace::{
     Bytes, Database, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction, Tx,
     key_after,
 };
 
-use super::name::{elements, hex, parse_hex, parse_queue_name, queue_name, tuple_text};
+use super::name::{hex, parse_hex, parse_queue_name, queue_name, tuple_text};
 use super::payload::decode;
-use super::{Console, MAX_QUEUES, MAX_ROWS};
+use super::{Console, MAX_QUEUES, MAX_ROWS, next_page};
 use crate::error::{Error, Result};
 use crate::report;
 
@@ -89,7 +89,11 @@ impl<D: Database> Console<D> {
             end = END_OF_KEYSPACE.to_vec();
         }
         if let Some(after) = after {
-            let after = parse_hex(after).ok_or_else(|| malformed("page", after))?;
+            let after = parse_hex(after).ok_or_else(|| Error::Malformed {
+                what: "page",
+                given: after.to_owned(),
+                reason: "begin with the first page".to_owned(),
+            })?;
             begin = begin.max(key_after(&after));
         }
         if begin >= end {
@@ -98,18 +102,21 @@ impl<D: Database> Console<D> {
         }
         let limit = limit.clamp(1, MAX_ROWS);
         let query = &RangeQuery::keys(begin, end)
-            .limit(limit)
+            .limit(limit + 1)
             .mode(StreamingMode::WantAll);
         let read = |tr: Tx<D::Transaction>| async move {
             let batch = tr.get_range(query, Isolation::Snapshot).await?;
             Ok::<_, Error>(batch)
         };
-        let batch = self.reader.run(read).await?;
+        let mut batch = self.reader.run(read).await?;
+        // A batch may end early because of its bytes.
+        let after_batch = batch.next_after().map(hex);
+        let after_page = next_page(&mut batch.rows, limit).map(|last| hex(last.key()));
         let recipes = self.all_recipes().await?;
         let keys = batch.rows.iter();
         Ok(report::Keys {
             keys: keys.map(|row| key_of(&recipes, row, false)).collect(),
-            next: batch.next_after().map(hex),
+            next: after_page.or(after_batch),
         })
     }
 
@@ -131,7 +138,7 @@ impl<D: Database> Console<D> {
         let row = row.ok_or_else(|| Error::Missing {
             what: "key",
             given: name.to_owned(),
-            hint: "",
+            hint: "`ls` lists those that there are",
         })?;
         Ok(key_of(&self.all_recipes().await?, &row, true))
     }
@@ -146,12 +153,12 @@ impl<D: Database> Console<D> {
 
 /// Returns the bytes of a key, or of what keys begin with, as a name has them.
 fn parse_key(name: &str) -> Result<Subspace> {
-    parse_queue_name(name).ok_or_else(|| malformed("key", name))
+    parse_queue_name(name).ok_or_else(|| malformed(name))
 }
 
-fn malformed(what: &'static str, given: &str) -> Error {
+fn malformed(given: &str) -> Error {
     Error::Malformed {
-        what,
+        what: "key",
         given: given.to_owned(),
         reason: "expected elements with slashes between them, such as jobs/i, or raw: and hexadecimal digits"
             .to_owned(),
@@ -197,11 +204,10 @@ fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
         return Some("item");
     }
     let (_, parts) = PARTS.iter().find(|(name, _)| *name == recipe.name)?;
-    let rest = elements(&key[recipe.subspace.bytes().len()..])?;
-    let Some(Element::String(first)) = rest.first() else {
-        return None;
-    };
-    let part = parts.iter().find(|(letter, _)| letter == first);
+    // Not the whole tuple: a time beyond the range of signed integers is none that can be decoded here.
+    let rest = &key[recipe.subspace.bytes().len()..];
+    let is_first = |letter: &str| rest.starts_with(&tuple::pack(&letter));
+    let part = parts.iter().find(|(letter, _)| is_first(letter));
     part.map(|(_, what)| *what)
 }
 

@@ -28,7 +28,7 @@ use futures::stream::{self, StreamExt};
 pub use self::combine::Combiner;
 pub(crate) use self::combine::{Combine, parse_aside};
 pub use self::dequeue::parse_place;
-pub(crate) use self::dequeue::{count_of, missing_item};
+pub(crate) use self::dequeue::{count_of, missing_item, parse_item};
 pub(crate) use self::export::{Export, parse_sequence};
 use self::name::{hex, parse_queue_name, queue_name};
 pub(crate) use self::payload::decode;
@@ -129,10 +129,9 @@ impl<D: Database> Console<D> {
         let after = after.map(parse_name).transpose()?;
         let (ids, after) = (&self.ids, after.as_ref());
         let limit = limit.clamp(1, MAX_QUEUES);
-        let read = |tr| async move { ids.recipes(&tr, after, limit).await };
-        let recipes: Vec<RegisteredRecipe> = self.reader.run(read).await?;
-        let last = recipes.last().filter(|_| recipes.len() == limit);
-        let next = last.map(|last| queue_name(&last.subspace));
+        let read = |tr| async move { ids.recipes(&tr, after, limit + 1).await };
+        let mut recipes: Vec<RegisteredRecipe> = self.reader.run(read).await?;
+        let next = next_page(&mut recipes, limit).map(|last| queue_name(&last.subspace));
         let states = recipes.into_iter().map(|recipe| self.row_of(recipe));
         let queues = stream::iter(states).buffered(STATES_AT_ONCE).collect();
         Ok(report::Queues {
@@ -294,6 +293,13 @@ fn unreadable_state(recipe: &RegisteredRecipe, problem: String) -> report::Queue
     }
 }
 
+/// Cuts a page for which one row more than its `limit` was asked, and returns its last row if something follows.
+fn next_page<T>(rows: &mut Vec<T>, limit: usize) -> Option<&T> {
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    rows.last().filter(|_| has_more)
+}
+
 /// Returns the subspace that has a name.
 fn parse_name(name: &str) -> Result<keyspace::Subspace> {
     parse_queue_name(name).ok_or_else(|| Error::NoQueue {
@@ -343,7 +349,7 @@ pub(crate) async fn session_lives(
             life: life_text(state.life, state.lease.as_secs_f64(), silent).to_owned(),
             lease_seconds: state.lease.as_secs_f64(),
             silent_seconds: silent,
-            wall: heartbeat.map(|beat| dequeue::millis_text(beat.wall_millis)),
+            wall: heartbeat.map(|beat| report::Time::from_millis(beat.wall_millis)),
             held: None,
             has_more: false,
             oldest_grant: None,

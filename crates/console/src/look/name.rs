@@ -3,6 +3,8 @@
 use export_queue::keyspace::Subspace;
 use export_queue::keyspace::tuple::{self, Element};
 
+use crate::plain::{is_hidden, line};
+
 /// How deep tuples may nest that are decoded. Deeper ones would overflow the stack, and are no keys of ours.
 const MAX_DEPTH: usize = 64;
 
@@ -69,7 +71,7 @@ fn parse_element(name: &str) -> Option<(Element<'_>, &str)> {
 
 /// Returns whether a string is written without quotes.
 fn is_plain(text: &str) -> bool {
-    let allowed = |char: char| char.is_alphanumeric() || "_.-".contains(char);
+    let allowed = |char: char| (char.is_alphanumeric() && !is_hidden(char)) || "_.-".contains(char);
     let is_other = text.starts_with("0x") || text.parse::<i64>().is_ok();
     !text.is_empty() && text.chars().all(allowed) && !is_other
 }
@@ -94,7 +96,7 @@ fn quoted(element: &Element<'_>) -> String {
     match element {
         Element::Nil => "null".to_owned(),
         Element::Bytes(bytes) => format!("0x{}", hex(bytes)),
-        Element::String(text) => serde_json::Value::from(&**text).to_string(),
+        Element::String(text) => line(serde_json::Value::from(&**text)),
         Element::Tuple(elements) => {
             let elements: Vec<_> = elements.iter().map(quoted).collect();
             format!("({})", elements.join(", "))
@@ -148,6 +150,10 @@ mod tests {
             (
                 Subspace::from(("i", Versionstamp::complete([1; 10], 2), 3)),
                 "i/@010101010101010101010002/3",
+            ),
+            (
+                Subspace::from(("a\u{1b}\u{9b}", "\u{202e}\u{e0041}\n", "\u{3164}")),
+                r#""a\u001b\u009b"/"\u202e\udb40\udc41\n"/"\u3164""#,
             ),
             (Subspace::from((true,)), "raw:27"),
             (Subspace::from_bytes(b"Q\xff"), "raw:51ff"),

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::Time;
+
 /// A page of items.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Items {
@@ -29,7 +31,7 @@ pub struct Item {
     pub place: String,
     /// Until when it is delayed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<String>,
+    pub until: Option<Time>,
     /// The session that holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
@@ -41,13 +43,13 @@ pub struct Item {
     pub end: Option<String>,
     /// When it left the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended: Option<String>,
+    pub ended: Option<Time>,
     /// When it was enqueued.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub enqueued: Option<String>,
+    pub enqueued: Option<Time>,
     /// When it was granted last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub granted: Option<String>,
+    pub granted: Option<Time>,
     /// How often it failed since it was enqueued or redriven.
     pub attempts: u64,
     /// With how many sessions it died since then.
@@ -76,7 +78,7 @@ pub struct Item {
 pub struct Failure {
     /// When. Missing where it is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub time: Option<String>,
+    pub time: Option<Time>,
     /// Why.
     pub reason: String,
 }

@@ -1,7 +1,7 @@
 //! What the commands print with `--json` and the pages serve under `/api`: one set of types, whose field names are
 //! stable. `docs/console.md` lists them, and `schema.json` in the folder of this crate is their JSON Schema.
 //!
-//! - A time is a text in RFC 3339, in UTC, with milliseconds.
+//! - A [time](Time) is a text in RFC 3339, in UTC, with milliseconds, or null if RFC 3339 cannot write it.
 //! - A span of time is a number of seconds, and its name ends with `_seconds`.
 //! - A field that is not known or does not apply is missing.
 
@@ -11,6 +11,7 @@ mod key;
 mod queue;
 #[cfg(test)]
 mod schema;
+mod time;
 mod work;
 
 pub use self::change::Change;
@@ -20,17 +21,8 @@ pub use self::queue::{
     CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,
     Subscription,
 };
+pub use self::time::Time;
 pub use self::work::{
     Audit, CombineKey, Finding, Schedule, Schedules, Session, Sessions, SetAside, SetAsidePage,
     Settings,
 };
-
-use std::time::SystemTime;
-
-use chrono::{DateTime, SecondsFormat, Utc};
-
-/// Returns a wall time as reports have it.
-#[must_use]
-pub fn time_text(time: SystemTime) -> String {
-    DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
-}

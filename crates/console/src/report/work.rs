@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Failure, Payload};
+use super::{Failure, Payload, Time};
 
 /// A page of the sessions of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -35,7 +35,7 @@ pub struct Session {
     pub silent_seconds: Option<f64>,
     /// What its process's wall clock showed then.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub wall: Option<String>,
+    pub wall: Option<Time>,
     /// How many items it holds, as far as they were counted. Missing for workers of combine and export queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<usize>,
@@ -44,7 +44,7 @@ pub struct Session {
     pub has_more: bool,
     /// When the item was granted that it has held for the longest time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub oldest_grant: Option<String>,
+    pub oldest_grant: Option<Time>,
     /// How many items it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<u64>,
@@ -81,10 +81,10 @@ pub struct Schedule {
     pub missed: Option<String>,
     /// The next time at which it fires. Missing if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
+    pub next: Option<Time>,
     /// The newest time for which it has enqueued an item.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last: Option<String>,
+    pub last: Option<Time>,
     /// What it enqueues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Payload>,

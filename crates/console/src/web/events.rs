@@ -16,6 +16,7 @@ use super::live::{OverviewLive, QueueLive};
 use super::refusal::Refusal;
 use super::sampler::{Listener, News, Tick, Topic};
 use super::site::Site;
+use crate::plain::line;
 
 type Events = BoxStream<'static, Result<Event, Infallible>>;
 
@@ -70,7 +71,7 @@ fn event_of(base: &str, topic: &Topic, news: &News) -> Event {
     match rendered {
         Ok(text) => Event::default().event("state").data(text),
         Err(reason) => {
-            let reason = serde_json::Value::from(&*reason).to_string();
+            let reason = serde_json::Value::from(line(&*reason)).to_string();
             Event::default().event("trouble").data(reason)
         }
     }

@@ -48,7 +48,8 @@
 //!
 //! - `GET` and `HEAD` change nothing.
 //! - Counts are those of the queue's counters or bounded counts; no page reads more than its rows.
-//! - Stored data is shown as text. Pages load nothing from elsewhere and run only one script, a file of their own.
+//! - Stored data is shown as text, with the controls of bidirectional text and characters without a shape as codes:
+//!   `\u202e`. Pages load nothing from elsewhere and run only one script, a file of their own.
 //!   Without it, everything works except live updates.
 //! - A browser gets an answer for a page of another site only if it opens one of the pages here.
 //! - One task looks at the store for all listeners, at most once a second, and only while there are any. It ends when

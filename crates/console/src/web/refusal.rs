@@ -89,7 +89,7 @@ fn status_of(error: &Error) -> StatusCode {
     match error {
         Error::NoQueue { .. } | Error::Missing { .. } => StatusCode::NOT_FOUND,
         Error::WrongRecipe { .. } | Error::Unreadable { .. } => StatusCode::CONFLICT,
-        Error::Malformed { .. } => StatusCode::BAD_REQUEST,
+        Error::Malformed { .. } | Error::WrongPlace { .. } => StatusCode::BAD_REQUEST,
         Error::Dequeue(error) => match error {
             hc_dequeue::Error::MalformedRef { .. } | hc_dequeue::Error::MalformedCursor => {
                 StatusCode::BAD_REQUEST

@@ -12,7 +12,7 @@ use super::site::Site;
 use super::text;
 use crate::change::Action;
 use crate::look::parse_place;
-use crate::report::{self, Item, Payload};
+use crate::report::{self, Item, Payload, Time};
 
 /// How many characters of a payload or a reason a row of a listing shows.
 const ROW_CHARS: usize = 160;
@@ -166,7 +166,7 @@ pub(super) struct ItemRow {
 impl ItemRow {
     pub(super) fn of(queue_href: &str, item: &Item) -> Self {
         let payload = item.payload.as_ref();
-        let time = |time: &Option<String>| time.as_deref().map(text::moment).unwrap_or_default();
+        let time = |time: &Option<Time>| time.map(Time::moment).unwrap_or_default();
         let failure = item.failure.as_ref();
         let reason = failure.map(|failure| text::short(&failure.reason, ROW_CHARS));
         let detail = match &*item.place {
@@ -237,28 +237,24 @@ pub(super) struct ItemPage {
 /// Returns what is recorded of an item's life, in the order of time; at the same time, a cause is before its effect.
 pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
     let failure = item.failure.as_ref();
-    let failed =
-        failure.map(|failure| (failure.time.clone(), format!("failed: {}", failure.reason)));
+    let failed = failure.map(|failure| (failure.time, format!("failed: {}", failure.reason)));
     let end = item.end.as_deref().unwrap_or("ended");
     let events = [
         item.enqueued
-            .clone()
             .map(|time| (Some(time), "enqueued".to_owned())),
         item.granted
-            .clone()
             .map(|time| (Some(time), "last granted to a session".to_owned())),
         failed,
-        item.ended.clone().map(|time| (Some(time), end.to_owned())),
+        item.ended.map(|time| (Some(time), end.to_owned())),
         item.until
-            .clone()
             .map(|time| (Some(time), "becomes ready".to_owned())),
     ];
     let mut events: Vec<_> = events.into_iter().flatten().collect();
-    // Times of reports sort as texts. The sort is stable.
-    events.sort_by(|(one, _), (other, _)| one.cmp(other));
+    // The sort is stable.
+    events.sort_by_key(|(time, _)| *time);
     let shown = events.into_iter();
     shown
-        .map(|(time, what)| (time.as_deref().map(text::moment).unwrap_or_default(), what))
+        .map(|(time, what)| (time.map(Time::moment).unwrap_or_default(), what))
         .collect()
 }
 
@@ -297,8 +293,8 @@ pub(super) fn payload_block(payload: &Payload) -> PayloadBlock<'_> {
 }
 
 /// Returns an optional time of a report, or a dash.
-pub(super) fn moment_or_dash(time: &Option<String>) -> String {
-    time.as_deref().map_or_else(|| "–".to_owned(), text::moment)
+pub(super) fn moment_or_dash(time: &Option<Time>) -> String {
+    time.map_or_else(|| "–".to_owned(), Time::moment)
 }
 
 #[cfg(test)]
@@ -308,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_happened_at_the_same_time_is_told_in_causal_order() {
-        let at = |second: u32| Some(format!("2026-03-01T12:00:{second:02}.000Z"));
+        let at = |second: u64| Some(Time::from_millis(second * 1_000));
         let item = Item {
             enqueued: at(0),
             granted: at(0),

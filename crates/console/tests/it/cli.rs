@@ -327,7 +327,7 @@ fn a_backup_opens_and_has_everything() {
     let path = copy.to_str().unwrap();
     assert_eq!(store.run(&["backup", path]).status, 0);
     let taken = store.run(&["backup", path]);
-    taken.assert_refused(1, "cannot copy the store");
+    taken.assert_refused(1, "name a new file for the copy");
     let of_copy = run(&[
         "ls",
         "--json",
@@ -422,7 +422,64 @@ fn a_narrow_terminal_breaks_lines_but_not_what_commands_take() {
     let lines = narrow(&["queues"], "80");
     let longest = lines.lines().map(|line| line.chars().count()).max();
     assert!(longest.unwrap() <= 80, "{lines}");
-    // Without a terminal nothing is broken.
-    let lines = store.run(&["queues"]).out;
-    assert_eq!(lines.lines().count(), QUEUES.len() + 1, "{lines}");
+    // Without a terminal, or without a width, nothing is broken.
+    for lines in [
+        store.run(&["queues"]).out,
+        narrow(&["queues"], "0"),
+        narrow(&["queues"], "wide"),
+    ] {
+        assert_eq!(lines.lines().count(), QUEUES.len() + 1, "{lines}");
+    }
+}
+
+/// Runs a command on a terminal that says that it has a number of columns.
+#[cfg(target_os = "linux")]
+fn on_a_terminal(store: &Filled, columns: u16, command: &str) -> String {
+    let console = env!("CARGO_BIN_EXE_console");
+    let call = format!("stty cols {columns}; {console} {command} --db {}", store.db);
+    let mut terminal = std::process::Command::new("script");
+    terminal
+        .args(["--quiet", "--return", "--command", &call, "/dev/null"])
+        .env_remove("COLUMNS")
+        .stdin(std::process::Stdio::null());
+    let finished = finish(&mut terminal);
+    assert_eq!(finished.status, 0, "{finished:?}");
+    finished.out.replace("\r\n", "\n")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_without_columns_breaks_no_line() {
+    let store = Filled::embedded();
+    let dead = store.items.dead[0].to_string();
+    for command in [
+        "queues",
+        "list jobs --place dead",
+        "list jobs --place done",
+        &format!("show jobs {dead}"),
+        "stats jobs",
+        "schedules jobs",
+        "exports events",
+        "combine counts --set-aside",
+        "ls jobs",
+    ] {
+        let words: Vec<_> = command.split(' ').collect();
+        let without = store.run(&words).out;
+        let shape = |text: &str| {
+            let lines = text.lines().map(|line| line.split_whitespace().count());
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            shape(&on_a_terminal(&store, 0, command)),
+            shape(&without),
+            "{command}"
+        );
+        let narrow = on_a_terminal(&store, 60, command);
+        assert!(
+            narrow.lines().count() >= without.lines().count(),
+            "{command}"
+        );
+    }
+    let narrow = on_a_terminal(&store, 60, "list jobs --place dead");
+    assert!(narrow.lines().count() > 8, "{narrow}");
 }

@@ -266,7 +266,7 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
     let held = held.unwrap();
     assert_eq!(
         (held.session, held.granted),
-        (Some(session.session.clone()), session.oldest_grant.clone())
+        (Some(session.session.clone()), session.oldest_grant)
     );
     for (queue, expected) in [("orders", 0), ("counts", 0), ("events", 0)] {
         let sessions = valid(
@@ -291,8 +291,8 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
     assert!(
         first
             .next
-            .as_ref()
             .unwrap()
+            .to_string()
             .ends_with("-01-01T00:00:00.000Z")
     );
     assert_eq!(first.payload.as_ref().unwrap().value, Some(job(30)));

@@ -8,7 +8,12 @@ mod cli;
 mod common;
 mod documents;
 mod examples;
+mod extremes;
+mod hostile;
 mod keys;
 mod look;
+mod paging;
 mod refusals;
+#[cfg(unix)]
+mod signals;
 mod web;

@@ -25,14 +25,19 @@ fn the_exit_status_says_what_became_of_a_command() {
     assert_eq!(store.run(&["stats", "newer"]).status, 0);
     let cases: &[(i32, &[&str], &str)] = &[
         (1, &["configure", "newer"], "cannot be read"),
-        (1, &["backup", "."], "cannot copy"),
+        (1, &["backup", "."], "there is something at ."),
+        (1, &["backup", "/none/copy"], "no file can be made in /none"),
         (2, &[], "Usage"),
         (2, &["frobnicate"], "unrecognized subcommand"),
         (2, &["queues", "--limit", "0"], "--limit"),
         (2, &["queues", "--limit", "1001"], "--limit"),
         (2, &["list", "mail"], "recipe microqueue"),
         (2, &["combine", "jobs", "a"], "recipe hc-dequeue"),
-        (2, &["show", "jobs", "xyz"], "malformed item reference"),
+        (
+            2,
+            &["show", "jobs", "xyz"],
+            "expected a reference as `list` prints it",
+        ),
         (2, &["show", "jobs", foreign], "another queue"),
         (2, &["cancel", "jobs", foreign], "another queue"),
         (
@@ -61,7 +66,7 @@ fn the_exit_status_says_what_became_of_a_command() {
         (
             2,
             &["expedite", "jobs", "--all", "--place", "dead"],
-            "changes nothing there",
+            "expedite changes no item that is dead",
         ),
         (2, &["configure", "jobs", "--lease", "1ms"], "too short"),
         (3, &["stats", "none"], "console queues"),

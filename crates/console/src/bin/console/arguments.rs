@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use console::terminal::parse_address;
 use console::{Combiner, Filter, parse_place};
 use export_queue::hc_dequeue::PlaceKind;
 use export_queue::keyspace::Environment;
@@ -24,7 +25,8 @@ use export_queue::keyspace::Environment;
         console redrive jobs --reason 'connection refused' --db fdb:\n  \
         console serve --db fdb: --listen 127.0.0.1:8080\n\n\
         Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key,\n\
-        4 an audit found something, 5 the store is open in another process, 130 stopped by Ctrl-C."
+        4 an audit found something, 5 the store is open in another process, 130 stopped by Ctrl-C,\n\
+        143 stopped by SIGTERM."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -189,7 +191,7 @@ pub(crate) enum Command {
         file: PathBuf,
     },
 
-    /// Serve pages and JSON about the store until stopped by Ctrl-C.
+    /// Serve pages and JSON about the store until stopped by Ctrl-C or SIGTERM.
     #[command(
         after_help = "Example:\n  console serve --db fdb: --listen 127.0.0.1:8080 --allow-changes"
     )]
@@ -253,7 +255,7 @@ pub(crate) struct CombineOptions {
 #[derive(Args)]
 pub(crate) struct ServeOptions {
     /// The address to listen on. Nothing but this machine reaches a loopback address.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = parse_address)]
     pub(crate) listen: SocketAddr,
     /// Let pages change queues. Without this option they only show them.
     #[arg(long)]
@@ -296,7 +298,7 @@ pub(crate) struct Items {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "items")]
     attempts: u64,
     /// Those that were enqueued longer ago than this: `90s`, `2h`, `1day`.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "items")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "items")]
     older_than: Option<Duration>,
     /// The subscription of an export queue whose dead letters are named.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["all", "place", "reason", "payload", "attempts", "older_than"])]
@@ -324,7 +326,7 @@ impl Items {
 #[derive(Args)]
 pub(crate) struct SettingsOptions {
     /// How long a session lives without a sign of life: `10s`.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) lease: Option<Duration>,
     /// How many attempts an item has before it becomes a dead letter.
     #[arg(long, value_name = "N")]
@@ -336,10 +338,10 @@ pub(crate) struct SettingsOptions {
     #[arg(long, value_name = "N")]
     pub(crate) max_deliveries: Option<u32>,
     /// How long a dedupe id refuses repetitions after its item was completed: `1h`.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) dedupe_retention: Option<Duration>,
     /// How long items that are done are kept: `1day`; `0s` keeps none.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) keep_done: Option<Duration>,
 }
 
@@ -356,4 +358,9 @@ impl SettingsOptions {
 fn place() -> impl TypedValueParser<Value = PlaceKind> {
     PossibleValuesParser::new(PlaceKind::ALL.map(PlaceKind::name))
         .try_map(|name| parse_place(&name))
+}
+
+/// Parses a span of time.
+fn parse_time(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| "expected a time with its unit: 90s, 2h or 1day")
 }

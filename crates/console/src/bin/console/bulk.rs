@@ -1,8 +1,9 @@
 //! Changing items: those that are named, or all that match a filter, after saying how many.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use console::report::Change;
+use console::terminal::{line, tell, tell_over};
 use console::{Action, Filter};
 use tokio::task::spawn_blocking;
 
@@ -76,8 +77,7 @@ async fn change_matching(
 
 /// Says how many items match, and asks whether to go on.
 async fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool) -> Result<()> {
-    let mut out = io::stderr();
-    let _ = writeln!(out, "{count} {place} items of `{queue}` match");
+    tell(line(format_args!("{count} {place} items of `{queue}` match")) + "\n");
     if yes || count == 0 {
         return Ok(());
     }
@@ -85,8 +85,7 @@ async fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool
     if !io::stdin().is_terminal() {
         return Err(Failure::Unconfirmed { count, action });
     }
-    let _ = write!(out, "{action} them? [y/N] ");
-    let _ = out.flush();
+    tell(format_args!("{action} them? [y/N] "));
     // On a thread of its own, so that Ctrl-C ends the question.
     let answer = spawn_blocking(|| io::stdin().lines().next().transpose()).await;
     let answer = answer.expect("reading a line does not panic");
@@ -98,10 +97,10 @@ async fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool
 
 /// Says how far a change has come, if anyone may be looking.
 fn show_progress(changed: u64, count: u64) {
-    let mut out = io::stderr();
-    if out.is_terminal() {
-        let end = if changed < count { "" } else { "\n" };
-        let _ = write!(out, "\r{changed} of {count}{end}");
-        let _ = out.flush();
+    if io::stderr().is_terminal() {
+        tell_over(format_args!("{changed} of {count}"));
+        if changed >= count {
+            tell("\n");
+        }
     }
 }

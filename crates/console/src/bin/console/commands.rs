@@ -1,8 +1,9 @@
 //! What each command does.
 
+use std::fs;
 use std::path::PathBuf;
 
-use console::{Action, Console, WebOptions};
+use console::{Action, Console, WebOptions, terminal};
 use export_queue::hc_dequeue::Settings;
 use export_queue::keyspace::Store;
 use tokio::net::TcpListener;
@@ -61,7 +62,7 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
     Ok(Status::Done)
 }
 
-/// Serves the pages until Ctrl-C.
+/// Serves the pages until the program is asked to stop.
 async fn serve(context: &Context<'_>, options: &ServeOptions) -> Result<()> {
     let address = options.listen;
     let cannot_listen = |cause| Failure::Listen { address, cause };
@@ -70,10 +71,12 @@ async fn serve(context: &Context<'_>, options: &ServeOptions) -> Result<()> {
     let hosts = options.host.iter();
     let web = WebOptions::new().allow_changes(options.allow_changes);
     let web = hosts.fold(web, |web, host| web.allow_host(host));
-    print_line(&format!("listening on http://{bound}; stop with Ctrl-C"))?;
+    print_line(&format!(
+        "listening on http://{bound}; stop with Ctrl-C or SIGTERM"
+    ))?;
     let stopped = async {
         // Without signals it serves until it is killed.
-        if tokio::signal::ctrl_c().await.is_err() {
+        if terminal::stopped().await.is_err() {
             std::future::pending::<()>().await;
         }
     };
@@ -163,6 +166,9 @@ async fn backup(store: &Store, file: PathBuf) -> Result<()> {
     let Store::Embedded(store) = store.clone() else {
         return Err(Failure::NoFile);
     };
+    if fs::symlink_metadata(&file).is_ok() {
+        return Err(Failure::Exists { path: file });
+    }
     // On a thread of its own, so that Ctrl-C ends it.
     let copied = spawn_blocking(move || store.backup(&file)).await;
     copied

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use console::terminal::Stop;
 use export_queue::combine::hc_dequeue::Error as DequeueError;
 use export_queue::keyspace::{self, OpenError};
 
@@ -12,11 +13,17 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    #[error("cannot begin to work")]
+    #[error("cannot start the threads of the program")]
     Runtime(#[source] io::Error),
 
     #[error("cannot open the store")]
     Open(#[source] OpenError),
+
+    #[error(
+        "there is no store at {}: check --db; an application makes the store when it opens it",
+        path.display()
+    )]
+    NoStore { path: PathBuf },
 
     #[error(
         "store {} is open in another process, and an embedded store is open in one at a time: look at the page that \
@@ -42,6 +49,9 @@ pub(crate) enum Failure {
     #[error("cannot copy the store")]
     Backup(#[source] OpenError),
 
+    #[error("there is something at {}: name a new file for the copy", path.display())]
+    Exists { path: PathBuf },
+
     #[error("only an embedded store is copied to a file: use fdbbackup for a cluster")]
     NoFile,
 
@@ -59,7 +69,7 @@ pub(crate) enum Failure {
     )]
     OnlyPurge { action: &'static str },
 
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address}: name another address with --listen")]
     Listen {
         address: SocketAddr,
         #[source]
@@ -73,7 +83,7 @@ pub(crate) enum Failure {
     Answer(#[source] io::Error),
 
     #[error("stopped; what was changed so far stays changed")]
-    Interrupted,
+    Stopped(Stop),
 }
 
 /// How the program ends.
@@ -92,6 +102,8 @@ pub(crate) enum Status {
     InUse = 5,
     /// Ctrl-C was pressed.
     Interrupted = 130,
+    /// `SIGTERM` came.
+    Terminated = 143,
 }
 
 impl From<Status> for ExitCode {
@@ -105,6 +117,7 @@ impl Failure {
     pub(crate) fn open(error: OpenError) -> Self {
         match error {
             OpenError::StoreInUse { path } => Self::InUse { path },
+            OpenError::NoStore { path } => Self::NoStore { path },
             error => Self::Open(error),
         }
     }
@@ -116,10 +129,10 @@ impl Failure {
             }
             Self::Console(
                 console::Error::WrongRecipe { .. }
+                | console::Error::WrongPlace { .. }
                 | console::Error::Malformed { .. }
                 | console::Error::Dequeue(
-                    DequeueError::MalformedRef { .. }
-                    | DequeueError::ForeignRef { .. }
+                    DequeueError::ForeignRef { .. }
                     | DequeueError::MalformedCursor
                     | DequeueError::TooShort { .. },
                 ),
@@ -132,7 +145,8 @@ impl Failure {
             | Self::OnlyPurge { .. }
             | Self::Unconfirmed { .. } => Status::Misused,
             Self::InUse { .. } => Status::InUse,
-            Self::Interrupted => Status::Interrupted,
+            Self::Stopped(Stop::Terminated) => Status::Terminated,
+            Self::Stopped(_) => Status::Interrupted,
             _ => Status::Failed,
         }
     }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key, 4 an audit found
-//! something, 5 the store is open in another process, 130 stopped by Ctrl-C.
+//! something, 5 the store is open in another process, 130 stopped by Ctrl-C, 143 stopped by `SIGTERM`.
 
 mod arguments;
 mod bulk;
@@ -13,12 +13,10 @@ mod commands;
 mod failure;
 mod output;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-use console::Console;
+use console::{Console, terminal};
 use export_queue::keyspace::url::StoreUrl;
 use export_queue::keyspace::{self, RunOptions, Runner, Store};
 use tokio::runtime;
@@ -27,17 +25,17 @@ use crate::arguments::{Arguments, Command};
 use crate::failure::{Failure, Result, Status};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = terminal::parse();
     let runtime = runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = runtime.map_err(Failure::Runtime).and_then(|runtime| {
         let outcome = runtime.block_on(execute(arguments));
-        // A thread that waits for an answer, or copies a store, must not delay the end.
-        runtime.shutdown_background();
+        // What still runs ends with the process. The end of the runtime would wait for a thread that copies a store or
+        // reads an answer, and would make a task panic that is about to sleep.
+        std::mem::forget(runtime);
         outcome
     });
     let status = outcome.unwrap_or_else(|failure| {
-        // If nothing reads the text, there is the exit status.
-        let _ = writeln!(io::stderr(), "error: {}", keyspace::error::chain(&failure));
+        terminal::tell_error(&failure);
         failure.status()
     });
     status.into()
@@ -69,22 +67,30 @@ async fn execute(arguments: Arguments) -> Result<Status> {
         command => tokio::select! {
             // First, so that from now on Ctrl-C no longer ends the process by itself.
             biased;
-            stopped = interrupted() => return stopped,
+            stopped = stopped() => return stopped,
             outcome = commands::run(&context, command) => outcome,
         },
     };
     // Closing loses nothing: a change has committed, or it has not.
-    let closed = runner.close().await;
-    let closed = store.close().and(closed);
+    let close = async {
+        let closed = runner.close().await;
+        store.close().and(closed)
+    };
+    let closed = tokio::select! {
+        biased;
+        // The store may be gone.
+        stopped = stopped() => return stopped,
+        closed = close => closed,
+    };
     let status = outcome?;
     closed?;
     Ok(status)
 }
 
-/// Returns once Ctrl-C was pressed.
-async fn interrupted() -> Result<Status> {
-    match tokio::signal::ctrl_c().await {
-        Ok(()) => Err(Failure::Interrupted),
+/// Returns once the program is asked to stop.
+async fn stopped() -> Result<Status> {
+    match terminal::stopped().await {
+        Ok(stop) => Err(Failure::Stopped(stop)),
         Err(error) => Err(Failure::Runtime(error)),
     }
 }

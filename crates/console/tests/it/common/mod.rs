@@ -360,6 +360,27 @@ pub(crate) fn assert_unchanged(before: &[KeyValue], after: &[KeyValue]) {
     assert!(differing.is_empty(), "{differing:?}");
 }
 
+/// A process whose wall clock is somewhere else, with its own handles.
+pub(crate) struct Elsewhen {
+    pub(crate) runner: Runner<Store>,
+    pub(crate) jobs: Jobs,
+    pub(crate) consumer: Consumer<Value>,
+}
+
+/// Starts a process whose wall clock stands still at a time after the Unix epoch.
+pub(crate) async fn at_wall(world: &World, ledger: &str, wall: Duration) -> Elsewhen {
+    let env = Environment::seeded(1, Arc::new(Still(wall)));
+    let runner = runner(&world.store, &world.root, ledger, env);
+    let place = (&runner, &world.root, &world.ids);
+    let jobs: Jobs = open_jobs(place, "jobs", Settings::default()).await;
+    let consumer = jobs.consumer(&runner, ConsumerOptions::default()).await;
+    Elsewhen {
+        consumer: consumer.unwrap(),
+        jobs,
+        runner,
+    }
+}
+
 /// Returns the payload of a job.
 pub(crate) fn job(tenant: u64) -> Value {
     json!({ "tenant": tenant, "text": "<b>" })
@@ -430,6 +451,23 @@ impl Clock for Behind {
 
     fn wall(&self) -> SystemTime {
         Environment::system().wall() - self.0
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        Environment::system().sleep(duration)
+    }
+}
+
+/// The system's clock with a wall that shows the same time always.
+struct Still(Duration);
+
+impl Clock for Still {
+    fn now(&self) -> Duration {
+        Environment::system().now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.0
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<()> {

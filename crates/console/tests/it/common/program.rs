@@ -4,6 +4,7 @@ use std::mem;
 use std::process::{Command, Stdio};
 
 use export_queue::keyspace::{self, Ids, Subspace};
+use futures::future::LocalBoxFuture;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -27,16 +28,30 @@ pub(crate) struct Finished {
 
 impl Filled {
     pub(crate) fn embedded() -> Self {
+        Self::with(|_| Box::pin(async {}))
+    }
+
+    /// Fills an embedded store, and adds more to it.
+    pub(crate) fn with(more: impl FnOnce(&World) -> LocalBoxFuture<'_, ()>) -> Self {
         let folder = TempDir::new().unwrap();
         let db = format!("embedded:{}", folder.path().join("store").display());
-        Self::new(db, folder)
+        Self::fill(db, folder, more)
     }
 
     pub(crate) fn new(db: String, folder: TempDir) -> Self {
+        Self::fill(db, folder, |_| Box::pin(async {}))
+    }
+
+    fn fill(
+        db: String,
+        folder: TempDir,
+        more: impl FnOnce(&World) -> LocalBoxFuture<'_, ()>,
+    ) -> Self {
         let runtime = Runtime::new().unwrap();
         let store = keyspace::open(&db).unwrap();
         let world = World::on(store.clone(), Subspace::all(), Ids::default());
         let mut world = runtime.block_on(world);
+        runtime.block_on(more(&world));
         // The process ends like one that is killed: what its session holds stays held.
         drop(runtime);
         let items = mem::take(&mut world.items);

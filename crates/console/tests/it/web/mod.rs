@@ -5,4 +5,4 @@ mod events;
 mod pages;
 mod security;
 mod serving;
-mod site;
+pub(crate) mod site;

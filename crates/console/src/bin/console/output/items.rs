@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use console::report::{Item, Items};
 
-use super::{Show, brief, fields, next_page, pretty, table, text, yes};
+use console::terminal::short;
+
+use super::{REASON_CHARS, Show, brief, fields, next_page, pretty, table, text, yes};
 
 impl Show for Items {
     fn show(&self) -> String {
@@ -12,20 +14,17 @@ impl Show for Items {
             "ITEM", "ENQUEUED", "TRIES", "DEATHS", "SINCE", "WHY", "PAYLOAD",
         ];
         let rows = self.items.iter().map(|item| {
-            let since = item
-                .until
-                .as_ref()
-                .or(item.ended.as_ref())
-                .or(item.granted.as_ref());
-            let why = item.problem.clone().or(item.end.clone());
-            let failure = item.failure.as_ref().map(|failure| failure.reason.clone());
+            let since = item.until.or(item.ended).or(item.granted);
+            let why = item.problem.as_ref().or(item.end.as_ref());
+            let failure = item.failure.as_ref().map(|failure| &failure.reason);
+            let why = why.or(failure).map(|why| short(why, REASON_CHARS));
             vec![
                 item.item.clone(),
                 text(item.enqueued.as_ref()),
                 item.attempts.to_string(),
                 item.deaths.to_string(),
-                text(since),
-                why.or(failure).unwrap_or_default(),
+                text(since.as_ref()),
+                why.unwrap_or_default(),
                 brief(item.payload.as_ref()),
             ]
         });

@@ -4,6 +4,8 @@ use console::report::{
     CombineState, DequeueState, ExportState, Queue, QueueState, Queues, Subscription,
 };
 
+use console::terminal::line;
+
 use super::{Show, at_least, fields, next_page, optional_span, table, text, yes};
 
 impl Show for Queues {
@@ -140,7 +142,7 @@ impl Show for Queue {
     fn show(&self) -> String {
         let head = [
             ("queue", self.name.clone()),
-            ("codecs", self.codecs.join(", ")),
+            ("codecs", line(self.codecs.join(", "))),
         ];
         let (state, more) = match &self.state {
             QueueState::Microqueue(state) => {
@@ -157,7 +159,7 @@ impl Show for Queue {
                 registered,
                 problem,
             } => {
-                let recipe = ("recipe", registered.clone());
+                let recipe = ("recipe", line(registered));
                 (vec![recipe, ("problem", problem.clone())], None)
             }
             _ => (Vec::new(), None),

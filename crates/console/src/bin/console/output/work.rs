@@ -4,8 +4,11 @@ use console::report::{
     Audit, Change, CombineKey, Key, Keys, Payload, Schedules, Sessions, SetAsidePage, Settings,
 };
 
+use console::terminal::short;
+
 use super::{
-    Show, at_least, brief, fields, next_page, optional_span, pretty, span, table, text, whole,
+    REASON_CHARS, Show, at_least, brief, fields, next_page, optional_span, pretty, span, table,
+    text, whole,
 };
 
 impl Show for Sessions {
@@ -30,7 +33,10 @@ impl Show for Sessions {
                 span(session.lease_seconds),
                 optional_span(session.silent_seconds),
                 held.unwrap_or_default(),
-                text(session.oldest_grant.as_ref().or(session.problem.as_ref())),
+                session
+                    .problem
+                    .clone()
+                    .unwrap_or_else(|| text(session.oldest_grant.as_ref())),
                 session
                     .wanted
                     .map(|wanted| wanted.to_string())
@@ -116,11 +122,12 @@ impl Show for SetAsidePage {
             return "nothing is set aside\n".to_owned();
         }
         let rows = self.set_aside.iter().map(|aside| {
-            let why = aside.failure.as_ref().map(|failure| failure.reason.clone());
+            let why = aside.failure.as_ref().map(|failure| &failure.reason);
+            let why = why.or(aside.problem.as_ref());
             vec![
                 aside.id.clone(),
                 aside.kind.clone(),
-                why.or(aside.problem.clone()).unwrap_or_default(),
+                why.map(|why| short(why, REASON_CHARS)).unwrap_or_default(),
                 brief(aside.key.as_ref()),
                 brief(aside.update.as_ref()),
             ]
