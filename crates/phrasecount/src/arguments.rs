@@ -1,9 +1,10 @@
 //! The command line.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
+use console::terminal::parse_address;
 
 use crate::choice::{self, Choice};
 use crate::top;
@@ -51,7 +52,7 @@ pub(crate) struct Options {
 
     /// Serve the console at this address while the command runs: pages that show the queues. `127.0.0.1:8080`
     /// is reached from this machine only.
-    #[arg(long, global = true, value_name = "ADDRESS")]
+    #[arg(long, global = true, value_name = "ADDRESS", value_parser = parse_address)]
     pub(crate) console: Option<SocketAddr>,
 }
 
@@ -71,7 +72,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         files: Files,
     },
-    /// Count loaded documents, until stopped by Ctrl-C.
+    /// Count loaded documents, until stopped by Ctrl-C or SIGTERM.
     Work {
         #[command(flatten)]
         workers: WorkerCount,
@@ -79,7 +80,7 @@ pub(crate) enum Command {
         #[arg(long)]
         until_idle: bool,
     },
-    /// Export the counts, until stopped by Ctrl-C.
+    /// Export the counts, until stopped by Ctrl-C or SIGTERM.
     Export {
         #[command(flatten)]
         out: Out,
@@ -108,6 +109,14 @@ impl Command {
     pub(crate) fn files(&self) -> Option<&Files> {
         match self {
             Self::Run { files, .. } | Self::Load { files } => Some(files),
+            _ => None,
+        }
+    }
+
+    /// Returns the SQLite file that the command writes.
+    pub(crate) fn out(&self) -> Option<&Path> {
+        match self {
+            Self::Run { out, .. } | Self::Export { out, .. } => Some(&out.out),
             _ => None,
         }
     }

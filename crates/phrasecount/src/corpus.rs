@@ -135,18 +135,19 @@ impl Corpus {
     /// Opens the store of a URL, and creates it if it is missing. A transaction fails if it has not ended after the
     /// time limit.
     pub(crate) async fn open(url: &str, time_limit: Duration) -> Result<Self> {
-        let db = keyspace::open(url).map_err(Error::Open)?;
+        let db = keyspace::open(url).map_err(refused)?;
         Self::open_on(runner(db, time_limit)).await
     }
 
     /// Opens a store in which something was counted, with the time limit of [`open`](Self::open).
     ///
     /// # Errors
-    /// [`Error::NoStore`] and [`Error::NothingCounted`], which leave the store unchanged and create nothing.
+    /// [`Error::NoStore`], [`Error::Memory`] and [`Error::NothingCounted`], which leave the store unchanged and create nothing.
     pub(crate) async fn open_existing(url: &str, time_limit: Duration) -> Result<Self> {
         let db = match keyspace::open_existing(url) {
             Err(keyspace::OpenError::NoStore { path }) => return Err(Error::NoStore { path }),
-            opened => opened.map_err(Error::Open)?,
+            Ok(keyspace::Store::Embedded(_)) if url == "memory:" => return Err(Error::Memory),
+            opened => opened.map_err(refused)?,
         };
         let runner = runner(db, time_limit);
         let id_key = &root().pack(&"store");
@@ -194,8 +195,19 @@ impl Corpus {
         })
     }
 
+    /// Returns why an embedded store gave no answer in time: a disk without room lets commits wait until there is room.
+    /// Closes the store, because only the end of that wait has the disk's error.
+    pub(crate) fn cause_of_silence(&self, error: &Error) -> Option<Error> {
+        match self.runner.database() {
+            keyspace::Store::Embedded(db) if error.is_no_answer() => {
+                db.close().err().map(Error::from)
+            }
+            _ => None,
+        }
+    }
+
     /// Closes the store. An embedded store is a single file afterwards.
-    pub(crate) async fn close(self) -> Result<()> {
+    pub(crate) async fn close(&self) -> Result<()> {
         let db = self.runner.database().clone();
         self.runner.close().await?;
         Ok(db.close()?)
@@ -381,6 +393,14 @@ impl Corpus {
         let query = query.mode(StreamingMode::WantAll);
         let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
         Ok(rows.iter().map(keyspace::KeyValue::to_value).collect())
+    }
+}
+
+/// Returns why a store was not opened.
+fn refused(error: keyspace::OpenError) -> Error {
+    match error {
+        keyspace::OpenError::StoreInUse { path } => Error::InUse { path },
+        error => Error::Open(error),
     }
 }
 

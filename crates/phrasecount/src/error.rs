@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use console::terminal::Stop;
 use export_queue::combine::{self, hc_dequeue};
 
 use crate::keyspace::error::code_of;
@@ -13,7 +14,7 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("{} is not a directory", path.display())]
+    #[error("{} is not a directory: name the directory whose files are to be counted", path.display())]
     NotADirectory { path: PathBuf },
 
     #[error("cannot read directory {}", path.display())]
@@ -41,6 +42,15 @@ pub(crate) enum Error {
         path.display()
     )]
     NoStore { path: PathBuf },
+
+    #[error(
+        "store {} is open in another process: stop that program first, or let it serve its pages with --console",
+        path.display()
+    )]
+    InUse { path: PathBuf },
+
+    #[error("memory: is empty in each program that opens it: name an embedded store or a cluster")]
+    Memory,
 
     #[error("nothing was counted in {db}: check --db, or count a directory first with `run`")]
     NothingCounted { db: String },
@@ -86,7 +96,29 @@ pub(crate) enum Error {
     #[error("{} is locked by another program: stop that program, or name another file with --out", path.display())]
     Locked { path: PathBuf },
 
-    #[error("cannot write {}", path.display())]
+    #[error(
+        "{} is a file of the store itself: name another file with --out",
+        path.display()
+    )]
+    OutIsStore { path: PathBuf },
+
+    #[error("{} is no regular file: name a file with --out", path.display())]
+    OutIsNoFile { path: PathBuf },
+
+    #[error("there is no folder {}: make it, or name another file with --out", path.display())]
+    NoFolder { path: PathBuf },
+
+    #[error(
+        "cannot write {}: the file and its folder {} must be writable; or name another file with --out",
+        path.display(),
+        folder_of(path).display()
+    )]
+    Unwritable { path: PathBuf },
+
+    #[error("cannot write {}: its disk is full: free some space, and start again", path.display())]
+    DiskFull { path: PathBuf },
+
+    #[error("cannot write {}: SQLite failed", path.display())]
     Sqlite {
         path: PathBuf,
         #[source]
@@ -104,29 +136,48 @@ pub(crate) enum Error {
     Print(#[source] io::Error),
 
     #[error("stopped; the next run continues from here")]
-    Interrupted,
+    Stopped(Stop),
 
     #[error("stopped at once; the next run continues from here")]
-    InterruptedAgain,
+    StoppedAgain(Stop),
+}
+
+fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
+    code_of(error) == Some(Code::TRANSACTION_TIMED_OUT)
+}
+
+/// Returns the folder of a file.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
 }
 
 impl Error {
-    /// Returns whether the store did not answer in time.
+    /// Returns whether the store did not answer in time. The outcome of a commit is also unknown if the store has failed.
     pub(crate) fn is_no_answer(&self) -> bool {
         let first: Option<&(dyn std::error::Error + 'static)> = Some(self);
         let mut causes = std::iter::successors(first, |error| error.source());
-        code_of(self) == Some(Code::TRANSACTION_TIMED_OUT)
-            || causes.any(|cause| {
-                let cause = cause.downcast_ref::<keyspace::Error>();
-                matches!(cause, Some(keyspace::Error::OutcomeUnknown { .. }))
+        is_timeout(self)
+            || causes.any(|cause| match cause.downcast_ref::<keyspace::Error>() {
+                Some(keyspace::Error::OutcomeUnknown { cause, .. }) => {
+                    cause.as_deref().is_none_or(|cause| is_timeout(cause))
+                }
+                _ => false,
             })
     }
 
-    /// Returns the exit status: 2 for wrong arguments, 130 after Ctrl-C, 1 for other failures.
+    /// Returns the exit status: 2 for wrong arguments, that of a signal, 1 for other failures.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::NotADirectory { .. } | Self::Open(keyspace::OpenError::Url { .. }) => 2,
-            Self::Interrupted | Self::InterruptedAgain => 130,
+            Self::NotADirectory { .. }
+            | Self::OutIsStore { .. }
+            | Self::OutIsNoFile { .. }
+            | Self::NoFolder { .. }
+            | Self::Memory
+            | Self::Open(keyspace::OpenError::Url { .. }) => 2,
+            Self::Stopped(stop) | Self::StoppedAgain(stop) => stop.exit_status(),
             _ => 1,
         }
     }

@@ -23,7 +23,7 @@
 //! contain a phrase, and the number of occurrences in all of them. Copies of a file count once, even if letter case
 //! or spacing differs. [`text`] defines a phrase, and [`choice`] decides which files are counted.
 //!
-//! The exit status is 0 for success, 1 for a failure, 2 for wrong arguments, and 130 after Ctrl-C.
+//! The exit status is 0 for success, 1 for a failure, 2 for wrong arguments, 130 after Ctrl-C, and 143 after `SIGTERM`.
 
 mod arguments;
 mod choice;
@@ -43,12 +43,11 @@ mod text;
 mod top;
 mod work;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use console::terminal;
 use export_queue::keyspace;
 use mimalloc::MiMalloc;
 use tokio::runtime;
@@ -68,23 +67,28 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const BLOCKING_THREADS: usize = 4;
 
 fn main() -> ExitCode {
-    let Arguments { command, options } = Arguments::parse();
+    let Arguments { command, options } = terminal::parse();
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .map_err(Error::Runtime);
-    match runtime.and_then(|runtime| runtime.block_on(execute(command, &options))) {
+    let executed = runtime.and_then(|runtime| {
+        let executed = runtime.block_on(execute(command, &options));
+        // What still runs ends with the process. The end of the runtime would wait for a thread that reads a file, and
+        // would make a task panic that is about to sleep.
+        std::mem::forget(runtime);
+        executed
+    });
+    match executed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If the standard error is closed, the exit status still reports the failure.
-            let _ = writeln!(io::stderr(), "error: {}", keyspace::error::chain(&error));
+            terminal::tell_error(&error);
             if error.is_no_answer() {
                 let time_limit = options.time_limit;
-                let _ = writeln!(
-                    io::stderr(),
-                    "the store gave no answer for {time_limit} seconds: check that it is running, and start again"
-                );
+                terminal::tell(format_args!(
+                    "the store gave no answer for {time_limit} seconds: check that it is running, and start again\n"
+                ));
             }
             ExitCode::from(error.exit_status())
         }
@@ -95,6 +99,9 @@ async fn execute(command: Command, options: &Options) -> Result<()> {
     if let Some(files) = command.files() {
         // This check comes first, so that a mistyped directory creates no store.
         source::check(&files.directory)?;
+    }
+    if let Some(out) = command.out() {
+        sqlite::check(out, &options.db)?;
     }
     let time_limit = Duration::from_secs(options.time_limit.into());
     let store = match command.only_looks() {
@@ -115,7 +122,11 @@ async fn execute(command: Command, options: &Options) -> Result<()> {
     };
     let report = report.await;
     if session::is_orderly(&report) {
-        store.close().await?;
+        session::unless_stopped_again(store.close()).await?;
     }
+    let report = report.map_err(|error| match store.cause_of_silence(&error) {
+        Some(cause) => cause,
+        None => error,
+    });
     report?.print(options.json)
 }

@@ -1,10 +1,11 @@
 //! Progress messages: bars on a terminal, plain lines elsewhere, or nothing.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use console::terminal;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// Counters of the work that all tasks of this process have done.
@@ -90,15 +91,14 @@ impl Progress {
         }
     }
 
-    /// Prints a line. If the standard error is closed, the work goes on without messages.
+    /// Prints one line. If the standard error is closed, the work goes on without messages.
     pub(crate) fn line(&self, line: impl Display) {
+        let line = terminal::line(line);
         match &self.how {
             How::Bars(bars) => {
-                let _ = bars.println(line.to_string());
+                let _ = bars.println(line);
             }
-            How::Lines => {
-                let _ = writeln!(io::stderr().lock(), "{line}");
-            }
+            How::Lines => terminal::tell(line + "\n"),
             How::Nothing => {}
         }
     }
@@ -116,7 +116,7 @@ impl Phase {
     }
 
     pub(crate) fn tell(&self, message: String) {
-        self.bar.set_message(message);
+        self.bar.set_message(terminal::line(message));
     }
 
     pub(crate) fn finish(&self, line: &str) {

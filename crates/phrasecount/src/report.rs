@@ -1,8 +1,8 @@
 //! The result that phrasecount prints, as text or as JSON.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
+use console::terminal::{self, line};
 use export_queue::Pending;
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ impl Report {
             let _ = writeln!(self.text, "{count} {what}");
         }
         if let Some(reason) = first_reason {
-            let _ = writeln!(self.text, "  the first of them: {reason}");
+            let _ = writeln!(self.text, "  the first of them: {}", line(reason));
         }
     }
 
@@ -141,6 +141,7 @@ impl Report {
             },
         ) in top
         {
+            let phrase = line(phrase);
             let _ = writeln!(self.text, "{occurrences:>12}{documents:>12}  {phrase}");
         }
     }
@@ -196,7 +197,7 @@ impl Report {
         }
         let _ = writeln!(self.text, "skipped {} files:", skipped.len());
         for Skipped { uri, reason, .. } in skipped.iter().take(SHOWN) {
-            let _ = writeln!(self.text, "  {uri}: {reason}");
+            let _ = writeln!(self.text, "  {}: {}", line(uri), line(reason));
         }
         if skipped.len() > SHOWN {
             let _ = writeln!(self.text, "  and {} more", skipped.len() - SHOWN);
@@ -214,13 +215,6 @@ impl Report {
             true => format!("{}\n", Value::Object(self.json)),
             false => self.text,
         };
-        let mut stdout = io::stdout().lock();
-        match stdout
-            .write_all(text.as_bytes())
-            .and_then(|()| stdout.flush())
-        {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Print(error)),
-            _ => Ok(()),
-        }
+        terminal::print(text).map_err(Error::Print)
     }
 }

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
+use console::terminal;
+
 use crate::arguments::{Command, Files, TOP};
 use crate::corpus::Corpus;
 use crate::error::{Error, Result};
@@ -104,7 +106,7 @@ impl Session<'_> {
             if until_idle {
                 return work::wait_idle(self.store, &self.tally, &self.progress).await;
             }
-            self.progress.line("working until Ctrl-C");
+            self.progress.line("working until Ctrl-C or SIGTERM");
             std::future::pending().await
         });
         let worked = worked.await;
@@ -121,7 +123,7 @@ impl Session<'_> {
                 let idle = export.wait_idle(self.store, &self.tally, &self.progress);
                 return idle.await;
             }
-            self.progress.line("exporting until Ctrl-C");
+            self.progress.line("exporting until Ctrl-C or SIGTERM");
             std::future::pending().await
         });
         let exported = until_stopped(export.unless_it_fails(self.store, job)).await;
@@ -131,27 +133,32 @@ impl Session<'_> {
         exported
     }
 
-    /// Lets the workers finish, unless Ctrl-C comes a second time: the store may be gone, and they would wait for it.
+    /// Lets the workers finish.
     async fn shut_down(&self, shut_down: impl Future<Output = Result<()>>) -> Result<()> {
         let told = async {
             self.progress.detail(|| "stopping: Ctrl-C stops at once");
             shut_down.await
         };
-        match until_stopped(Box::pin(told)).await {
-            Err(Error::Interrupted) => Err(Error::InterruptedAgain),
-            ended => ended,
-        }
+        unless_stopped_again(Box::pin(told)).await
     }
 }
 
-/// Runs a job until it ends or until Ctrl-C. Committed work is kept.
+/// Runs a job until it ends or until the program is asked to stop. Committed work is kept.
 async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
-        // Ctrl-C is polled first, so that it is handled before the job reports that it has begun. If it cannot be
-        // handled, there is nothing to wait for.
+        // The signals are polled first, so that they are handled before the job reports that it has begun. If they
+        // cannot be handled, there is nothing to wait for.
         biased;
-        Ok(()) = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+        Ok(stop) = terminal::stopped() => Err(Error::Stopped(stop)),
         done = job => done,
+    }
+}
+
+/// Runs the end of the program, which a second signal cuts short: the store may be gone, and the end would wait for it.
+pub(crate) async fn unless_stopped_again(end: impl Future<Output = Result<()>>) -> Result<()> {
+    match until_stopped(end).await {
+        Err(Error::Stopped(stop)) => Err(Error::StoppedAgain(stop)),
+        ended => ended,
     }
 }
 
@@ -160,6 +167,6 @@ async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
 pub(crate) fn is_orderly<T>(done: &Result<T>) -> bool {
     matches!(
         done,
-        Ok(_) | Err(Error::Interrupted | Error::Displaced { .. } | Error::Listen { .. })
+        Ok(_) | Err(Error::Stopped(_) | Error::Displaced { .. } | Error::Listen { .. })
     )
 }

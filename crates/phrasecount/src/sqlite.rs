@@ -3,6 +3,7 @@
 //! Each row has the sequence of its export, and a phrase that is gone leaves its sequence in the table `gone`. So an
 //! export changes the file only if it is newer than the file's own row.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
 use crate::corpus::Count;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, folder_of};
+use crate::keyspace::url::StoreUrl;
 
 /// The application id that marks a SQLite file as one of phrasecount: `phrs`.
 const APPLICATION_ID: i32 = 0x7068_7273;
@@ -78,6 +80,46 @@ pub(crate) struct Origin {
     pub(crate) subscription: String,
     /// Whether the file has the counts from before its subscription began.
     pub(crate) is_filled: bool,
+}
+
+/// Checks that a path may be that of a SQLite file beside a store. SQLite's own errors would not say what is wrong.
+///
+/// # Errors
+/// [`Error::OutIsStore`], [`Error::OutIsNoFile`] and [`Error::NoFolder`].
+pub(crate) fn check(path: &Path, db: &str) -> Result<()> {
+    let folder = folder_of(path).to_owned();
+    if !folder.is_dir() {
+        return Err(Error::NoFolder { path: folder });
+    }
+    let path = path.to_owned();
+    if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(Error::OutIsNoFile { path });
+    }
+    match db.parse() {
+        Ok(StoreUrl::Embedded { path: store }) if is_of_store(&path, &store) => {
+            Err(Error::OutIsStore { path })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether a path is that of an embedded store or of its log. Neither needs to be there yet.
+fn is_of_store(path: &Path, store: &Path) -> bool {
+    let place = |path: &Path| {
+        let folder = fs::canonicalize(folder_of(path)).ok()?;
+        let whole = fs::canonicalize(path);
+        Some(whole.unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default())))
+    };
+    let (Some(path), Some(store)) = (place(path), place(store)) else {
+        return false;
+    };
+    let mut log = store.clone().into_os_string();
+    log.push(".log.");
+    path == store
+        || path
+            .as_os_str()
+            .as_encoded_bytes()
+            .starts_with(log.as_encoded_bytes())
 }
 
 /// A SQLite file with counts. Clones share the connection.
@@ -257,6 +299,10 @@ fn failed(path: &Path, cause: rusqlite::Error) -> Error {
             path,
             reason: "it is not a SQLite file".to_owned(),
         },
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            Error::Unwritable { path }
+        }
+        Some(ErrorCode::DiskFull) => Error::DiskFull { path },
         _ => Error::Sqlite { path, cause },
     }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use console::terminal::{self, parse_address};
 use console::{Console, WebOptions};
 use examples::{append, inverted_index, payments, relay, rollup, word_count};
 use keyspace::{Runner, Store, Subspace};
@@ -23,7 +24,7 @@ struct Arguments {
     db: String,
 
     /// Serves the console at this address. Examples but `relay` are then repeated until Ctrl-C
-    #[arg(long, global = true, value_name = "ADDRESS")]
+    #[arg(long, global = true, value_name = "ADDRESS", value_parser = parse_address)]
     console: Option<SocketAddr>,
 }
 
@@ -61,7 +62,7 @@ impl Example {
     /// Runs the example again and again until Ctrl-C. The last run is not cut short, since the next one starts from
     /// what it leaves.
     async fn repeat(&self, runner: &Runner<Store>) -> anyhow::Result<bool> {
-        let stopped = tokio::spawn(tokio::signal::ctrl_c());
+        let stopped = tokio::spawn(terminal::stopped());
         let mut holds = true;
         while holds && !stopped.is_finished() {
             holds = self.run(runner).await?;
@@ -72,11 +73,11 @@ impl Example {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
+    match run(terminal::parse()).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            terminal::tell(terminal::line(format_args!("error: {error:#}")) + "\n");
             ExitCode::from(2)
         }
     }

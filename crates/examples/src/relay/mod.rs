@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use console::terminal::line;
 use microqueue::keyspace::run::Runner;
 use microqueue::keyspace::{Database, Isolation, Transaction};
 
@@ -132,7 +133,7 @@ fn report<D: Database>(relay: &Relay<D>, check: &Check) {
 
 fn list(entries: &[String]) {
     for entry in entries.iter().take(SHOWN) {
-        println!("  {entry}");
+        println!("  {}", line(entry));
     }
     if entries.len() > SHOWN {
         println!("  and {} more", entries.len() - SHOWN);

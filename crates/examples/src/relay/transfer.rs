@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use console::terminal::line;
 use microqueue::Item;
 use microqueue::keyspace::run::{Attempt, Runner};
 use microqueue::keyspace::{Code, Database, Transaction};
@@ -192,7 +193,7 @@ impl<D: Database> Relay<D> {
 
     fn report(&self, what: fmt::Arguments<'_>) {
         if self.progress {
-            println!("{what}");
+            println!("{}", line(what));
         }
     }
 }

@@ -24,10 +24,10 @@ fn address(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
     address.unwrap().to_owned()
 }
 
-/// Presses Ctrl-C, and asserts that the example ends well.
-fn stop(mut example: Child, lines: Lines<BufReader<ChildStdout>>) {
+/// Sends a signal, and asserts that the example ends well.
+fn stop(mut example: Child, lines: Lines<BufReader<ChildStdout>>, signal: &str) {
     let pid = example.id().to_string();
-    let kill = Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    let kill = Command::new("kill").args([signal, &pid]).status().unwrap();
     assert!(kill.success());
     lines.for_each(drop);
     assert!(example.wait().unwrap().success());
@@ -51,7 +51,7 @@ fn a_store_that_an_example_has_open_is_watched() {
     for _receipt in 0..150 {
         lines.next().unwrap().unwrap();
     }
-    stop(example, lines);
+    stop(example, lines, "-INT");
 }
 
 #[test]
@@ -65,14 +65,14 @@ fn an_example_that_was_stopped_starts_again_in_the_same_store() {
     ] {
         let folder = TempDir::new().unwrap();
         let db = format!("embedded:{}", folder.path().join("store").display());
-        for _start in 0..2 {
+        for signal in ["-INT", "-TERM"] {
             let mut example = start(name, &db);
             let mut lines = BufReader::new(example.stdout.take().unwrap()).lines();
             let overview = get(&address(&mut lines), "/api/queues");
             assert!(overview.starts_with("HTTP/1.1 200 "), "{overview}");
             // In the middle of a run.
             lines.next().unwrap().unwrap();
-            stop(example, lines);
+            stop(example, lines, signal);
         }
     }
 }

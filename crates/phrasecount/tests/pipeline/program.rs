@@ -187,8 +187,12 @@ impl Running {
 
     /// Asks it to stop, as Ctrl-C does.
     pub(crate) fn ask_to_stop(&self) {
+        self.signal("-INT");
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &id]).status();
+        let sent = Command::new("kill").args([signal, &id]).status();
         assert!(sent.unwrap().success());
     }
 

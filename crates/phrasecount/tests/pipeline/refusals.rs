@@ -12,7 +12,7 @@ use export_queue::combine::hc_dequeue::microqueue::keyspace::{
 };
 use rusqlite::Connection;
 
-use crate::program::{Running, World, finish, program};
+use crate::program::{Finished, Running, World, finish, program};
 
 const TEXT: &str = "one two three four five";
 
@@ -24,6 +24,12 @@ fn what_cannot_run_is_refused_by_name() {
     let file = file.to_str().unwrap();
     let directory = world.directory.path().to_str().unwrap();
     let not_a_store = format!("embedded:{file}");
+    // The store is not there yet: nothing is made.
+    let store = world.place.path().join("store");
+    let [store, log] = [store.clone(), store.with_file_name("store.log.1")];
+    let [store, log] = [&store, &log].map(|path| path.to_str().unwrap());
+    let itself = format!("embedded:{store}");
+    let by_another_way = format!("{}/./store", world.place.path().display());
     for (arguments, status, reason) in [
         (&["load", "/no/such/directory"][..], 1, "/no/such/directory"),
         (&["load", file], 2, "is not a directory"),
@@ -49,6 +55,47 @@ fn what_cannot_run_is_refused_by_name() {
         ),
         (&["work", "--workers", "0"], 2, "--workers"),
         (&["stats", "--quiet", "--verbose"], 2, "--verbose"),
+        (
+            &["run", directory, "--db", &itself, "--out", store],
+            2,
+            "is a file of the store itself: name another file with --out",
+        ),
+        (
+            &["run", directory, "--db", &itself, "--out", &by_another_way],
+            2,
+            "is a file of the store itself",
+        ),
+        (
+            &["export", "--db", &itself, "--out", log],
+            2,
+            "is a file of the store itself",
+        ),
+        (
+            &["run", directory, "--out", directory],
+            2,
+            "is no regular file",
+        ),
+        (&["run", directory, "--out", "."], 2, "is no regular file"),
+        (
+            &["run", directory, "--out", "/no/such/place"],
+            2,
+            "there is no folder /no/such: make it",
+        ),
+        (
+            &["export", "--out", "a/b"],
+            2,
+            "there is no folder a: make it",
+        ),
+        (
+            &["stats", "--db", "memory:"],
+            2,
+            "memory: is empty in each program",
+        ),
+        (
+            &["work", "--console", "8080"],
+            2,
+            "expected an IP address and a port, such as 127.0.0.1:8080",
+        ),
         (&["count", directory], 2, "count"),
         (&[], 2, "Usage"),
     ] {
@@ -57,6 +104,49 @@ fn what_cannot_run_is_refused_by_name() {
         refused.assert_refused(status, reason);
     }
     assert_eq!(fs::read(file).unwrap(), TEXT.as_bytes());
+    assert_eq!(fs::read_dir(world.place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_sqlite_file_is_not_taken_for_the_store_once_both_are_there() {
+    let world = World::new();
+    world.write("a", TEXT);
+    world.run();
+    let store = world.place.path().join("store");
+    let link = world.place.path().join("link");
+    std::os::unix::fs::symlink(&store, &link).unwrap();
+    let before = fs::read(&store).unwrap();
+    for out in [&store, &link] {
+        let mut command = world.command(&["export", "--until-idle"]);
+        let refused = finish(command.arg("--out").arg(out));
+        refused.assert_refused(2, "is a file of the store itself");
+    }
+    assert_eq!(fs::read(&store).unwrap(), before);
+    // A neighbor whose name begins like that of the store is none of its files.
+    let beside = world.place.path().join("store.sqlite");
+    let mut command = world.command(&["export", "--until-idle"]);
+    let exported = finish(command.arg("--out").arg(beside));
+    assert_eq!(exported.status, Some(0), "{exported:?}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    let world = World::new();
+    world.write("a", TEXT);
+    let folder = world.place.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    set_mode(&folder, 0o555);
+    let (directory, folder) = (world.directory.path().display(), folder.display());
+    let run = |db: &str, out: &str| {
+        let arguments = format!("run {directory} --db {db} --out {out}");
+        let arguments: Vec<_> = arguments.split(' ').map(str::to_owned).collect();
+        unprivileged_call(&world, &arguments)
+    };
+    let refused = run(&world.db, &format!("{folder}/out"));
+    let reason = format!("the file and its folder {folder} must be writable");
+    refused.assert_refused(1, &reason);
+    let refused = run(&format!("embedded:{folder}/store"), "out");
+    refused.assert_refused(1, &format!("no file can be made in {folder}"));
 }
 
 #[test]
@@ -113,7 +203,7 @@ fn a_store_that_somebody_has_open_is_refused() {
     let mut working = Running::start(&mut world.command(&["work"]));
     assert!(working.wait_until("working"));
     let refused = finish(&mut world.command(&["stats"]));
-    refused.assert_refused(1, "is already open");
+    refused.assert_refused(1, "is open in another process: stop that program first");
     assert_eq!(working.interrupt().status, Some(130));
     assert_eq!(finish(&mut world.command(&["stats"])).status, Some(0));
 }
@@ -208,6 +298,151 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
     full.assert_refused(1, "File too large");
     world.run();
     world.assert_exported();
+}
+
+/// Runs the program with the folder of its store on a disk of some megabytes, or says why that is not possible here.
+#[cfg(target_os = "linux")]
+fn on_a_small_disk(world: &World, megabytes: u32, command: &Command) -> Result<Finished, String> {
+    let place = world.place.path().display();
+    let mount = format!("mount -t tmpfs -o size={megabytes}m tmpfs {place}");
+    let mut small = Command::new("unshare");
+    small.args(["--map-root-user", "--mount", "sh", "-c"]);
+    let mut probe = Command::new("unshare");
+    let probe = probe.args(["--map-root-user", "--mount", "sh", "-c", &mount]);
+    let probed = probe.output().map_err(|error| error.to_string())?;
+    if !probed.status.success() {
+        return Err(String::from_utf8_lossy(&probed.stderr).into_owned());
+    }
+    small.arg(format!("{mount} && exec \"$0\" \"$@\""));
+    small.arg(command.get_program()).args(command.get_args());
+    Ok(finish(&mut small))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_named_even_if_commits_only_wait_for_room() {
+    let mut world = World::new();
+    world.write("long", long_text(100_000));
+    let out = tempfile::TempDir::new().unwrap();
+    for megabytes in [6, 9, 12, 16] {
+        world.place = tempfile::TempDir::new().unwrap();
+        world.db = format!("embedded:{}", world.place.path().join("store").display());
+        let mut command = world.command(&["run", "--time-limit", "2"]);
+        command.arg(world.directory.path());
+        let file = out.path().join(megabytes.to_string());
+        command.arg("--out").arg(file);
+        let full = match on_a_small_disk(&world, megabytes, &command) {
+            Ok(full) => full,
+            Err(reason) => {
+                let name = "a_full_disk_is_named_even_if_commits_only_wait_for_room";
+                return conformance::stores::skip(name, &reason);
+            }
+        };
+        full.assert_refused(1, "error: ");
+        let error = full.stderr.lines().find(|line| line.starts_with("error: "));
+        // The system's error, or that of the store once it stops waiting for room.
+        let reasons = ["No space left on device", "no storage space"];
+        let is_named = reasons.iter().any(|reason| error.unwrap().contains(reason));
+        assert!(is_named, "{megabytes}: {full:?}");
+        for wrong in ["gave no answer", "panicked"] {
+            assert!(!full.stderr.contains(wrong), "{megabytes}: {full:?}");
+        }
+    }
+}
+
+/// Runs the program on a terminal that says that it has a number of columns.
+#[cfg(target_os = "linux")]
+fn on_a_terminal(columns: u16, command: &Command) -> Finished {
+    let words = command.get_args().map(|word| word.to_str().unwrap());
+    let words: Vec<_> = words.collect();
+    let program = command.get_program().to_str().unwrap();
+    let call = format!(
+        "stty cols {columns} rows {columns}; {program} {}",
+        words.join(" ")
+    );
+    let mut terminal = Command::new("script");
+    terminal.args(["--quiet", "--return", "--command", &call, "/dev/null"]);
+    terminal.stdin(std::process::Stdio::null());
+    finish(&mut terminal)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn on_a_terminal_without_columns_everything_is_printed() {
+    let world = World::new();
+    world
+        .write("a", TEXT)
+        .write("binary\u{1b}[2J\nforged", b"\0");
+    let mut command = world.run_command();
+    command.arg("--verbose");
+    for columns in [0, 1, 80] {
+        let finished = on_a_terminal(columns, &command);
+        assert_eq!(finished.status, Some(0), "{columns}: {finished:?}");
+        for text in [
+            "counted: ",
+            "one two three four",
+            r"binary\u001b[2J\nforged: it is binary",
+        ] {
+            assert!(
+                finished.stdout.contains(text),
+                "{columns}: {text}: {finished:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn names_of_files_and_arguments_do_nothing_to_a_terminal() {
+    let hostile = "\u{1b}[2J\r\nforged\u{9b}\u{202e}gpj\u{200b}";
+    let world = World::new();
+    world.write(&format!("{hostile}.txt"), TEXT);
+    world.write(&format!("{hostile}.md"), b"\0");
+    let folder = world.path(hostile);
+    let folder = folder.to_str().unwrap();
+    let no_store = format!("embedded:{folder}/store");
+    let mut run = world.run_command();
+    run.arg("--verbose");
+    let mut outputs = vec![finish(&mut run)];
+    assert_eq!(outputs[0].status, Some(0), "{outputs:?}");
+    assert!(
+        outputs[0]
+            .stdout
+            .contains(r"\u202egpj\u200b.md: it is binary")
+    );
+    assert!(outputs[0].stderr.contains(r"gpj\u200b.txt"), "{outputs:?}");
+    let json = finish(world.run_command().arg("--json"));
+    assert_eq!(json.json()["skipped"][0]["uri"], format!("{hostile}.md"));
+    outputs.push(json);
+    for arguments in [
+        &["load", folder][..],
+        &[
+            "run",
+            world.directory.path().to_str().unwrap(),
+            "--out",
+            folder,
+            "--db",
+            &no_store,
+        ],
+        &["stats", "--db", &no_store],
+        &["stats", "--db", hostile],
+        &["get", hostile],
+        &[hostile],
+        &["work", "--console", hostile],
+    ] {
+        let refused = finish(Command::new(program()).args(arguments));
+        assert_ne!(refused.status, Some(0), "{refused:?}");
+        outputs.push(refused);
+    }
+    for finished in &outputs {
+        for output in [&finished.stdout, &finished.stderr] {
+            let acts = |char: char| {
+                (char.is_control() && char != '\n') || "\u{202e}\u{200b}".contains(char)
+            };
+            assert!(!output.contains(acts), "{finished:?}");
+            let forged = output.lines().find(|line| line.starts_with("forged"));
+            assert_eq!(forged, None, "{finished:?}");
+        }
+    }
 }
 
 #[test]
@@ -317,8 +552,12 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs the program as a user without the right to read everything, which root has.
 fn unprivileged(world: &World, arguments: &[String]) -> serde_json::Value {
+    unprivileged_call(world, arguments).json()
+}
+
+/// Runs the program as a user without the right to read and write everything, which root has.
+fn unprivileged_call(world: &World, arguments: &[String]) -> Finished {
     let copy = world.place.path().join("program");
     // Another process writes it: a file that this one has open for writing, as a child that another test
     // starts meanwhile would too, cannot be run.
@@ -336,5 +575,5 @@ fn unprivileged(world: &World, arguments: &[String]) -> serde_json::Value {
         command.uid(65_534).gid(65_534);
     }
     fs::remove_file(probe).unwrap();
-    finish(&mut command).json()
+    finish(&mut command)
 }
