@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::error::{chain, code_of};
-use hc_dequeue::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, Tx, limits};
+use hc_dequeue::keyspace::{
+    Bytes, Code, Database, Isolation, Runner, Transaction, Tx, foreign, limits,
+};
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
@@ -178,7 +180,13 @@ where
         let plan = retry.plan(self.options.bytes_per_pass);
         let began = self.runner.environment().now();
         let attempted = Mutex::new(Attempted::default());
-        match self.pass(assignment, &plan, &attempted).await {
+        // The observer's panics are errors by now. Here, values of the application may panic when they are dropped.
+        let pass = foreign::run(self.pass(assignment, &plan, &attempted)).await;
+        let pass = pass.unwrap_or_else(|panicked| {
+            let message = panicked.into_message();
+            Err(Error::Panicked { message })
+        });
+        match pass {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.note(&pass, took);
@@ -192,8 +200,17 @@ where
                 (retry.after_success(), next)
             }
             Ok(None) => (retry, Next::Done),
-            Err(error) => self.failed(assignment.bucket, attempted.into_inner(), retry, &error),
+            Err(error) => {
+                let attempted = attempted.into_inner();
+                let next = self.failed(assignment.bucket, attempted, retry, &error);
+                foreign::discard(error);
+                next
+            }
         }
+    }
+
+    fn restarts(&self) {
+        self.metrics.restarts.increment(1);
     }
 
     async fn report(&self, buckets: Vec<Bucket>, oldest: Duration) -> Result<()> {
@@ -266,8 +283,8 @@ where
             .backoff()
             .after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
-        let error: &dyn std::error::Error = error;
-        tracing::warn!(queue = %self.queue.subspace(), %bucket, error, ?wait, "a pass failed");
+        let error = chain(error);
+        tracing::warn!(queue = %self.queue.subspace(), %bucket, %error, ?wait, "a pass failed");
         (retry, Next::After(wait))
     }
 }

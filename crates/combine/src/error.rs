@@ -6,7 +6,7 @@ use std::time::Duration;
 use hc_dequeue::keyspace::error::corrupt_key;
 use hc_dequeue::keyspace::recipe::SettingsDiffer;
 use hc_dequeue::keyspace::{self, Bytes, Subspace};
-use hc_dequeue::microqueue;
+use hc_dequeue::{NotEnded, microqueue};
 
 use crate::bucket::Bucket;
 use crate::settings::{InvalidSettings, SettingsRecord};
@@ -33,6 +33,18 @@ pub enum Error {
     /// The queue was created with other settings. Nothing was changed.
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
+
+    /// The store did not answer in time when the session of a worker was to end.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
+
+    /// Code of the application panicked outside of the calls that have an error of their own. The work is
+    /// retried.
+    #[error("code of the application panicked: {message}")]
+    Panicked {
+        /// The message of the panic.
+        message: String,
+    },
 
     /// The settings are out of range.
     #[error(transparent)]

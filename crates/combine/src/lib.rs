@@ -174,7 +174,10 @@ pub use crate::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES};
 pub use crate::settings::{InvalidSettings, Settings, SettingsRecord};
 pub use crate::worker::Worker;
-pub use hc_dequeue::{self, Backoff, BoxError, MIN_LEASE, WorkerOptions, keyspace, microqueue};
+pub use hc_dequeue::{
+    self, Backoff, BoxError, MIN_LEASE, NotEnded, ShutdownReport, WorkerOptions, keyspace,
+    microqueue,
+};
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -13,6 +13,7 @@
 //! | `combine_conflicts` | counter | conflicts that they had |
 //! | `combine_failures` | counter | passes that failed and are repeated later |
 //! | `combine_takeovers` | counter | passes of this worker over buckets that it took over |
+//! | `combine_restarts` | counter | how often a fault of this library has ended this worker, which was then started again |
 //! | `combine_pass_updates` | histogram | updates taken by a pass |
 //! | `combine_pass_bytes` | histogram | bytes that a pass used of its budget |
 //! | `combine_pass_seconds` | histogram | duration of a pass, including its retries |
@@ -36,6 +37,7 @@ pub(crate) struct Metrics {
     pub(crate) conflicts: Counter,
     pub(crate) failures: Counter,
     pub(crate) takeovers: Counter,
+    pub(crate) restarts: Counter,
     pass_updates: Histogram,
     pass_bytes: Histogram,
     pass_seconds: Histogram,
@@ -54,6 +56,7 @@ impl Metrics {
             conflicts: counter!("combine_conflicts", &[queue()]),
             failures: counter!("combine_failures", &[queue()]),
             takeovers: counter!("combine_takeovers", &[queue()]),
+            restarts: counter!("combine_restarts", &[queue()]),
             pass_updates: histogram!("combine_pass_updates", &[queue()]),
             pass_bytes: histogram!("combine_pass_bytes", &[queue()]),
             pass_seconds: histogram!("combine_pass_seconds", &[queue()]),

@@ -29,10 +29,11 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use keyspace::codec::Codec;
+use keyspace::env::{BoxFuture, Clock};
 use keyspace::limits::{END_OF_KEYSPACE, time_between};
 use keyspace::store::FDB_API_VERSION;
 use keyspace::{
@@ -132,6 +133,17 @@ impl TestStore {
         Part::new(self.db.clone(), self.root.bytes().to_vec())
     }
 
+    /// Returns a runner on a database over the store, with a clock that is fifty times as fast as the system's.
+    /// The time limits of a test then pass soon.
+    #[must_use]
+    pub fn fast_runner<D: Database>(&self, db: D) -> Runner<D> {
+        let seed = u64::from_le_bytes(Environment::system().random_bytes());
+        let options = RunOptions::default()
+            .ledger_subspace(self.root.subspace(&"ledgers"))
+            .environment(Environment::seeded(seed, Arc::new(FastClock)));
+        Runner::with_options(db, options)
+    }
+
     /// Returns a runner on the store whose ledger lies below the root.
     #[must_use]
     pub fn runner(&self) -> Runner<Store> {
@@ -189,6 +201,26 @@ impl TestStore {
                 Err(error) => tr.on_error(error).await?,
             }
         }
+    }
+}
+
+/// How many times as fast as the system's clock that of a [fast runner](TestStore::fast_runner) is.
+const FAST: u32 = 50;
+
+/// The system's clock, [`FAST`] times as fast. Its wall clock is the system's.
+struct FastClock;
+
+impl Clock for FastClock {
+    fn now(&self) -> Duration {
+        Environment::system().now() * FAST
+    }
+
+    fn wall(&self) -> SystemTime {
+        Environment::system().wall()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        Environment::system().sleep(duration / FAST)
     }
 }
 

@@ -177,7 +177,9 @@ async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Wor
 }
 
 async fn stop(worker: Worker<String>) -> Result<()> {
-    worker.shut_down(Duration::from_secs(30)).await
+    let report = worker.shut_down(Duration::from_secs(30)).await?;
+    println!("{} handlers were dropped", report.dropped);
+    Ok(())
 }
 
 async fn enqueue_for_customer(

@@ -79,5 +79,6 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
         .await_settled(runner, slice::from_ref(name), erased)
         .await?;
     assert_eq!(read().await?, None);
-    worker.shut_down(Duration::from_secs(60)).await
+    worker.shut_down(Duration::from_secs(60)).await?;
+    Ok(())
 }

@@ -78,7 +78,8 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
         let found = check(runner, &places, &index).await?;
         assert_eq!(found, if wave.is_empty() { 0 } else { PEOPLE as usize });
     }
-    worker.shut_down(Duration::from_secs(60)).await
+    worker.shut_down(Duration::from_secs(60)).await?;
+    Ok(())
 }
 
 async fn move_to(

@@ -56,7 +56,8 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     }
     let (documents, counts) = library.read(runner).await?;
     assert!(documents.is_empty() && counts.is_empty());
-    worker.shut_down(Duration::from_secs(60)).await
+    worker.shut_down(Duration::from_secs(60)).await?;
+    Ok(())
 }
 
 struct Library {

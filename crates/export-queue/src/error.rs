@@ -6,7 +6,7 @@ use std::time::Duration;
 use combine::keyspace::error::corrupt_key;
 use combine::keyspace::recipe::SettingsDiffer;
 use combine::keyspace::{self, Subspace};
-use combine::{InvalidSettings, microqueue};
+use combine::{InvalidSettings, NotEnded, microqueue};
 
 use crate::record::SettingsRecord;
 
@@ -28,6 +28,18 @@ pub enum Error {
     /// [`PrefixTooLong`](microqueue::Error::PrefixTooLong).
     #[error(transparent)]
     Log(#[from] microqueue::Error),
+
+    /// The store did not answer in time when the session of a worker was to end.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
+
+    /// Code of the application panicked outside of the calls that have an error of their own. The work is
+    /// retried.
+    #[error("code of the application panicked: {message}")]
+    Panicked {
+        /// The message of the panic.
+        message: String,
+    },
 
     /// The settings are out of range.
     #[error(transparent)]

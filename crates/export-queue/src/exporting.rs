@@ -81,11 +81,25 @@ where
     }
 
     async fn step(&self, assignment: Assignment, mut retry: RetryState) -> (RetryState, Next) {
-        let next = match self.next_batch(assignment, &mut retry).await {
+        // The exporter's panics are errors by now. Here, values of the application may panic when they are dropped.
+        let next = foreign::run(self.next_batch(assignment, &mut retry)).await;
+        let next = next.unwrap_or_else(|panicked| {
+            let message = panicked.into_message();
+            Err(Error::Panicked { message })
+        });
+        let next = match next {
             Ok(next) => next,
-            Err(error) => self.later(assignment.bucket, &mut retry, &error),
+            Err(error) => {
+                let next = self.later(assignment.bucket, &mut retry, &error);
+                foreign::discard(error);
+                next
+            }
         };
         (retry, next)
+    }
+
+    fn restarts(&self) {
+        self.metrics.restarts.increment(1);
     }
 
     async fn report(&self, buckets: Vec<Bucket>, _oldest: Duration) -> Result<()> {
@@ -319,7 +333,9 @@ where
             let limit = self.options.dead_letter_after;
             if limit.is_some_and(|limit| failures >= limit) {
                 let kept = Kept::Entry(entry.clone());
-                return Ok(self.bury(*sequence, failures, reason_of(&error), kept));
+                let reason = reason_of(&error);
+                foreign::discard(error);
+                return Ok(self.bury(*sequence, failures, reason, kept));
             }
             retry.failing = Some((*sequence, failures));
         } else if retry.failures + 1 >= FAILURES_BEFORE_BISECTION {
@@ -334,8 +350,8 @@ where
         let wait = (self.options.backoff()).after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let subscription = self.subscription.name();
-        let error: &dyn std::error::Error = error;
-        tracing::warn!(subscription, %bucket, error, ?wait, "a batch failed");
+        let error = chain(error);
+        tracing::warn!(subscription, %bucket, %error, ?wait, "a batch failed");
         Next::After(wait)
     }
 }

@@ -208,8 +208,8 @@ pub use crate::subscription::Subscription;
 pub use crate::worker::Worker;
 pub use async_trait::async_trait;
 pub use combine::{
-    self, Backoff, BoxError, InvalidSettings, MIN_LEASE, Pending, Settings, WorkerOptions,
-    hc_dequeue, keyspace, microqueue,
+    self, Backoff, BoxError, InvalidSettings, MIN_LEASE, NotEnded, Pending, Settings,
+    ShutdownReport, WorkerOptions, hc_dequeue, keyspace, microqueue,
 };
 
 /// Compiles and runs the example of the README.

@@ -11,6 +11,7 @@
 //! | `export_queue_failures` | counter | batches that failed and are retried later |
 //! | `export_queue_dead` | counter | entries and blocks that became dead letters |
 //! | `export_queue_lost` | counter | batches that were exported under a claim that was lost, and are exported again |
+//! | `export_queue_restarts` | counter | how often a fault of this library has ended this worker, which was then started again |
 //! | `export_queue_batch_entries` | histogram | entries of a batch |
 //! | `export_queue_batch_bytes` | histogram | bytes of the keys, values and sequences of a batch |
 //! | `export_queue_export_seconds` | histogram | duration of a call of the exporter |
@@ -32,6 +33,7 @@ pub(crate) struct Metrics {
     pub(crate) failures: Counter,
     pub(crate) dead: Counter,
     pub(crate) lost: Counter,
+    pub(crate) restarts: Counter,
     batch_entries: Histogram,
     batch_bytes: Histogram,
     export_seconds: Histogram,
@@ -52,6 +54,7 @@ impl Metrics {
             failures: counter!("export_queue_failures", &labels),
             dead: counter!("export_queue_dead", &labels),
             lost: counter!("export_queue_lost", &labels),
+            restarts: counter!("export_queue_restarts", &labels),
             batch_entries: histogram!("export_queue_batch_entries", &labels),
             batch_bytes: histogram!("export_queue_batch_bytes", &labels),
             export_seconds: histogram!("export_queue_export_seconds", &labels),

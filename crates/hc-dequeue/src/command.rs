@@ -27,7 +27,8 @@ pub(crate) enum Command<T, D> {
     ShutDown {
         /// How long outstanding deliveries may take to be resolved.
         grace: Duration,
-        done: Option<oneshot::Sender<Result<()>>>,
+        /// Gets the number of deliveries that were lost.
+        done: Option<oneshot::Sender<Result<usize>>>,
     },
 }
 

@@ -9,7 +9,7 @@ use futures::Stream;
 use futures::stream::unfold;
 use microqueue::Item;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Environment, Runner, Subspace};
+use microqueue::keyspace::{Database, Environment, Runner, Subspace, foreign};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::options::ConsumerOptions;
 use crate::queue::HighContentionQueue;
 use crate::registry::ITEMS_PER_FULFILLMENT;
+use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 
 /// Takes items from a queue. All clones share one session.
 ///
@@ -117,7 +118,16 @@ where
         let dispatcher = Box::pin(dispatcher).await?;
         let shared = dispatcher.shared();
         let span = tracing::debug_span!("dispatcher", queue = %self.subspace(), session = %dispatcher.session());
-        shared.dispatcher.spawn(dispatcher.run().instrument(span));
+        let run = async {
+            if let Err(panicked) = foreign::run(dispatcher.run()).await {
+                let panic = panicked.message();
+                tracing::error!(
+                    panic,
+                    "a fault of this library has ended a consumer: its calls fail from now on"
+                );
+            }
+        };
+        shared.dispatcher.spawn(run.instrument(span));
         Ok(Consumer {
             handle: Arc::new(Handle {
                 commands: commands.clone(),
@@ -244,21 +254,31 @@ impl<T: Send + 'static> Consumer<T> {
     ///
     /// Calls that wait for items return [`Error::ShutDown`] at once. The session stays alive until every outstanding
     /// delivery is resolved or dropped, but for `grace` at most. After that, the remaining deliveries are
-    /// [lost](Delivery::lost), and their items go back to the queue without a counted attempt.
+    /// [lost](Delivery::lost), and their items go back to the queue without a counted attempt. Returns how many
+    /// deliveries were lost.
+    ///
+    /// The call returns at the latest [`SESSION_END_LIMIT`] after the grace. It needs a thread of the runtime: code of
+    /// the application that blocks all threads of the runtime also blocks this call.
     ///
     /// # Errors
-    /// Those of [`Runner::run`]. In this case, other sessions declare this session dead after its lease and return
-    /// its items.
+    /// Those of [`Runner::run`], and [`Error::NotEnded`] if the store does not answer in time. In both cases, other
+    /// sessions declare this session dead after its lease and return its items. [`Error::ShutDown`] if another clone
+    /// has already shut the consumer down, or if the runtime has ended.
     ///
     /// # Cancel safety
     /// If the future is dropped, the session ends anyway. The remaining grace is skipped if this was the last clone.
-    pub async fn shut_down(self, grace: Duration) -> Result<()> {
+    pub async fn shut_down(self, grace: Duration) -> Result<usize> {
         self.handle.release();
         let end = |done| Command::ShutDown {
             grace,
             done: Some(done),
         };
-        self.ask(end).await
+        let limit = grace.saturating_add(SESSION_END_LIMIT);
+        let ended = within(&self.env, limit, self.ask(end)).await;
+        ended.unwrap_or_else(|| {
+            let recipe = self.queue.clone();
+            Err(NotEnded { recipe, limit }.into())
+        })
     }
 
     /// Takes up to `limit` items.

@@ -8,6 +8,7 @@ use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Bytes, Subspace};
 
 use crate::settings::SettingsRecord;
+use crate::shutdown::NotEnded;
 
 /// The result of the operations of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -184,6 +185,10 @@ pub enum Error {
         /// The queue's subspace.
         queue: Subspace,
     },
+
+    /// The store did not answer in time when a session was to end.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
 }
 
 impl Error {

@@ -2,8 +2,9 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use microqueue::keyspace::foreign::{self, Guarded};
+use microqueue::keyspace::foreign::{self, Guarded, Panicked};
 use microqueue::keyspace::{Database, Environment, Runner};
 use tracing::Instrument;
 
@@ -13,6 +14,9 @@ use crate::metrics::HandlerMetrics;
 use crate::options::Backoff;
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
+
+/// How long a slot waits after a fault, which may occur again at once.
+const PAUSE_AFTER_FAULT: Duration = Duration::from_millis(100);
 
 /// A handler of a queue's items, with everything that its calls need.
 pub(crate) struct Handler<F> {
@@ -62,6 +66,17 @@ impl<F> Handler<F> {
         let took = self.env.now().saturating_sub(began);
         self.metrics.record(took, outcome.as_ref());
         outcome
+    }
+
+    /// Records that a panic outside of the application's code has ended a slot, and waits before it starts again.
+    pub(crate) async fn pause_after(&self, panicked: &Panicked) {
+        self.metrics.restarts.increment(1);
+        let panic = panicked.message();
+        tracing::error!(
+            panic,
+            "a fault of this library has ended a slot of a worker: it starts again"
+        );
+        self.env.sleep(PAUSE_AFTER_FAULT).await;
     }
 
     /// Returns what happens to an item after an outcome of its handler, and the reason to keep.

@@ -302,6 +302,7 @@ mod schedule;
 pub mod session;
 mod settings;
 mod shared_task;
+pub mod shutdown;
 mod span;
 pub mod testing;
 mod trace_context;
@@ -331,6 +332,7 @@ pub use crate::schedule::{
     Missed, Schedule, ScheduleEntry, Scheduled,
 };
 pub use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
+pub use crate::shutdown::{NotEnded, ShutdownReport};
 pub use crate::trace_context::TraceContext;
 pub use crate::worker::Worker;
 pub use microqueue::{self, keyspace};

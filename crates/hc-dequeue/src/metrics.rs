@@ -18,6 +18,7 @@
 //! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, the time since its item was enqueued |
 //! | `hc_dequeue_handler_seconds` | histogram | for each call of a worker's handler, its duration |
 //! | `hc_dequeue_outcomes` | counter | calls of handlers, with the label `outcome`: `done`, `snoozed`, `retried`, `discarded`, or `dropped` if the item was cancelled or the delivery lost |
+//! | `hc_dequeue_restarts` | counter | slots of a worker that a fault of this library has ended, and that were started again |
 //!
 //! The number of conflicts per dequeue is the quotient of two counters. Gauges are set at each heartbeat.
 
@@ -81,6 +82,7 @@ pub(crate) struct HandlerMetrics {
     retried: Counter,
     discarded: Counter,
     dropped: Counter,
+    pub(crate) restarts: Counter,
 }
 
 impl HandlerMetrics {
@@ -96,6 +98,7 @@ impl HandlerMetrics {
             retried: outcome("retried"),
             discarded: outcome("discarded"),
             dropped: outcome("dropped"),
+            restarts: counter!("hc_dequeue_restarts", "queue" => queue.to_owned()),
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Environment, Runner};
+use microqueue::keyspace::{Database, Environment, Runner, foreign};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -16,6 +17,7 @@ use crate::handler::Handler;
 use crate::options::{ConsumerOptions, WorkerOptions};
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
+use crate::shutdown::{ShutdownReport, end_tasks};
 
 /// How many handlers run at the same time by default.
 const CONCURRENCY: usize = 16;
@@ -38,6 +40,8 @@ const CONCURRENCY: usize = 16;
 ///   then comes back, after the backoff or at once. A handler that hangs therefore occupies its slot only until the
 ///   time limit. A handler that blocks its thread cannot be stopped, but its later acknowledgement is refused.
 ///
+/// A panic in code of the application fails the item, wherever it happens, and never ends the worker.
+///
 /// Dropping the worker drops all handlers at once and returns their items without counting an attempt.
 ///
 /// # Conflicts
@@ -52,6 +56,8 @@ pub struct Worker<T> {
     env: Environment,
     handlers: JoinSet<()>,
     stop: watch::Sender<bool>,
+    /// How often a slot was started again.
+    restarted: Arc<AtomicUsize>,
 }
 
 impl<T, C> HighContentionQueue<T, C>
@@ -113,12 +119,14 @@ where
         let backoff = options.backoff_or(default.backoff);
         let handler = Arc::new(Handler::new(self, runner, backoff, handler));
         let (stop, _) = watch::channel(false);
+        let restarted = Arc::new(AtomicUsize::new(0));
         let mut handlers = JoinSet::new();
         for _ in 0..options.concurrency_or(CONCURRENCY) {
             let slot = HandlerSlot {
                 consumer: consumer.clone(),
                 handler: handler.clone(),
                 stopped: stop.subscribe(),
+                restarted: restarted.clone(),
             };
             handlers.spawn(slot.work());
         }
@@ -127,6 +135,7 @@ where
             env: runner.environment().clone(),
             handlers,
             stop,
+            restarted,
         })
     }
 }
@@ -143,20 +152,26 @@ impl<T: Send + Sync + 'static> Worker<T> {
     /// Items whose handlers have not finished by then return to the queue without a counted attempt, so that
     /// deployments do not turn long items into dead letters.
     ///
+    /// A handler that blocks its thread cannot be dropped. The call goes on without it [`DROP_LIMIT`](crate::shutdown::DROP_LIMIT) after the grace,
+    /// and its later acknowledgement is refused. The call returns at the latest [`SESSION_END_LIMIT`](crate::shutdown::SESSION_END_LIMIT) after that. It
+    /// needs a thread of the runtime that no handler blocks, and the runtime itself waits for blocked threads when it
+    /// is dropped: if the [report](ShutdownReport::running) counts such handlers, end the process with
+    /// [`std::process::exit`], or use `Runtime::shutdown_background` of tokio.
+    ///
     /// # Errors
     /// Those of [`Consumer::shut_down`].
     ///
     /// # Cancel safety
     /// Dropping the future drops the handlers.
-    pub async fn shut_down(mut self, grace: Duration) -> Result<()> {
+    pub async fn shut_down(mut self, grace: Duration) -> Result<ShutdownReport> {
         self.stop.send_replace(true);
-        let finish = async { while self.handlers.join_next().await.is_some() {} };
-        if self.env.timeout(grace, finish).await.is_none() {
-            tracing::warn!("handlers that do not finish are dropped");
-            self.consumer.release();
-            self.handlers.shutdown().await;
-        }
-        self.consumer.clone().shut_down(Duration::ZERO).await
+        let release = || self.consumer.release();
+        let report = end_tasks(&self.env, &mut self.handlers, grace, release).await;
+        self.consumer.clone().shut_down(Duration::ZERO).await?;
+        Ok(ShutdownReport {
+            restarted: self.restarted.load(Ordering::Relaxed),
+            ..report
+        })
     }
 }
 
@@ -165,6 +180,7 @@ struct HandlerSlot<T, F> {
     consumer: Consumer<T>,
     handler: Arc<Handler<F>>,
     stopped: watch::Receiver<bool>,
+    restarted: Arc<AtomicUsize>,
 }
 
 impl<T, F, Fut, R> HandlerSlot<T, F>
@@ -174,7 +190,16 @@ where
     Fut: Future<Output = R>,
     R: Into<Outcome>,
 {
+    /// Works until the worker stops. No panic ends a slot for good: those of the application's code were caught where
+    /// they happened, and another one is a fault of this library, which costs the item that the slot held an attempt.
     async fn work(mut self) {
+        while let Err(panicked) = foreign::run(self.take_turns()).await {
+            self.restarted.fetch_add(1, Ordering::Relaxed);
+            self.handler.pause_after(&panicked).await;
+        }
+    }
+
+    async fn take_turns(&mut self) {
         loop {
             let next = tokio::select! {
                 biased;

@@ -8,7 +8,7 @@
 //! - [`call`] runs a closure.
 //! - [`run`] runs a future. It covers each poll, and the drop of a future that is dropped early, because
 //!   its time is over for example.
-//! - [`Guarded`] holds a value of the application, and covers its drop.
+//! - [`Guarded`] holds a value of the application, and covers its drop; [`discard`] drops one.
 //! - [`decode`] and [`encode`] call a codec.
 //! - [`chain`](crate::error::chain) covers the `Display` and the `source` of an error.
 //!
@@ -81,8 +81,13 @@ pub fn call<R>(code: impl FnOnce() -> R) -> Result<R, Panicked> {
     catch(code).map_err(Panicked::new)
 }
 
-/// Drops a value of the application, and logs a panic.
-fn discard(drop: impl FnOnce()) {
+/// Drops a value of the application. A panic is logged.
+pub fn discard<T>(value: T) {
+    drop_by(|| drop(value));
+}
+
+/// Drops something of the application, and logs a panic.
+fn drop_by(drop: impl FnOnce()) {
     if let Err(panicked) = call(drop) {
         let panic = panicked.message();
         tracing::error!(
@@ -162,7 +167,7 @@ pin_project! {
             let mut future = this.project().future;
             if future.is_some() {
                 // If the drop panics, the `None` is stored all the same.
-                discard(|| future.set(None));
+                drop_by(|| future.set(None));
             }
         }
     }
@@ -186,7 +191,7 @@ impl<F: Future> Future for Run<F> {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
             Err(panicked) => {
-                discard(|| future.set(None));
+                drop_by(|| future.set(None));
                 Poll::Ready(Err(panicked))
             }
         }
@@ -228,7 +233,7 @@ impl<T> Drop for Guarded<T> {
         if std::mem::needs_drop::<T>()
             && let Some(value) = self.0.take()
         {
-            discard(|| drop(value));
+            discard(value);
         }
     }
 }

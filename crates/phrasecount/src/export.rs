@@ -238,7 +238,8 @@ impl Export {
     }
 
     pub(crate) async fn shut_down(self) -> Result<()> {
-        Ok(self.worker.shut_down(GRACE).await?)
+        self.worker.shut_down(GRACE).await?;
+        Ok(())
     }
 }
 

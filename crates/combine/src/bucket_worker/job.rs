@@ -46,6 +46,9 @@ pub trait Job: Send + Sync + 'static {
         state: Self::State,
     ) -> impl Future<Output = (Self::State, Next)> + Send;
 
+    /// Called when a fault of this library has ended the worker, which then starts again.
+    fn restarts(&self) {}
+
     /// Called at each heartbeat, with the buckets that this session works on and how long the oldest of
     /// them has waited.
     ///

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{TryFutureExt, try_join};
-use hc_dequeue::keyspace::{Database, Runner, Transaction, Tx, foreign};
+use hc_dequeue::keyspace::error::chain;
+use hc_dequeue::keyspace::foreign::{self, Panicked};
+use hc_dequeue::keyspace::{Database, Environment, Runner, Subspace, Transaction, Tx};
 use hc_dequeue::session::{Alarm, Alarms, Life, Member, SessionId, Tick};
-use tokio::sync::oneshot;
+use hc_dequeue::shutdown::{ShutdownReport, end_tasks};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
@@ -17,7 +20,7 @@ use super::roster::Roster;
 use crate::bucket::Bucket;
 
 /// How long to wait after a read that failed or a step that panicked.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// The alarms that a worker waits for, besides the ends of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +33,17 @@ enum Timer {
     Step(Bucket),
 }
 
+/// The bucket of a step that has ended, and the state and the time of the next one, unless it panicked.
+type Step<S> = (Bucket, Result<(S, Next), Panicked>);
+
+/// Waits until a worker is stopped, and returns the grace period. It is zero if the handle is gone: then the
+/// task is about to be aborted.
+async fn grace_of(stop: &mut watch::Receiver<Option<Duration>>) -> Duration {
+    let stopped = stop.wait_for(Option::is_some).await;
+    let grace = stopped.ok().and_then(|grace| *grace);
+    grace.unwrap_or_default()
+}
+
 /// A session that works on a job.
 pub struct BucketWorker<J: Job, D: Database> {
     job: Arc<J>,
@@ -38,7 +52,7 @@ pub struct BucketWorker<J: Job, D: Database> {
     member: Member<D>,
     roster: Roster,
     agenda: Agenda<J::State>,
-    steps: JoinSet<(Bucket, J::State, Next)>,
+    steps: JoinSet<Step<J::State>>,
     /// The watch fires when there is new work, or when a session came or went, after the last read.
     alarms: Alarms<Timer, ()>,
 }
@@ -80,14 +94,31 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         self.member.id()
     }
 
-    /// Works until `stop` receives how long the steps under way may still take.
+    pub(super) fn environment(&self) -> &Environment {
+        self.runner.environment()
+    }
+
+    /// Returns the subspace of the recipe's sessions.
+    pub(super) fn recipe(&self) -> &Subspace {
+        self.options.sessions.subspace()
+    }
+
+    /// Returns what another worker is opened with.
+    pub(super) fn parts(&self) -> (Arc<J>, Runner<D>, BucketWorkerOptions) {
+        (self.job.clone(), self.runner.clone(), self.options.clone())
+    }
+
+    /// Works until `stop` contains how long the steps under way may still take. Returns what is left of them.
     ///
     /// # Errors
     /// Those of [`Runner::run`] if the session cannot be ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops the steps under way. The session ends after a lease.
-    pub async fn run(mut self, mut stop: oneshot::Receiver<Duration>) -> Result<(), J::Error> {
+    pub(super) async fn run(
+        mut self,
+        stop: &mut watch::Receiver<Option<Duration>>,
+    ) -> Result<ShutdownReport, J::Error> {
         loop {
             if self.now() >= self.member.next_tick() {
                 let ticked = self.tick().await;
@@ -101,10 +132,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
                     let next_tick = self.member.next_tick();
                     tokio::select! {
                         biased;
-                        stopped = &mut stop => {
-                            // Without a sender, the task is about to be aborted.
-                            return self.close(stopped.unwrap_or_default()).await;
-                        }
+                        grace = grace_of(stop) => return self.close(grace).await,
                         // Checked before the steps that have ended, since there may always be another
                         // one.
                         alarm = self.alarms.next(next_tick) => self.on(alarm).await,
@@ -198,22 +226,22 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         let job = self.job.clone();
         let step = async move {
             let step = foreign::run(async { job.step(assignment, state).await });
-            let (state, next) = step.await.unwrap_or_else(|panicked| {
-                let panic = panicked.message();
-                tracing::error!(%bucket, panic, "a step panicked");
-                (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
-            });
-            (bucket, state, next)
+            (bucket, step.await)
         };
         let span = tracing::debug_span!("step", %bucket);
         self.steps.spawn(Box::pin(step.instrument(span)));
     }
 
     /// Records when the next step in a bucket is due. `None` means that the step was aborted.
-    fn end_step(&mut self, ended: Option<(Bucket, J::State, Next)>) {
-        let Some((bucket, state, next)) = ended else {
+    fn end_step(&mut self, ended: Option<Step<J::State>>) {
+        let Some((bucket, ended)) = ended else {
             return;
         };
+        let (state, next) = ended.unwrap_or_else(|panicked| {
+            let panic = panicked.message();
+            tracing::error!(%bucket, panic, "a step panicked");
+            (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
+        });
         let is_owner = self.is_owner(bucket);
         if let Some(wait) = self.agenda.end(bucket, state, next, is_owner) {
             self.alarms.start(Timer::Step(bucket), wait);
@@ -271,27 +299,23 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     }
 
     /// Waits for the steps under way, and ends the session.
-    async fn close(mut self, grace: Duration) -> Result<(), J::Error> {
-        let env = self.runner.environment().clone();
-        let finish = async { while self.steps.join_next().await.is_some() {} };
-        if env.timeout(grace, finish).await.is_none() {
-            let recipe = self.options.sessions.subspace();
-            tracing::warn!(%recipe, "dropped steps that did not end in time");
-            self.steps.shutdown().await;
-        }
+    async fn close(mut self, grace: Duration) -> Result<ShutdownReport, J::Error> {
+        let env = self.runner.environment();
+        let report = end_tasks(env, &mut self.steps, grace, || ()).await;
         let (options, session) = (&self.options, self.member.id());
         let leave = |tr: Tx<_>| async move {
             options.sessions.remove(&tr, session);
             tr.set_to_versionstamp(&options.wake);
             Ok::<_, J::Error>(())
         };
-        self.runner.run(leave).await
+        self.runner.run(leave).await?;
+        Ok(report)
     }
 
     fn warn(&self, result: Result<(), J::Error>, problem: &'static str) {
         if let Err(error) = result {
-            let error: &dyn std::error::Error = &error;
-            tracing::warn!(recipe = %self.options.sessions.subspace(), error, problem);
+            let error = chain(&error);
+            tracing::warn!(recipe = %self.recipe(), %error, problem);
         }
     }
 

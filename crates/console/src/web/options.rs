@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use export_queue::keyspace::env::BoxFuture;
+use export_queue::keyspace::foreign;
 use futures::FutureExt;
 use futures::future::Shared;
 
@@ -64,7 +65,8 @@ impl WebOptions {
     /// shuts down its server here, too. [`serve`](crate::serve) replaces this future by its own.
     #[must_use]
     pub fn shutdown(mut self, shutdown: impl Future<Output = ()> + Send + 'static) -> Self {
-        let shutdown: BoxFuture<()> = Box::pin(shutdown);
+        // A signal that panics has come: it must not end each stream with another panic.
+        let shutdown: BoxFuture<()> = Box::pin(foreign::run(shutdown).map(drop));
         self.shutdown = Some(shutdown.shared());
         self
     }
@@ -93,6 +95,15 @@ fn name_of(host: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shutdown_that_panics_has_come_for_all_listeners() {
+        let options = WebOptions::new().shutdown(async { panic!("no signal") });
+        for _ in 0..2 {
+            let shutdown = options.shutdown.clone();
+            assert_eq!(shutdown.and_then(FutureExt::now_or_never), Some(()));
+        }
+    }
 
     #[test]
     fn only_this_machine_and_what_was_allowed_are_hosts() {

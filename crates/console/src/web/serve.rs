@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use export_queue::hc_dequeue::shutdown::end_tasks;
 use export_queue::keyspace::env::BoxFuture;
 use export_queue::keyspace::{Database, Environment};
 use hyper::rt::{Sleep, Timer};
@@ -45,7 +46,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves the console at an address until `shutdown` is ready. Requests that are under way then may go on for two
-/// seconds.
+/// seconds. The call returns a second later at the latest, if one thread of the runtime is free.
 ///
 /// The address is accepted as a [host](WebOptions::allow_host).
 ///
@@ -91,9 +92,7 @@ pub async fn serve<D: Database>(
     }
     drop(listener);
     closing.send_replace(());
-    let finished = async { while connections.join_next().await.is_some() {} };
-    env.timeout(GRACE, finished).await;
-    connections.shutdown().await;
+    end_tasks(&env, &mut connections, GRACE, || ()).await;
     Ok(())
 }
 

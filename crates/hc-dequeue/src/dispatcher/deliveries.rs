@@ -71,11 +71,11 @@ impl Deliveries {
         over
     }
 
-    /// Marks all deliveries as lost, and forgets them.
-    pub(super) fn lose_all(&mut self) {
-        for out in std::mem::replace(self, Self::new()).out.into_values() {
-            out.lose();
-        }
+    /// Marks all deliveries as lost, and forgets them. Returns how many there were.
+    pub(super) fn lose_all(&mut self) -> usize {
+        let lost = std::mem::replace(self, Self::new()).out;
+        lost.values().for_each(|out| out.lose());
+        lost.len()
     }
 }
 

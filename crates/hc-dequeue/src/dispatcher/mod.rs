@@ -71,7 +71,7 @@ type Watch = BoxFuture<keyspace::Result<Woken>>;
 struct Closing {
     /// When it ends in any case.
     until: Duration,
-    done: Vec<oneshot::Sender<Result<()>>>,
+    done: Vec<oneshot::Sender<Result<usize>>>,
 }
 
 pub(crate) struct Dispatcher<T, D: Database, C> {
@@ -306,7 +306,7 @@ where
         }
     }
 
-    fn begin_to_close(&mut self, grace: Duration, done: Option<oneshot::Sender<Result<()>>>) {
+    fn begin_to_close(&mut self, grace: Duration, done: Option<oneshot::Sender<Result<usize>>>) {
         let until = self.now().saturating_add(grace);
         let closing = self.closing.get_or_insert_with(|| Closing {
             until,

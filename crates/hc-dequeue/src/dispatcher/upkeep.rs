@@ -243,8 +243,8 @@ where
     }
 
     /// Ends the session.
-    pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<()>>>) {
-        self.deliveries.lose_all();
+    pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<usize>>>) {
+        let lost = self.deliveries.lose_all();
         // Other sessions will remove them.
         self.upkeep.dead.clear();
         self.report(Event::Closing);
@@ -261,7 +261,7 @@ where
             self.member.retire().await?;
             while !self.bury_partly(self.session()).await? {}
             // The session need not lead any more, since it has no request.
-            Ok(())
+            Ok(lost)
         };
         let ended = ended.await;
         tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");

@@ -5,6 +5,7 @@ use std::future::pending;
 use std::io;
 use std::panic::panic_any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{LONG, World};
@@ -18,6 +19,9 @@ use hc_dequeue::{
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::codec::{Codec, DecodeError, MessagePack};
 use keyspace::{Bytes, Environment, Runner, Tx};
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -33,6 +37,7 @@ conformance::on_every_store!(
     a_value_that_panics_when_it_is_dropped_leaves_its_slot,
     a_value_that_panics_when_a_conflict_drops_it_is_handed_out,
     a_codec_that_panics_fails_the_item,
+    a_slot_that_a_fault_of_the_library_ends_starts_again_and_is_reported,
 );
 
 type Item = Arc<Delivery<u64>>;
@@ -407,5 +412,66 @@ async fn a_codec_that_panics_fails_the_item(store: TestStore) {
         ]
     );
     assert_eq!(world.stats().await.completed, 1);
+    world.check().await;
+}
+
+/// A recorder that panics at the first recorded duration of a handler. It stands for a fault of the library, since it is
+/// called in a slot but outside of the handler.
+#[derive(Default)]
+struct Faulty {
+    durations: Arc<Durations>,
+    restarts: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+struct Durations(AtomicU64);
+
+impl HistogramFn for Durations {
+    fn record(&self, _: f64) {
+        assert_ne!(self.0.fetch_add(1, Ordering::Relaxed), 0, "a planted fault");
+    }
+}
+
+impl Recorder for Faulty {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        match key.name() {
+            "hc_dequeue_restarts" => Counter::from_arc(self.restarts.clone()),
+            _ => Counter::noop(),
+        }
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        match key.name() {
+            "hc_dequeue_handler_seconds" => Histogram::from_arc(self.durations.clone()),
+            _ => Histogram::noop(),
+        }
+    }
+}
+
+async fn a_slot_that_a_fault_of_the_library_ends_starts_again_and_is_reported(store: TestStore) {
+    let faulty = Faulty::default();
+    let _recorder = metrics::set_default_local_recorder(&faulty);
+    let world = World::with_defaults(&store).await;
+    world.enqueue([1, 2]).await;
+    let handler = |_: Item| async { Ok::<_, io::Error>(()) };
+    let options = quick().concurrency(1);
+    let worker = world.queue.work(&world.runner, options, handler).await;
+    let idle = world.queue.wait_idle(&world.runner);
+    timeout(LONG, idle).await.unwrap();
+    let report = worker.unwrap().shut_down(LONG).await.unwrap();
+    let restarts = faulty.restarts.load(Ordering::Relaxed);
+    assert_eq!((report.restarted, restarts), (1, 1));
+    assert_eq!(faulty.durations.0.load(Ordering::Relaxed), 3);
+    assert_eq!(world.stats().await.completed, 2);
     world.check().await;
 }

@@ -26,6 +26,7 @@ mod processes;
 mod refusals;
 mod reopening;
 mod schedules;
+mod shutdown;
 mod slow_store;
 mod takes;
 mod testing;

@@ -1,5 +1,5 @@
-//! Operations whose future is dropped during the commit, and operations that gave up: the next operation on
-//! the runner makes the outcome final.
+//! Operations whose future is dropped during the commit, whose closure panics, or that gave up: the next
+//! operation on the runner makes the outcome final.
 
 use std::future::{self, Future};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use conformance::stores::TestStore;
 use futures::FutureExt;
 use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
-use keyspace::{Code, Error, Runner, Transaction, TransactionOption};
+use keyspace::{Code, Error, Runner, Transaction, TransactionOption, foreign};
 
 use crate::ledger::log;
 use crate::ledger::saboteur::Plant;
@@ -19,6 +19,7 @@ conformance::on_every_store!(
     a_future_dropped_before_its_commit_leaves_nothing,
     a_slot_in_doubt_is_taken_before_a_clean_one,
     the_doubt_of_a_dropped_operation_is_not_that_of_the_next,
+    a_closure_that_panics_leaves_no_more_than_one_that_is_dropped,
 );
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,5 +223,33 @@ async fn the_doubt_of_a_dropped_operation_is_not_that_of_the_next(store: TestSto
         // No attempt of this operation is in doubt, so a missing slot leaves no outcome unknown.
         world.chaos.script([CommitFault::NotCommitted]);
         assert_eq!(violation_after(&world, &runner, Next::Append).await, None);
+    }
+}
+
+async fn a_closure_that_panics_leaves_no_more_than_one_that_is_dropped(store: TestStore) {
+    let landing = Landing {
+        attempts: 100,
+        before: LandingPoint::ReadVersion,
+    };
+    for panics_in in [1, 2] {
+        let world = World::calm(&store).await;
+        let runner = world.runner().await;
+        if panics_in == 2 {
+            let late = CommitFault::Unknown(Fate::Late(landing));
+            world.chaos.script([late]);
+        }
+        let operation = runner.run(|tr| async move {
+            let attempt = tr.attempt();
+            log::append(&tr, 1, attempt.number);
+            assert_ne!(attempt.number, panics_in, "on purpose");
+            Ok::<_, Error>(())
+        });
+        let panicked = foreign::run(operation).await.unwrap_err();
+        assert!(panicked.message().contains("on purpose"), "{panicked}");
+        let next = violation_after(&world, &runner, Next::Append).await;
+        assert_eq!(next, None, "{panics_in}");
+        if panics_in == 1 {
+            assert!(!is_stored(&world).await);
+        }
     }
 }
