@@ -3,7 +3,7 @@
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Bytes, Database, Isolation, RangeQuery, Runner, StreamingMode, Transaction, Tx,
+    Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction, Tx,
 };
 use microqueue::{Item, ItemId};
 
@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
 use crate::record::{End, Record};
-use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::registry::ITEMS_PER_FULFILLMENT;
 use crate::settings::Settings;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Removes all queued and delayed items, and returns how many it removed.
     ///
     /// It removes them in as many transactions as necessary, and keeps the counters exact. Items that are enqueued
-    /// after the call starts, held items and dead letters stay.
+    /// after the call starts, held items, dead letters and rows that do not decode stay.
     ///
     /// # Conflicts
     /// Reads and writes the keys of the removed items.
@@ -38,88 +38,89 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         let settings = &settings;
         let mut removed = 0;
         // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let after_last = after.as_deref();
-            let some =
-                |tr| async move { remove_delayed(&tr, keys, settings, until, after_last).await };
-            let (some, last) = runner.run(some).await?;
-            removed += some;
-            if last.is_none() {
-                break;
-            }
-            after = last;
-        }
-        loop {
-            let some = |tr| async move { remove_waiting(&tr, keys, settings, until).await };
-            match runner.run(some).await? {
-                0 => return Ok(removed),
-                some => removed += some,
+        for part in [Part::Delayed, Part::Queued] {
+            let mut after: Option<Vec<u8>> = None;
+            loop {
+                let page = Page {
+                    part,
+                    after: after.as_deref(),
+                };
+                let some = |tr| async move { remove_some(&tr, keys, settings, until, page).await };
+                let (some, last) = runner.run(some).await?;
+                removed += some;
+                if last.is_none() {
+                    break;
+                }
+                after = last;
             }
         }
+        Ok(removed)
     }
 }
 
-/// Removes the first waiting items that were enqueued at or before a version. Returns how many.
-async fn remove_waiting(
+/// The parts from which items are removed.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Queued,
+    Delayed,
+}
+
+/// The next rows of a part after a key.
+#[derive(Debug, Clone, Copy)]
+struct Page<'a> {
+    part: Part,
+    after: Option<&'a [u8]>,
+}
+
+/// Removes the items on a page that were enqueued at or before a version. Returns how many were removed, and the last
+/// key that was read, or `None` at the end. Rows that do not decode stay.
+async fn remove_some(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
     until: i64,
-) -> Result<u64> {
-    // Safe as a snapshot read: the key of each removed item is in a conflict range.
-    let items = keys
-        .items
-        .snapshot(tr, ITEMS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT)
-        .await?;
-    let mut removed = 0;
-    for item in items.iter().filter(|item| is_of(&item.id, until)) {
-        keys.items.remove(tr, &item.id)?;
-        end_cleared(tr, keys, settings, item)?;
-        removed += 1;
-    }
-    keys.count(tr, Counter::Queued, -removed);
-    Ok(removed.unsigned_abs())
-}
-
-/// Removes delayed items that were enqueued at or before a version, among the next ones after the key `after`.
-/// Returns how many were removed, and the last key that was read, or `None` at the end.
-async fn remove_delayed(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    until: i64,
-    after: Option<&[u8]>,
+    Page { part, after }: Page<'_>,
 ) -> Result<(u64, Option<Vec<u8>>)> {
-    let (begin, end) = keys.part("t");
-    let page = RangeQuery::keys(after.map_or(begin, key_after), end)
+    let (name, counter) = match part {
+        Part::Queued => ("i", Counter::Queued),
+        Part::Delayed => ("t", Counter::Delayed),
+    };
+    let (begin, end_of_part) = keys.part(name);
+    let page = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
         .limit(ITEMS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: the key of each removed item is in a conflict range.
     let page = tr.get_range(&page, Isolation::Snapshot).await?;
     let mut removed = 0;
     for row in &page.rows {
-        let ready = keys.parse_ready(row)?;
-        let item = keys.delayed(ready).decode(row)?;
-        if is_of(&item.id, until) {
-            keys.undelay(tr, ready, &item.id)?;
-            end_cleared(tr, keys, settings, &item)?;
+        let Some((ready, item)) = parse(keys, part, row) else {
+            continue;
+        };
+        let id = &item.id;
+        if is_of(id, until) {
+            match ready {
+                Some(ready) => keys.undelay(tr, ready, id)?,
+                None => keys.items.remove(tr, id)?,
+            }
+            let none = Bytes::new();
+            end(tr, keys, settings, id, &item.value, End::Removed, none)?;
             removed += 1;
         }
     }
-    keys.count(tr, Counter::Delayed, -removed);
+    keys.count(tr, counter, -removed);
     let last = page.next_after().map(<[u8]>::to_vec);
     Ok((removed.unsigned_abs(), last))
 }
 
-fn end_cleared(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    item: &Item<Record>,
-) -> Result<()> {
-    let (id, record) = (&item.id, &item.value);
-    end(tr, keys, settings, id, record, End::Removed, Bytes::new())
+/// Returns the item of a row, and when it is due if it is delayed.
+fn parse(keys: &Keys, part: Part, row: &KeyValue) -> Option<(Option<u64>, Item<Record>)> {
+    match part {
+        Part::Queued => Some((None, keys.items.decode(row).ok()?)),
+        Part::Delayed => {
+            let ready = keys.parse_ready(row).ok()?;
+            Some((Some(ready), keys.delayed(ready).decode(row).ok()?))
+        }
+    }
 }
 
 /// Returns whether an item was enqueued at or before a version.

@@ -129,10 +129,14 @@ pub(crate) async fn sweep_done(tr: &impl Transaction, keys: &Keys) -> Result<boo
         .limit(SWEPT_PER_STEP)
         .mode(StreamingMode::WantAll);
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
+    let mut removed = 0;
     for row in &page.rows {
-        let (_, id) = keys.parse_kept(row.key())?;
+        let Ok((_, id)) = keys.parse_kept(row.key()) else {
+            continue;
+        };
         tr.clear(&id.key_in(keys.done.subspace()));
         tr.clear(row.key());
+        removed += 1;
     }
-    Ok(page.more || page.rows.len() == SWEPT_PER_STEP)
+    Ok(removed > 0 && (page.more || page.rows.len() == SWEPT_PER_STEP))
 }

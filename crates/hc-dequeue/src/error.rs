@@ -203,3 +203,12 @@ impl Error {
         }
     }
 }
+
+/// Lets a transaction go on after a read of a row that does not decode. Other errors end it, so that the runner
+/// retries it.
+pub(crate) fn keep_corrupt<T>(read: Result<T>) -> Result<Result<T>> {
+    match read {
+        Err(error) if error.corrupt_key().is_none() => Err(error),
+        read => Ok(read),
+    }
+}

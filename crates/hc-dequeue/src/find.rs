@@ -4,19 +4,19 @@ use std::time::SystemTime;
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
-use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::foreign;
 use microqueue::keyspace::{
     self, Bytes, ConflictKind, Isolation, RangeQuery, Transaction, Undecodable, read_all,
 };
+use microqueue::{Item, ItemId};
 
 use crate::dedupe;
 use crate::error::{Error, Result};
 use crate::item_ref::ItemRef;
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;
-use crate::record::{End, Failure, Part, Record, is_turn};
+use crate::record::{End, Failure, ListedPart, Record, is_turn};
 use crate::session::SessionId;
 use crate::wall::unix_time;
 
@@ -266,17 +266,21 @@ async fn find_granted(
     // Safe as a snapshot read: the row that is found is added to the read conflict ranges.
     let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
     for row in rows.iter().filter(|row| !is_turn(row.value())) {
-        let Part { parts, item } = Part::decode(row.key(), row.to_value())?;
+        let Ok(ListedPart { parts, item }) = ListedPart::decode(row.key(), row.to_value()) else {
+            // The row does not say which item it contains.
+            continue;
+        };
         if item.id == *id {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             let (session, _) = keys.parse_grant(row.key())?;
+            let record = Item::try_from(item).map_err(keyspace::Error::from)?.value;
             let key = row.key().to_vec();
             let spot = Spot::Granted {
                 session,
                 key,
                 parts,
             };
-            return Ok(Some((spot, item.value)));
+            return Ok(Some((spot, record)));
         }
     }
     Ok(None)

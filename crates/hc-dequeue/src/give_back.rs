@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
-use microqueue::ItemId;
+use microqueue::keyspace::codec::Raw;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Environment, Transaction};
+use microqueue::{ItemId, MicroQueue};
 
 use crate::done::end;
-use crate::error::Result;
+use crate::error::{Error, Result, keep_corrupt};
 use crate::keys::{Counter, Keys};
 use crate::options::Backoff;
 use crate::record::{End, Record, StoredFailure};
@@ -70,6 +71,8 @@ pub(crate) enum Given {
     Cancelled,
     /// The session no longer holds it by this delivery.
     Lost,
+    /// Its record does not decode: the session holds it until it ends.
+    Unreadable,
 }
 
 /// How many items are read at the same time.
@@ -95,9 +98,16 @@ pub(crate) async fn give_back<T>(
         if bytes >= BYTES_PER_FULFILLMENT {
             break;
         }
-        let records = returns.iter().map(|item| held.get(tr, &item.id));
+        let records = returns.iter().map(|item| async move {
+            let record = held.get(tr, &item.id).await;
+            keep_corrupt(record.map_err(Error::from))
+        });
         let records = try_join_all(records).await?;
         for (item, record) in returns.iter().zip(records) {
+            let Ok(record) = record else {
+                given.push(Given::Unreadable);
+                continue;
+            };
             // An item may appear twice, if its time limit passed while it was dropped. The first entry counts.
             let is_first = met.insert(item.id);
             let record = record.filter(|record| is_first && record.deliveries == item.delivery);
@@ -155,6 +165,19 @@ pub(crate) fn put(
         }
     };
     keys.count(tr, counter, 1);
+    Ok(())
+}
+
+/// Stages an item whose record does not decode at its place in the queue, unchanged.
+pub(crate) fn put_unread(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    record: &Bytes,
+) -> Result<()> {
+    let items = MicroQueue::<Bytes, Raw>::new(keys.items.subspace().clone());
+    items.insert(tr, id, record)?;
+    keys.count(tr, Counter::Queued, 1);
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 //! | `hc_dequeue_held` | gauge | items that sessions hold |
 //! | `hc_dequeue_dead` | gauge | dead letters |
 //! | `hc_dequeue_age_seconds` | gauge | how long the first item has waited |
+//! | `hc_dequeue_unreadable` | gauge | records at the front of the queue, or among the first delayed ones, that do not decode and are skipped, as far as this process has read |
 //! | `hc_dequeue_clock_error_seconds` | gauge | by how much this process's wall clock was ahead of the median at the last census |
 //! | `hc_dequeue_dequeues` | counter | items that this process has taken |
 //! | `hc_dequeue_conflicts` | counter | conflicts of this process's transactions that take items |
@@ -35,6 +36,7 @@ pub(crate) struct Metrics {
     held: Gauge,
     dead: Gauge,
     age: Gauge,
+    unreadable: Gauge,
     pub(crate) clock_error: Gauge,
     pub(crate) dequeues: Counter,
     pub(crate) conflicts: Counter,
@@ -54,6 +56,7 @@ impl Metrics {
             held: gauge!("hc_dequeue_held", &[queue()]),
             dead: gauge!("hc_dequeue_dead", &[queue()]),
             age: gauge!("hc_dequeue_age_seconds", &[queue()]),
+            unreadable: gauge!("hc_dequeue_unreadable", &[queue()]),
             clock_error: gauge!("hc_dequeue_clock_error_seconds", &[queue()]),
             dequeues: counter!("hc_dequeue_dequeues", &[queue()]),
             conflicts: counter!("hc_dequeue_conflicts", &[queue()]),
@@ -66,11 +69,12 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn report(&self, stats: &Stats, age: Option<Duration>) {
+    pub(crate) fn report(&self, stats: &Stats, age: Option<Duration>, unreadable: usize) {
         self.depth.set(stats.queued as f64);
         self.held.set(stats.held as f64);
         self.dead.set(stats.dead as f64);
         self.age.set(age.unwrap_or_default().as_secs_f64());
+        self.unreadable.set(unreadable as f64);
     }
 }
 

@@ -8,7 +8,10 @@ use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::foreign::Guarded;
-use microqueue::keyspace::{Bytes, Code, Database, OwnedTransaction, Runner, Store, Subspace};
+use microqueue::keyspace::{
+    Bytes, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
+    Transaction, read_all,
+};
 
 use crate::change::{Cancelled, Replaced, place, remove};
 use crate::enqueue::{Enqueue, Enqueued};
@@ -18,6 +21,7 @@ use crate::give_back::{GiveBack, Given, Return, When, give_back};
 use crate::item_ref::ItemRef;
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{bury, remove_requests, return_items};
+use crate::registry::front::Fronts;
 use crate::registry::fulfill::{TakeMode, fulfill, take, view_queue};
 use crate::registry::request::{collect, register, withdraw};
 use crate::registry::{Demand, ITEMS_PER_FULFILLMENT, SessionContext};
@@ -96,6 +100,7 @@ struct World<D> {
     db: D,
     queue: HighContentionQueue<u64>,
     settings: Settings,
+    fronts: Fronts,
     request: Option<ItemId>,
     held: ItemId,
     /// The first queued item at the beginning, or the one that is due.
@@ -127,6 +132,7 @@ impl<D: Database> World<D> {
             },
             queue: queue.clone(),
             settings: Settings::default(),
+            fronts: Fronts::new(Duration::ZERO),
         };
         for holder in [A, DEAD] {
             world.commit(Step::Take(holder)).await.unwrap();
@@ -195,6 +201,7 @@ impl<D: Database> World<D> {
             promotes: true,
             demand: &ONE,
             decode: &|bytes| MessagePack.decode(bytes).map(Guarded::new),
+            fronts: &self.fronts,
         }
     }
 
@@ -367,6 +374,43 @@ async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
         let record = held.get(&tr, &item.id).await.unwrap();
         assert_eq!(record.as_ref(), Some(&item.record));
     }
+}
+
+#[tokio::test]
+async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_are_collected() {
+    let world = World::new(memory(), Scene::Granted).await;
+    let keys = &world.queue.keys;
+    let (begin, end) = keys.grants(A);
+    let tr = world.db.begin().unwrap();
+    let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
+    let row = rows.await.unwrap().remove(0);
+    // The format of the record is newer.
+    let mut part = row.value().to_vec();
+    part[23] = 2;
+    let mut tr = world.db.begin().unwrap();
+    tr.set(row.key(), &part);
+    tr.commit().await.unwrap();
+    let mut tr = world.db.begin().unwrap();
+    let collected = collect(&tr, world.context(A), &world.request.unwrap()).await;
+    assert_eq!(collected.unwrap().unwrap().len(), 0);
+    tr.commit().await.unwrap();
+    let mut tr = world.db.begin().unwrap();
+    let items = world.queue.items(&tr, None, 10).await.unwrap();
+    assert!(items[0].value.is_err() && items[1..].iter().all(|item| item.value.is_ok()));
+    // For a newer version, it is the item that was granted.
+    let key = items[0].id.key_in(keys.items.subspace());
+    let mut record = tr
+        .get(&key, Isolation::Snapshot)
+        .await
+        .unwrap()
+        .unwrap()
+        .to_vec();
+    assert_eq!(record[2..], part[24..]);
+    record[1] = 1;
+    tr.set(&key, &record);
+    tr.commit().await.unwrap();
+    let audit = world.queue.audit(&Runner::new(world.db.clone())).await;
+    assert!(audit.unwrap().is_clean());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::foreign;
 use microqueue::keyspace::recipe::wait_until_none;
-use microqueue::keyspace::{Database, Runner, Transaction, Undecodable};
+use microqueue::keyspace::{Database, KeyValue, Runner, Transaction, Undecodable};
 use microqueue::{ItemId, Listed};
 
 use crate::counters::read_counter;
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Records};
 use crate::queue::HighContentionQueue;
 use crate::record::Record;
+use crate::registry::front::{Most, first_items};
 use crate::wall::wall_millis;
 
 /// The numbers of items by place.
@@ -121,15 +122,23 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     }
 
     /// Returns the time since the first waiting item was first enqueued, or `None` if no item is waiting. It compares
-    /// the wall clocks of the enqueuing process and of this one.
+    /// the wall clocks of the enqueuing process and of this one. Up to a thousand records that do not decode are
+    /// skipped.
     ///
     /// # Conflicts
-    /// Reads by snapshot, and as [`MicroQueue::snapshot`](microqueue::MicroQueue::snapshot).
+    /// Reads by snapshot, and a key that only [`clear`](microqueue::MicroQueue::clear) of a microqueue writes.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite) after an enqueue in the same transaction.
     pub async fn oldest_age(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
-        let first = self.keys.items.snapshot(tr, 1, usize::MAX).await?;
+        let items = &self.keys.items;
+        items.refuse_after_enqueue(tr).await?;
+        let one = Most {
+            items: 1,
+            row_bytes: usize::MAX,
+        };
+        let decode = |row: &KeyValue| items.decode(row).ok();
+        let first = first_items(tr, self.keys.part("i"), one, decode).await?;
         Ok(first.first().map(|item| {
             let millis = wall_millis(&self.keys.env).saturating_sub(item.value.enqueued_millis);
             Duration::from_millis(millis)

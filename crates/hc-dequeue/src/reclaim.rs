@@ -18,9 +18,11 @@ use microqueue::keyspace::{
 };
 
 use crate::error::Result;
-use crate::give_back::{GiveBack, When, put};
+use crate::give_back::{GiveBack, When, put, put_unread};
 use crate::keys::{Counter, Keys};
-use crate::record::{Part, Record, is_turn};
+use crate::record::{ListedPart, Record, is_turn};
+use crate::registry::front::{Most, first_items};
+use crate::registry::fulfill::first_requests;
 use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::session::{Life, SessionId};
 use crate::settings::Settings;
@@ -33,7 +35,7 @@ const ITEMS_PER_LOOK: usize = 1_000;
 const REQUESTS_PER_SEARCH: usize = 1_000;
 
 /// Returns items of a dead session to their places, and returns their number. There may be more items even if it is
-/// smaller than [`ITEMS_PER_FULFILLMENT`].
+/// smaller than [`ITEMS_PER_FULFILLMENT`]. Held items that do not decode stay: a death cannot be counted in them.
 ///
 /// # Conflicts
 /// Reads the session's state and the items that it returns.
@@ -50,9 +52,12 @@ pub(crate) async fn return_items(
         Some(Life::Alive) | None => return Ok(0),
     };
     let held = keys.held(session);
-    let items = held
-        .snapshot(tr, ITEMS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT)
-        .await?;
+    let most = Most {
+        items: ITEMS_PER_FULFILLMENT,
+        row_bytes: BYTES_PER_FULFILLMENT,
+    };
+    let decode = |row: &KeyValue| held.decode(row).ok();
+    let items = first_items(tr, held.subspace().range(), most, decode).await?;
     if items.is_empty() {
         let rows = some_rows(tr, keys, session).await?;
         return put_back_grants(tr, keys, settings, &rows);
@@ -96,14 +101,20 @@ pub(crate) fn put_back_grants(
 ) -> Result<usize> {
     let mut count = 0;
     for row in rows.iter().filter(|row| !is_turn(row.value())) {
-        let Item { id, value } = Part::decode(row.key(), row.to_value())?.item;
+        let Ok(ListedPart { item, .. }) = ListedPart::decode(row.key(), row.to_value()) else {
+            // The row does not say which item it contains.
+            continue;
+        };
         // The conflict key must be added before the clear: keys that the transaction has written are left out of read
         // conflict ranges.
         tr.add_conflict_key(ConflictKind::Read, row.key())?;
         tr.clear(row.key());
         // The item was never delivered.
         let how = GiveBack::Returned(When::Now);
-        put(tr, keys, settings, &id, value, &how, None)?;
+        match item.value {
+            Ok(record) => put(tr, keys, settings, &item.id, record, &how, None)?,
+            Err(undecodable) => put_unread(tr, keys, &item.id, &undecodable.bytes)?,
+        }
         count += 1;
     }
     keys.count(tr, Counter::Held, -(count as i64));
@@ -132,10 +143,7 @@ pub(crate) async fn remove_requests(
     for turn in grants.iter().filter(|row| is_turn(row.value())) {
         tr.clear(turn.key());
     }
-    let requests = keys
-        .requests
-        .snapshot(tr, REQUESTS_PER_SEARCH, usize::MAX)
-        .await?;
+    let requests = first_requests(tr, keys, REQUESTS_PER_SEARCH).await?;
     for request in requests {
         if request.value.session == session {
             keys.requests.remove(tr, &request.id)?;
@@ -169,7 +177,7 @@ pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId)
 pub(crate) enum Progress {
     /// This many items went back to their places. There may be more.
     Returned(usize),
-    /// Its requests were removed, but it still holds something.
+    /// Its requests were removed, but it still holds items that do not decode.
     Stripped,
     /// It was removed.
     Buried,
@@ -200,7 +208,7 @@ pub(crate) async fn reclaim_some<D: Database>(
 
 /// Returns some items that a session holds, from the key `after` on. The caller compares them with its deliveries to
 /// find lost ones. Also returns the last key, or `None` at the end. Granted items that the session has not collected
-/// are not included.
+/// and items that do not decode are not included.
 ///
 /// # Conflicts
 /// Reads by snapshot: the transaction that gives an item back reads it again.
@@ -215,7 +223,6 @@ pub(crate) async fn held_after(
     let page = RangeQuery::keys(after.map_or(begin, key_after), end).limit(ITEMS_PER_LOOK);
     let page = page.mode(StreamingMode::WantAll);
     let page = tr.get_range(&page, Isolation::Snapshot).await?;
-    let held = page.rows.iter().map(|row| items.decode(row));
-    let held = held.collect::<Result<Vec<_>, _>>()?;
-    Ok((held, page.next_after().map(<[u8]>::to_vec)))
+    let held = page.rows.iter().filter_map(|row| items.decode(row).ok());
+    Ok((held.collect(), page.next_after().map(<[u8]>::to_vec)))
 }

@@ -180,9 +180,10 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         };
         let (woken, pending, sessions) = self.runner.run(read).await?;
         self.alarms.watch(woken);
+        // A session whose state does not decode works for itself alone: passes of two sessions exclude each other.
         let living = sessions
             .into_iter()
-            .filter(|(_, state)| state.life == Life::Alive);
+            .filter(|(_, state)| (state.as_ref()).is_ok_and(|state| state.life == Life::Alive));
         self.roster
             .update(living.map(|(session, _)| session).collect());
         let now = self.now();

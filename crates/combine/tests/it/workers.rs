@@ -31,6 +31,7 @@ conformance::on_every_store!(threads:
     after_a_restart_everything_continues,
     a_bucket_rests_between_passes_while_others_go_on,
     pending_updates_can_be_counted,
+    a_session_whose_state_does_not_decode_stops_no_worker,
 );
 
 /// Options with which a worker acts only on a wake-up, or after more time than a test takes.
@@ -443,4 +444,29 @@ async fn pending_updates_can_be_counted(store: TestStore) {
         world.runner.run(count).await.unwrap(),
         combine::Pending::default()
     );
+}
+
+async fn a_session_whose_state_does_not_decode_stops_no_worker(store: TestStore) {
+    let world = World::sums(&store, 4).await;
+    let sessions = world.queue.sessions();
+    let (subspace, unknown) = (sessions.subspace().clone(), [7_u8; 16]);
+    let write = |tr: keyspace::Tx<_>| {
+        let subspace = subspace.clone();
+        async move {
+            // A newer version has opened the session. The other keys are foreign.
+            tr.set(&subspace.pack(&("s", &unknown[..])), &[2, 1]);
+            tr.set(&subspace.pack(&("b", &unknown[..])), &[0; 18]);
+            tr.set(&subspace.pack(&("s", "foreign")), b"");
+            tr.set(&subspace.pack(&("b", "foreign")), b"");
+            Ok::<_, keyspace::Error>(())
+        }
+    };
+    world.runner.run(write).await.unwrap();
+    let worker = world.work_with(deaf_to_time(), Unobserved).await;
+    for (key, change) in updates() {
+        world.add(&key, change).await;
+    }
+    world.wait_idle().await;
+    assert_eq!(world.settled("key 0").await, Some(1));
+    worker.shut_down(LONG).await.unwrap();
 }

@@ -135,12 +135,11 @@ impl<D: Database> Console<D> {
         let queue = &found.queue;
         let read = |tr: Tx<D::Transaction>| async move {
             let (stats, paused) = try_join!(queue.stats(&tr), queue.is_paused(&tr))?;
-            // The counts are needed most where the first item keeps all others from being granted.
-            let (oldest, problem) = match queue.oldest_age(&tr).await {
-                Ok(oldest) => (oldest, None),
-                Err(error) if corrupt_key(&error).is_some() => {
-                    (None, Some(chain(&error).to_string()))
-                }
+            let oldest = queue.oldest_age(&tr).await?;
+            // Sessions skip a first item that does not decode, so that nothing else shows it.
+            let problem = match queue.peek(&tr).await {
+                Ok(first) => first.and_then(|first| Some(first.value.err()?.to_string())),
+                Err(error) if corrupt_key(&error).is_some() => Some(chain(&error).to_string()),
                 Err(error) => return Err(Error::from(error)),
             };
             Ok((stats, paused, oldest, problem))

@@ -340,7 +340,18 @@ pub(crate) async fn session_lives(
 ) -> Result<Vec<report::Session>> {
     let (states, heartbeats, now) =
         futures::try_join!(sessions.all(tr), sessions.heartbeats(tr), tr.read_version())?;
-    let session = |(session, state): (SessionId, State)| {
+    let session = |(session, state): (SessionId, keyspace::Result<State>)| {
+        let state = match state {
+            Ok(state) => state,
+            Err(error) => {
+                return report::Session {
+                    session: session.to_string(),
+                    life: "unreadable".to_owned(),
+                    problem: Some(keyspace::error::chain(&error).to_string()),
+                    ..report::Session::default()
+                };
+            }
+        };
         let heartbeat = heartbeats.iter().find(|beat| beat.session == session);
         let silent = heartbeat.map(|beat| time_between(beat.version, now).as_secs_f64());
         report::Session {

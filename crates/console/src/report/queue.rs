@@ -79,7 +79,7 @@ pub struct DequeueState {
     /// How long ago the first item that waits was enqueued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_seconds: Option<f64>,
-    /// Why the first item that waits does not decode. Nothing is granted before it is repaired or removed.
+    /// Why the first item that waits does not decode. Sessions skip it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// How many sessions live, as far as their heartbeats are younger than their leases.

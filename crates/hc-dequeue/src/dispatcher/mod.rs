@@ -52,6 +52,7 @@ use crate::metrics::Metrics;
 use crate::options::ConsumerOptions;
 use crate::policy::{Event, Facts, Policy, Returns, Step, Timer, Wants};
 use crate::queue::HighContentionQueue;
+use crate::registry::front::Fronts;
 use crate::registry::request::Woken;
 use crate::registry::{Decode, Demand, ITEMS_PER_FULFILLMENT};
 use crate::session::{Alarm, Alarms, Member, SessionId};
@@ -81,6 +82,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     runner: Runner<D>,
     options: ConsumerOptions,
     decode: Arc<Decode<T>>,
+    fronts: Arc<Fronts>,
     shared: Arc<Shared>,
     commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
     sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
@@ -134,6 +136,7 @@ where
             member: Member::new(queue.keys.sessions.clone(), runner.clone(), settings.lease),
             shared: Arc::new(shared),
             decode: Arc::new(move |bytes| foreign::decode(&codec, bytes).map(Guarded::new)),
+            fronts: Arc::new(Fronts::new(options.poll_interval)),
             settings,
             queue,
             runner,
@@ -380,6 +383,12 @@ where
                 Given::Lost => {
                     tracing::debug!(?id, "a delivery had been resolved or lost before");
                     Err(Error::DeliveryLost { id })
+                }
+                Given::Unreadable => {
+                    let key = id.key_in(self.shared.keys.held(self.member.id()).subspace());
+                    let error = keyspace::Error::corrupt(&key, "expected the record of an item");
+                    tracing::error!(?id, %error, "an item that this session holds does not decode");
+                    Err(error.into())
                 }
             };
             if let Some(done) = done {

@@ -320,6 +320,7 @@ where
             promotes: self.member.trusts_clock(),
             demand,
             decode: &*self.decode,
+            fronts: &self.fronts,
         }
     }
 }

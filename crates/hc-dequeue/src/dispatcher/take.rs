@@ -133,12 +133,13 @@ where
         let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
         let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
         let settings = self.settings.clone();
+        let fronts = self.fronts.clone();
         let order = Arc::new(OnceLock::<TakeOrder>::new());
         let ordered = order.clone();
         let outcome = async move {
             let take = |tr: Tx<_>| {
                 let (shared, decode, ordered) = (&shared, &*decode, &*ordered);
-                let settings = &*settings;
+                let (settings, fronts) = (&*settings, &*fronts);
                 async move {
                     if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                         return Ok(Tried::Contended);
@@ -150,6 +151,7 @@ where
                         promotes,
                         demand: &[],
                         decode,
+                        fronts,
                     };
                     let order = async {
                         // No waker: the dispatcher polls the take as soon as it has set the order.

@@ -14,7 +14,7 @@ use crate::command::Command;
 use crate::configure::stored_settings;
 use crate::dedupe::expire_dedupe;
 use crate::done::sweep_done;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, keep_corrupt};
 use crate::give_back::{GiveBack, Return, When};
 use crate::policy::{Event, Step};
 use crate::reclaim::{Progress, held_after, reclaim_some};
@@ -77,18 +77,26 @@ where
     }
 
     /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
-    /// the known ones. If the first item does not decode, its age counts as zero.
+    /// the known ones.
     async fn read_queue(&mut self) -> Result<()> {
         let (queue, keys) = (&self.queue, &*self.shared.keys);
         let read = |tr| async move {
             let tr = &tr;
-            let age = queue.oldest_age(tr).map(keep_corrupt);
+            let age = queue.oldest_age(tr);
             let settings = stored_settings(tr, keys, Isolation::Snapshot).map(keep_corrupt);
             try_join!(queue.stats(tr), age, settings)
         };
         let (stats, age, stored) = self.runner.run(read).await?;
-        self.metrics
-            .report(&stats, age.as_ref().map_or(None, |age| *age));
+        let unreadable = self.fronts.skipped();
+        self.metrics.report(&stats, age, unreadable);
+        if unreadable > 0 {
+            tracing::warn!(
+                queue = %keys.queue,
+                unreadable,
+                "records at the front of the queue do not decode and are skipped: upgrade this process if a newer \
+                 version has written them, or else look for damage with `audit`"
+            );
+        }
         let stored = stored?.settings;
         if stored != *self.settings {
             tracing::info!(queue = %keys.queue, ?stored, "the settings have changed");
@@ -96,7 +104,7 @@ where
             self.queue.settings.set(self.settings.clone());
             self.member.set_lease(self.settings.lease);
         }
-        age.map(drop)
+        Ok(())
     }
 
     /// Removes expired dedupe ids and expired done items, by a trusted wall clock. The next heartbeat continues with
@@ -151,23 +159,28 @@ where
         self.upkeep.fulfills_first = true;
         if let Some(session) = self.upkeep.dead.pop() {
             match self.bury_partly(session).await {
-                Ok(true) => {}
-                Ok(false) => self.upkeep.dead.push(session),
+                Ok(Progress::Returned(_)) => self.upkeep.dead.push(session),
+                Ok(Progress::Buried) => {}
                 // The next census finds the session again.
+                Ok(Progress::Stripped) => tracing::warn!(
+                    queue = %self.keys().queue,
+                    %session,
+                    "a dead session holds items that do not decode"
+                ),
                 Err(error) => self.note(Err(error)),
             }
         }
         Event::Buried
     }
 
-    /// Returns items of a dead session or, if there are none, removes it. Returns `true` if it is gone.
-    async fn bury_partly(&mut self, session: SessionId) -> Result<bool> {
+    /// Returns items of a dead session or, if there are none, removes it.
+    async fn bury_partly(&mut self, session: SessionId) -> Result<Progress> {
         let (keys, settings) = (&self.shared.keys, &self.settings);
         let progress = reclaim_some(&self.runner, keys, settings, session).await?;
         if let Progress::Returned(items) = progress {
             self.metrics.reclaimed.increment(items as u64);
         }
-        Ok(progress == Progress::Buried)
+        Ok(progress)
     }
 
     /// Gives back items that the session holds without a delivery: their acknowledgement did not commit, or the
@@ -259,7 +272,7 @@ where
             // The items must go back while the session is alive: if it were declared dead, they would count a death.
             while self.release().await? {}
             self.member.retire().await?;
-            while !self.bury_partly(self.session()).await? {}
+            while let Progress::Returned(_) = self.bury_partly(self.session()).await? {}
             // The session need not lead any more, since it has no request.
             Ok(lost)
         };
@@ -274,14 +287,5 @@ where
             // The caller may have gone.
             let _ = done.send(ended.clone());
         }
-    }
-}
-
-/// Lets a transaction go on after a read of a row that does not decode. Other errors end it, so that the runner
-/// retries it.
-fn keep_corrupt<T>(read: Result<T>) -> Result<Result<T>> {
-    match read {
-        Err(error) if error.corrupt_key().is_none() => Err(error),
-        read => Ok(read),
     }
 }

@@ -30,6 +30,7 @@ use crate::options::Backoff;
 use crate::queue::HighContentionQueue;
 use crate::reclaim::{Progress, reclaim_some};
 use crate::record::{Failure, Record};
+use crate::registry::front::Fronts;
 use crate::registry::fulfill::{TakeMode, TakeOutcome, fulfill, take, view_queue};
 use crate::registry::request::{append, collect, withdraw};
 use crate::registry::{Demand, Granted, ITEMS_PER_FULFILLMENT, SessionContext};
@@ -50,6 +51,7 @@ pub(super) struct World {
     clock: ManualClock,
     queue: HighContentionQueue<u64>,
     settings: Settings,
+    fronts: Fronts,
     items: Vec<ItemRef>,
     sessions: [SessionId; SESSIONS],
     /// The requests of each session that were answered but not collected.
@@ -80,6 +82,7 @@ impl World {
         let mut world = Self {
             queue: queue.await.unwrap(),
             settings: settings(rules),
+            fronts: Fronts::new(Duration::ZERO),
             runner,
             clock,
             items: Vec::new(),
@@ -119,6 +122,7 @@ impl World {
             promotes: true,
             demand,
             decode: &|bytes| MessagePack.decode(bytes).map(Guarded::new),
+            fronts: &self.fronts,
         }
     }
 

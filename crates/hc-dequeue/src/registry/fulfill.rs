@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use futures::{TryFutureExt, try_join};
-use microqueue::keyspace::{Isolation, RangeQuery, StreamingMode, Transaction};
+use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Transaction};
 use microqueue::{Item, ItemId};
 
+use super::front::{Head, Most, first_items};
 use super::grant::{answer, tell_turn};
 use super::{
     BYTES_PER_FULFILLMENT, Demand, Granted, ITEMS_PER_FULFILLMENT, PROMOTIONS_PER_FULFILLMENT,
@@ -14,7 +15,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::record::{Record, Request};
-use crate::session::{Life, SessionId};
+use crate::session::{Life, Lives};
 use crate::wall::wall_millis;
 
 /// The result of a take.
@@ -43,6 +44,8 @@ pub(crate) struct Fulfilled<T> {
     pub(crate) granted: usize,
     /// Whether the request that is the first after this fulfillment was notified.
     pub(crate) has_told: bool,
+    /// Whether there may be items after the rows that were read, none of which decodes.
+    pub(crate) has_more_to_read: bool,
 }
 
 impl<T> Fulfilled<T> {
@@ -53,12 +56,14 @@ impl<T> Fulfilled<T> {
             removed: 0,
             granted: 0,
             has_told: false,
+            has_more_to_read: false,
         }
     }
 
-    /// Returns whether there may be more to do: only a fulfillment that changed nothing shows that there is not.
+    /// Returns whether there may be more to do: only a fulfillment that changed nothing, and that has read to the first
+    /// item, shows that there is not.
     pub(crate) fn has_changed(&self) -> bool {
-        self.answered + self.granted + self.removed > 0 || self.has_told
+        self.answered + self.granted + self.removed > 0 || self.has_told || self.has_more_to_read
     }
 }
 
@@ -78,7 +83,7 @@ pub(crate) struct QueueView {
     life: Option<Life>,
     is_paused: bool,
     has_requests: bool,
-    items: Vec<Item<Record>>,
+    head: Head<Item<Record>>,
 }
 
 /// Reads the state of the queue for a [`take`], with up to `limit` items.
@@ -93,32 +98,32 @@ pub(crate) async fn view_queue<T>(
 ) -> Result<QueueView> {
     let keys = context.keys;
     let first_request = tr.get_range(&first(keys), Isolation::Serializable);
-    let items = async {
+    let head = async {
         match mode {
             TakeMode::Now => ready_items(tr, context, limit).await,
             TakeMode::Ahead => items_unless_due(tr, context, limit).await,
         }
     };
-    let (is_paused, requests, life, items) = try_join!(
+    let (is_paused, requests, life, head) = try_join!(
         is_paused(tr, keys),
         first_request.map_err(Error::from),
         keys.sessions.life(tr, context.session).map_err(Error::from),
-        items
+        head
     )?;
     Ok(QueueView {
         mode,
         life,
         is_paused,
         has_requests: !requests.rows.is_empty(),
-        items,
+        head,
     })
 }
 
 /// Takes items for the session's own demand, if no request is registered. It takes items in `view` that are not in
 /// `gone`.
 ///
-/// Returns `None` if a view that was read ahead is not sufficient. Such a view serves only whole demands, since there
-/// may be more items than it contains.
+/// Returns `None` if the view is not sufficient: it was read ahead, or has only met rows that do not decode. A view that
+/// was read ahead serves only whole demands, since there may be more items than it contains.
 ///
 /// # Conflicts
 /// Reads the key of each item taken. The transaction therefore fails if, after the view was read, another session
@@ -129,7 +134,10 @@ pub(crate) fn take<T>(
     view: QueueView,
     gone: &BTreeSet<ItemId>,
 ) -> Result<Option<TakeOutcome<T>>> {
-    let mut items = view.items;
+    let Head {
+        mut items,
+        is_complete,
+    } = view.head;
     items.retain(|item| !gone.contains(&item.id));
     let mut limit = count_wanted(context.demand).min(ITEMS_PER_FULFILLMENT);
     if view.mode == TakeMode::Ahead {
@@ -143,6 +151,8 @@ pub(crate) fn take<T>(
         TakeOutcome::SessionLost
     } else if view.is_paused {
         TakeOutcome::Paused
+    } else if items.is_empty() && !is_complete {
+        return Ok(None);
     } else if items.is_empty() {
         TakeOutcome::Items(Vec::new())
     } else if view.has_requests {
@@ -181,10 +191,8 @@ pub(crate) async fn fulfill<T>(
     most: usize,
 ) -> Result<Fulfilled<T>> {
     let keys = context.keys;
-    let requests = keys
-        .requests
-        .snapshot(tr, REQUESTS_PER_FULFILLMENT, BYTES_PER_FULFILLMENT);
-    let (paused, requests) = try_join!(is_paused(tr, keys), requests.map_err(Error::from))?;
+    let requests = first_requests(tr, keys, REQUESTS_PER_FULFILLMENT);
+    let (paused, requests) = try_join!(is_paused(tr, keys), requests)?;
     let of_requests: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
     let of_own = match own_request {
         None => count_wanted(context.demand),
@@ -194,26 +202,29 @@ pub(crate) async fn fulfill<T>(
     if asked == 0 {
         return Ok(Fulfilled::nothing());
     }
-    let items = async {
+    let head = async {
         match asked.min(most) {
-            0 => Ok(Vec::new()),
+            0 => Ok(Head::none()),
             // The first request is notified even during a pause: its session watches for the end of the pause.
-            _ if paused => Ok(Vec::new()),
+            _ if paused => Ok(Head::none()),
             asked => ready_items(tr, context, asked).await,
         }
     };
     let sessions = requests.iter().map(|request| request.value.session);
     let sessions = sessions.chain([context.session]).collect();
-    let alive = keys.sessions.living(tr, sessions).map_err(Error::from);
-    let (alive, items) = try_join!(alive, items)?;
+    let lives = keys.sessions.lives(tr, sessions).map_err(Error::from);
+    let (lives, head) = try_join!(lives, head)?;
     // Without a request, the session's own demand is one more to answer, if the session is alive.
-    let takes_last = of_own > 0 && alive.contains(&context.session);
+    let takes_last = of_own > 0 && lives.is_alive(&context.session);
     let mut pairing = Pairing {
         context,
         own_request,
-        alive,
-        items: items.into_iter(),
-        fulfilled: Fulfilled::nothing(),
+        lives,
+        fulfilled: Fulfilled {
+            has_more_to_read: head.items.is_empty() && !head.is_complete,
+            ..Fulfilled::nothing()
+        },
+        items: head.items.into_iter(),
     };
     pairing
         .answer(tr, requests, usize::from(takes_last))
@@ -228,8 +239,8 @@ pub(crate) async fn fulfill<T>(
 struct Pairing<'a, T> {
     context: SessionContext<'a, T>,
     own_request: Option<ItemId>,
-    /// The sessions to which items may be granted.
-    alive: BTreeSet<SessionId>,
+    /// The sessions of the requests.
+    lives: Lives,
     items: std::vec::IntoIter<Item<Record>>,
     fulfilled: Fulfilled<T>,
 }
@@ -248,7 +259,10 @@ impl<T> Pairing<'_, T> {
         let mut unanswered = requests.len() + others;
         for Item { id, value: request } in requests {
             unanswered -= 1;
-            if !self.alive.contains(&request.session) {
+            if self.lives.is_unreadable(&request.session) {
+                continue;
+            }
+            if !self.lives.is_alive(&request.session) {
                 keys.requests.remove(tr, &id)?;
                 self.fulfilled.removed += 1;
                 continue;
@@ -295,22 +309,33 @@ async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
     Ok(pause.is_some())
 }
 
+/// Reads the first requests by snapshot, and skips those that do not decode: a newer version may answer them.
+pub(crate) async fn first_requests(
+    tr: &impl Transaction,
+    keys: &Keys,
+    limit: usize,
+) -> Result<Vec<Item<Request>>> {
+    let most = Most {
+        items: limit,
+        row_bytes: BYTES_PER_FULFILLMENT,
+    };
+    let decode = |row: &KeyValue| keys.requests.decode(row).ok();
+    first_items(tr, keys.part("r"), most, decode).await
+}
+
 /// Promotes delayed items that are due, and returns the first items.
 async fn ready_items<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
     limit: usize,
-) -> Result<Vec<Item<Record>>> {
-    let keys = context.keys;
-    let head = || {
-        let head = keys.items.snapshot(tr, limit, BYTES_PER_FULFILLMENT);
-        head.map_err(Error::from)
+) -> Result<Head<Item<Record>>> {
+    let (promoted, head) = try_join!(promote(tr, context), queued(tr, context, limit))?;
+    let mut head = match promoted.count {
+        0 => head,
+        _ => queued(tr, context, limit).await?,
     };
-    let (promoted, items) = try_join!(promote(tr, context), head())?;
-    if promoted == 0 {
-        return Ok(items);
-    }
-    head().await
+    head.is_complete &= promoted.is_complete;
+    Ok(head)
 }
 
 /// Returns the first items, or none if a delayed item would have to be promoted first.
@@ -318,41 +343,89 @@ async fn items_unless_due<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
     limit: usize,
-) -> Result<Vec<Item<Record>>> {
-    let keys = context.keys;
-    let (begin, end) = keys.due(context.due_until());
-    let due = RangeQuery::keys(begin, end).limit(1);
-    let due = tr.get_range(&due, Isolation::Snapshot);
-    let items = keys.items.snapshot(tr, limit, BYTES_PER_FULFILLMENT);
-    let (due, items) = try_join!(due.map_err(Error::from), items.map_err(Error::from))?;
-    Ok(match due.rows.is_empty() {
+) -> Result<Head<Item<Record>>> {
+    let most = Most {
+        items: 1,
+        row_bytes: BYTES_PER_FULFILLMENT,
+    };
+    let due = delayed(tr, context, context.keys.due(context.due_until()), most);
+    let (due, items) = try_join!(due, queued(tr, context, limit))?;
+    Ok(match due.items.is_empty() && due.is_complete {
         true => items,
-        false => Vec::new(),
+        false => Head::none(),
     })
 }
 
-/// Moves delayed items that are due to their places in the queue. Returns how many.
+/// Reads the first queued items.
+pub(crate) async fn queued<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+    limit: usize,
+) -> Result<Head<Item<Record>>> {
+    let keys = context.keys;
+    let most = Most {
+        items: limit,
+        row_bytes: BYTES_PER_FULFILLMENT,
+    };
+    let front = &context.fronts.queued;
+    let decode = |row: &KeyValue| keys.items.decode(row).ok();
+    front
+        .read(tr, keys.env.now(), keys.part("i"), most, decode)
+        .await
+}
+
+/// A delayed item.
+pub(crate) struct DelayedItem {
+    pub(crate) ready_millis: u64,
+    item: Item<Record>,
+}
+
+/// Reads the first delayed items between two keys.
+pub(crate) async fn delayed<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+    range: (Vec<u8>, Vec<u8>),
+    most: Most,
+) -> Result<Head<DelayedItem>> {
+    let keys = context.keys;
+    let decode = |row: &KeyValue| {
+        let ready_millis = keys.parse_ready(row).ok()?;
+        let item = keys.delayed(ready_millis).decode(row).ok()?;
+        Some(DelayedItem { ready_millis, item })
+    };
+    let front = &context.fronts.delayed;
+    front.read(tr, keys.env.now(), range, most, decode).await
+}
+
+/// The delayed items that a transaction has promoted.
+struct Promoted {
+    count: usize,
+    is_complete: bool,
+}
+
+/// Moves delayed items that are due to their places in the queue.
 ///
 /// # Conflicts
 /// Reads the key of each of these items.
-async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Result<usize> {
+async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Result<Promoted> {
     let keys = context.keys;
-    let (begin, end) = keys.due(context.due_until());
-    let query = RangeQuery::keys(begin, end)
-        .limit(PROMOTIONS_PER_FULFILLMENT)
-        .mode(StreamingMode::WantAll);
+    let most = Most {
+        items: PROMOTIONS_PER_FULFILLMENT,
+        row_bytes: usize::MAX,
+    };
     // Safe as a snapshot read: the key of each promoted item is in a conflict range.
-    let due = tr.get_range(&query, Isolation::Snapshot).await?;
-    for row in &due.rows {
-        let ready = keys.parse_ready(row)?;
-        let item = keys.delayed(ready).decode(row)?;
-        keys.undelay(tr, ready, &item.id)?;
+    let due = delayed(tr, context, keys.due(context.due_until()), most).await?;
+    for DelayedItem { ready_millis, item } in &due.items {
+        keys.undelay(tr, *ready_millis, &item.id)?;
         keys.items.insert(tr, &item.id, &item.value)?;
     }
-    let promoted = due.rows.len();
-    keys.count(tr, Counter::Delayed, -(promoted as i64));
-    keys.count(tr, Counter::Queued, promoted as i64);
-    Ok(promoted)
+    let count = due.items.len();
+    keys.count(tr, Counter::Delayed, -(count as i64));
+    keys.count(tr, Counter::Queued, count as i64);
+    Ok(Promoted {
+        count,
+        is_complete: due.is_complete,
+    })
 }
 
 /// Takes items off the queue for the session's own demand.

@@ -5,11 +5,11 @@
 
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{ConflictKind, Isolation, RangeQuery, Transaction, read_all};
-use microqueue::{Item, ItemId};
+use microqueue::{Item, ItemId, Listed};
 
 use crate::error::Result;
 use crate::keys::Keys;
-use crate::record::{Part, Record, TURN, is_turn};
+use crate::record::{ListedPart, Part, Record, TURN, is_turn};
 use crate::session::SessionId;
 
 /// Stages the answer to a request.
@@ -66,7 +66,8 @@ pub(crate) async fn is_answered(
     Ok(first.await?.is_some_and(|first| !is_turn(&first)))
 }
 
-/// Takes the items out of a grant. Returns `None` if the request was not answered.
+/// Takes the items out of a grant. Returns `None` if the request was not answered. Rows that do not say which items they
+/// contain stay, except the first one: without it, it is unknown whether the request was answered.
 ///
 /// # Conflicts
 /// Reads and writes the grant.
@@ -75,23 +76,24 @@ pub(crate) async fn empty(
     keys: &Keys,
     session: SessionId,
     request: &ItemId,
-) -> Result<Option<Vec<Item<Record>>>> {
+) -> Result<Option<Vec<Listed<Record>>>> {
     let first_key = keys.grant(session, request);
     let first = tr.get(&first_key, Isolation::Serializable).await?;
     let Some(first) = first.filter(|first| !is_turn(first)) else {
         return Ok(None);
     };
-    let first = Part::decode(&first_key, first)?;
+    let first = ListedPart::decode(&first_key, first)?;
     tr.clear(&first_key);
     let mut items = vec![first.item];
     if first.parts > 1 {
         let (_, end) = keys.parts_of_grant(session, request);
-        let begin = key_after(&first_key);
-        let rest = RangeQuery::keys(begin.clone(), end.clone());
+        let rest = RangeQuery::keys(key_after(&first_key), end);
         for row in read_all(tr, rest, Isolation::Serializable).await? {
-            items.push(Part::decode(row.key(), row.to_value())?.item);
+            if let Ok(part) = ListedPart::decode(row.key(), row.to_value()) {
+                tr.clear(row.key());
+                items.push(part.item);
+            }
         }
-        tr.clear_range(&begin, &end);
     }
     Ok(Some(items))
 }

@@ -1,6 +1,7 @@
 //! The staged registry: requests, their answers, and the fast path that bypasses it. Each function stages one step in
 //! a transaction. The [crate documentation](crate#the-staged-registry) explains the protocol.
 
+pub(crate) mod front;
 pub(crate) mod fulfill;
 pub(crate) mod grant;
 pub(crate) mod request;
@@ -10,6 +11,7 @@ use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
 
+use self::front::Fronts;
 use crate::done::end;
 use crate::error::Error;
 use crate::keys::Keys;
@@ -74,6 +76,7 @@ pub(crate) struct SessionContext<'a, T> {
     pub(crate) promotes: bool,
     pub(crate) demand: &'a [Demand],
     pub(crate) decode: &'a Decode<T>,
+    pub(crate) fronts: &'a Fronts,
 }
 
 impl<T> Clone for SessionContext<'_, T> {

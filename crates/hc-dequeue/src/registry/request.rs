@@ -2,13 +2,16 @@
 
 use std::future::Future;
 
-use futures::try_join;
+use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
-use microqueue::{ItemId, StagedId};
+use microqueue::{ItemId, Listed, StagedId};
 
+use super::front::Most;
+use super::fulfill::{delayed, first_requests, queued};
 use super::{Granted, SessionContext, grant, pop_flags};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::give_back::put_unread;
 use crate::keys::{Counter, Keys};
 use crate::record::Request;
 use crate::session::{Life, SessionId};
@@ -68,13 +71,16 @@ pub(crate) async fn check_request(
         return Ok(Standing::Granted);
     }
     let (begin, _) = keys.part("r");
-    let up_to_it = RangeQuery::keys(begin, key_after(&keys.request(request)));
+    let key = keys.request(request);
+    let up_to_it = RangeQuery::keys(begin, key_after(&key));
     let last_two = tr.get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot);
     let last_two = last_two.await?;
-    let last = last_two.rows.first().map(|row| keys.requests.decode(row));
-    Ok(match last.transpose()? {
-        Some(last) if last.id == *request => Standing::Waits {
-            is_first: last_two.rows.len() == 1,
+    Ok(match &last_two.rows[..] {
+        [own] if own.key() == key => Standing::Waits { is_first: true },
+        [own, before] if own.key() == key => Standing::Waits {
+            // Requests that do not decode do not come before others.
+            is_first: keys.requests.decode(before).is_err()
+                && precedence(tr, keys, request).await?.rank == 0,
         },
         _ => Standing::Gone,
     })
@@ -95,7 +101,7 @@ pub(crate) async fn precedence(
     keys: &Keys,
     request: &ItemId,
 ) -> Result<Precedence> {
-    let requests = keys.requests.snapshot(tr, RANKS, usize::MAX).await?;
+    let requests = first_requests(tr, keys, RANKS).await?;
     let before = requests.iter().take_while(|item| item.id < *request);
     Ok(Precedence {
         rank: u32::try_from(before.count()).unwrap_or(u32::MAX),
@@ -118,17 +124,22 @@ pub(crate) async fn supply<T>(
     context: SessionContext<'_, T>,
 ) -> Result<Supply> {
     let keys = context.keys;
-    let first = |part| {
-        let (begin, end) = keys.part(part);
-        tr.get_range(&RangeQuery::keys(begin, end).limit(1), Isolation::Snapshot)
+    let one = Most {
+        items: 1,
+        row_bytes: usize::MAX,
     };
     let pause = tr.get(&keys.pause(), Isolation::Snapshot);
-    let (queued, delayed, pause) = try_join!(first("i"), first("t"), pause)?;
-    let due = delayed.rows.first().map(|row| keys.parse_ready(row));
-    let due = due.transpose()?;
+    let (queued, delayed, pause) = try_join!(
+        queued(tr, context, one.items),
+        delayed(tr, context, keys.part("t"), one),
+        pause.map_err(Error::from)
+    )?;
+    let due = delayed.items.first().map(|item| item.ready_millis);
     let is_due = due.is_some_and(|due| due <= context.due_until());
+    // If only rows that do not decode were read, the next fulfillment reads on.
+    let is_complete = queued.is_complete && delayed.is_complete;
     Ok(Supply {
-        has_items: pause.is_none() && (is_due || !queued.rows.is_empty()),
+        has_items: pause.is_none() && (is_due || !queued.items.is_empty() || !is_complete),
         due: due.filter(|_| context.promotes && !is_due),
     })
 }
@@ -181,8 +192,8 @@ pub(crate) async fn watch_pause<Tr: Transaction>(
     Ok(Some(async move { ended.await.map(|()| Woken::Changed) }))
 }
 
-/// Takes over the items that were granted to a request: empties the grant, and completes popped items. Returns `None`
-/// if nothing was granted.
+/// Takes over the items that were granted to a request: empties the grant, and completes popped items. Items that do not
+/// decode go back to their places. Returns `None` if nothing was granted.
 ///
 /// This is safe even if the session is dead: the items have not been returned yet, and the session is not removed
 /// before they are.
@@ -201,8 +212,20 @@ pub(crate) async fn collect<T>(
     // Items beyond the present demand are held, for calls that come later.
     let pops = pop_flags(context.demand).chain(std::iter::repeat(false));
     let mut granted = Vec::new();
-    for (item, pop) in items.into_iter().zip(pops) {
-        let item = Granted::new(context, item.id, item.value, pop);
+    let mut unread = 0;
+    let readable = items
+        .into_iter()
+        .filter_map(|Listed { id, value }| match value {
+            Ok(record) => Some(Ok((id, record))),
+            Err(undecodable) => {
+                unread += 1;
+                let put = put_unread(tr, context.keys, &id, &undecodable.bytes);
+                put.err().map(Err)
+            }
+        });
+    for (item, pop) in readable.zip(pops) {
+        let (id, record) = item?;
+        let item = Granted::new(context, id, record, pop);
         if item.is_popped {
             context.end_popped(tr, &item)?;
         } else {
@@ -211,7 +234,9 @@ pub(crate) async fn collect<T>(
         granted.push(item);
     }
     let popped = granted.iter().filter(|item| item.is_popped).count();
-    context.keys.count(tr, Counter::Held, -(popped as i64));
+    context
+        .keys
+        .count(tr, Counter::Held, -(popped as i64) - unread);
     Ok(Some(granted))
 }
 

@@ -80,6 +80,24 @@ pub struct Census {
     pub read_version: i64,
 }
 
+/// Which of some sessions are alive.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    alive: BTreeSet<SessionId>,
+    /// Sessions whose states do not decode: a newer version may know them.
+    unreadable: BTreeSet<SessionId>,
+}
+
+impl Lives {
+    pub(crate) fn is_alive(&self, session: &SessionId) -> bool {
+        self.alive.contains(session)
+    }
+
+    pub(crate) fn is_unreadable(&self, session: &SessionId) -> bool {
+        self.unreadable.contains(session)
+    }
+}
+
 /// The sessions in a subspace, which belongs to the recipe that uses them.
 #[derive(Debug, Clone)]
 pub struct Sessions {
@@ -164,11 +182,11 @@ impl Sessions {
     ///
     /// # Conflicts
     /// Reads the states of these sessions, as [`life`](Self::life) does.
-    pub(crate) async fn living(
+    pub(crate) async fn lives(
         &self,
         tr: &impl Transaction,
         sessions: BTreeSet<SessionId>,
-    ) -> Result<BTreeSet<SessionId>> {
+    ) -> Result<Lives> {
         let page = match sessions.first() {
             Some(first) if sessions.len() >= SESSIONS_OF_A_RANGE => {
                 let (_, end) = self.subspace.subspace(&"s").range();
@@ -178,7 +196,7 @@ impl Sessions {
             }
             _ => Vec::new(),
         };
-        let lives = sessions.into_iter().map(|session| {
+        let read = sessions.into_iter().map(|session| {
             let page = &page;
             async move {
                 let key = self.state(session);
@@ -188,14 +206,26 @@ impl Sessions {
                     let place = page.binary_search_by(|row| row.key().cmp(&key));
                     let row = place.ok().map(|place| &page[place]);
                     let state = row.map(|row| State::decode(&key, row.value()));
-                    state.transpose()?.map(|state| state.life)
+                    state.transpose().map(|state| state.map(|state| state.life))
                 } else {
-                    self.life(tr, session).await?
+                    self.life(tr, session).await
                 };
-                Ok::<_, keyspace::Error>((life == Some(Life::Alive)).then_some(session))
+                match life {
+                    Err(keyspace::Error::Corrupt { .. }) => Ok((session, None)),
+                    Err(error) => Err(error),
+                    Ok(life) => Ok((session, Some(life == Some(Life::Alive)))),
+                }
             }
         });
-        Ok(try_join_all(lives).await?.into_iter().flatten().collect())
+        let mut lives = Lives::default();
+        for (session, is_alive) in try_join_all(read).await? {
+            match is_alive {
+                Some(true) => lives.alive.insert(session),
+                Some(false) => false,
+                None => lives.unreadable.insert(session),
+            };
+        }
+        Ok(lives)
     }
 
     /// Stages a heartbeat with the wall time of the session's process, and the lease within which the session
@@ -231,17 +261,21 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Returns all sessions with their states, in the order of their names.
+    /// Returns all sessions, in the order of their names. Each has its state, or the reason why its state does not
+    /// decode. Keys that do not name a session are left out.
     ///
     /// # Conflicts
     /// Reads by snapshot: a transaction that acts on a session must read its [life](Self::life).
     ///
     /// # Errors
-    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life), and if a key
-    /// does not name a session.
-    pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, State)>> {
+    /// Those of the reads.
+    pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, Result<State>)>> {
         let rows = self.page(tr, "s").await?;
-        rows.iter().map(|row| self.parse_state_row(row)).collect()
+        let sessions = rows.iter().filter_map(|row| {
+            let session = self.parse_session("s", row.key()).ok()?;
+            Some((session, State::decode(row.key(), row.value())))
+        });
+        Ok(sessions.collect())
     }
 
     /// Returns the session of a row and its state.
@@ -257,22 +291,24 @@ impl Sessions {
     }
 
     /// Returns the last heartbeat of each session that has one, in the order of their names. A heartbeat of a session
-    /// that is not among [all](Self::all) is a remnant of a removed session.
+    /// that is not among [all](Self::all) is a remnant of a removed session. Heartbeats that do not decode are left
+    /// out.
     ///
     /// # Conflicts
     /// Reads by snapshot: a transaction that acts on a session must read its [life](Self::life).
     ///
     /// # Errors
-    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a heartbeat does not decode or a key
-    /// does not name a session.
+    /// Those of the reads.
     pub async fn heartbeats(&self, tr: &impl Transaction) -> Result<Vec<Heartbeat>> {
         let rows = self.page(tr, "b").await?;
-        rows.iter()
-            .map(|row| self.parse_heartbeat_row(row))
-            .collect()
+        let heartbeats = rows.iter();
+        Ok(heartbeats
+            .filter_map(|row| self.parse_heartbeat_row(row).ok())
+            .collect())
     }
 
-    /// Finds the sessions, except `own`, that are dead, have ended or have been silent for their lease.
+    /// Finds the sessions, except `own`, that are dead, have ended or have been silent for their lease. A session whose
+    /// state does not decode cannot be judged: a session of a newer version may do so.
     ///
     /// For each lease, `version_ago` returns the read version that was current that long ago, as far as the caller
     /// has observed it. Without such a version, only dead and ended sessions are found.
@@ -281,16 +317,23 @@ impl Sessions {
     /// Reads by snapshot: the transaction that acts on a session judges it again.
     ///
     /// # Errors
-    /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`all`](Self::all), and if a
-    /// heartbeat does not decode.
+    /// Those of the reads.
     pub async fn census(
         &self,
         tr: &impl Transaction,
         own: SessionId,
         version_ago: impl Fn(Duration) -> Option<i64>,
     ) -> Result<Census> {
-        let (sessions, mut heartbeats, read_version) =
+        let (all, mut heartbeats, read_version) =
             try_join!(self.all(tr), self.heartbeats(tr), tr.read_version())?;
+        let mut sessions = Vec::with_capacity(all.len());
+        let mut unreadable = BTreeSet::new();
+        for (session, state) in all {
+            match state {
+                Ok(state) => sessions.push((session, state)),
+                Err(_) => drop(unreadable.insert(session)),
+            }
+        }
         let leases: BTreeMap<_, _> = (sessions.iter())
             .map(|(session, state)| (*session, state.lease))
             .collect();
@@ -302,6 +345,7 @@ impl Sessions {
             // A heartbeat without a session is a remnant of a removed session.
             let age = match leases.get(&heartbeat.session) {
                 Some(lease) => ages[lease],
+                None if unreadable.contains(&heartbeat.session) => None,
                 None => ages.values().flatten().copied().min(),
             };
             age.is_some_and(|ago| heartbeat.version <= ago)
@@ -317,7 +361,7 @@ impl Sessions {
         suspects.sort_unstable();
         suspects.dedup();
         // The number is unknown unless every session can be judged.
-        let is_known = ages.values().all(Option::is_some);
+        let is_known = ages.values().all(Option::is_some) && unreadable.is_empty();
         let living = match is_known {
             true => sessions.len().saturating_sub(suspects.len()),
             false => 0,
@@ -493,7 +537,7 @@ mod tests {
                 let living = living.map(|name| named(*name)).collect();
                 let all = asked.iter().map(|name| named(*name)).collect();
                 let mut tr = store.db.begin().unwrap();
-                assert_eq!(sessions.living(&tr, all).await.unwrap(), living);
+                assert_eq!(sessions.lives(&tr, all).await.unwrap().alive, living);
                 tr.set(&store.root.pack(&"work"), b"");
                 let life = match lives.get(name) {
                     Some(Life::Alive) => Life::Dead,

@@ -37,7 +37,9 @@ impl World {
         let sessions = &Sessions::new(self.queue.subspace().clone());
         let all = |tr| async move { sessions.all(&tr).await };
         let all = self.runner.run(all).await.unwrap();
-        all.into_iter().map(|(_, state)| state.lease).collect()
+        all.into_iter()
+            .map(|(_, state)| state.unwrap().lease)
+            .collect()
     }
 
     async fn until_promised(&self, lease: Duration) {

@@ -30,5 +30,6 @@ mod shutdown;
 mod slow_store;
 mod takes;
 mod testing;
+mod unreadable;
 mod versions;
 mod worker;

@@ -23,7 +23,6 @@ conformance::on_every_store!(
     a_dedupe_id_has_a_length,
     a_payload_of_exactly_the_limit_goes_everywhere,
     more_than_a_transaction_holds_comes_back_in_several,
-    a_record_of_a_newer_format_is_refused_and_stays,
     what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped,
 );
 
@@ -244,48 +243,6 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
         tokio::task::yield_now().await;
     }
     assert!(queue.audit(&runner).await.unwrap().is_clean());
-}
-
-/// Changes a byte of the first item's record.
-async fn damage(world: &World, place: usize, byte: u8) {
-    let (begin, end) = world.queue.subspace().subspace(&"i").range();
-    let query = &RangeQuery::keys(begin, end).limit(1);
-    world
-        .runner
-        .run(|tr| async move {
-            let batch = tr.get_range(query, Isolation::Serializable).await?;
-            let mut record = batch.rows[0].value().to_vec();
-            record[place] = byte;
-            tr.set(batch.rows[0].key(), &record);
-            Ok::<_, Error>(())
-        })
-        .await
-        .unwrap();
-}
-
-async fn a_record_of_a_newer_format_is_refused_and_stays(store: TestStore) {
-    let world = World::with_defaults(&store).await;
-    let consumer = world.consumer().await;
-    world.enqueue([1, 2]).await;
-    // The byte after the format byte of microqueue.
-    damage(&world, 1, 2).await;
-    let refused = consumer.dequeue().await.unwrap_err();
-    let mut message = refused.to_string();
-    let mut source: Option<&dyn std::error::Error> = std::error::Error::source(&refused);
-    while let Some(error) = source {
-        message += &error.to_string();
-        source = error.source();
-    }
-    assert!(message.contains("format 2 is newer"), "{message}");
-    assert_eq!(world.stats().await.queued, 2);
-    // The record becomes valid again, as it is for a newer version of the library.
-    damage(&world, 1, 1).await;
-    for value in [1, 2] {
-        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-        assert_eq!(*delivery.value(), value);
-        delivery.complete().await.unwrap();
-    }
-    world.check().await;
 }
 
 async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(store: TestStore) {

@@ -56,7 +56,7 @@ impl Player {
         let all = |tr| async move { sessions.all(&tr).await };
         loop {
             let all = self.runner.run(all).await.unwrap();
-            if let [(_, last)] = &all[..]
+            if let [(_, Ok(last))] = &all[..]
                 && last.lease == self.settings.get_lease()
             {
                 return;
