@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hc_dequeue::keyspace::limits::TRANSACTION_LIFE;
 use hc_dequeue::{Backoff, WorkerOptions};
 
 /// The shortest time until a takeover. Without a minimum, a worker would do nothing else.
@@ -12,7 +13,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// The defaults for the options set through [`worker`](Self::worker):
 ///
 /// - it combines four buckets at the same time
-/// - a call of the observer may take three seconds
+/// - a call of the observer may take three seconds; a limit above five seconds counts as five, because the observer works
+///   in a transaction
 /// - it polls for work every second, in case a watch was lost
 /// - after a failure a bucket waits from 100 milliseconds up to 30 seconds
 ///
@@ -101,8 +103,10 @@ impl CombineOptions {
         self.worker.concurrency_or(4)
     }
 
+    /// Returns how long a call of the observer may take: at most as long as its transaction lives.
     pub(crate) fn observer_time_limit(&self) -> Duration {
-        self.worker.time_limit_or(Duration::from_secs(3))
+        let limit = self.worker.time_limit_or(Duration::from_secs(3));
+        limit.min(TRANSACTION_LIFE)
     }
 
     pub(crate) fn poll_interval(&self) -> Duration {
@@ -112,5 +116,21 @@ impl CombineOptions {
     pub(crate) fn backoff(&self) -> Backoff {
         let default = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
         self.worker.backoff_or(default)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observer_has_no_more_time_than_its_transaction() {
+        let limited = |limit| {
+            let worker = WorkerOptions::new().time_limit(limit);
+            CombineOptions::new().worker(worker).observer_time_limit()
+        };
+        assert_eq!(limited(Duration::from_secs(4)), Duration::from_secs(4));
+        assert_eq!(limited(Duration::from_secs(6)), Duration::from_secs(5));
+        assert_eq!(limited(Duration::MAX), Duration::from_secs(5));
     }
 }

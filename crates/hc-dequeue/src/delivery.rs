@@ -251,26 +251,50 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
     pub async fn ack(&self, tr: &impl Transaction) -> Result<()> {
-        let (keys, settings) = (&*self.shared.keys, self.shared.settings.get());
-        let held = keys.held(self.session);
-        let record = held.get(tr, &self.id).await?;
-        let record = record.filter(|record| record.deliveries == self.out.delivery);
+        let record = self.read_held(tr).await?;
         let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
         if record.cancelled_millis != 0 {
             return Err(Error::Cancelled { id: self.id });
         }
-        held.remove(tr, &self.id)?;
+        self.end(tr, &record, End::Completed)
+    }
+
+    /// Stages the end of an item that this transaction itself has cancelled.
+    ///
+    /// # Conflicts
+    /// As [`ack`](Self::ack).
+    pub(crate) async fn end_cancelled(&self, tr: &impl Transaction) -> Result<()> {
+        let record = self.read_held(tr).await?;
+        let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
+        self.end(tr, &record, End::Cancelled)
+    }
+
+    /// Returns whether this delivery holds the item, and the item was not cancelled.
+    ///
+    /// # Conflicts
+    /// As [`ack`](Self::ack), without the write.
+    pub(crate) async fn is_held(&self, tr: &impl Transaction) -> Result<bool> {
+        let record = self.read_held(tr).await?;
+        Ok(record.is_some_and(|record| record.cancelled_millis == 0))
+    }
+
+    /// Reads the record of the item, if this delivery holds the item.
+    async fn read_held(&self, tr: &impl Transaction) -> Result<Option<Record>> {
+        let held = self.shared.keys.held(self.session);
+        let record = held.get(tr, &self.id).await?;
+        Ok(record.filter(|record| record.deliveries == self.out.delivery))
+    }
+
+    /// Stages the end of the item, which this delivery holds.
+    fn end(&self, tr: &impl Transaction, record: &Record, how: End) -> Result<()> {
+        let (keys, settings) = (&*self.shared.keys, self.shared.settings.get());
+        keys.held(self.session).remove(tr, &self.id)?;
         keys.count(tr, Counter::Held, -1);
-        let result = self.result.lock().clone();
-        end(
-            tr,
-            keys,
-            &settings,
-            &self.id,
-            &record,
-            End::Completed,
-            result,
-        )?;
+        let result = match how {
+            End::Completed => self.result.lock().clone(),
+            End::Cancelled | End::Removed => Bytes::new(),
+        };
+        end(tr, keys, &settings, &self.id, record, how, result)?;
         self.state
             .store(DeliveryState::Acknowledged as u8, Ordering::Relaxed);
         Ok(())
@@ -363,6 +387,10 @@ impl<T> Delivery<T> {
     }
 
     /// Gives the item back, to be granted again after `delay` by the wall clocks. This never counts as an attempt.
+    ///
+    /// The item comes back to its old place, before all items that were enqueued later. If `n` items are snoozed for `s`
+    /// seconds each time, and a handler takes `h` seconds, they keep `n * h / s` handlers busy all the time. If that is as
+    /// many as there are, newer items are not granted any more. Snooze few items, or for a long time.
     ///
     /// # Errors
     /// As [`nack`](Self::nack).

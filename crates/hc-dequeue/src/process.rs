@@ -2,13 +2,17 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::{self, Database, Runner, Tx};
+use microqueue::keyspace::limits::TRANSACTION_LIFE;
+use microqueue::keyspace::{self, Code, Database, Runner, Tx};
+use parking_lot::Mutex;
 
 use crate::delivery::Delivery;
 use crate::error::{BoxError, Error, Result};
+use crate::item_ref::ItemRef;
 use crate::options::WorkerOptions;
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
@@ -56,8 +60,15 @@ where
     /// transaction is committed, and the item is snoozed, retried or becomes a dead letter, as with
     /// [`work`](Self::work).
     ///
+    /// The handler may itself end its item in its transaction. If it [acknowledges](Delivery::ack) the item and returns
+    /// `Ok(())`, nothing else happens to it. If it [cancels](Self::cancel) the item and returns `Ok(())`, the item ends
+    /// as cancelled, together with what the handler has staged. If another transaction cancels the item, nothing of the
+    /// handler's is committed.
+    ///
     /// The handler must finish within the five seconds of a transaction. Use [`work`](Self::work) for handlers that
-    /// take longer, or whose effects are outside the store.
+    /// take longer, or whose effects are outside the store. If a handler takes longer, it is called again, and the
+    /// worker logs a warning. After the second time in a row, the item has failed an attempt, with a reason that names
+    /// the time that the handler took.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -142,13 +153,22 @@ where
     O: Into<Outcome> + Send,
     E: Into<BoxError> + Send,
 {
+    let overruns = &Mutex::new(Overruns::default());
+    let env = runner.environment();
     let done = |tr: Tx<_>| async move {
+        let is_too_old = tr.attempt().after == Some(Code::TRANSACTION_TOO_OLD);
+        let too_slow = overruns.lock().judge(is_too_old, &delivery.item_ref());
+        if let Some(reason) = too_slow {
+            return Err(Unfinished::NotDone(Outcome::retry(reason)));
+        }
+        let began = env.now();
         let handled = handler(tr.clone(), delivery.clone()).await;
+        overruns.lock().took = env.now().saturating_sub(began);
         match handled
             .map_err(|error| Unfinished::Handler(error.into()))?
             .into()
         {
-            Outcome::Done => Ok(delivery.ack(&tr).await?),
+            Outcome::Done => Ok(acknowledge(runner, &tr, delivery).await?),
             outcome => Err(Unfinished::NotDone(outcome)),
         }
     };
@@ -156,4 +176,68 @@ where
         .run(done)
         .await
         .map_or_else(Outcome::from, Outcome::from)
+}
+
+/// Acknowledges an item in the transaction of its handler, unless the handler has already ended the item there.
+async fn acknowledge<T, D>(
+    runner: &Runner<D>,
+    tr: &Tx<D::Transaction>,
+    delivery: &Delivery<T>,
+) -> Result<()>
+where
+    T: Send + Sync,
+    D: Database,
+{
+    let refused = match delivery.ack(tr).await {
+        Err(refused @ (Error::Cancelled { .. } | Error::DeliveryLost { .. })) => refused,
+        acknowledged => return acknowledged,
+    };
+    // This transaction has read the item, and the new one reads a version that is not older. If the item is still held
+    // there, the handler itself has cancelled or acknowledged it. If another transaction does so later, this one fails.
+    let stored = runner.database().begin()?;
+    if !delivery.is_held(&stored).await? {
+        return Err(refused);
+    }
+    match refused {
+        Error::Cancelled { .. } => delivery.end_cancelled(tr).await,
+        _ => Ok(()),
+    }
+}
+
+/// How often in a row a handler may take longer than a transaction lives.
+const MOST_OVERRUNS: u32 = 2;
+
+/// Calls of a handler that have taken longer than their transactions live.
+#[derive(Debug, Default)]
+struct Overruns {
+    in_a_row: u32,
+    /// How long the last call took.
+    took: Duration,
+}
+
+impl Overruns {
+    /// Judges the last call, whose transaction was too old or not. The first call that took too long is logged; after
+    /// the second one in a row, returns the reason why the item has failed.
+    fn judge(&mut self, was_too_old: bool, item: &ItemRef) -> Option<String> {
+        // The transaction of a quick handler may be too old because the store is slow. It is repeated.
+        let took = std::mem::take(&mut self.took);
+        if !was_too_old || took < TRANSACTION_LIFE {
+            self.in_a_row = 0;
+            return None;
+        }
+        self.in_a_row += 1;
+        let life = TRANSACTION_LIFE;
+        if self.in_a_row < MOST_OVERRUNS {
+            tracing::warn!(
+                %item,
+                ?took,
+                "a handler took longer than the {life:?} of its transaction and is called again: handle such items \
+                 with `work`"
+            );
+            return None;
+        }
+        Some(format!(
+            "the handler took {took:.1?}, longer than the {life:?} of its transaction: handle such items with `work`"
+        ))
+    }
 }

@@ -28,6 +28,10 @@ pub fn time_between(earlier: i64, later: i64) -> Duration {
 /// The life of a transaction, in versions: five seconds.
 pub const TRANSACTION_LIFE_VERSIONS: i64 = 5 * VERSIONS_PER_SECOND;
 
+/// The life of a transaction, while the store's versions grow by [`VERSIONS_PER_SECOND`].
+pub const TRANSACTION_LIFE: Duration =
+    Duration::from_secs((TRANSACTION_LIFE_VERSIONS / VERSIONS_PER_SECOND) as u64);
+
 /// The jump of the version when a store is opened again. FoundationDB's version jumps by as much at a
 /// recovery.
 pub const RECOVERY_VERSIONS: i64 = 100_000_000;

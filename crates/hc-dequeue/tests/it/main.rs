@@ -21,6 +21,8 @@ mod listings;
 mod metrics;
 mod model;
 mod operations;
+mod overruns;
+mod own_item;
 mod process;
 mod processes;
 mod refusals;

@@ -1,0 +1,180 @@
+//! Handlers that take longer than their transactions live.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use crate::common::{LONG, World, open};
+use conformance::stores::TestStore;
+use hc_dequeue::testing::drain_process;
+use hc_dequeue::{DeadLetter, Delivery, Outcome, Settings, WorkerOptions};
+use keyspace::env::{BoxFuture, Clock};
+use keyspace::run::RunOptions;
+use keyspace::{Code, Environment, Error, Runner, Store, Transaction, Tx};
+
+conformance::on_every_store!(
+    a_handler_that_takes_too_long_twice_in_a_row_has_failed,
+    a_handler_that_is_drained_and_takes_too_long_has_failed,
+    a_transaction_that_is_too_old_is_not_blamed_on_a_quick_handler,
+    a_handler_that_takes_long_in_other_calls_has_not_failed,
+    a_handler_that_takes_long_and_fails_keeps_its_own_reason,
+);
+
+/// The system's clock, which handlers set forward instead of taking time.
+#[derive(Debug, Clone, Default)]
+struct Ahead(Arc<Mutex<Duration>>);
+
+impl Ahead {
+    fn advance(&self, by: Duration) {
+        *self.0.lock().unwrap() += by;
+    }
+}
+
+impl Clock for Ahead {
+    fn now(&self) -> Duration {
+        Environment::system().now() + *self.0.lock().unwrap()
+    }
+
+    fn wall(&self) -> SystemTime {
+        Environment::system().wall()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        Environment::system().sleep(duration)
+    }
+}
+
+/// What a call of the handler does: how long it takes, and the code with which its transaction fails, if it does.
+type Call = (u64, Option<Code>);
+
+/// A call that takes six seconds, so that a read at its end fails.
+const SLOW: Call = (6_000, Some(Code::TRANSACTION_TOO_OLD));
+/// A call in which a slow store makes the transaction too old.
+const OUTPACED: Call = (4_999, Some(Code::TRANSACTION_TOO_OLD));
+const CONFLICT: Call = (6_000, Some(Code::NOT_COMMITTED));
+const DONE: Call = (6_000, None);
+
+struct Slow {
+    world: World,
+    clock: Ahead,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Slow {
+    /// Returns a queue whose only item has one attempt.
+    async fn new(store: &TestStore) -> Self {
+        let (store, clock) = (store.fresh(), Ahead::default());
+        let options = RunOptions::default()
+            .ledger_subspace(store.root.subspace(&"ledgers"))
+            .environment(Environment::seeded(1, Arc::new(clock.clone())));
+        let runner = Runner::with_options(store.db.clone(), options);
+        let settings = Settings::new().max_attempts(1).lease(LONG * 60);
+        let queue = open(&store, &runner, settings).await.unwrap();
+        let world = World {
+            store,
+            runner,
+            queue,
+        };
+        world.enqueue([7]).await;
+        Self {
+            world,
+            clock,
+            calls: Arc::default(),
+        }
+    }
+
+    /// Returns a handler whose calls do this, one after another.
+    fn handler(
+        &self,
+        calls: &'static [Call],
+    ) -> impl Fn(Tx<TransactionOf>, Arc<Delivery<u64>>) -> BoxFuture<Result<Outcome, Error>>
+    + Send
+    + Sync
+    + 'static {
+        let (clock, counted) = (self.clock.clone(), self.calls.clone());
+        let key = self.world.store.root.pack(&"calls");
+        move |tr, _| {
+            let (took, code) = calls[counted.fetch_add(1, Ordering::Relaxed)];
+            clock.advance(Duration::from_millis(took));
+            tr.set(&key, &took.to_be_bytes());
+            Box::pin(async move {
+                match code {
+                    Some(code) => Err(Error::from(code)),
+                    None => Ok(Outcome::Done),
+                }
+            })
+        }
+    }
+
+    /// Lets a worker handle the item. Returns how often the handler was called, and the dead letter.
+    async fn work(&self, calls: &'static [Call]) -> (usize, Option<DeadLetter<u64>>) {
+        let (queue, runner) = (&self.world.queue, &self.world.runner);
+        let options = WorkerOptions::new();
+        let worker = queue.process(runner, options, self.handler(calls)).await;
+        queue.wait_idle(runner).await.unwrap();
+        worker.unwrap().shut_down(LONG).await.unwrap();
+        self.end().await
+    }
+
+    async fn end(&self) -> (usize, Option<DeadLetter<u64>>) {
+        let queue = &self.world.queue;
+        let letters = |tr| async move { queue.dead_letters(&tr, None, 10).await };
+        let mut letters = self.world.runner.run(letters).await.unwrap();
+        self.world.check().await;
+        (self.calls.load(Ordering::Relaxed), letters.pop())
+    }
+}
+
+type TransactionOf = <Store as keyspace::Database>::Transaction;
+
+fn assert_blamed(letter: Option<DeadLetter<u64>>) {
+    let letter = letter.expect("a dead letter");
+    let reason = letter.failure.unwrap().reason;
+    assert_eq!(letter.attempts, 1);
+    assert_eq!(
+        reason,
+        "the handler took 6.0s, longer than the 5s of its transaction: handle such items with `work`"
+    );
+}
+
+async fn a_handler_that_takes_too_long_twice_in_a_row_has_failed(store: TestStore) {
+    let slow = Slow::new(&store).await;
+    let (calls, letter) = slow.work(&[SLOW, SLOW, DONE]).await;
+    assert_eq!(calls, 2);
+    assert_blamed(letter);
+}
+
+async fn a_handler_that_is_drained_and_takes_too_long_has_failed(store: TestStore) {
+    let slow = Slow::new(&store).await;
+    let (queue, runner) = (&slow.world.queue, &slow.world.runner);
+    let handler = slow.handler(&[SLOW, SLOW, DONE]);
+    let drained = drain_process(runner, queue, handler).await.unwrap();
+    assert_eq!(drained.dead, 1);
+    let (calls, letter) = slow.end().await;
+    assert_eq!(calls, 2);
+    assert_blamed(letter);
+}
+
+async fn a_transaction_that_is_too_old_is_not_blamed_on_a_quick_handler(store: TestStore) {
+    let slow = Slow::new(&store).await;
+    let calls = &[OUTPACED, OUTPACED, OUTPACED, SLOW, OUTPACED, SLOW, DONE];
+    let (calls, letter) = slow.work(calls).await;
+    assert_eq!((calls, letter), (7, None));
+    assert_eq!(slow.world.stats().await.completed, 1);
+}
+
+async fn a_handler_that_takes_long_in_other_calls_has_not_failed(store: TestStore) {
+    let slow = Slow::new(&store).await;
+    let (calls, letter) = slow.work(&[SLOW, CONFLICT, CONFLICT, SLOW, DONE]).await;
+    assert_eq!((calls, letter), (5, None));
+    assert_eq!(slow.world.stats().await.completed, 1);
+}
+
+async fn a_handler_that_takes_long_and_fails_keeps_its_own_reason(store: TestStore) {
+    const FAILED: Call = (6_000, Some(Code::TRANSACTION_CANCELLED));
+    let slow = Slow::new(&store).await;
+    let (calls, letter) = slow.work(&[SLOW, FAILED, DONE]).await;
+    let reason = letter.unwrap().failure.unwrap().reason;
+    assert_eq!(calls, 2);
+    assert!(!reason.contains("`work`"), "{reason}");
+}
