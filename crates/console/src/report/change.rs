@@ -1,4 +1,4 @@
-//! What came of a change.
+//! What came of a change, and of a check.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,4 +14,15 @@ pub struct Change {
     pub changed: u64,
     /// What happened, in words.
     pub outcome: String,
+}
+
+/// What a check of a store's files has read and found in order.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct StoreCheck {
+    /// How many rows are in the store's file.
+    pub rows: u64,
+    /// How many bytes their keys and values have.
+    pub bytes: u64,
+    /// How many batches of commits are only in the log.
+    pub log_batches: u64,
 }

@@ -14,7 +14,7 @@ mod schema;
 mod time;
 mod work;
 
-pub use self::change::Change;
+pub use self::change::{Change, StoreCheck};
 pub use self::item::{Failure, Item, Items, Payload};
 pub use self::key::{Key, Keys};
 pub use self::queue::{

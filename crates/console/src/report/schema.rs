@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Audit, Change, CombineKey, Item, Items, Key, Keys, Queue, Queues, Schedules, Sessions,
-    SetAsidePage, Settings,
+    SetAsidePage, Settings, StoreCheck,
 };
 
 /// Returns one document with the schema of each report under its name in `$defs`.
@@ -29,6 +29,7 @@ fn schema() -> Value {
     generator.subschema_for::<CombineKey>();
     generator.subschema_for::<Keys>();
     generator.subschema_for::<Key>();
+    generator.subschema_for::<StoreCheck>();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Reports of the console",

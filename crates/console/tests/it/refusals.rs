@@ -281,3 +281,52 @@ fn a_bulk_change_says_how_many_and_changes_nothing_unless_it_is_confirmed() {
     assert_eq!((&change["changed"], store.count("delayed")), (&2.into(), 0));
     assert_eq!(store.count("queued"), 7);
 }
+
+#[test]
+fn a_check_says_what_it_has_read_and_a_damaged_store_is_found() {
+    let store = Filled::embedded();
+    let checked = store.run(&["check"]);
+    assert_eq!((checked.status, &*checked.err), (0, ""), "{checked:?}");
+    assert!(
+        checked.out.contains("every checksum is right"),
+        "{checked:?}"
+    );
+    let json = store.json(&["check"]);
+    crate::common::assert_valid("StoreCheck", &json);
+    assert!(json["rows"].as_u64().unwrap() > 100, "{json}");
+
+    let path = store.folder.path().join("store");
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes
+        .windows(4)
+        .rposition(|window| window == b"mail")
+        .unwrap();
+    bytes[at] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    for arguments in [&["check"][..], &["check", "--json"]] {
+        let found = store.run(arguments);
+        found.assert_refused(4, "is damaged");
+        assert!(found.err.contains("restore a backup") && !found.err.contains("panic"));
+    }
+    assert!(fs::read(&path).unwrap() == bytes);
+    let copy = store.folder.path().join("copy");
+    let copied = store.run(&["backup", copy.to_str().unwrap()]);
+    assert_ne!(copied.status, 0, "{copied:?}");
+    assert!(!copy.exists());
+}
+
+#[test]
+fn only_the_files_of_a_closed_embedded_store_are_checked() {
+    let store = Filled::embedded();
+    let open = keyspace::open(&store.db).unwrap();
+    store
+        .run(&["check"])
+        .assert_refused(5, "is open in another process");
+    drop(open);
+    run(&["check", "--db", "memory:"]).assert_refused(2, "memory: is empty");
+    run(&["check", "--db", "fdb:"]).assert_refused(2, "a cluster checks its own");
+    let text = store.folder.path().join("text");
+    fs::write(&text, "no store").unwrap();
+    let db = format!("embedded:{}", text.display());
+    run(&["check", "--db", &db]).assert_refused(1, "is not a store");
+}

@@ -79,39 +79,35 @@ struct Sound {
 impl Sound {
     /// Returns a closed store.
     fn closed() -> Self {
-        Self::new(|_, _| {})
-    }
-
-    /// Returns a store as `kill -9` leaves it, with one commit for each row that is only in its log.
-    fn killed() -> Self {
-        Self::new(|path, files| {
-            let db = Options::new().open(path).unwrap();
-            for number in ROWS..ROWS + LOGGED_ROWS {
-                commit(&db, number..number + 1);
-            }
-            *files = self::files(path.parent().unwrap());
-        })
-    }
-
-    fn new(reopen: impl FnOnce(&Path, &mut Files)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("store");
-        let db = Options::new().open(&path).unwrap();
-        // In the order of another hash, so that pages have gaps.
+        let db = Options::new().open(folder.path().join("store")).unwrap();
+        // Not in the order of the keys, so that pages have gaps.
         for step in 0..3 {
             commit(&db, (0..ROWS).filter(|number| number % 3 == step));
         }
         db.close().unwrap();
-        let mut files = self::files(folder.path());
-        reopen(&path, &mut files);
-        let last = if files.len() > 1 {
-            ROWS + LOGGED_ROWS
-        } else {
-            ROWS
-        };
         Self {
-            files,
-            rows: (0..last).map(row).collect(),
+            files: files(folder.path()),
+            rows: (0..ROWS).map(row).collect(),
+        }
+    }
+
+    /// Returns a store as `kill -9` leaves it, with one commit for each row that is only in its log.
+    fn killed() -> Self {
+        Self::closed().and_killed()
+    }
+
+    /// Returns the same store after it was opened again and its process was killed.
+    fn and_killed(&self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write_files(folder.path(), &self.files);
+        let db = Options::new().open(folder.path().join("store")).unwrap();
+        for number in ROWS..ROWS + LOGGED_ROWS {
+            commit(&db, number..number + 1);
+        }
+        Self {
+            files: files(folder.path()),
+            rows: (0..ROWS + LOGGED_ROWS).map(row).collect(),
         }
     }
 
@@ -367,4 +363,233 @@ fn a_damaged_store_with_a_log_loses_no_more_than_what_no_later_frame_says_was_fl
             .keys()
             .all(|(kind, outcome)| *kind != Kind::Cut || *outcome == Outcome::Refused)
     );
+}
+
+/// The environment variable that gives a child process the path of its store.
+const CHILD: &str = "KEYSPACE_DAMAGED_STORE_CHILD";
+
+/// Prints what each way to use the store says.
+fn use_damaged(path: &Path) {
+    let said = match Options::new().open(path) {
+        Ok(db) => format!("{:?} {:?}", read(&db, &Rows::new()).err(), db.close()),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("said: {said}");
+}
+
+#[test]
+fn no_panic_of_a_library_is_printed_or_is_part_of_an_error() {
+    const NAME: &str = "damaged_store::no_panic_of_a_library_is_printed_or_is_part_of_an_error";
+    if let Some(path) = std::env::var_os(CHILD) {
+        return use_damaged(Path::new(&path));
+    }
+    let sound = Sound::closed();
+    let whole = &sound.files["store"];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    for block in 0..scale(12, whole.len() / BLOCK_BYTES) {
+        let mut bytes = whole.clone();
+        bytes[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(if block % 2 == 0 { 0 } else { 0xff });
+        fs::write(&path, bytes).unwrap();
+        let mut child = process::Command::new(std::env::current_exe().unwrap());
+        child
+            .args(["--exact", NAME, "--nocapture"])
+            .env(CHILD, &path);
+        let output = child.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "block {block}: {said}");
+        let is_clean = ["panicked", "redb", "unwrap", "index out of"]
+            .iter()
+            .all(|text| !said.contains(text));
+        assert!(
+            is_clean && said.starts_with("said: "),
+            "block {block}: {said}"
+        );
+        for (name, _) in files(folder.path()) {
+            fs::remove_file(folder.path().join(name)).unwrap();
+        }
+    }
+}
+
+/// Every kind of refusal, and the files that it is given.
+#[test]
+fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
+    let closed = Sound::closed();
+    let killed = closed.and_killed().files;
+    let closed = closed.files;
+    let log = killed.keys().find(|name| name.contains(".log.")).unwrap();
+    let with = |base: &Files, change: &dyn Fn(&mut Files)| {
+        let mut files = base.clone();
+        change(&mut files);
+        files
+    };
+    type Expected = fn(&OpenError) -> bool;
+    let cases: Vec<(&str, Files, Expected)> = vec![
+        (
+            "a text",
+            with(&Files::new(), &|files| {
+                files.insert("store".into(), b"text".to_vec());
+            }),
+            |error| matches!(error, OpenError::NotAStore { .. }),
+        ),
+        (
+            "an empty file",
+            with(&Files::new(), &|files| {
+                files.insert("store".into(), Vec::new());
+            }),
+            |error| matches!(error, OpenError::NotAStore { .. }),
+        ),
+        (
+            "a store cut in half",
+            with(&closed, &|files| {
+                let store = files.get_mut("store").unwrap();
+                store.truncate(store.len() / 2);
+            }),
+            |error| matches!(error, OpenError::Damaged { .. }),
+        ),
+        (
+            "the head of a store",
+            with(&closed, &|files| {
+                files.get_mut("store").unwrap().truncate(64);
+            }),
+            |error| matches!(error, OpenError::Damaged { .. }),
+        ),
+        (
+            "a store without its first block",
+            with(&closed, &|files| {
+                files.get_mut("store").unwrap()[..BLOCK_BYTES].fill(0);
+            }),
+            |error| matches!(error, OpenError::Damaged { .. }),
+        ),
+        (
+            "a killed store without its log",
+            with(&killed, &|files| drop(files.remove(log))),
+            |error| matches!(error, OpenError::LogMissing { .. }),
+        ),
+        (
+            "a log without its store",
+            with(&killed, &|files| drop(files.remove("store"))),
+            |error| matches!(error, OpenError::LogWithoutStore { .. }),
+        ),
+        (
+            "an older copy beside its log",
+            with(&killed, &|files| {
+                drop(files.insert("store".into(), closed["store"].clone()));
+            }),
+            |error| matches!(error, OpenError::LogNewer { .. }),
+        ),
+        (
+            "a foreign log",
+            with(&killed, &|files| {
+                files.insert("store.log.00000000000000ff".into(), b"text".to_vec());
+            }),
+            |error| matches!(error, OpenError::LogForeign { .. }),
+        ),
+        (
+            "a log that was cut",
+            with(&killed, &|files| {
+                files.get_mut(log).unwrap().truncate(BLOCK_BYTES);
+            }),
+            |error| matches!(error, OpenError::LogDamaged { .. }),
+        ),
+        (
+            "a log without its first frames",
+            with(&killed, &|files| {
+                files.get_mut(log).unwrap()[BLOCK_BYTES..3 * BLOCK_BYTES].fill(0);
+            }),
+            |error| matches!(error, OpenError::LogDamaged { .. }),
+        ),
+        ("nothing", Files::new(), |error| {
+            matches!(error, OpenError::NoStore { .. })
+        }),
+    ];
+    for (what, given, is_expected) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        write_files(folder.path(), &given);
+        let opened = [
+            Options::new().open_existing(&path).err(),
+            embedded::verify(&path, |_, _| {}).err(),
+        ];
+        for error in opened {
+            let error = error.unwrap_or_else(|| panic!("{what} was opened"));
+            assert!(is_expected(&error), "{what}: {error:?}");
+            assert!(files(folder.path()) == given, "{what}: a file has changed");
+        }
+    }
+}
+
+/// Zeroes each block of a store in turn: an opening that is refused, for whichever reason, writes nothing.
+#[test]
+fn a_block_of_zeros_anywhere_makes_no_opening_write_before_it_refuses() {
+    let sound = Sound::closed();
+    let blocks = sound.files["store"].len() / BLOCK_BYTES;
+    let mut refused = 0;
+    for block in (0..blocks).take(scale(40, blocks)) {
+        let mut damaged = sound.files.clone();
+        damaged.get_mut("store").unwrap()[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
+        let folder = tempfile::tempdir().unwrap();
+        write_files(folder.path(), &damaged);
+        let Err(error) = Options::new().open(folder.path().join("store")) else {
+            continue;
+        };
+        assert!(
+            is_refusal_of_damage(&error, &sound),
+            "block {block}: {error:?}"
+        );
+        assert!(
+            files(folder.path()) == damaged,
+            "block {block}: a file has changed"
+        );
+        refused += 1;
+    }
+    assert!(refused > 3, "{refused}");
+}
+
+/// Opens a store with as many descriptors as are left, one more each time.
+#[cfg(unix)]
+fn open_with_few_descriptors(path: &Path) {
+    let folder = path.parent().unwrap();
+    let before = files(folder);
+    let mut held: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+    let mut refused = 0;
+    loop {
+        match Options::new().open_existing(path) {
+            Ok(_) => break,
+            Err(error) => {
+                assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
+                refused += 1;
+            }
+        }
+        // To look at the folder takes descriptors, too.
+        let released = held.split_off(held.len() - 4);
+        drop(released);
+        assert!(files(folder) == before, "a refusal has changed a file");
+        let again = (0..3).map_while(|_| fs::File::open("/dev/null").ok());
+        held.extend(again);
+    }
+    assert!(refused > 1, "{refused}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_opening_with_too_few_descriptors_changes_no_file() {
+    const NAME: &str = "damaged_store::an_opening_with_too_few_descriptors_changes_no_file";
+    if let Some(path) = std::env::var_os(CHILD) {
+        return open_with_few_descriptors(Path::new(&path));
+    }
+    for sound in [Sound::closed(), Sound::killed()] {
+        let folder = tempfile::tempdir().unwrap();
+        write_files(folder.path(), &sound.files);
+        let mut limited = process::Command::new("sh");
+        limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+        limited.arg(std::env::current_exe().unwrap());
+        limited.args(["--exact", NAME, "--nocapture"]);
+        let output = limited
+            .env(CHILD, folder.path().join("store"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    }
 }

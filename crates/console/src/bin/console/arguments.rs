@@ -25,8 +25,8 @@ use export_queue::keyspace::Environment;
         console redrive jobs --reason 'connection refused' --db fdb:\n  \
         console serve --db fdb: --listen 127.0.0.1:8080\n\n\
         Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key,\n\
-        4 an audit found something, 5 the store is open in another process, 130 stopped by Ctrl-C,\n\
-        143 stopped by SIGTERM."
+        4 an audit or a check found something, 5 the store is open in another process,\n\
+        130 stopped by Ctrl-C, 143 stopped by SIGTERM."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -190,6 +190,15 @@ pub(crate) enum Command {
         /// The new file.
         file: PathBuf,
     },
+
+    /// Check the files of an embedded store, and change none of them. Exit status 4: they are damaged.
+    #[command(
+        long_about = "Check the files of an embedded store, and change none of them: the checksums of all pages, the \
+                      order, the number and the content of all rows, and the whole log. Exit status 4: they are \
+                      damaged.",
+        after_help = "Example:\n  console check --db embedded:jobs.keyspace"
+    )]
+    Check,
 
     /// Serve pages and JSON about the store until stopped by Ctrl-C or SIGTERM.
     #[command(

@@ -58,6 +58,7 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
         Command::Get { key } => print(&console.key(&key).await?, json)?,
         Command::Backup { file } => backup(context.store, file).await?,
         Command::Serve(options) => serve(context, &options).await?,
+        Command::Check => unreachable!("a store is checked before it is opened"),
     }
     Ok(Status::Done)
 }

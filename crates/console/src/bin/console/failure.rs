@@ -55,6 +55,9 @@ pub(crate) enum Failure {
     #[error("only an embedded store is copied to a file: use fdbbackup for a cluster")]
     NoFile,
 
+    #[error("only the files of an embedded store are checked: a cluster checks its own")]
+    NoFilesToCheck,
+
     #[error("{count} items match, and nothing was changed: add --yes to {action} them")]
     Unconfirmed { count: u64, action: &'static str },
 
@@ -96,7 +99,7 @@ pub(crate) enum Status {
     Misused = 2,
     /// There is no such queue, item or key.
     Missing = 3,
-    /// An audit found something.
+    /// An audit found something, or a store is damaged.
     Found = 4,
     /// The store is open in another process.
     InUse = 5,
@@ -141,9 +144,11 @@ impl Failure {
             | Self::Memory
             | Self::NoStoreNamed
             | Self::NoFile
+            | Self::NoFilesToCheck
             | Self::NoItems
             | Self::OnlyPurge { .. }
             | Self::Unconfirmed { .. } => Status::Misused,
+            Self::Open(OpenError::Damaged { .. } | OpenError::LogDamaged { .. }) => Status::Found,
             Self::InUse { .. } => Status::InUse,
             Self::Stopped(Stop::Terminated) => Status::Terminated,
             Self::Stopped(_) => Status::Interrupted,

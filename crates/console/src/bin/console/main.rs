@@ -4,11 +4,12 @@
 //! cargo run --release -p console -- queues --db embedded:jobs.keyspace
 //! ```
 //!
-//! Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key, 4 an audit found
-//! something, 5 the store is open in another process, 130 stopped by Ctrl-C, 143 stopped by `SIGTERM`.
+//! Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key, 4 an audit or a check
+//! found something, 5 the store is open in another process, 130 stopped by Ctrl-C, 143 stopped by `SIGTERM`.
 
 mod arguments;
 mod bulk;
+mod check;
 mod commands;
 mod failure;
 mod output;
@@ -52,6 +53,14 @@ fn open(db: &str) -> Result<Store> {
 async fn execute(arguments: Arguments) -> Result<Status> {
     let Arguments { command, options } = arguments;
     let db = options.db.as_deref().ok_or(Failure::NoStoreNamed)?;
+    // A damaged store cannot be opened.
+    if matches!(command, Command::Check) {
+        return tokio::select! {
+            biased;
+            stopped = stopped() => stopped,
+            checked = check::check(db, options.json) => checked,
+        };
+    }
     let store = open(db)?;
     let limits = RunOptions::default().time_limit(Duration::from_secs(options.time_limit.into()));
     let runner = Runner::with_options(store.clone(), limits);

@@ -55,6 +55,8 @@ struct State {
     fault: Fault,
     keeps_failing: bool,
     ignores_flushes: bool,
+    /// Whether no file can be opened or created, because the process has too many open.
+    is_out_of_descriptors: bool,
     flushes: usize,
     during_write: Action,
     during_flush: Action,
@@ -102,6 +104,7 @@ impl Disk {
             fault: Fault::Error,
             keeps_failing: false,
             ignores_flushes: false,
+            is_out_of_descriptors: false,
             flushes: 0,
             during_write: Arc::new(|| ()),
             during_flush: Arc::new(|| ()),
@@ -133,6 +136,11 @@ impl Disk {
     /// Returns true once the fault has happened.
     pub(in super::super) fn has_failed(&self) -> bool {
         self.state().countdown == 0
+    }
+
+    /// Sets whether no slot can be opened or created because the process has too many open files.
+    pub(in super::super) fn set_out_of_descriptors(&self, is_out: bool) {
+        self.state().is_out_of_descriptors = is_out;
     }
 
     /// Makes flushes do nothing but report success.
@@ -299,6 +307,15 @@ impl State {
         Ok(())
     }
 
+    fn has_descriptors(&self) -> io::Result<()> {
+        /// `EMFILE`.
+        const TOO_MANY_OPEN_FILES: i32 = if cfg!(windows) { 4 } else { 24 };
+        if self.is_out_of_descriptors {
+            return Err(io::Error::from_raw_os_error(TOO_MANY_OPEN_FILES));
+        }
+        Ok(())
+    }
+
     fn file(&mut self, of: Of) -> &mut Cached {
         match of {
             Of::Main => &mut self.main,
@@ -329,12 +346,14 @@ impl Files for Disk {
     fn open(&self, slot: Slot) -> io::Result<Option<File>> {
         let state = self.state();
         state.has_power()?;
+        state.has_descriptors()?;
         Ok(state.folder.get(&slot).map(|&index| self.slot(index)))
     }
 
     fn create(&self, slot: Slot) -> io::Result<File> {
         let mut state = self.state();
         state.has_power()?;
+        state.has_descriptors()?;
         if state.folder.contains_key(&slot) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }

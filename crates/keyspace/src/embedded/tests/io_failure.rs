@@ -12,12 +12,13 @@ use rand::{Rng, SeedableRng};
 
 use super::super::engine::{CommitRequest, Engine, Snapshot};
 use super::super::log::effect::Effect;
+use super::super::log::frame::BLOCK_BYTES;
 use super::super::log::segment::Sizes;
 use super::super::queue::Mutation;
 use super::super::store::{Setup, Store};
 use super::super::watch::WatchFuture;
 use super::super::{Durability, Options};
-use super::disk::{Disk, Fault};
+use super::disk::{Disk, Fault, Image};
 use super::workload::Workload;
 use super::{new_store, open_on, path, seeds, set, setup};
 use crate::env::{Environment, ManualClock};
@@ -115,6 +116,81 @@ fn a_disk_that_fails_stops_the_store_and_loses_nothing_that_was_acknowledged() {
         for seed in seeds(scale(100, 1_000)) {
             let recovered = fail_and_recover(fault, seed);
             assert_eq!(recovered, Ok(()), "{fault:?}; to repeat: TEST_SEED={seed}");
+        }
+    }
+}
+
+#[test]
+fn commits_wait_for_a_file_descriptor_for_the_next_file_of_the_log() {
+    let disk = Disk::with(new_store());
+    let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options());
+    disk.set_out_of_descriptors(true);
+    let mut waiting = None;
+    for _ in 0..100 {
+        let mut commit = Box::pin(engine.commit(set(None, &["key"], "value")));
+        committer.step().unwrap();
+        match (&mut commit).now_or_never() {
+            Some(committed) => drop(committed.unwrap()),
+            None => {
+                waiting = Some(commit);
+                break;
+            }
+        }
+    }
+    let mut waiting = waiting.expect("the log needs another file");
+    assert!(engine.read_version().is_ok());
+    committer.step().unwrap();
+    assert!((&mut waiting).now_or_never().is_none());
+    disk.set_out_of_descriptors(false);
+    committer.step().unwrap();
+    let committed = waiting.now_or_never().expect("the log has its file");
+    committed.unwrap();
+    committer.close().unwrap();
+}
+
+#[test]
+fn an_opening_without_a_file_descriptor_leaves_every_file_as_it_was() {
+    for image in [new_store(), killed_store()] {
+        let disk = Disk::with(image.clone());
+        disk.set_out_of_descriptors(true);
+        let error = open_on(&disk).err().unwrap();
+        assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
+        assert!(disk.image() == image);
+        disk.set_out_of_descriptors(false);
+        assert!(open_on(&disk).is_ok());
+    }
+}
+
+/// Returns the disk content of a store with a row that is only in its log.
+fn killed_store() -> Image {
+    let disk = Disk::with(new_store());
+    let mut store = open_on(&disk).unwrap();
+    let row = Effect::Set {
+        key: b"row",
+        value: b"",
+    };
+    store.commit(&[row]).unwrap();
+    disk.image()
+}
+
+#[test]
+fn an_opening_that_fails_before_its_log_has_begun_leaves_no_new_file() {
+    for fault in [Fault::Error, Fault::Full] {
+        for calls in 1.. {
+            let disk = Disk::with(new_store());
+            disk.fail_after(calls, fault);
+            let opened = open_on(&disk);
+            let image = disk.image();
+            let has_frames = |bytes: &Vec<u8>| bytes[BLOCK_BYTES..].iter().any(|&byte| byte != 0);
+            if opened.is_ok() || image.slots.values().any(has_frames) {
+                assert!(calls > 5, "{calls}");
+                break;
+            }
+            assert!(image.slots.is_empty(), "{fault:?} after {calls} calls");
+            assert!(
+                image.main == new_store().main,
+                "{fault:?} after {calls} calls"
+            );
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use console::report::{
     Audit, Change, CombineKey, Key, Keys, Payload, Schedules, Sessions, SetAsidePage, Settings,
+    StoreCheck,
 };
 
 use console::terminal::short;
@@ -97,6 +98,17 @@ impl Show for Change {
                 self.queue, self.action, self.outcome
             ),
         }
+    }
+}
+
+impl Show for StoreCheck {
+    fn show(&self) -> String {
+        format!(
+            "pages: every checksum is right\n\
+             rows: {} with {} bytes are in order, and are those that were written\n\
+             log: {} batches of commits can be recovered\n",
+            self.rows, self.bytes, self.log_batches
+        )
     }
 }
 
