@@ -197,7 +197,7 @@ impl Error {
         match self {
             Self::Keyspace(keyspace::Error::Corrupt { key, .. })
             | Self::Part(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, .. })) => {
-                Some(key)
+                Some(&**key)
             }
             _ => None,
         }

@@ -5,6 +5,9 @@
 //! code of any error by walking its sources.
 
 mod open;
+mod source;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,6 +17,7 @@ use bytes::Bytes;
 use foundationdb_tuple::Subspace;
 
 pub use self::open::OpenError;
+pub use self::source::{RecordKey, StorageFailure};
 use crate::foreign;
 
 /// The result of every operation of this crate.
@@ -178,6 +182,10 @@ impl std::error::Error for Code {}
 ///
 /// Every variant is a state that a caller can act on. [`Error::code`] returns FoundationDB's code, if the
 /// error has one. The retry loop looks at nothing else.
+///
+/// What [`code_of`] and [`corrupt_key`] look for is not only in this type but also in the source of the error.
+/// So they find it through wrappers that forward to an error and thereby hide it: `#[error(transparent)]`,
+/// [`io::Error::other`](std::io::Error::other), `Box` and `Arc`.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -211,7 +219,8 @@ pub enum Error {
     #[error("record under key {} is corrupt: {reason}", printable(key))]
     Corrupt {
         /// The key of the record.
-        key: Bytes,
+        #[source]
+        key: RecordKey,
         /// The expected and the actual content.
         reason: String,
     },
@@ -253,6 +262,9 @@ pub enum Error {
     Unreachable {
         /// The cluster file.
         cluster_file: PathBuf,
+        /// `transaction_timed_out`.
+        #[source]
+        code: Code,
     },
 
     /// The store had an I/O failure and refuses all further work, so that nothing builds on a state that
@@ -266,7 +278,7 @@ pub enum Error {
     Poisoned {
         /// The failure that stopped the store.
         #[source]
-        cause: Arc<dyn std::error::Error + Send + Sync>,
+        cause: StorageFailure,
     },
 
     /// The store found that its file does not hold what was written to it. It refuses all further work and
@@ -280,6 +292,9 @@ pub enum Error {
         path: PathBuf,
         /// What was found.
         reason: String,
+        /// `file_corrupt`.
+        #[source]
+        code: Code,
     },
 }
 
@@ -288,7 +303,7 @@ impl Error {
     #[must_use]
     pub fn corrupt(key: &[u8], reason: impl Into<String>) -> Self {
         Self::Corrupt {
-            key: Bytes::copy_from_slice(key),
+            key: Bytes::copy_from_slice(key).into(),
             reason: reason.into(),
         }
     }
@@ -297,10 +312,10 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
-            Self::Store(code) => Some(*code),
+            Self::Store(code) | Self::Unreachable { code, .. } | Self::Damaged { code, .. } => {
+                Some(*code)
+            }
             Self::Poisoned { .. } => Some(Code::IO_ERROR),
-            Self::Damaged { .. } => Some(Code::FILE_CORRUPT),
-            Self::Unreachable { .. } => Some(Code::TRANSACTION_TIMED_OUT),
             _ => None,
         }
     }
@@ -388,33 +403,30 @@ impl RunError<error_kind::Anyhow> for anyhow::Error {
 /// Finds FoundationDB's code in an error or in its sources.
 ///
 /// The retry loop classifies errors with this function, so an application's error type needs only
-/// `source()`.
+/// `source()`, either the wrapped error itself or, with `#[error(transparent)]`, that of the wrapped error.
 #[must_use]
 pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
-    for error in causes(error) {
-        if let Some(known) = error.downcast_ref::<Error>() {
+    for cause in causes(error) {
+        if let Some(known) = cause.downcast_ref::<Error>() {
             return known.code();
         }
-        // The source of a transparent wrapper is the source of the wrapped error, so walking the sources
-        // may skip the `Error` itself.
-        if let Some(code) = error.downcast_ref::<Code>() {
+        // A wrapper that forwards to an `Error` has the source of the `Error`, but not the `Error` itself.
+        if let Some(code) = cause.downcast_ref::<Code>() {
             return Some(*code);
+        }
+        if cause.is::<StorageFailure>() {
+            return Some(Code::IO_ERROR);
         }
     }
     None
 }
 
-/// Finds the key of a record that does not decode, in an error or in its sources.
-///
-/// An error that forwards to an [`Error`] with `#[error(transparent)]` hides its key, because such a wrapper
-/// has the sources of the wrapped error, and an undecodable record has none. Wrap it with `#[source]` or
-/// `#[from]` and a message of its own.
+/// Finds the key of a record that does not decode, in an error or in its sources. It looks through the same
+/// wrappers as [`code_of`].
 #[must_use]
 pub fn corrupt_key<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a [u8]> {
-    causes(error).find_map(|cause| match cause.downcast_ref::<Error>()? {
-        Error::Corrupt { key, .. } => Some(&**key),
-        _ => None,
-    })
+    // The key is the source of the error, so it is found whether or not a wrapper hides the error itself.
+    causes(error).find_map(|cause| Some(&***cause.downcast_ref::<RecordKey>()?))
 }
 
 /// The most errors of a chain that are looked at: an error of an application may be its own source.
@@ -452,9 +464,9 @@ struct Chain<'a>(&'a (dyn std::error::Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The text of a store error already contains its code.
+        // The texts of errors already contain their codes and keys.
         let is_shown = |(place, cause): &(usize, &(dyn std::error::Error + 'static))| {
-            *place == 0 || !cause.is::<Code>()
+            *place == 0 || !(cause.is::<Code>() || cause.is::<RecordKey>())
         };
         for (place, cause) in causes(self.0).enumerate().filter(is_shown) {
             let separator = if place == 0 { "" } else { ": " };
@@ -477,91 +489,4 @@ impl fmt::Display for Chain<'_> {
 #[must_use]
 pub fn printable(key: &[u8]) -> String {
     key.escape_ascii().to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    enum Application {
-        #[error("wrapped")]
-        Wrapped(#[source] Error),
-        #[error(transparent)]
-        Transparent(Error),
-        #[error("boxed")]
-        Boxed(#[source] Box<dyn std::error::Error + Send + Sync>),
-        #[error("alone")]
-        Alone,
-    }
-
-    #[test]
-    fn a_code_is_found_however_an_application_wraps_the_error() {
-        let store = || Error::Store(Code::NOT_COMMITTED);
-        let boxed = |error: Application| Application::Boxed(Box::new(error));
-        for error in [
-            Application::Wrapped(store()),
-            Application::Transparent(store()),
-            boxed(Application::Wrapped(store())),
-            boxed(Application::Transparent(store())),
-        ] {
-            assert_eq!(code_of(&error), Some(Code::NOT_COMMITTED), "{error:?}");
-        }
-        assert_eq!(code_of(&Application::Alone), None);
-        assert_eq!(code_of(&boxed(Application::Alone)), None);
-    }
-
-    #[test]
-    fn the_key_of_a_corrupt_record_is_found_in_the_error_and_in_its_sources() {
-        let corrupt = Error::corrupt(b"key", "damaged");
-        let wrapped = Application::Wrapped(corrupt.clone());
-        let boxed = Application::Boxed(Box::new(Application::Wrapped(corrupt.clone())));
-        for error in [&corrupt as &dyn std::error::Error, &wrapped, &boxed] {
-            assert_eq!(corrupt_key(error), Some(&b"key"[..]), "{error}");
-        }
-        let store = Application::Wrapped(Error::Store(Code::NOT_COMMITTED));
-        assert_eq!(corrupt_key(&store), None);
-        assert_eq!(corrupt_key(&Application::Alone), None);
-    }
-
-    #[test]
-    fn an_unknown_outcome_is_not_retried_for_the_sake_of_its_cause() {
-        let unknown = Error::OutcomeUnknown {
-            attempts: 1,
-            cause: Some(Arc::new(Error::Store(Code::NOT_COMMITTED))),
-        };
-        assert_eq!(code_of(&unknown), None);
-        assert_eq!(code_of(&Application::Wrapped(unknown.clone())), None);
-        assert_eq!(code_of(&Application::Transparent(unknown)), None);
-    }
-
-    #[test]
-    fn an_unknown_outcome_says_why_down_to_the_first_cause() {
-        let unknown = |cause| Error::OutcomeUnknown {
-            attempts: 2,
-            cause: Some(Arc::new(cause)),
-        };
-        let cause = Arc::new(std::io::Error::other("no space left"));
-        let poisoned = unknown(Error::Poisoned { cause }).to_string();
-        assert!(
-            poisoned.ends_with("open the store again: no space left"),
-            "{poisoned}"
-        );
-        let store = unknown(Error::Store(Code::IO_ERROR)).to_string();
-        assert!(store.ends_with("failed (io_error 1510)"), "{store}");
-    }
-
-    #[test]
-    fn a_store_error_says_what_it_means_and_keeps_name_and_number() {
-        let error = Error::Store(Code::FUTURE_VERSION);
-        assert_eq!(
-            error.to_string(),
-            "request for future version (future_version 1009)"
-        );
-        let unknown = Error::Store(Code::from_number(4242));
-        assert_eq!(
-            unknown.to_string(),
-            "error not known to this library (unknown_error 4242)"
-        );
-    }
 }

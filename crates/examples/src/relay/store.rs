@@ -129,10 +129,8 @@ impl Store {
     /// Returns the consumer and the content of a record.
     pub(crate) fn received(&self, row: KeyValue) -> Result<(u64, Received)> {
         let key: Result<(String, u64, Versionstamp, u64), _> = self.root.unpack(row.key());
-        let (_, consumer, _, _) = key.map_err(|error| keyspace::Error::Corrupt {
-            key: row.to_key(),
-            reason: error.to_string(),
-        })?;
+        let (_, consumer, _, _) =
+            key.map_err(|error| keyspace::Error::corrupt(row.key(), error.to_string()))?;
         let received = MessagePack
             .decode(row.to_value())
             .map_err(|error| error.at(row.to_key()))?;

@@ -50,7 +50,7 @@ use super::verify::{self, Verified};
 use super::watch::{Registry, Watches};
 use super::{Options, backup, damage, file, layers};
 use crate::env::Environment;
-use crate::error::{Code, Error, OpenError, Result};
+use crate::error::{Code, Error, OpenError, Result, StorageFailure};
 use crate::transaction::Commit;
 
 pub(super) use super::queue::CommitRequest;
@@ -523,13 +523,17 @@ impl Shared {
         };
         tracing::error!(reason, "the store stops: it is damaged");
         let path = self.path.clone();
-        self.end(Error::Damaged { path, reason })
+        self.end(Error::Damaged {
+            path,
+            reason,
+            code: Code::FILE_CORRUPT,
+        })
     }
 
     /// Ends the store because its storage failed. Returns the error that every later operation gets.
     pub(super) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
         tracing::error!(%cause, "the store stops: its storage failed");
-        let cause = Arc::new(cause);
+        let cause = StorageFailure::new(cause);
         self.end(Error::Poisoned { cause })
     }
 

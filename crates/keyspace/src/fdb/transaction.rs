@@ -109,6 +109,7 @@ impl Cluster {
             (Err(error), Some(file)) if timed_out(error) && !answered.load(Ordering::Relaxed) => {
                 return Err(Error::Unreachable {
                     cluster_file: file.clone(),
+                    code: Code::TRANSACTION_TIMED_OUT,
                 });
             }
             _ => {}

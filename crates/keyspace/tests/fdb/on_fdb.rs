@@ -35,7 +35,7 @@ fn unreachable() -> (tempfile::TempDir, PathBuf, Fdb) {
 
 fn assert_unreachable(error: &Error, file: &Path) {
     assert!(
-        matches!(error, Error::Unreachable { cluster_file } if cluster_file == file),
+        matches!(error, Error::Unreachable { cluster_file, .. } if cluster_file == file),
         "{error:?}"
     );
     assert_eq!(error.code(), Some(Code::TRANSACTION_TIMED_OUT));
@@ -101,7 +101,6 @@ async fn a_transaction_that_was_given_up_can_be_reset() {
     tr.reset();
     let again = tr.get(b"key", Isolation::Serializable).await.unwrap_err();
     assert_unreachable(&again, &file);
-    assert!(again.source().is_none());
 }
 
 /// Adds one to a counter, exactly once.

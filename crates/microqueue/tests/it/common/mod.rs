@@ -61,7 +61,7 @@ pub(crate) async fn set_committed(db: &impl Database, key: &[u8], value: &[u8]) 
 #[track_caller]
 pub(crate) fn corrupt_key(error: Error) -> Bytes {
     match error {
-        Error::Keyspace(keyspace::Error::Corrupt { key, .. }) => key,
+        Error::Keyspace(keyspace::Error::Corrupt { key, .. }) => key.into(),
         other => panic!("expected a corrupt record, got {other:?}"),
     }
 }
