@@ -6,6 +6,21 @@
 //! Encoded values stay in the store, so the tests of every codec in this module pin its bytes. Decoding is
 //! strict: bytes that are left over are an error.
 //!
+//! A stored value that does not decode is of no use, so `encode` refuses what `decode` would refuse or would
+//! read as another value:
+//!
+//! | codec | refused by `encode` |
+//! |---|---|
+//! | [`MessagePack`], [`Json`], `Bincode` | more than 127 arrays, maps, structs and enum variants inside each other |
+//! | [`MessagePack`], [`Json`] | `Some` of `None`, of `()`, or with [`Json`] of a struct without fields: it would be read as `None` |
+//! | [`Json`] | NaN and infinity; maps whose keys are not strings, numbers, booleans or variants without content |
+//! | `Bincode` | values without a known length, as of `#[serde(flatten)]`; fields that `skip_serializing_if` leaves out; values of more than 100,000 bytes |
+//! | [`Tuple`] | incomplete versionstamps |
+//!
+//! No codec can find that a type does not read what it writes itself. With `#[serde(flatten)]`,
+//! `#[serde(tag)]` and `#[serde(untagged)]`, serde cannot read `u128` and `i128`, nor with [`Json`] maps whose
+//! keys are not strings. Write a test for such a type that encodes and decodes its values.
+//!
 //! | codec | values | bytes |
 //! |---|---|---|
 //! | [`MessagePack`], the default | serde types | MessagePack, fields by name |
@@ -14,11 +29,18 @@
 //! | [`Tuple`] | tuples | FoundationDB's tuple layer, which every FoundationDB binding reads |
 //! | [`Json`] | serde types | JSON without spaces |
 
+mod checked;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "bincode")]
+use bincode::error::EncodeError;
 use bytes::Bytes;
 use foundationdb_tuple::{self as tuple, TuplePack, TupleUnpack, VersionstampOffset};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::checked::{Rules, checked};
 use crate::error::{Error, Result};
 
 /// Turns values of type `T` into bytes and back.
@@ -38,7 +60,8 @@ pub trait Codec<T>: Clone + Send + Sync + 'static {
     /// Appends the bytes of `value` to `buffer`.
     ///
     /// # Errors
-    /// [`Error::Encode`]. The content that was appended to `buffer` is then unspecified.
+    /// [`Error::Encode`] if the value cannot be encoded, or if [`decode`](Self::decode) would refuse the bytes
+    /// or would return another value. The content that was appended to `buffer` is then unspecified.
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()>;
 
     /// Decodes a value. The value must use up all of `bytes`.
@@ -62,6 +85,7 @@ impl DecodeError {
     /// Returns the [`Error::Corrupt`] of the record under `key`, which holds the bytes.
     #[must_use]
     pub fn at(&self, key: impl Into<Bytes>) -> Error {
+        let key: Bytes = key.into();
         Error::Corrupt {
             key: key.into(),
             reason: self.to_string(),
@@ -99,15 +123,22 @@ fn undecodable(codec: &'static str, reason: impl ToString) -> DecodeError {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MessagePack;
 
-/// The deepest nesting of a value. Bytes that nest deeper are damaged or hostile, and must not overflow the
+/// The first depth that is refused. Bytes that nest deeper are damaged or hostile, and must not overflow the
 /// stack.
-const MESSAGE_PACK_DEPTH: usize = 128;
+const MESSAGE_PACK_DEPTH: usize = checked::MAX_DEPTH as usize + 1;
+
+impl Rules for MessagePack {
+    const HAS_ALL_FLOATS: bool = true;
+    const HAS_NULL: bool = true;
+    const UNIT_STRUCT_IS_NULL: bool = false;
+    const IS_SELF_DESCRIBING: bool = true;
+}
 
 impl<T: Serialize + DeserializeOwned> Codec<T> for MessagePack {
     const NAME: &'static str = "MessagePack";
 
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
-        rmp_serde::encode::write_named(buffer, value)
+        rmp_serde::encode::write_named(buffer, &checked::<Self, T>(value))
             .map_err(|error| unencodable("MessagePack", error))
     }
 
@@ -164,6 +195,10 @@ impl Codec<Vec<u8>> for Raw {
 ///
 /// Use typed tuples for bytes that may be damaged. An untyped [`Element`](foundationdb_tuple::Element)
 /// nests as deep as the bytes say, and 100,000 bytes can nest deep enough to overflow the stack.
+///
+/// The tuple layer has one null. Do not use an `Option` of an `Option`, nor an `Option` around the whole tuple:
+/// `Some((None, 1))` is not read again, and `Some((None,))` is read as `None`. An `Option` of any other type is
+/// safe as an element.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuple;
 
@@ -190,11 +225,19 @@ impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Json;
 
+impl Rules for Json {
+    const HAS_ALL_FLOATS: bool = false;
+    const HAS_NULL: bool = true;
+    const UNIT_STRUCT_IS_NULL: bool = true;
+    const IS_SELF_DESCRIBING: bool = true;
+}
+
 impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     const NAME: &'static str = "Json";
 
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
-        serde_json::to_writer(buffer, value).map_err(|error| unencodable("Json", error))
+        serde_json::to_writer(buffer, &checked::<Self, T>(value))
+            .map_err(|error| unencodable("Json", error))
     }
 
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
@@ -205,7 +248,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
 /// Encodes any serde type as bincode 2 in its standard configuration: compact, but not self-describing.
 ///
 /// Adding, removing or reordering a field changes the meaning of stored bytes. Types with
-/// `#[serde(flatten)]`, `untagged`, `tag` or `skip_serializing_if` do not decode. The `bincode` crate is no
+/// `#[serde(untagged)]` or `#[serde(tag)]` do not decode, nor do those with fields that only
+/// `skip_serializing` leaves out; `encode` cannot find this. The `bincode` crate is no
 /// longer maintained (RUSTSEC-2025-0141). Use [`MessagePack`], unless your stored bytes are already
 /// bincode's.
 #[cfg(feature = "bincode")]
@@ -219,13 +263,30 @@ pub struct Bincode;
 const BINCODE_LIMIT: usize = crate::limits::VALUE_BYTES * size_of::<u128>();
 
 #[cfg(feature = "bincode")]
+impl Rules for Bincode {
+    const HAS_ALL_FLOATS: bool = true;
+    const HAS_NULL: bool = false;
+    const UNIT_STRUCT_IS_NULL: bool = false;
+    const IS_SELF_DESCRIBING: bool = false;
+}
+
+#[cfg(feature = "bincode")]
 impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
     const NAME: &'static str = "Bincode";
 
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
-        bincode::serde::encode_into_std_write(value, buffer, bincode::config::standard())
-            .map_err(|error| unencodable("Bincode", error))?;
-        Ok(())
+        let value = checked::<Self, T>(value);
+        let config = bincode::config::standard();
+        let limit = crate::limits::VALUE_BYTES;
+        match bincode::serde::encode_into_std_write(value, buffer, config) {
+            Ok(bytes) if bytes <= limit => Ok(()),
+            Ok(bytes) => {
+                let reason = format!("{bytes} bytes are too many: the limit is {limit} bytes");
+                Err(unencodable("Bincode", reason))
+            }
+            Err(EncodeError::OtherString(reason)) => Err(unencodable("Bincode", reason)),
+            Err(error) => Err(unencodable("Bincode", error)),
+        }
     }
 
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
@@ -237,263 +298,5 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
             return Err(undecodable("Bincode", format!("{left} bytes left over")));
         }
         Ok(value)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::fmt::Debug;
-
-    use foundationdb_tuple::Versionstamp;
-    use serde::Deserialize;
-
-    use super::*;
-    use crate::limits;
-
-    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-    struct Job {
-        name: String,
-        size: u64,
-        tags: Vec<Option<i32>>,
-    }
-
-    fn job() -> Job {
-        Job {
-            name: "a\0b".to_owned(),
-            size: 300,
-            tags: vec![None, Some(-1)],
-        }
-    }
-
-    #[track_caller]
-    fn golden<T: PartialEq + Debug, C: Codec<T> + Default>(value: &T, expected: &[u8]) {
-        let mut bytes = b"before".to_vec();
-        C::default().encode(value, &mut bytes).unwrap();
-        let written = bytes.strip_prefix(b"before").unwrap();
-        assert_eq!(
-            written.escape_ascii().to_string(),
-            expected.escape_ascii().to_string()
-        );
-        let decoded = C::default()
-            .decode(Bytes::copy_from_slice(written))
-            .unwrap();
-        assert_eq!(&decoded, value);
-    }
-
-    #[track_caller]
-    fn refused<T: Debug, C: Codec<T> + Default>(bytes: &'static [u8], reason: &str) {
-        let error = C::default().decode(Bytes::from_static(bytes)).unwrap_err();
-        assert_eq!(error.codec, C::NAME);
-        assert!(error.reason.contains(reason), "{error}");
-    }
-
-    #[test]
-    fn bincode_writes_these_bytes() {
-        golden::<_, Bincode>(&job(), b"\x03a\0b\xfb\x2c\x01\x02\x00\x01\x01");
-        golden::<_, Bincode>(&0_u64, b"\x00");
-        golden::<_, Bincode>(&250_u64, b"\xfa");
-        golden::<_, Bincode>(&-1_i64, b"\x01");
-        golden::<_, Bincode>(&1.5_f64, b"\0\0\0\0\0\0\xf8\x3f");
-        golden::<_, Bincode>(&(), b"");
-    }
-
-    #[test]
-    fn message_pack_writes_these_bytes() {
-        golden::<_, MessagePack>(
-            &job(),
-            b"\x83\xa4name\xa3a\0b\xa4size\xcd\x01\x2c\xa4tags\x92\xc0\xff",
-        );
-        golden::<_, MessagePack>(&0_u64, b"\x00");
-        golden::<_, MessagePack>(&250_u64, b"\xcc\xfa");
-        golden::<_, MessagePack>(&-1_i64, b"\xff");
-        golden::<_, MessagePack>(&1.5_f64, b"\xcb\x3f\xf8\0\0\0\0\0\0");
-        golden::<_, MessagePack>(&(), b"\xc0");
-        golden::<_, MessagePack>(&Change::Resize { to: 7 }, b"\x81\xa6Resize\x81\xa2to\x07");
-    }
-
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    enum Change {
-        Resize { to: u8 },
-    }
-
-    /// A later version of [`Job`]: without `size`, with `owner`.
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct NewerJob {
-        tags: Vec<Option<i32>>,
-        #[serde(default)]
-        owner: Option<String>,
-        name: String,
-    }
-
-    #[test]
-    fn message_pack_reads_a_type_that_gained_lost_and_moved_fields() {
-        let newer = NewerJob {
-            name: job().name,
-            tags: job().tags,
-            owner: Some("ada".to_owned()),
-        };
-        let mut bytes = Vec::new();
-        MessagePack.encode(&job(), &mut bytes).unwrap();
-        let read: NewerJob = MessagePack.decode(bytes.into()).unwrap();
-        assert_eq!(
-            read,
-            NewerJob {
-                owner: None,
-                ..newer
-            }
-        );
-        // In the other direction, the error names the field that is missing and has no default.
-        let newer = NewerJob {
-            owner: None,
-            ..read
-        };
-        let mut bytes = Vec::new();
-        MessagePack.encode(&newer, &mut bytes).unwrap();
-        let missing = <MessagePack as Codec<Job>>::decode(&MessagePack, bytes.into()).unwrap_err();
-        assert!(missing.reason.contains("missing field `size`"), "{missing}");
-    }
-
-    #[test]
-    fn a_codec_may_hold_a_value() {
-        /// Encrypts bytes with a key.
-        #[derive(Clone)]
-        struct Sealed {
-            key: u8,
-        }
-        impl Codec<Bytes> for Sealed {
-            const NAME: &'static str = "Sealed";
-
-            fn encode(&self, value: &Bytes, buffer: &mut Vec<u8>) -> Result<()> {
-                buffer.extend(value.iter().map(|byte| byte ^ self.key));
-                Ok(())
-            }
-
-            fn decode(&self, bytes: Bytes) -> Result<Bytes, DecodeError> {
-                Ok(bytes.iter().map(|byte| byte ^ self.key).collect())
-            }
-        }
-        let codec = Sealed { key: 1 };
-        let mut bytes = Vec::new();
-        codec
-            .encode(&Bytes::from_static(b"abc"), &mut bytes)
-            .unwrap();
-        assert_eq!(bytes, b"`cb");
-        assert_eq!(codec.decode(bytes.into()).unwrap(), &b"abc"[..]);
-    }
-
-    #[test]
-    fn raw_writes_the_bytes_themselves() {
-        golden::<_, Raw>(&Bytes::from_static(b"a\0\xff"), b"a\0\xff");
-        golden::<_, Raw>(&b"a\0\xff".to_vec(), b"a\0\xff");
-        golden::<_, Raw>(&Bytes::new(), b"");
-    }
-
-    #[test]
-    fn tuple_writes_these_bytes() {
-        golden::<_, Tuple>(
-            &(1_i64, "a\0".to_owned(), b"b".to_vec()),
-            b"\x15\x01\x02a\0\xff\0\x01b\0",
-        );
-        golden::<_, Tuple>(&((-300_i64,), true), b"\x05\x12\xfe\xd3\0\x27");
-        golden::<_, Tuple>(&"job".to_owned(), b"\x02job\0");
-        golden::<_, Tuple>(&("job".to_owned(),), b"\x02job\0");
-        golden::<_, Tuple>(
-            &(Versionstamp::complete(*b"0123456789", 7),),
-            b"\x330123456789\0\x07",
-        );
-    }
-
-    #[test]
-    fn json_writes_these_bytes() {
-        golden::<_, Json>(
-            &job(),
-            br#"{"name":"a\u0000b","size":300,"tags":[null,-1]}"#,
-        );
-    }
-
-    #[test]
-    fn json_reads_the_number_that_was_written_to_its_last_bit() {
-        golden::<_, Json>(&-2.100_000_000_000_000_2e301, b"-2.1000000000000002e+301");
-    }
-
-    #[test]
-    fn bytes_left_over_are_an_error() {
-        refused::<u64, Bincode>(b"\x01\x02", "1 bytes left over");
-        refused::<(), Bincode>(b"\x00", "1 bytes left over");
-        refused::<u64, MessagePack>(b"\x01\x02", "1 bytes left over");
-        refused::<i64, Tuple>(b"\x15\x01\x15\x02", "trailing bytes");
-        refused::<(i64,), Tuple>(b"\x15\x01\x00", "trailing bytes");
-        refused::<u64, Json>(b"1 2", "trailing characters");
-    }
-
-    #[test]
-    fn missing_and_foreign_bytes_are_an_error() {
-        refused::<Job, Bincode>(b"\x03a", "");
-        refused::<String, Bincode>(b"\x02\xff\xff", "");
-        refused::<Job, MessagePack>(b"\x81\xa4name\xa1a", "missing field");
-        refused::<Change, MessagePack>(b"\x81\xa3Lie\x07", "");
-        refused::<String, MessagePack>(b"\xa2\xff\xff", "");
-        refused::<u64, MessagePack>(b"", "");
-        refused::<(i64, i64), Tuple>(b"\x15\x01", "missing bytes");
-        refused::<i64, Tuple>(b"\x02job\0", "bad code");
-        refused::<Job, Json>(b"{\"name\":\"a\"}", "size");
-        refused::<u64, Json>(b"", "EOF");
-    }
-
-    #[test]
-    fn a_damaged_length_allocates_nothing_that_no_record_can_hold() {
-        refused::<String, Bincode>(b"\xfd\xff\xff\xff\xff\xff\xff\xff\x7f", "LimitExceeded");
-        refused::<Vec<u64>, Bincode>(b"\xfc\xff\xff\xff\x7f", "");
-        refused::<String, MessagePack>(b"\xdb\xff\xff\xff\xff", "");
-        refused::<Vec<u64>, MessagePack>(b"\xdd\xff\xff\xff\xff", "");
-    }
-
-    #[test]
-    fn bytes_that_nest_too_deep_are_refused_before_the_stack_is_full() {
-        #[derive(Debug, Deserialize, Serialize)]
-        struct Nested(Vec<Nested>);
-        let mut deep = vec![0x91; limits::VALUE_BYTES - 1];
-        deep.push(0x90);
-        let error = <MessagePack as Codec<Nested>>::decode(&MessagePack, deep.into()).unwrap_err();
-        assert!(error.reason.contains("depth"), "{error}");
-    }
-
-    #[test]
-    fn the_largest_record_decodes_whatever_its_numbers() {
-        let numbers = vec![1_u128; limits::VALUE_BYTES - 5];
-        let mut bytes = Vec::new();
-        Bincode.encode(&numbers, &mut bytes).unwrap();
-        assert_eq!(bytes.len(), limits::VALUE_BYTES);
-        let decoded: Vec<u128> = Bincode.decode(bytes.into()).unwrap();
-        assert_eq!(decoded, numbers);
-    }
-
-    #[test]
-    fn a_value_that_a_codec_cannot_hold_is_refused_by_name() {
-        let mut buffer = Vec::new();
-        let error = Json
-            .encode(&BTreeMap::from([((1, 2), 3)]), &mut buffer)
-            .unwrap_err();
-        assert!(matches!(error, Error::Encode { codec: "Json", .. }));
-
-        let incomplete = (Versionstamp::incomplete(0),);
-        let error = Tuple.encode(&incomplete, &mut buffer).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "value cannot be encoded as Tuple: a versionstamp is incomplete"
-        );
-    }
-
-    #[test]
-    fn a_decode_error_becomes_the_corrupt_record_under_its_key() {
-        let error = <Bincode as Codec<u64>>::decode(&Bincode, Bytes::new())
-            .unwrap_err()
-            .at(&b"q\x15"[..]);
-        let Error::Corrupt { key, reason } = error else {
-            panic!("expected a corrupt record, got {error}");
-        };
-        assert_eq!(key, &b"q\x15"[..]);
-        assert!(reason.starts_with("expected Bincode: "), "{reason}");
     }
 }
