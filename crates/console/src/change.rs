@@ -12,7 +12,7 @@ use futures::try_join;
 use crate::error::{Error, Result};
 use crate::look::{
     Combine, Console, Dequeue, Found, MAX_ROWS, count_of, decode, missing_item, parse_aside,
-    parse_item, parse_sequence,
+    parse_hex, parse_item, parse_sequence,
 };
 use crate::report;
 
@@ -404,6 +404,27 @@ impl<D: Database> Console<D> {
         })
     }
 
+    /// Lets a dedupe id be enqueued again that is retained after the completion of its item. The id is text, or `0x` and
+    /// hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], an id of an invalid length, [`Error::Missing`] if the id is not
+    /// retained, and those of the store.
+    pub async fn release_dedupe(&self, name: &str, id: &str) -> Result<report::Change> {
+        let found = &self.find_dequeue(name, "dedupe ids").await?;
+        let bytes = &parse_dedupe(id);
+        let release = |tr| async move { found.queue.release_dedupe(&tr, bytes).await };
+        if self.runner.run(release).await? {
+            let outcome = "the id can be enqueued again";
+            return Ok(changed(name, "release-dedupe", 0, outcome));
+        }
+        Err(Error::Missing {
+            what: "retained dedupe id",
+            given: id.to_owned(),
+            hint: ": it is free, or an item has it: cancel or purge that item",
+        })
+    }
+
     /// Changes the settings of a queue: `edit` gets those that are stored, and returns those that it shall have.
     ///
     /// # Errors
@@ -442,6 +463,14 @@ async fn apply(
         Action::Redrive => (queue.redrive(tr, item).await?).then_some("back in the queue"),
         Action::Purge => (queue.purge(tr, item).await?).then_some("removed for good"),
     })
+}
+
+/// Returns the bytes of a dedupe id.
+fn parse_dedupe(id: &str) -> Vec<u8> {
+    match id.strip_prefix("0x").and_then(parse_hex) {
+        Some(bytes) if !bytes.is_empty() => bytes,
+        _ => id.as_bytes().to_vec(),
+    }
 }
 
 fn missing(what: &'static str, given: &str) -> Error {

@@ -4,6 +4,7 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Bytes, Transaction};
 use microqueue::{Item, ItemId};
 
+use crate::dedupe::free_dedupe;
 use crate::done::end;
 use crate::error::Result;
 use crate::find::{Spot, find};
@@ -41,7 +42,8 @@ pub enum Replaced {
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Stages the cancellation of an item: it is never delivered again and can no longer be acknowledged.
+    /// Stages the cancellation of an item: it is never delivered again and can no longer be acknowledged. Its dedupe id
+    /// is free at once, even if a session still holds the item.
     ///
     /// # Conflicts
     /// As [`status`](Self::status); also writes the item's row. If another transaction grants or acknowledges the
@@ -71,6 +73,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             Spot::Done => return Ok(Cancelled::NotThere),
         }
         record.cancelled_millis = wall_millis(&keys.env);
+        free_dedupe(tr, keys, &id, &record);
+        record.token = None;
         rewrite(tr, keys, &id, &spot, record)?;
         Ok(Cancelled::Requested)
     }

@@ -16,7 +16,7 @@ use crate::registry::ITEMS_PER_FULFILLMENT;
 use crate::settings::Settings;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
-    /// Removes all queued and delayed items, and returns how many it removed.
+    /// Removes all queued and delayed items, which frees their dedupe ids. Returns how many it removed.
     ///
     /// It removes them in as many transactions as necessary, and keeps the counters exact. Items that are enqueued
     /// after the call starts, held items, dead letters and rows that do not decode stay.

@@ -2,11 +2,14 @@
 //!
 //! While an item with a dedupe id exists, the row of the id contains the item's token, and another row contains the
 //! item's id. If the item is enqueued again while a session holds it, the new item takes over the dedupe id, and the
-//! first one loses its token. When an item with a token is done, both rows are cleared. If the queue retains ids, a
-//! third row then contains the time until which the id is refused. After that time, the id *expires*: sessions remove
-//! it at a heartbeat.
+//! first one loses its token. A held item that is cancelled loses its token, too.
+//!
+//! When an item with a token leaves the queue, both rows are cleared. If the item was completed and the queue retains
+//! ids, a third row then contains the time of the completion. The id is refused for as long after this time as the
+//! stored settings say when it is enqueued again. After that, the id *expires*: sessions remove it at a heartbeat.
 
 use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
@@ -14,10 +17,12 @@ use microqueue::keyspace::{
 };
 use microqueue::{ItemId, StagedId};
 
+use crate::configure::stored_settings;
 use crate::error::{Error, Result};
 use crate::item_ref::{id_from_bytes, id_to_bytes};
 use crate::keys::Keys;
-use crate::record::{Record, TOKEN_BYTES};
+use crate::queue::HighContentionQueue;
+use crate::record::{End, MAX_DEDUPE_BYTES, Record, TOKEN_BYTES};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
 
@@ -29,30 +34,87 @@ const DEDUPE_IDS_PER_STEP: usize = 1_000;
 pub(crate) enum Repeated {
     /// An item with the id is queued, delayed, held or dead.
     IsThere,
-    /// An item with the id has ended recently, and the id is still kept.
-    WasDone,
+    /// An item with the id was completed recently, and the id is retained.
+    IsRetained,
+}
+
+impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+    /// Stages that a dedupe id that is [retained](crate::Settings::dedupe_retention) after the completion of its item
+    /// can be enqueued again. Returns `false` if the id is not retained.
+    ///
+    /// It also returns `false` while an item has the id: [`cancel`](Self::cancel) that item, which frees the id, or
+    /// [`purge`](Self::purge) it if it is a dead letter. [`find_deduped`](Self::find_deduped) returns the item.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Enqueue, HighContentionQueue, Result};
+    /// /// Sends an invoice again, although it was sent recently.
+    /// async fn send_again(tr: &impl Transaction, invoices: &HighContentionQueue<u64>, invoice: u64) -> Result<()> {
+    ///     let id = format!("invoice {invoice}");
+    ///     invoices.release_dedupe(tr, id.as_bytes()).await?;
+    ///     let _ = invoices.enqueue_with(tr, &invoice, &Enqueue::new().dedupe(id)).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// # Conflicts
+    /// Reads the rows of the id, and, if it is retained, writes one of them and reads the settings by snapshot.
+    ///
+    /// # Errors
+    /// [`Error::DedupeId`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a row of the id or the settings do
+    /// not decode.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn release_dedupe(&self, tr: &impl Transaction, dedupe: &[u8]) -> Result<bool> {
+        check_dedupe(dedupe)?;
+        let is_retained = repeated(tr, &self.keys, dedupe).await? == Some(Repeated::IsRetained);
+        if is_retained {
+            tr.clear(&self.keys.retained(dedupe));
+        }
+        Ok(is_retained)
+    }
+}
+
+/// Returns an error unless the dedupe id has a valid length.
+pub(crate) fn check_dedupe(dedupe: &[u8]) -> Result<()> {
+    if (1..=MAX_DEDUPE_BYTES).contains(&dedupe.len()) {
+        return Ok(());
+    }
+    Err(Error::DedupeId {
+        bytes: dedupe.len(),
+        limit: MAX_DEDUPE_BYTES,
+    })
 }
 
 /// Returns why an item with the id would be refused, or `None` if it would not be.
 ///
 /// # Conflicts
-/// Reads the rows of the id.
+/// Reads the rows of the id, and the settings by snapshot if the id was retained.
 pub(crate) async fn repeated(
     tr: &impl Transaction,
     keys: &Keys,
     dedupe: &[u8],
 ) -> Result<Option<Repeated>> {
     let (row, retained) = (keys.dedupe(dedupe), keys.retained(dedupe));
-    let until = tr.get(&retained, Isolation::Serializable);
-    let (row, until) = try_join!(tr.get(&row, Isolation::Serializable), until)?;
+    let completed = tr.get(&retained, Isolation::Serializable);
+    let (row, completed) = try_join!(tr.get(&row, Isolation::Serializable), completed)?;
     if row.is_some() {
         return Ok(Some(Repeated::IsThere));
     }
-    let until = until.map(|until| parse_until(&retained, &until));
-    let is_kept = until
-        .transpose()?
-        .is_some_and(|until| wall_millis(&keys.env) < until);
-    Ok(is_kept.then_some(Repeated::WasDone))
+    let Some(completed) = completed else {
+        return Ok(None);
+    };
+    let completed = parse_completed(&retained, &completed)?;
+    // Safe as a snapshot read: a change of the settings at the same time may take effect before or after this.
+    let stored = stored_settings(tr, keys, Isolation::Snapshot).await?;
+    let is_retained = is_retained(completed, &stored.settings, wall_millis(&keys.env));
+    Ok(is_retained.then_some(Repeated::IsRetained))
+}
+
+/// Returns whether an id is refused at the time `now`, if its item was completed at the time `completed`.
+fn is_retained(completed: u64, settings: &Settings, now: u64) -> bool {
+    let retention = millis(settings.dedupe_retention);
+    retention > 0 && now < completed.saturating_add(retention)
 }
 
 /// Returns the item that has a dedupe id, if there is one.
@@ -90,26 +152,33 @@ pub(crate) fn claim(
     tr.atomic(MutationOp::SetVersionstampedValue, &key, &id);
 }
 
-/// Stages the end of an item's dedupe id when the item is done: the id is kept or released. The writes are blind.
+/// Stages that an item no longer has its dedupe id. The caller must store the item without its token. The writes are
+/// blind.
+pub(crate) fn free_dedupe(tr: &impl Transaction, keys: &Keys, id: &ItemId, record: &Record) {
+    let dedupe = &record.dedupe;
+    let Some(token) = record.token else {
+        return;
+    };
+    tr.atomic(MutationOp::CompareAndClear, &keys.dedupe(dedupe), &token);
+    let named = keys.dedupe_item(dedupe);
+    tr.atomic(MutationOp::CompareAndClear, &named, &id_to_bytes(id));
+}
+
+/// Stages the end of an item's dedupe id when the item leaves the queue: the id of a completed item is retained if the
+/// settings say so, and any other id is free. The writes are blind.
 pub(crate) fn retire_dedupe(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
     id: &ItemId,
     record: &Record,
+    how: End,
 ) {
-    let (dedupe, Some(token)) = (&record.dedupe, record.token) else {
-        return;
-    };
-    for (key, value) in [
-        (keys.dedupe(dedupe), &token[..]),
-        (keys.dedupe_item(dedupe), &id_to_bytes(id)),
-    ] {
-        tr.atomic(MutationOp::CompareAndClear, &key, value);
-    }
-    if !settings.dedupe_retention.is_zero() {
-        let until = wall_millis(&keys.env).saturating_add(millis(settings.dedupe_retention));
-        tr.set(&keys.retained(dedupe), &until.to_be_bytes());
+    free_dedupe(tr, keys, id, record);
+    let is_retained = how == End::Completed && !settings.dedupe_retention.is_zero();
+    if is_retained && record.token.is_some() {
+        let completed = wall_millis(&keys.env);
+        tr.set(&keys.retained(&record.dedupe), &completed.to_be_bytes());
     }
 }
 
@@ -117,7 +186,7 @@ pub(crate) fn retire_dedupe(
 /// `None` at the end.
 ///
 /// # Conflicts
-/// Reads the ids that it removes.
+/// Reads the ids that it removes, and the settings by snapshot.
 pub(crate) async fn expire_dedupe(
     tr: &impl Transaction,
     keys: &Keys,
@@ -130,10 +199,20 @@ pub(crate) async fn expire_dedupe(
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: the key of each removed id is in a conflict range.
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+    if batch.rows.is_empty() {
+        return Ok(None);
+    }
+    // The stored settings, since those that the session knows may be shorter. Safe as a snapshot read, as above.
+    let stored = match stored_settings(tr, keys, Isolation::Snapshot).await {
+        // A newer version expires ids by settings that do not decode here.
+        Err(error) if error.corrupt_key().is_some() => return Ok(None),
+        stored => stored?,
+    };
     let now = wall_millis(&keys.env);
     for row in &batch.rows {
         // The time of a row that does not decode is not known.
-        if parse_until(row.key(), row.value()).is_ok_and(|until| until <= now) {
+        let completed = parse_completed(row.key(), row.value());
+        if completed.is_ok_and(|completed| !is_retained(completed, &stored.settings, now)) {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             tr.clear(row.key());
         }
@@ -141,8 +220,8 @@ pub(crate) async fn expire_dedupe(
     Ok(batch.next_after().map(<[u8]>::to_vec))
 }
 
-/// Returns when a dedupe id expires.
-fn parse_until(key: &[u8], value: &[u8]) -> Result<u64> {
-    let until = value.try_into().map(u64::from_be_bytes);
-    until.map_err(|_| keyspace::Error::corrupt(key, "expected a time of eight bytes").into())
+/// Returns when the item of a retained dedupe id was completed.
+fn parse_completed(key: &[u8], value: &[u8]) -> Result<u64> {
+    let completed = value.try_into().map(u64::from_be_bytes);
+    completed.map_err(|_| keyspace::Error::corrupt(key, "expected a time of eight bytes").into())
 }

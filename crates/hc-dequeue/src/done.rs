@@ -101,7 +101,7 @@ pub(crate) fn end(
         End::Cancelled => keys.count(tr, Counter::Cancelled, 1),
         End::Removed => {}
     }
-    retire_dedupe(tr, keys, settings, id, record);
+    retire_dedupe(tr, keys, settings, id, record, how);
     if !settings.keep_done.is_zero() {
         let now = wall_millis(&keys.env);
         let until_millis = now.saturating_add(millis(settings.keep_done));

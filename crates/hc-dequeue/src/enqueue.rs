@@ -9,13 +9,13 @@ use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
 use crate::change::{place, remove, rewrite};
 use crate::counters::read_counter;
-use crate::dedupe::{Repeated, claim, holder, repeated};
+use crate::dedupe::{Repeated, check_dedupe, claim, holder, repeated};
 use crate::error::{Error, Result};
 use crate::find::{Spot, find};
 use crate::item_ref::{ItemRef, StagedRef};
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
-use crate::record::{Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Record};
+use crate::record::{Limits, MAX_PAYLOAD_BYTES, Record};
 use crate::span;
 use crate::trace_context::TraceContext;
 use crate::wall::{unix_millis, wall_millis};
@@ -70,8 +70,9 @@ impl Enqueue {
 
     /// Enqueues the item at most once under this dedupe id of 1 to 255 bytes.
     ///
-    /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one has ended less
-    /// than [`dedupe_retention`] ago: was completed, cancelled or removed. [`on_repeat`](Self::on_repeat) can change what happens in the first case.
+    /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one was completed
+    /// less than [`dedupe_retention`] ago. [`on_repeat`](Self::on_repeat) can change what happens in the first case. An
+    /// item that is cancelled or removed frees its id at once.
     ///
     /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
@@ -155,7 +156,7 @@ pub enum Enqueued {
     Staged(StagedRef),
     /// An item with the same dedupe id exists, and its new value was staged.
     Replaced(ItemRef),
-    /// An item with the same dedupe id exists or has ended recently. Nothing was staged.
+    /// An item with the same dedupe id exists or was completed recently. Nothing was staged.
     Repeated,
 }
 
@@ -230,7 +231,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// # Conflicts
     /// As [`enqueue`](Self::enqueue), and in addition:
     ///
-    /// - With a dedupe id, reads the key of the id.
+    /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
     /// - With another [`OnRepeat`] than `Keep`, also reads and writes the row of the item that has the id, wherever
     ///   it is. A concurrent acknowledgement of that item conflicts.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
@@ -247,11 +248,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         options: &Enqueue,
     ) -> Result<Enqueued> {
         let dedupe = &options.dedupe;
-        if options.is_deduped && !(1..=MAX_DEDUPE_BYTES).contains(&dedupe.len()) {
-            return Err(Error::DedupeId {
-                bytes: dedupe.len(),
-                limit: MAX_DEDUPE_BYTES,
-            });
+        if options.is_deduped {
+            check_dedupe(dedupe)?;
         }
         let trace_context = options.trace_context.clone().or_else(span::current_context);
         let mut record = self.record(value, trace_context)?;
@@ -272,7 +270,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                         return Ok(enqueued);
                     }
                 }
-                Some(Repeated::WasDone) => return Ok(Enqueued::Repeated),
+                Some(Repeated::IsRetained) => return Ok(Enqueued::Repeated),
                 None => {}
             }
             record.token = Some(self.keys.env.random_bytes());

@@ -14,12 +14,12 @@
 //! (queue, "x", id)                     = record of a done item, while it is kept
 //! (queue, "z", until, id)              = empty; the record above is kept until this time
 //! (queue, "o", id)                     = ready time of a delayed item: 8 bytes, big-endian
-//! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead and no
-//!                                        other item has taken over the id
+//! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead, was not
+//!                                        cancelled, and no other item has taken over the id
 //! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
 //!                                        in 8 bytes, big-endian
-//! (queue, "y", dedupe)                 = until when the dedupe id of an item that has ended is refused: wall
-//!                                        time in milliseconds, 8 bytes, big-endian
+//! (queue, "y", dedupe)                 = when the last item with the dedupe id was completed, while the id is
+//!                                        retained: wall time in milliseconds, 8 bytes, big-endian
 //! (queue, "e", schedule)               = schedule
 //! (queue, "f", next, schedule)         = empty; the schedule fires next at this time
 //! (queue, "r", id)                     = request
@@ -94,7 +94,7 @@
 //!     9..13   attempts before an item becomes a dead letter
 //!     13..17  deaths before an item becomes a dead letter
 //!     17..21  deliveries before an item becomes a dead letter
-//!     21..29  how long a dedupe id is kept after the end of its item, in milliseconds
+//!     21..29  how long a dedupe id is refused after the completion of its item, in milliseconds
 //!     29..37  how long items that are done are kept, in milliseconds
 //!     37..    name of the codec
 //! ```

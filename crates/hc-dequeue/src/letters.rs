@@ -100,7 +100,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         Ok(true)
     }
 
-    /// Stages the removal of a dead letter. Returns `false` if there is no such dead letter.
+    /// Stages the removal of a dead letter, which frees its dedupe id. Returns `false` if there is no such dead letter.
     ///
     /// # Conflicts
     /// Reads the dead letter.

@@ -91,7 +91,11 @@ impl Settings {
         self
     }
 
-    /// Sets how long a dedupe id is refused after its item has ended in any way: completed, cancelled or removed.
+    /// Sets how long a dedupe id is refused after its item was completed. The time also applies to ids whose items were
+    /// completed before it was changed, if they are still retained. Zero retains no id.
+    ///
+    /// An item that is cancelled or removed frees its id at once, and
+    /// [`release_dedupe`](crate::HighContentionQueue::release_dedupe) frees an id that is retained.
     #[must_use]
     pub fn dedupe_retention(mut self, retention: Duration) -> Self {
         self.dedupe_retention = retention;
@@ -134,7 +138,7 @@ impl Settings {
         self.max_deliveries
     }
 
-    /// Returns how long a dedupe id is refused after its item has ended.
+    /// Returns how long a dedupe id is refused after its item was completed.
     #[must_use]
     pub fn get_dedupe_retention(&self) -> Duration {
         self.dedupe_retention

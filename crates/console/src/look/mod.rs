@@ -30,6 +30,7 @@ pub(crate) use self::combine::{Combine, parse_aside};
 pub use self::dequeue::parse_place;
 pub(crate) use self::dequeue::{count_of, missing_item, parse_item};
 pub(crate) use self::export::{Export, parse_sequence};
+pub(crate) use self::name::parse_hex;
 use self::name::{hex, parse_queue_name, queue_name};
 pub(crate) use self::payload::decode;
 use crate::error::{Error, Result};

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use crate::common::{
-    AGE, LONG, REASONS, World, assert_queues_unchanged, assert_unchanged, hex, job, valid,
+    AGE, LONG, REASONS, RETAINED, World, assert_queues_unchanged, assert_unchanged, hex, job, valid,
 };
 use conformance::stores::TestStore;
 use conformance::timeout;
@@ -25,6 +25,7 @@ conformance::on_every_store!(threads:
     an_action_changes_nothing_in_another_place,
     a_paused_queue_grants_nothing_until_it_is_resumed,
     settings_are_changed_and_those_that_cannot_work_are_refused,
+    a_dedupe_id_is_released_by_its_text_or_its_digits,
     damage_is_found_and_repaired,
     what_was_set_aside_is_redriven_and_purged,
     dead_letters_of_a_subscription_are_purged,
@@ -316,6 +317,25 @@ async fn settings_are_changed_and_those_that_cannot_work_are_refused(store: Test
     assert_eq!(console.settings(jobs).await.unwrap(), changed);
 }
 
+async fn a_dedupe_id_is_released_by_its_text_or_its_digits(store: TestStore) {
+    let digits = format!("0x{}", hex(RETAINED.as_bytes()));
+    for id in [RETAINED, &digits] {
+        let world = World::new(&store).await;
+        let (console, jobs) = (world.console(), &world.name("jobs"));
+        let released = valid(console.release_dedupe(jobs, id).await.unwrap());
+        assert_eq!(&*released.action, "release-dedupe");
+        for gone in [id, "another", "0x", "0xzz"] {
+            let refused = console.release_dedupe(jobs, gone).await.unwrap_err();
+            assert!(matches!(refused, Error::Missing { .. }), "{refused}");
+        }
+        let empty = console.release_dedupe(jobs, "").await.unwrap_err();
+        assert!(matches!(
+            empty,
+            Error::Dequeue(DequeueError::DedupeId { .. })
+        ));
+    }
+}
+
 async fn damage_is_found_and_repaired(store: TestStore) {
     let world = World::new(&store).await;
     let (console, jobs) = (world.console(), &world.name("jobs"));
@@ -438,6 +458,7 @@ async fn what_a_recipe_does_not_have_is_not_changed(store: TestStore) {
             console.select(name, PlaceKind::Dead, &all).await.map(drop),
             console.set_paused(name, true).await.map(drop),
             console.configure(name, |settings| settings).await.map(drop),
+            console.release_dedupe(name, RETAINED).await.map(drop),
             console.audit(name, true).await.map(drop),
         ];
         for refused in wrong {

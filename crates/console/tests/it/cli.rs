@@ -284,6 +284,7 @@ fn commands_that_change(store: &Filled) {
         &["purge", "jobs", &items.dead[2].to_string()],
         &["purge", "events", "--subscription", "mirror", &letter(0)],
         &["redrive", "counts", aside],
+        &["release-dedupe", "jobs", RETAINED],
         &["pause", "jobs"],
         &["resume", "jobs"],
         &["pause", "events", "--subscription", "slow"],

@@ -87,8 +87,8 @@ pub(super) struct Model {
     pub(super) items: Vec<Life>,
     pub(super) completed: u64,
     pub(super) cancelled: u64,
-    /// The times until which the ids of completed items are refused.
-    retained: BTreeMap<u8, u64>,
+    /// When the last item with each dedupe id was completed, if the queue retained the id.
+    completions: BTreeMap<u8, u64>,
     grants: usize,
 }
 
@@ -100,7 +100,7 @@ impl Model {
             items: Vec::new(),
             completed: 0,
             cancelled: 0,
-            retained: BTreeMap::new(),
+            completions: BTreeMap::new(),
             grants: 0,
         }
     }
@@ -156,6 +156,20 @@ impl Model {
                         item.place = Place::Unknown;
                     }
                 }
+                let retention = self.rules.retention;
+                self.completions
+                    .retain(|_, completed| now < *completed + retention);
+                Said::Nothing
+            }
+            Op::Release(dedupe) => {
+                let is_retained = self.holder(dedupe).is_none() && self.is_retained(dedupe);
+                if is_retained {
+                    self.completions.remove(&dedupe);
+                }
+                Said::Was(is_retained)
+            }
+            Op::Retain(retention) => {
+                self.rules.retention = retention;
                 Said::Nothing
             }
             Op::Pass(millis) => {
@@ -163,6 +177,12 @@ impl Model {
                 Said::Nothing
             }
         }
+    }
+
+    /// Returns whether a dedupe id is refused although no item has it.
+    fn is_retained(&self, dedupe: u8) -> bool {
+        let completed = self.completions.get(&dedupe);
+        completed.is_some_and(|completed| self.now < completed + self.rules.retention)
     }
 
     fn change(&mut self, item: usize, change: Change) -> Said {
@@ -214,11 +234,7 @@ impl Model {
                         return Said::Replaced(holder);
                     }
                 }
-            } else if self
-                .retained
-                .get(&dedupe)
-                .is_some_and(|until| self.now < *until)
-            {
+            } else if self.is_retained(dedupe) {
                 return Said::Repeated;
             }
         }
@@ -373,6 +389,7 @@ impl Model {
         match self.items[item].place {
             Place::Held(_) | Place::Granted(..) => {
                 self.items[item].is_cancelled = true;
+                self.items[item].dedupe = None;
                 Cancelled::Requested
             }
             Place::Done(..) | Place::Unknown => Cancelled::NotThere,
@@ -413,10 +430,10 @@ impl Model {
         };
         life.result = result;
         if let Some(dedupe) = life.dedupe.take()
+            && how == End::Completed
             && self.rules.retention > 0
         {
-            self.retained
-                .insert(dedupe, self.now + self.rules.retention);
+            self.completions.insert(dedupe, self.now);
         }
     }
 }

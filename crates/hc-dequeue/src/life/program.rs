@@ -41,6 +41,10 @@ pub(super) enum Op {
     },
     Change(usize, Change),
     Clear,
+    /// Releases a dedupe id that is retained.
+    Release(u8),
+    /// Changes how long dedupe ids are retained.
+    Retain(u64),
     /// A session dies, and its items are returned.
     Die(usize),
     /// A session ends, and its items are returned.
@@ -133,6 +137,8 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
         84..89 => Op::Die(session),
         89..91 => Op::End(session),
         91..93 => Op::Sweep,
+        93 => Op::Release(rng.random_range(0..DEDUPE_IDS)),
+        94 => Op::Retain([0, 10, 40, 100][rng.random_range(0..4)]),
         _ => Op::Pass(rng.random_range(1..30)),
     }
 }

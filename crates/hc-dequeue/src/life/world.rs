@@ -149,6 +149,19 @@ impl World {
                 self.runner.run(sweep).await?;
                 Said::Nothing
             }
+            Op::Release(dedupe) => {
+                let queue = &self.queue;
+                let release = |tr| async move { queue.release_dedupe(&tr, &[dedupe]).await };
+                Said::Was(self.runner.run(release).await?)
+            }
+            Op::Retain(retention) => {
+                self.settings.dedupe_retention = Duration::from_millis(retention);
+                let (queue, settings) = (&self.queue, &self.settings);
+                let configure = |tr| async move { queue.configure(&tr, settings).await };
+                self.runner.run(configure).await?;
+                queue.settings.set(Arc::new(settings.clone()));
+                Said::Nothing
+            }
             Op::Pass(millis) => {
                 self.clock.advance(Duration::from_millis(millis));
                 Said::Nothing

@@ -10,6 +10,7 @@ mod audit;
 mod backoff;
 mod configure;
 mod costs;
+mod dedupe;
 mod deploy;
 mod done;
 mod extremes;

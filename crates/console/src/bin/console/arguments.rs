@@ -101,6 +101,15 @@ pub(crate) enum Command {
     )]
     Purge(Items),
 
+    /// Let a dedupe id be enqueued again that is retained after the completion of its item.
+    #[command(after_help = "Example:\n  console release-dedupe jobs 'invoice 7' --db fdb:")]
+    ReleaseDedupe {
+        /// The queue.
+        queue: String,
+        /// The id: text, or `0x` and hexadecimal digits.
+        id: String,
+    },
+
     /// Grant nothing more until the queue is resumed. What is held is not touched.
     #[command(after_help = "Example:\n  console pause jobs --db fdb:")]
     Pause(Target),

@@ -37,6 +37,9 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
         Command::Expedite(items) => change_items(context, Action::Expedite, &items).await?,
         Command::Redrive(items) => change_items(context, Action::Redrive, &items).await?,
         Command::Purge(items) => change_items(context, Action::Purge, &items).await?,
+        Command::ReleaseDedupe { queue, id } => {
+            print(&console.release_dedupe(&queue, &id).await?, json)?;
+        }
         Command::Pause(target) => set_paused(context, &target, true).await?,
         Command::Resume(target) => set_paused(context, &target, false).await?,
         Command::Configure { queue, settings } => configure(context, &queue, &settings).await?,

@@ -90,6 +90,9 @@ pub(crate) const ATTEMPTS: [u64; 3] = [0, 2, 0];
 /// Why they were rejected.
 pub(crate) const REASONS: [&str; 3] = ["connection refused", "connection reset", "no such tenant"];
 
+/// The dedupe id of `jobs` that is retained.
+pub(crate) const RETAINED: &str = "invoice 7";
+
 impl World {
     /// A world in a test's part of a store, with a registry of its own.
     pub(crate) async fn new(store: &TestStore) -> Self {
@@ -101,6 +104,7 @@ impl World {
     pub(crate) async fn on(store: Store, root: Subspace, ids: Ids) -> Self {
         let runner = runner(&store, &root, "ledgers", Environment::system());
         let settings = Settings::new().lease(LONG).keep_done(LONG * 60);
+        let settings = settings.dedupe_retention(LONG * 60);
         let place = (&runner, &root, &ids);
         let jobs: Jobs = open_jobs(place, "jobs", settings).await;
         let consumer = jobs.consumer(&runner, ConsumerOptions::default());
@@ -157,7 +161,9 @@ impl World {
             self.next().await.reject(reason).await.unwrap();
             self.items.dead.push(item);
         }
-        self.items.done.push(self.enqueue(3).await);
+        let once = Enqueue::new().dedupe(RETAINED);
+        let item = enqueue(&self.runner, &self.jobs, &job(3), &once).await;
+        self.items.done.push(item);
         let delivery = self.next().await;
         delivery.set_result("sent").unwrap();
         delivery.complete().await.unwrap();
