@@ -57,7 +57,8 @@ async fn enqueue_debounced(tr: &impl Transaction, jobs: &Jobs, page: &str) -> Re
     let quiet = Enqueue::new()
         .dedupe(format!("index {page}"))
         .on_repeat(OnRepeat::Debounce)
-        .after(Duration::from_secs(5));
+        .after(Duration::from_secs(5))
+        .max_wait(Duration::from_secs(60));
     let _ = jobs
         .enqueue_with(tr, &format!("index {page}"), &quiet)
         .await?;
@@ -166,7 +167,8 @@ async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Wor
         for _part in 0..10 {
             // A handler that waits is dropped where it waits. One that computes has to look, and to return an error.
             if video.is_cancelled() {
-                return Err(Error::Cancelled { id: video.id() });
+                let item = video.item_ref();
+                return Err(Error::Cancelled { item });
             }
             // The time limit begins anew. Fails if the delivery was lost, because the time was over.
             video.keep_alive()?;
@@ -302,9 +304,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
     change_settings(runner, videos).await?;
     run_periodically(runner, videos).await?;
     stop(work_for_a_long_time(runner, videos).await?).await?;
-    let enqueue = |tr: Tx<_>| async move { videos.enqueue(&tr, &"trailer".to_owned()).await };
-    let (staged, commit) = runner.run_committed(enqueue).await?;
-    let item = staged.at(commit.versionstamp.expect("an enqueue writes"));
+    let item = videos.submit(runner, &"trailer".to_owned()).await?;
     let worker = videos
         .work(runner, WorkerOptions::new(), return_a_result)
         .await?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use console::{Console, WebOptions};
 use export_queue::combine::{Change, ChangeObserver, CombineOptions, CombineQueue, Sum};
 use export_queue::hc_dequeue::{
-    Delivery, Enqueue, Enqueued, HighContentionQueue, ItemRef, Outcome, Place, Schedule, Settings,
+    Delivery, Enqueue, HighContentionQueue, ItemRef, Outcome, Place, Schedule, Settings,
     WorkerOptions,
 };
 use export_queue::keyspace::codec::MessagePack;
@@ -88,9 +88,7 @@ async fn place_order<D: Database>(
         customer: customer.to_owned(),
         product: product.to_owned(),
     };
-    let order = |tr| async move { shop.jobs.enqueue(&tr, job).await };
-    let (staged, commit) = runner.run_committed(order).await?;
-    Ok(staged.at(commit.versionstamp.expect("an enqueue writes")))
+    Ok(shop.jobs.submit(runner, job).await?)
 }
 
 async fn handle(
@@ -185,11 +183,8 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
         count: 10,
     };
     let soon = &Enqueue::new().after(Duration::from_millis(100));
-    let later = |tr| async move { shop.jobs.enqueue_with(&tr, restock, soon).await };
-    let (Enqueued::Staged(staged), commit) = runner.run_committed(later).await? else {
-        return Err("the item has no dedupe id, so it is always enqueued".into());
-    };
-    let restock = staged.at(commit.versionstamp.expect("an enqueue writes"));
+    let restock = shop.jobs.submit_with(runner, restock, soon).await?;
+    let restock = restock.expect("an item without a dedupe id is always enqueued");
 
     // The orders need not wait any longer than the stock.
     shop.jobs.await_done(runner, &restock).await?;

@@ -10,7 +10,7 @@
 
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::record::millis;
+use microqueue::keyspace::record::{Fields, millis};
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     self, ConflictKind, Isolation, MutationOp, RangeQuery, StreamingMode, Transaction, Versionstamp,
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::item_ref::{id_from_bytes, id_to_bytes};
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;
-use crate::record::{End, MAX_DEDUPE_BYTES, Record, TOKEN_BYTES};
+use crate::record::{End, MAX_DEDUPE_BYTES, Record, TOKEN_BYTES, Token};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
 
@@ -32,10 +32,52 @@ const DEDUPE_IDS_PER_STEP: usize = 1_000;
 /// Why a dedupe id refuses an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeated {
-    /// An item with the id is queued, delayed, held or dead.
-    IsThere,
+    /// An item with the id is queued, delayed, held or dead, and has this claim.
+    IsThere(Claim),
     /// An item with the id was completed recently, and the id is retained.
     IsRetained,
+}
+
+/// What the row of a dedupe id contains: the token of the item that has the id, and the call of its enqueue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) token: Token,
+    pub(crate) call: u64,
+}
+
+impl Claim {
+    const BYTES: usize = TOKEN_BYTES + 8;
+
+    /// Returns the claim of an item with this token.
+    pub(crate) fn of(token: Token, id: &ItemId) -> Self {
+        let ItemId::Commit { call, .. } = *id else {
+            unreachable!("parts of a queue are in commit order");
+        };
+        Self { token, call }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..TOKEN_BYTES].copy_from_slice(&self.token.to_bytes());
+        bytes[TOKEN_BYTES..].copy_from_slice(&self.call.to_be_bytes());
+        bytes
+    }
+
+    fn parse(key: &[u8], value: &[u8]) -> Result<Self> {
+        let parse = || {
+            let mut fields = Fields::new(value);
+            let token = Token::parse(&mut fields)?;
+            let call = fields.u64()?;
+            fields.end()?;
+            Ok(Self { token, call })
+        };
+        Ok(parse().map_err(|reason: String| keyspace::Error::corrupt(key, reason))?)
+    }
+
+    /// Returns whether this transaction has staged the item.
+    pub(crate) async fn is_own(&self, tr: &impl Transaction) -> Result<bool> {
+        Ok(tr.read_version().await? == self.token.read_version)
+    }
 }
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
@@ -98,8 +140,9 @@ pub(crate) async fn repeated(
     let (row, retained) = (keys.dedupe(dedupe), keys.retained(dedupe));
     let completed = tr.get(&retained, Isolation::Serializable);
     let (row, completed) = try_join!(tr.get(&row, Isolation::Serializable), completed)?;
-    if row.is_some() {
-        return Ok(Some(Repeated::IsThere));
+    if let Some(row) = row {
+        let claim = Claim::parse(&keys.dedupe(dedupe), &row)?;
+        return Ok(Some(Repeated::IsThere(claim)));
     }
     let Some(completed) = completed else {
         return Ok(None);
@@ -141,11 +184,12 @@ pub(crate) fn claim(
     tr: &impl Transaction,
     keys: &Keys,
     dedupe: &[u8],
-    token: [u8; TOKEN_BYTES],
+    token: Token,
     staged: StagedId,
 ) {
-    tr.set(&keys.dedupe(dedupe), &token);
-    let mut id = id_to_bytes(&staged.at(Versionstamp::INCOMPLETE)).to_vec();
+    let id = staged.at(Versionstamp::INCOMPLETE);
+    tr.set(&keys.dedupe(dedupe), &Claim::of(token, &id).to_bytes());
+    let mut id = id_to_bytes(&id).to_vec();
     // The offset of the versionstamp in the value.
     id.extend_from_slice(&0_u32.to_le_bytes());
     let key = keys.dedupe_item(dedupe);
@@ -159,7 +203,8 @@ pub(crate) fn free_dedupe(tr: &impl Transaction, keys: &Keys, id: &ItemId, recor
     let Some(token) = record.token else {
         return;
     };
-    tr.atomic(MutationOp::CompareAndClear, &keys.dedupe(dedupe), &token);
+    let claim = Claim::of(token, id).to_bytes();
+    tr.atomic(MutationOp::CompareAndClear, &keys.dedupe(dedupe), &claim);
     let named = keys.dedupe_item(dedupe);
     tr.atomic(MutationOp::CompareAndClear, &named, &id_to_bytes(id));
 }

@@ -252,9 +252,13 @@ impl<T> Delivery<T> {
     /// Dropping the future before it is ready stages nothing.
     pub async fn ack(&self, tr: &impl Transaction) -> Result<()> {
         let record = self.read_held(tr).await?;
-        let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
+        let record = record.ok_or(Error::DeliveryLost {
+            item: self.item_ref(),
+        })?;
         if record.cancelled_millis != 0 {
-            return Err(Error::Cancelled { id: self.id });
+            return Err(Error::Cancelled {
+                item: self.item_ref(),
+            });
         }
         self.end(tr, &record, End::Completed)
     }
@@ -265,7 +269,9 @@ impl<T> Delivery<T> {
     /// As [`ack`](Self::ack).
     pub(crate) async fn end_cancelled(&self, tr: &impl Transaction) -> Result<()> {
         let record = self.read_held(tr).await?;
-        let record = record.ok_or(Error::DeliveryLost { id: self.id })?;
+        let record = record.ok_or(Error::DeliveryLost {
+            item: self.item_ref(),
+        })?;
         self.end(tr, &record, End::Cancelled)
     }
 
@@ -420,7 +426,9 @@ impl<T> Delivery<T> {
     /// [`Error::DeliveryLost`] if the delivery is already lost, as far as this process knows.
     pub fn keep_alive(&self) -> Result<()> {
         if self.is_lost() {
-            return Err(Error::DeliveryLost { id: self.id });
+            return Err(Error::DeliveryLost {
+                item: self.item_ref(),
+            });
         }
         let now = self.shared.keys.env.now();
         self.out.extend(now.saturating_add(self.shared.time_limit));

@@ -50,9 +50,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// };
     /// let worker = queue.work(&runner, WorkerOptions::new(), add).await?;
     ///
-    /// let enqueue = |tr| async move { queue.enqueue(&tr, &vec![30, 12]).await };
-    /// let (staged, commit) = runner.run_committed(enqueue).await?;
-    /// let item = staged.at(commit.versionstamp.expect("it wrote"));
+    /// let item = queue.submit(&runner, &vec![30, 12]).await?;
     /// let done = queue.await_done(&runner, &item).await?.expect("done items are kept for an hour");
     /// assert_eq!(done.result, "42");
     /// # worker.shut_down(Duration::ZERO).await?;

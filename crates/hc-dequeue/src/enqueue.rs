@@ -1,22 +1,21 @@
 //! Enqueues items. An enqueue reads nothing unless its options require it.
+//!
+//! [`stage`](crate::stage) has what does not depend on the type of the values.
 
 use std::time::{Duration, SystemTime};
 
-use microqueue::StagedId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::record::millis;
-use microqueue::keyspace::{Bytes, MutationOp, Transaction};
+use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::change::{place, remove, rewrite};
-use crate::counters::read_counter;
-use crate::dedupe::{Repeated, check_dedupe, claim, holder, repeated};
+use crate::dedupe::check_dedupe;
 use crate::error::{Error, Result};
-use crate::find::{Spot, find};
 use crate::item_ref::{ItemRef, StagedRef};
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
 use crate::record::{Limits, MAX_PAYLOAD_BYTES, Record};
 use crate::span;
+use crate::stage::{NewItem, Staged, check_depths, record_of, stage};
 use crate::trace_context::TraceContext;
 use crate::wall::{unix_millis, wall_millis};
 
@@ -32,11 +31,11 @@ use crate::wall::{unix_millis, wall_millis};
 #[derive(Debug, Clone, Default)]
 pub struct Enqueue {
     ready: Option<Ready>,
-    dedupe: Bytes,
-    is_deduped: bool,
-    on_repeat: OnRepeat,
-    max_depth: Option<u64>,
-    limits: Limits,
+    max_wait: Option<Duration>,
+    dedupe: Option<Bytes>,
+    pub(crate) on_repeat: OnRepeat,
+    pub(crate) max_depth: Option<u64>,
+    pub(crate) limits: Limits,
     trace_context: Option<TraceContext>,
 }
 
@@ -68,6 +67,27 @@ impl Enqueue {
         self
     }
 
+    /// Sets the longest wait of a burst: with [`OnRepeat::Debounce`], the item is due at the latest this long after the
+    /// first enqueue of the burst, however often it is enqueued again. The burst ends when a session takes the item.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use hc_dequeue::{Enqueue, OnRepeat};
+    ///
+    /// let quiet = Enqueue::new()
+    ///     .dedupe("index page 7")
+    ///     .on_repeat(OnRepeat::Debounce)
+    ///     .after(Duration::from_secs(5))
+    ///     .max_wait(Duration::from_secs(60));
+    /// # drop(quiet);
+    /// ```
+    #[must_use]
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = Some(wait);
+        self
+    }
+
     /// Enqueues the item at most once under this dedupe id of 1 to 255 bytes.
     ///
     /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one was completed
@@ -77,8 +97,7 @@ impl Enqueue {
     /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
     pub fn dedupe(mut self, id: impl Into<Bytes>) -> Self {
-        self.dedupe = id.into();
-        self.is_deduped = true;
+        self.dedupe = Some(id.into());
         self
     }
 
@@ -127,13 +146,36 @@ impl Enqueue {
         self.max_depth = Some(items);
         self
     }
+
+    /// Returns the dedupe id.
+    pub(crate) fn dedupe_id(&self) -> Option<&Bytes> {
+        self.dedupe.as_ref()
+    }
+
+    /// Returns when an item is due that is enqueued at one time, and whose burst of enqueues began at another one.
+    /// Returns `None` if the item is ready `now`.
+    pub(crate) fn ready_millis(&self, enqueued: u64, began: u64, now: u64) -> Option<u64> {
+        let ready = match self.ready? {
+            Ready::At(time) => unix_millis(time),
+            Ready::After(delay) => enqueued.saturating_add(millis(delay)),
+        };
+        let latest = self
+            .max_wait
+            .map_or(u64::MAX, |wait| began.saturating_add(millis(wait)));
+        Some(ready.min(latest)).filter(|ready| *ready > now)
+    }
 }
 
 /// What an enqueue does if an item with the same dedupe id exists.
 ///
 /// An item that a session holds cannot be changed: with `Replace` and `Debounce`, a new item is enqueued and takes
 /// over the id. A dead letter that is replaced goes back to the queue as by a
-/// [redrive](HighContentionQueue::redrive). The trace context of the new enqueue, or its absence, replaces the old one.
+/// [redrive](HighContentionQueue::redrive). The limits and the trace context of the new enqueue, or their absence,
+/// replace the old ones.
+///
+/// All enqueues of an id in one transaction count as made at the time of the first one: equal delays give equal times.
+/// With `Debounce`, another time than that of the enqueue before is refused with [`Error::ReadAfterWrite`], because the
+/// transaction cannot move an item that it has enqueued itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnRepeat {
@@ -164,16 +206,17 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Stages an item at the end of the queue.
     ///
     /// ```
-    /// # use hc_dequeue::keyspace::{Database, Runner};
-    /// # use hc_dequeue::{HighContentionQueue, ItemRef, Result};
-    /// /// Enqueues a job and returns a reference to it.
-    /// async fn submit<D: Database>(runner: &Runner<D>, jobs: &HighContentionQueue<String>) -> Result<ItemRef> {
-    ///     let job = &"resize 17.png".to_owned();
-    ///     let enqueue = |tr| async move { jobs.enqueue(&tr, job).await };
-    ///     let (staged, commit) = runner.run_committed(enqueue).await?;
-    ///     Ok(staged.at(commit.versionstamp.expect("the transaction wrote")))
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{HighContentionQueue, Result};
+    /// /// Stores an order and enqueues its invoice, both or neither.
+    /// async fn order(tr: &impl Transaction, invoices: &HighContentionQueue<u64>, number: u64) -> Result<()> {
+    ///     tr.set(format!("order {number}").as_bytes(), b"");
+    ///     invoices.enqueue(tr, &number).await?;
+    ///     Ok(())
     /// }
     /// ```
+    /// [`submit`](Self::submit) enqueues in a transaction of its own.
+    ///
     /// # Conflicts
     /// Never fails with a conflict: reads nothing, and writes the item's key, a counter and the wake stamp blindly.
     ///
@@ -237,7 +280,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue). In all cases nothing is staged.
+    /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::ReadAfterWrite`] as
+    /// [`OnRepeat`] says. In all cases nothing is staged.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -247,118 +291,56 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         value: &T,
         options: &Enqueue,
     ) -> Result<Enqueued> {
-        let dedupe = &options.dedupe;
-        if options.is_deduped {
-            check_dedupe(dedupe)?;
-        }
         let trace_context = options.trace_context.clone().or_else(span::current_context);
-        let mut record = self.record(value, trace_context)?;
-        record.dedupe = dedupe.clone();
-        record.limits = options.limits;
-        let now = wall_millis(&self.keys.env);
-        let ready = match options.ready {
-            None => None,
-            Some(Ready::At(time)) => Some(unix_millis(time)),
-            Some(Ready::After(delay)) => Some(now.saturating_add(millis(delay))),
-        };
-        let ready = ready.filter(|ready| *ready > now);
-        if options.is_deduped {
-            match repeated(tr, &self.keys, dedupe).await? {
-                Some(Repeated::IsThere) => {
-                    let replaced = self.replace_deduped(tr, &record, ready, options.on_repeat);
-                    if let Some(enqueued) = replaced.await? {
-                        return Ok(enqueued);
-                    }
-                }
-                Some(Repeated::IsRetained) => return Ok(Enqueued::Repeated),
-                None => {}
-            }
-            record.token = Some(self.keys.env.random_bytes());
-        }
-        if let Some(limit) = options.max_depth {
-            // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
-            let depth = read_counter(tr, &self.keys, Counter::Queued).await?;
-            if depth >= limit {
-                return Err(Error::Full {
-                    queue: self.keys.queue.clone(),
-                    depth,
-                    limit,
-                });
-            }
-        }
-        let staged = self.stage(tr, &record, ready).await?;
-        if let Some(token) = record.token {
-            claim(tr, &self.keys, dedupe, token, staged);
-        }
-        // A delayed item writes the wake stamp, too: sessions that sleep must learn when it is due.
-        self.keys.wake_all(tr);
-        Ok(Enqueued::Staged(StagedRef::new(&self.keys, staged)))
+        let item = self.new_item(value, options, trace_context)?;
+        let mut staged = Staged::default();
+        let enqueued = stage(tr, &self.keys, item, &mut staged).await?;
+        staged.finish(tr, &self.keys);
+        Ok(enqueued)
     }
 
-    /// Stages a new item.
-    async fn stage(
+    /// Stages items, each with its options, in the given order: either all of them or none. Returns the result for each.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Enqueue, HighContentionQueue, Result};
+    /// /// Sends each invoice once.
+    /// async fn send(tr: &impl Transaction, invoices: &HighContentionQueue<u64>, numbers: &[u64]) -> Result<()> {
+    ///     let once = |number: &u64| (*number, Enqueue::new().dedupe(format!("invoice {number}")));
+    ///     let items: Vec<_> = numbers.iter().map(once).collect();
+    ///     invoices.enqueue_all_with(tr, &items).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// # Conflicts
+    /// As [`enqueue_with`](Self::enqueue_with).
+    ///
+    /// # Errors
+    /// As [`enqueue_with`](Self::enqueue_with). With [`Error::ReadAfterWrite`], and with errors of the store, a part of
+    /// the items may be staged: the transaction must not commit. With all others, nothing is staged.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped before it is ready, a part of the items may be staged: the transaction must not commit.
+    pub async fn enqueue_all_with(
         &self,
         tr: &impl Transaction,
-        record: &Record,
-        ready: Option<u64>,
-    ) -> Result<StagedId> {
-        let keys = &self.keys;
-        let Some(ready) = ready else {
-            keys.count(tr, Counter::Queued, 1);
-            return Ok(keys.items.enqueue(tr, record).await?);
-        };
-        let staged = keys.delayed(ready).enqueue(tr, record).await?;
-        keys.count(tr, Counter::Delayed, 1);
-        let pointer = staged.key_template_in(&keys.pointers());
-        let pointer = pointer.expect("parts of a queue are in commit order");
-        let ready = ready.to_be_bytes();
-        tr.atomic(MutationOp::SetVersionstampedKey, &pointer, &ready);
-        Ok(staged)
-    }
-
-    /// Applies `on_repeat` to the item that has the dedupe id. Returns `None` if a session holds that item: then it
-    /// gives the id up, and the caller enqueues a new item that takes the id over.
-    async fn replace_deduped(
-        &self,
-        tr: &impl Transaction,
-        new: &Record,
-        ready: Option<u64>,
-        on_repeat: OnRepeat,
-    ) -> Result<Option<Enqueued>> {
-        if on_repeat == OnRepeat::Keep {
-            return Ok(Some(Enqueued::Repeated));
+        items: &[(T, Enqueue)],
+    ) -> Result<Vec<Enqueued>> {
+        let keys = &*self.keys;
+        let current = span::current_context();
+        let mut new_items = Vec::with_capacity(items.len());
+        for (value, options) in items {
+            let trace_context = options.trace_context.clone().or_else(|| current.clone());
+            new_items.push(self.new_item(value, options, trace_context)?);
         }
-        let keys = &self.keys;
-        let Some(id) = holder(tr, keys, &new.dedupe).await? else {
-            return Ok(None);
-        };
-        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
-            return Ok(None);
-        };
-        match spot {
-            Spot::Held(_) | Spot::Granted { .. } => {
-                // The held item no longer has the id.
-                record.token = None;
-                rewrite(tr, keys, &id, &spot, record)?;
-                return Ok(None);
-            }
-            Spot::Done => return Ok(None),
-            Spot::Queued | Spot::Delayed(_) if on_repeat == OnRepeat::Replace => {
-                record.payload = new.payload.clone();
-                record.trace_context = new.trace_context.clone();
-                rewrite(tr, keys, &id, &spot, record)?;
-            }
-            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
-                record.payload = new.payload.clone();
-                record.trace_context = new.trace_context.clone();
-                if matches!(spot, Spot::Dead) {
-                    record.begin_anew();
-                }
-                remove(tr, keys, &id, &spot)?;
-                place(tr, keys, &id, &record, ready)?;
-            }
+        check_depths(tr, keys, &new_items).await?;
+        let mut staged = Staged::default();
+        let mut enqueued = Vec::with_capacity(items.len());
+        for item in new_items {
+            enqueued.push(stage(tr, keys, item, &mut staged).await?);
         }
-        Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
+        staged.finish(tr, keys);
+        Ok(enqueued)
     }
 
     /// Encodes a value as the payload of an item.
@@ -373,6 +355,21 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             });
         }
         Ok(payload.into())
+    }
+
+    fn new_item<'a>(
+        &self,
+        value: &T,
+        options: &'a Enqueue,
+        trace_context: Option<TraceContext>,
+    ) -> Result<NewItem<'a>> {
+        if let Some(dedupe) = options.dedupe_id() {
+            check_dedupe(dedupe)?;
+        }
+        let enqueued_millis = wall_millis(&self.keys.env);
+        let mut record = record_of(self.payload(value)?, enqueued_millis, options);
+        record.trace_context = trace_context.map(TraceContext::into_field);
+        Ok(NewItem { record, options })
     }
 
     fn record(&self, value: &T, trace_context: Option<TraceContext>) -> Result<Record> {

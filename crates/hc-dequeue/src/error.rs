@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use microqueue::ItemId;
 use microqueue::keyspace::recipe::SettingsDiffer;
-use microqueue::keyspace::{self, Bytes, Subspace};
+use microqueue::keyspace::{self, Bytes, Code, Subspace};
 
+use crate::item_ref::ItemRef;
 use crate::settings::SettingsRecord;
 use crate::shutdown::NotEnded;
 
@@ -25,19 +25,27 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub enum Error {
     /// The store failed, or a record in it does not decode.
     #[error("queue operation failed")]
-    Keyspace(#[from] keyspace::Error),
+    Keyspace(#[source] keyspace::Error),
 
     /// The microqueue that stores a part of the queue returned an error.
     #[error(transparent)]
-    Part(#[from] microqueue::Error),
+    Part(microqueue::Error),
+
+    /// The transaction has enqueued, and then reads rows to which its items may belong; or it enqueues a dedupe id
+    /// again, with another time than before. Its items get their places only at the commit. After a read, the
+    /// transaction can no longer commit.
+    #[error(
+        "the transaction needs a place of what it has enqueued itself: read first, or use two transactions"
+    )]
+    ReadAfterWrite,
 
     /// The delivery no longer holds the item: its session ended or its time limit passed and the item went back to
     /// the queue, or the item was already acknowledged. The transaction must not commit. If the item is still in the
     /// queue, another delivery will do its work.
-    #[error("delivery of item {id:?} was lost: the item was acknowledged or given back")]
+    #[error("delivery of item {item} was lost: the item was acknowledged or given back")]
     DeliveryLost {
         /// The item.
-        id: ItemId,
+        item: ItemRef,
     },
 
     /// The queue was created with another codec. Nothing was changed.
@@ -105,10 +113,10 @@ pub enum Error {
     },
 
     /// The item was cancelled while this delivery held it. The transaction must not commit.
-    #[error("item {id:?} was cancelled")]
+    #[error("item {item} was cancelled")]
     Cancelled {
         /// The item.
-        id: ItemId,
+        item: ItemRef,
     },
 
     /// The dedupe id is empty or too long. Nothing was staged.
@@ -189,6 +197,29 @@ pub enum Error {
     /// The store did not answer in time when a session was to end.
     #[error(transparent)]
     NotEnded(#[from] NotEnded),
+}
+
+impl From<keyspace::Error> for Error {
+    fn from(error: keyspace::Error) -> Self {
+        if error.code() == Some(Code::ACCESSED_UNREADABLE) {
+            return Self::ReadAfterWrite;
+        }
+        Self::Keyspace(error)
+    }
+}
+
+impl From<microqueue::Error> for Error {
+    fn from(error: microqueue::Error) -> Self {
+        match error {
+            microqueue::Error::ReadAfterWrite { .. } => Self::ReadAfterWrite,
+            microqueue::Error::Keyspace(error)
+                if error.code() == Some(Code::ACCESSED_UNREADABLE) =>
+            {
+                Self::ReadAfterWrite
+            }
+            other => Self::Part(other),
+        }
+    }
 }
 
 impl Error {

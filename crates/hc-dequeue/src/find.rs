@@ -133,6 +133,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// # Errors
     /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the item's record does not decode.
+    /// [`Error::ReadAfterWrite`] if this transaction has enqueued, unless the item is older than the last commit that
+    /// the transaction can read, and the transaction has read something before it enqueued.
     pub async fn status(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Option<Status<T>>> {
         let id = item.id_in(&self.keys)?;
         let found = find(tr, &self.keys, &id).await?;
@@ -146,8 +148,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads the row of the dedupe id.
     ///
     /// # Errors
-    /// [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) in the transaction that enqueues the
-    /// item.
+    /// [`Error::ReadAfterWrite`] in the transaction that enqueues the item.
     pub async fn find_deduped(
         &self,
         tr: &impl Transaction,

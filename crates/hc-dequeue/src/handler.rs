@@ -56,8 +56,8 @@ impl<F> Handler<F> {
         let handled = tokio::select! {
             handled = handle => Some(handled),
             () = delivery.cancelled() => {
-                let id = delivery.id();
-                tracing::warn!(?id, "a handler was dropped: its item was cancelled, or its delivery is lost");
+                let item = delivery.item_ref();
+                tracing::warn!(%item, "a handler was dropped: its item was cancelled, or its delivery is lost");
                 None
             }
         };
@@ -85,18 +85,18 @@ impl<F> Handler<F> {
         delivery: &Delivery<T>,
         outcome: Outcome,
     ) -> (GiveBack, Option<String>) {
-        let id = delivery.id();
+        let item = delivery.item_ref();
         match outcome {
             Outcome::Done => (delivery.completed(), None),
             Outcome::Snooze(delay) => (GiveBack::Returned(delivery.after(delay)), None),
             Outcome::Retry { after, reason } => {
                 let failures = u32::try_from(delivery.attempt()).unwrap_or(u32::MAX);
                 let delay = after.unwrap_or_else(|| self.backoff.after(failures, &self.env));
-                tracing::warn!(?id, reason, ?delay, "a handler failed");
+                tracing::warn!(%item, reason, ?delay, "a handler failed");
                 (GiveBack::Failed(delivery.after(delay)), Some(reason))
             }
             Outcome::Discard { reason } => {
-                tracing::warn!(?id, reason, "a handler has discarded an item");
+                tracing::warn!(%item, reason, "a handler has discarded an item");
                 (GiveBack::Rejected, Some(reason))
             }
         }

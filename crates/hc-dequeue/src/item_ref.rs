@@ -31,9 +31,7 @@ pub(crate) const ID_BYTES: usize = 18;
 /// let subspace = Subspace::from("jobs");
 /// let queue = &HighContentionQueue::<u64>::open(&runner, subspace, Settings::default()).await?;
 ///
-/// let enqueue = |tr| async move { queue.enqueue(&tr, &7).await };
-/// let (staged, commit) = runner.run_committed(enqueue).await?;
-/// let text = staged.at(commit.versionstamp.expect("it wrote")).to_string();
+/// let text = queue.submit(&runner, &7).await?.to_string();
 ///
 /// let item: ItemRef = text.parse()?;
 /// let cancel = |tr| async move { queue.cancel(&tr, &item).await };

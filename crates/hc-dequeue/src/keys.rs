@@ -14,8 +14,9 @@
 //! (queue, "x", id)                     = record of a done item, while it is kept
 //! (queue, "z", until, id)              = empty; the record above is kept until this time
 //! (queue, "o", id)                     = ready time of a delayed item: 8 bytes, big-endian
-//! (queue, "k", dedupe)                 = token of the item, while it is queued, delayed, held or dead, was not
-//!                                        cancelled, and no other item has taken over the id
+//! (queue, "k", dedupe)                 = token of the item and call of its id, 8 bytes, while it is queued,
+//!                                        delayed, held or dead, was not cancelled, and no other item has taken
+//!                                        over the id
 //! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
 //!                                        in 8 bytes, big-endian
 //! (queue, "y", dedupe)                 = when the last item with the dedupe id was completed, while the id is
@@ -53,14 +54,17 @@
 //!         05  last failure: its wall time in milliseconds in 8 bytes, then up to 500 bytes of UTF-8
 //!         06  its own limits: attempts, deaths, deliveries in 4 bytes each; 0 for the limit of the settings
 //!         07  dedupe id: 1 to 255 bytes
-//!         08  token: 16 random bytes, which distinguish the item from others that have had its dedupe id;
-//!             only if the item still has the id
+//!         08  token, in 32 bytes, only if the item still has its dedupe id: 8 random bytes, which distinguish
+//!             it from others that have had the id; read version of the transaction that has staged it; wall
+//!             time of that enqueue in milliseconds; ready time, 0 if it was queued
 //!         09  wall time in milliseconds of its cancellation, while a session holds it: number
 //!         0A  only of a done item: wall time of the end in milliseconds in 8 bytes; until when the item is
 //!             kept, likewise; 00 completed, 01 cancelled, 02 removed; then the result, up to 4,096 bytes
 //!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
 //!             the tracestate; up to 512 bytes of UTF-8
 //!         0C  wall time in milliseconds of the last grant: number
+//!         0E  burst of debounced enqueues, if it is not the first one: when it began, wall time in milliseconds
+//!             in 8 bytes; deliveries until then in 8 bytes
 //!         0F  deliveries before the last redrive: number
 //!         10..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
 //!             1,024 bytes with their tags and lengths

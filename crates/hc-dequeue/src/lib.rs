@@ -25,10 +25,7 @@
 //! let subspace = Subspace::from("jobs");
 //! let jobs = HighContentionQueue::<String>::open(&runner, subspace, Settings::default()).await?;
 //!
-//! let queue = &jobs;
-//! runner
-//!     .run(|tr| async move { queue.enqueue(&tr, &"resize 17.png".to_owned()).await })
-//!     .await?;
+//! jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
 //!
 //! // One consumer per process; each task gets a clone.
 //! let consumer = jobs.consumer(&runner, ConsumerOptions::default()).await?;
@@ -91,7 +88,8 @@
 //! | operation | reads | conflicts if, after its read version, |
 //! |---|---|---|
 //! | `enqueue`, `enqueue_all` | nothing | never |
-//! | `enqueue_with` | the dedupe id, if given, and the item that it replaces | the same id was enqueued, or an item with it ended |
+//! | `enqueue_with`, `enqueue_all_with` | the dedupe id, if given, and the item that it replaces | the same id was enqueued, or an item with it ended |
+//! | `release_dedupe` | the dedupe id | the same id was enqueued, or an item with it ended |
 //! | fast path | the pause key, its session, the first request, the items it takes | another session took one of these items or registered a request, or the queue was paused |
 //! | `ack` | the held item | the item was cancelled, it went back because its time limit or its session ended, or another enqueue took over its dedupe id |
 //! | `status`, `cancel`, `expedite`, `replace` | the item, and the other places where it could be | the item was granted, went back, was completed or was changed |
@@ -304,6 +302,8 @@ mod settings;
 mod shared_task;
 pub mod shutdown;
 mod span;
+mod stage;
+mod submit;
 pub mod testing;
 mod trace_context;
 mod wall;

@@ -164,8 +164,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// # Errors
     /// [`Error::MalformedCursor`] for a cursor of another queue or another place.
-    /// [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite) for [`PlaceKind::Queued`] after an enqueue in the same
-    /// transaction, and [`accessed_unreadable`](microqueue::keyspace::Code::ACCESSED_UNREADABLE) for
+    /// [`Error::ReadAfterWrite`] for [`PlaceKind::Queued`] after an enqueue in the same transaction, and for
     /// [`PlaceKind::Delayed`] if the page reaches a delayed item that the transaction has enqueued.
     ///
     /// # Cancel safety

@@ -7,10 +7,10 @@
 use std::ops::ControlFlow;
 
 use keyspace::codec::Codec;
-use keyspace::{ConflictKind, Isolation, KeyValue, Transaction, visit_rows};
+use keyspace::{ConflictKind, Isolation, KeyValue, MutationOp, Transaction, visit_rows};
 
 use crate::error::{Error, Result};
-use crate::item::{Item, ItemId, Listed};
+use crate::item::{Item, ItemId, Listed, StagedId};
 use crate::order::Order;
 use crate::queue::MicroQueue;
 use crate::read::page;
@@ -64,11 +64,13 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// [`WrongOrder`](Error::WrongOrder), or [`Corrupt`](keyspace::Error::Corrupt) if the record does not
-    /// decode.
+    /// decode. [`ReadAfterWrite`](Error::ReadAfterWrite) if this transaction has enqueued, and the id is
+    /// among those that its items may get.
     pub async fn get(&self, tr: &impl Transaction, id: &ItemId) -> Result<Option<T>> {
         self.check_order(*id)?;
         let key = self.layout.key(id);
-        let value = tr.get(&key, Isolation::Serializable).await?;
+        let value = tr.get(&key, Isolation::Serializable).await;
+        let value = value.map_err(|error| self.read_error(error))?;
         let row = value.map(|value| KeyValue::new(&key, &value));
         let item = row
             .as_ref()
@@ -109,6 +111,26 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         self.check_order(*id)?;
         self.layout.check_prefix()?;
         tr.set(&self.layout.key(id), &self.layout.encode(value)?);
+        Ok(())
+    }
+
+    /// Stages another value for an item that this transaction has enqueued, under the same id.
+    ///
+    /// # Conflicts
+    /// As [`enqueue`](Self::enqueue) in commit order.
+    ///
+    /// # Errors
+    /// [`WrongOrder`](Error::WrongOrder), and those of [`enqueue`](Self::enqueue), before anything is
+    /// staged.
+    pub fn restage(&self, tr: &impl Transaction, staged: StagedId, value: &T) -> Result<()> {
+        self.check_order(staged.0)?;
+        self.layout.check_prefix()?;
+        let value = self.layout.encode(value)?;
+        match staged.key_template_in(&self.layout.subspace) {
+            // The commit applies both writes of the key in their order.
+            Some(template) => tr.atomic(MutationOp::SetVersionstampedKey, &template, &value),
+            None => tr.set(&self.layout.key(&staged.0), &value),
+        }
         Ok(())
     }
 

@@ -87,6 +87,16 @@ impl ItemId {
 pub struct StagedId(pub(crate) ItemId);
 
 impl StagedId {
+    /// Returns the id of an item that is staged with this call number in commit order, for layers that have kept the
+    /// number.
+    #[must_use]
+    pub fn of_call(call: u64) -> Self {
+        Self(ItemId::Commit {
+            versionstamp: Versionstamp::INCOMPLETE,
+            call,
+        })
+    }
+
     /// Returns the item's id, given the versionstamp of the commit that enqueued it.
     #[must_use]
     pub fn at(self, versionstamp: Versionstamp) -> ItemId {

@@ -9,11 +9,12 @@ use microqueue::{Item, ItemId};
 
 use super::Finding;
 use super::rows::RowCheck;
+use crate::dedupe::Claim;
 use crate::error::{Error, Result};
 use crate::find::{Spot, find};
-use crate::item_ref::{id_from_bytes, id_to_bytes};
+use crate::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
 use crate::keys::Keys;
-use crate::record::{Part, Record, is_turn};
+use crate::record::{Part, Record, Token, is_turn};
 
 /// The parts of the queue whose items have dedupe ids.
 pub(super) const PARTS_OF_ITEMS: [&str; 5] = ["i", "t", "h", "g", "d"];
@@ -42,9 +43,10 @@ impl RowCheck for ItemsOf {
             return Ok(None);
         };
         let rows = Rows::read(tr, keys, &record.dedupe).await?;
-        let is_missing = !rows.are_of(&id, &token);
+        let is_missing = !rows.are_of(&id, token);
         let dedupe = record.dedupe;
-        Ok(is_missing.then_some(Finding::NoDedupe { id, dedupe }))
+        let item = ItemRef::new(keys, id);
+        Ok(is_missing.then_some(Finding::NoDedupe { item, dedupe }))
     }
 }
 
@@ -110,8 +112,13 @@ impl Rows {
         named.map(id_from_bytes)
     }
 
-    fn are_of(&self, id: &ItemId, token: &[u8]) -> bool {
-        self.token.as_deref() == Some(token) && self.named.as_deref() == Some(&id_to_bytes(id))
+    fn are_of(&self, id: &ItemId, token: Token) -> bool {
+        self.have(id, token) && self.named.as_deref() == Some(&id_to_bytes(id))
+    }
+
+    /// Returns whether the row with the token is that of the item.
+    fn have(&self, id: &ItemId, token: Token) -> bool {
+        self.token.as_deref() == Some(&Claim::of(token, id).to_bytes())
     }
 }
 
@@ -127,13 +134,13 @@ async fn stray(
         Some(id) => find(tr, keys, id).await?,
         None => None,
     };
-    let is_of_item = item.is_some_and(|(spot, record)| {
-        let has_id = !matches!(spot, Spot::Done) && record.dedupe == dedupe;
-        has_id
-            && record
-                .token
-                .is_some_and(|token| rows.token.as_deref() == Some(&token[..]))
-    });
+    let token = item
+        .filter(|(spot, record)| !matches!(spot, Spot::Done) && record.dedupe == dedupe)
+        .and_then(|(_, record)| record.token);
+    let is_of_item = named
+        .zip(token)
+        .is_some_and(|(id, token)| rows.have(&id, token));
+    let named = named.map(|id| ItemRef::new(keys, id));
     Ok((!is_of_item).then_some(Finding::StrayDedupe { dedupe, named }))
 }
 
@@ -152,7 +159,7 @@ pub(super) async fn set_rows(
     };
     let rows = Rows::read(tr, keys, dedupe).await?;
     if stray(tr, keys, dedupe.clone(), &rows).await?.is_some() {
-        tr.set(&keys.dedupe(dedupe), &token);
+        tr.set(&keys.dedupe(dedupe), &Claim::of(token, id).to_bytes());
         tr.set(&keys.dedupe_item(dedupe), &id_to_bytes(id));
     }
     Ok(())

@@ -6,6 +6,7 @@ use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
 use super::Finding;
 use super::rows::{RowCheck, is_still};
 use crate::error::Result;
+use crate::item_ref::ItemRef;
 use crate::keys::Keys;
 
 /// Checks that each delayed item has a pointer.
@@ -24,12 +25,13 @@ impl RowCheck for DelayedItems {
     ) -> Result<Option<Finding>> {
         let ready_millis = keys.parse_ready(row)?;
         let id = keys.delayed(ready_millis).decode(row)?.id;
+        let item = ItemRef::new(keys, id);
         let pointer = id.key_in(&keys.pointers());
         let pointer = tr.get(&pointer, Isolation::Serializable).await?;
         Ok(match pointer.and_then(|pointer| parse_pointer(&pointer)) {
             Some(pointer) if pointer == ready_millis => None,
-            Some(other) if is_delayed(tr, keys, other, &id).await? => Some(Finding::Twice { id }),
-            _ => Some(Finding::NoPointer { id, ready_millis }),
+            Some(other) if is_delayed(tr, keys, other, &id).await? => Some(Finding::Twice { item }),
+            _ => Some(Finding::NoPointer { item, ready_millis }),
         })
     }
 }
@@ -54,7 +56,8 @@ impl RowCheck for Pointers {
             Some(ready_millis) => is_delayed(tr, keys, ready_millis, &id).await?,
             None => false,
         };
-        Ok((!leads_to_it).then_some(Finding::StrayPointer { id }))
+        let item = ItemRef::new(keys, id);
+        Ok((!leads_to_it).then_some(Finding::StrayPointer { item }))
     }
 }
 

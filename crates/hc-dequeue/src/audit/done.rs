@@ -6,6 +6,7 @@ use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
 use super::Finding;
 use super::rows::{RowCheck, is_still};
 use crate::error::Result;
+use crate::item_ref::ItemRef;
 use crate::keys::Keys;
 
 /// Checks that each done item is in the index.
@@ -28,7 +29,8 @@ impl RowCheck for DoneItems {
         let until_millis = end.until_millis;
         let entry = id.key_in(&keys.kept_until(until_millis));
         let entry = tr.get(&entry, Isolation::Serializable).await?;
-        let missing = Finding::NoKeepTime { id, until_millis };
+        let item = ItemRef::new(keys, id);
+        let missing = Finding::NoKeepTime { item, until_millis };
         Ok(entry.is_none().then_some(missing))
     }
 }
@@ -52,7 +54,8 @@ impl RowCheck for KeepTimes {
         let until = item
             .and_then(|record| record.end)
             .map(|end| end.until_millis);
-        let stray = Finding::StrayKeepTime { id, until_millis };
+        let item = ItemRef::new(keys, id);
+        let stray = Finding::StrayKeepTime { item, until_millis };
         Ok((until != Some(until_millis)).then_some(stray))
     }
 }

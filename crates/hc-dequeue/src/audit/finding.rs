@@ -6,7 +6,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::error::printable;
 
-use crate::item_ref::{hex, id_to_bytes};
+use crate::item_ref::{ItemRef, hex, id_to_bytes};
 use crate::session::SessionId;
 
 /// A contradiction in a queue.
@@ -71,62 +71,55 @@ pub enum Finding {
 
     /// An item is in two places, and would be delivered from each. Not repaired: it is unknown which of the two is
     /// right.
-    #[error("item {} is in two places", IdText(id))]
+    #[error("item {item} is in two places")]
     Twice {
         /// The item.
-        id: ItemId,
+        item: ItemRef,
     },
 
     /// A delayed item has no pointer, or one with another time, so that no reference finds the item. Repaired by
     /// writing the pointer.
-    #[error("delayed item {} has no pointer", IdText(id))]
+    #[error("delayed item {item} has no pointer")]
     NoPointer {
         /// The item.
-        id: ItemId,
+        item: ItemRef,
         /// When the item is due, in milliseconds since the Unix epoch.
         ready_millis: u64,
     },
 
     /// A pointer belongs to no delayed item, so that finding the item fails with `Corrupt`. Repaired by removing the
     /// pointer.
-    #[error("the pointer of item {} leads to no delayed item", IdText(id))]
+    #[error("the pointer of item {item} leads to no delayed item")]
     StrayPointer {
         /// The item that the pointer belongs to.
-        id: ItemId,
+        item: ItemRef,
     },
 
     /// A done item is missing from the index by expiry time, so that it would never be removed. Repaired by adding
     /// it.
-    #[error("done item {} is missing from the index by expiry time", IdText(id))]
+    #[error("done item {item} is missing from the index by expiry time")]
     NoKeepTime {
         /// The item.
-        id: ItemId,
+        item: ItemRef,
         /// When the item expires, in milliseconds since the Unix epoch.
         until_millis: u64,
     },
 
     /// An entry of the index by expiry time belongs to no done item. Repaired by removing the entry.
-    #[error(
-        "item {} is in the index by expiry time but is not a done item",
-        IdText(id)
-    )]
+    #[error("item {item} is in the index by expiry time but is not a done item")]
     StrayKeepTime {
         /// The item that the entry belongs to.
-        id: ItemId,
+        item: ItemRef,
         /// The time of the entry, in milliseconds since the Unix epoch.
         until_millis: u64,
     },
 
     /// An item has a dedupe id, but the rows of the id do not belong to the item, so that the id does not refuse
     /// another item. Repaired by writing the rows, unless they belong to another item.
-    #[error(
-        "item {} does not hold its dedupe id `{}`",
-        IdText(id),
-        printable(dedupe)
-    )]
+    #[error("item {item} does not hold its dedupe id `{}`", printable(dedupe))]
     NoDedupe {
         /// The item.
-        id: ItemId,
+        item: ItemRef,
         /// The dedupe id.
         dedupe: Bytes,
     },
@@ -138,7 +131,7 @@ pub enum Finding {
         /// The dedupe id.
         dedupe: Bytes,
         /// The item that the rows name, if any.
-        named: Option<ItemId>,
+        named: Option<ItemRef>,
     },
 
     /// A cancel stamp belongs to a session that does not exist. Repaired by removing it.
@@ -187,7 +180,7 @@ pub enum Finding {
     },
 }
 
-/// The text of an item's id: its bytes in references, in hexadecimal digits.
+/// The text of the id of a request: its bytes, in hexadecimal digits.
 struct IdText<'a>(&'a ItemId);
 
 impl fmt::Display for IdText<'_> {
@@ -227,13 +220,13 @@ impl Finding {
     /// Returns whether this finding equals `cause`, or is a consequence that disappears when `cause` is repaired.
     pub(super) fn follows_from(&self, cause: &Self) -> bool {
         match (cause, self) {
-            (Self::NoPointer { id, .. }, Self::StrayPointer { id: of })
+            (Self::NoPointer { item, .. }, Self::StrayPointer { item: of })
             | (
-                Self::NoPointer { id, .. },
+                Self::NoPointer { item, .. },
                 Self::StrayDedupe {
                     named: Some(of), ..
                 },
-            ) => id == of,
+            ) => item == of,
             (Self::NoDedupe { dedupe, .. }, Self::StrayDedupe { dedupe: of, .. }) => dedupe == of,
             // Items that such a session holds are not found.
             (Self::NoSession { .. }, Self::StrayDedupe { .. }) => true,

@@ -162,21 +162,23 @@ async fn repair_step(
             let key = keys.cancels(SessionId(*session));
             remove_row(tr, keys, &sessions::CancelStamps, &key, finding).await?;
         }
-        Finding::NoPointer { id, ready_millis } => {
-            delayed::set_pointer(tr, keys, finding, id, *ready_millis).await?;
+        Finding::NoPointer { item, ready_millis } => {
+            delayed::set_pointer(tr, keys, finding, &item.id(), *ready_millis).await?;
         }
-        Finding::StrayPointer { id } => {
-            let key = id.key_in(&keys.pointers());
+        Finding::StrayPointer { item } => {
+            let key = item.id().key_in(&keys.pointers());
             remove_row(tr, keys, &delayed::Pointers, &key, finding).await?;
         }
-        Finding::NoKeepTime { id, until_millis } => {
-            done::set_keep_time(tr, keys, finding, id, *until_millis).await?;
+        Finding::NoKeepTime { item, until_millis } => {
+            done::set_keep_time(tr, keys, finding, &item.id(), *until_millis).await?;
         }
-        Finding::StrayKeepTime { id, until_millis } => {
-            let key = id.key_in(&keys.kept_until(*until_millis));
+        Finding::StrayKeepTime { item, until_millis } => {
+            let key = item.id().key_in(&keys.kept_until(*until_millis));
             remove_row(tr, keys, &done::KeepTimes, &key, finding).await?;
         }
-        Finding::NoDedupe { id, dedupe } => dedupe::set_rows(tr, keys, id, dedupe).await?,
+        Finding::NoDedupe { item, dedupe } => {
+            dedupe::set_rows(tr, keys, &item.id(), dedupe).await?
+        }
         Finding::StrayDedupe { dedupe, .. } => {
             dedupe::remove_rows(tr, keys, finding, dedupe).await?;
         }

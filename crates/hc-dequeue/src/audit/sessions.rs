@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::Finding;
 use super::rows::{RowCheck, check_rows};
 use crate::error::Result;
+use crate::item_ref::ItemRef;
 use crate::keys::Keys;
 use crate::reclaim::{Progress, put_back_grants, reclaim_some};
 use crate::record::{ListedPart, is_turn};
@@ -195,7 +196,8 @@ impl RowCheck for Places<'_> {
         // The item may have moved since it was seen elsewhere. Only this transaction says where it is now.
         for other in others {
             if tr.get(&other, Isolation::Serializable).await?.is_some() {
-                return Ok(Some(Finding::Twice { id }));
+                let item = ItemRef::new(keys, id);
+                return Ok(Some(Finding::Twice { item }));
             }
         }
         Ok(None)

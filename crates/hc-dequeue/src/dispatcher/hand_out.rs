@@ -15,6 +15,7 @@ use super::Dispatcher;
 use crate::command::Reply;
 use crate::delivery::{Delivery, DeliveryState, Out};
 use crate::give_back::{GiveBack, When};
+use crate::item_ref::ItemRef;
 use crate::options::Backoff;
 use crate::record::Record;
 use crate::registry::Granted;
@@ -87,7 +88,8 @@ where
     /// Gives back an item that does not decode, like any other failed item: another process may be able to decode it.
     fn undecodable(&mut self, id: ItemId, record: &Record, error: &DecodeError) {
         let queue = &self.keys().queue;
-        tracing::error!(%queue, ?id, %error, "an item does not decode");
+        let item = ItemRef::new(self.keys(), id);
+        tracing::error!(%queue, %item, %error, "an item does not decode");
         // A version that cannot decode many items would otherwise take them again and again before all others.
         let backoff = self.options.backoff.no_shorter_than(Backoff::default());
         let how = GiveBack::Failed(When::Later(backoff));

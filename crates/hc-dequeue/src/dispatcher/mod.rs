@@ -47,6 +47,7 @@ use crate::command::{Command, Reply, Want};
 use crate::delivery::{Delivery, Shared};
 use crate::error::{Error, Result};
 use crate::give_back::{GiveBack, Given, Return, When};
+use crate::item_ref::ItemRef;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::ConsumerOptions;
@@ -373,16 +374,17 @@ where
 
     /// Records the results of the [next returns](Self::next_returns), and answers their callers.
     pub(super) fn returned(&mut self, given: &[Given]) {
-        for ((item, done), given) in self.returns.drain(..given.len()).zip(given) {
-            let id = item.id;
+        let keys = self.shared.keys.clone();
+        for ((returned, done), given) in self.returns.drain(..given.len()).zip(given) {
+            let item = ItemRef::new(&keys, returned.id);
             let outcome = match given {
                 Given::Back => Ok(()),
                 // For the caller, an acknowledgement failed; any other way to give up the item has succeeded.
-                Given::Cancelled if item.how.ends() => Err(Error::Cancelled { id }),
+                Given::Cancelled if returned.how.ends() => Err(Error::Cancelled { item }),
                 Given::Cancelled => Ok(()),
                 Given::Lost => {
-                    tracing::debug!(?id, "a delivery had been resolved or lost before");
-                    Err(Error::DeliveryLost { id })
+                    tracing::debug!(%item, "a delivery had been resolved or lost before");
+                    Err(Error::DeliveryLost { item })
                 }
                 Given::Unreadable => {
                     let key = id.key_in(self.shared.keys.held(self.member.id()).subspace());

@@ -231,6 +231,7 @@ impl Model {
                             _ => {}
                         }
                         self.items[holder].value = new.value;
+                        self.items[holder].max_attempts = new.max_attempts;
                         return Said::Replaced(holder);
                     }
                 }

@@ -7,8 +7,8 @@ use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
-    End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_RESULT_BYTES,
-    MAX_TRACE_CONTEXT_BYTES, Record, StoredEnd, StoredFailure, undecodable,
+    Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_RESULT_BYTES,
+    MAX_TRACE_CONTEXT_BYTES, Record, StoredEnd, StoredFailure, Token, undecodable,
 };
 
 /// The tags of the fields of a record.
@@ -26,6 +26,7 @@ pub(super) mod tag {
     pub(in crate::record) const DONE: u8 = 10;
     pub(in crate::record) const TRACE_CONTEXT: u8 = 11;
     pub(in crate::record) const GRANTED: u8 = 12;
+    pub(in crate::record) const BURST: u8 = 14;
     pub(in crate::record) const REDRIVEN: u8 = 15;
 }
 
@@ -57,11 +58,9 @@ impl Codec<Record> for RecordCodec {
             push_field(buffer, tag::LIMITS, &record.limits.to_bytes());
         }
         push_field(buffer, tag::DEDUPE, &record.dedupe);
-        push_field(
-            buffer,
-            tag::TOKEN,
-            record.token.as_ref().map_or(&[], |token| token),
-        );
+        if let Some(token) = record.token {
+            push_field(buffer, tag::TOKEN, &token.to_bytes());
+        }
         push_number(buffer, tag::CANCELLED, record.cancelled_millis);
         if let Some(end) = &record.end {
             let times = [end.millis.to_be_bytes(), end.until_millis.to_be_bytes()].concat();
@@ -71,6 +70,10 @@ impl Codec<Record> for RecordCodec {
         let trace_context = record.trace_context.as_deref().unwrap_or_default();
         push_field(buffer, tag::TRACE_CONTEXT, trace_context.as_bytes());
         push_number(buffer, tag::GRANTED, record.granted_millis);
+        if let Some(burst) = record.burst {
+            let numbers = [burst.began_millis, burst.deliveries];
+            push_field(buffer, tag::BURST, &numbers.map(u64::to_be_bytes).concat());
+        }
         push_number(buffer, tag::REDRIVEN, record.redriven_deliveries);
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
@@ -134,20 +137,35 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
                 return Err(format!("a dedupe id of {} bytes", field.len()));
             }
             tag::DEDUPE => record.dedupe = bytes.slice_ref(field),
-            tag::TOKEN => {
-                let token = field.try_into();
-                record.token = Some(token.map_err(|_| "a token of another length".to_owned())?);
-            }
+            tag::TOKEN => record.token = Some(token(field)?),
             tag::CANCELLED => record.cancelled_millis = number(field)?,
             tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
             tag::TRACE_CONTEXT => record.trace_context = Some(trace_context(field)?),
             tag::GRANTED => record.granted_millis = number(field)?,
+            tag::BURST => record.burst = Some(burst(field)?),
             tag::REDRIVEN => record.redriven_deliveries = number(field)?,
             _ => {
                 unknown_from.get_or_insert(bytes.len() - begin.len());
             }
         }
     }
+}
+
+fn token(field: &[u8]) -> Result<Token, String> {
+    let mut fields = Fields::new(field);
+    let token = Token::parse(&mut fields)?;
+    fields.end()?;
+    Ok(token)
+}
+
+fn burst(field: &[u8]) -> Result<Burst, String> {
+    let mut fields = Fields::new(field);
+    let burst = Burst {
+        began_millis: fields.u64()?,
+        deliveries: fields.u64()?,
+    };
+    fields.end()?;
+    Ok(burst)
 }
 
 /// Reads a number without leading zeros.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use microqueue::keyspace::codec::DecodeError;
+use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
 pub(crate) use self::codec::RecordCodec;
@@ -41,7 +42,7 @@ pub const MAX_RESULT_BYTES: usize = 4_096;
 pub(crate) const MAX_TRACE_CONTEXT_BYTES: usize = 512;
 
 /// The length of a token in bytes.
-pub(crate) const TOKEN_BYTES: usize = 16;
+pub(crate) const TOKEN_BYTES: usize = 32;
 
 /// The number of bytes that a field has besides its value: its tag and its length.
 const FIELD_BYTES: usize = 3;
@@ -58,6 +59,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + TOKEN_BYTES)
     + (FIELD_BYTES + 17 + MAX_RESULT_BYTES)
     + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
+    + (FIELD_BYTES + Burst::BYTES)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
@@ -85,7 +87,7 @@ pub(crate) struct Record {
     /// Its dedupe id; empty if it has none.
     pub(crate) dedupe: Bytes,
     /// Distinguishes the item from others that have had the same dedupe id.
-    pub(crate) token: Option<[u8; TOKEN_BYTES]>,
+    pub(crate) token: Option<Token>,
     /// When it was cancelled while a session held it; zero if it was not.
     pub(crate) cancelled_millis: u64,
     /// How it ended, if it is done.
@@ -94,6 +96,8 @@ pub(crate) struct Record {
     pub(crate) trace_context: Option<Arc<str>>,
     /// When it was last granted, by the wall clock; zero if it never was.
     pub(crate) granted_millis: u64,
+    /// When the present burst of debounced enqueues began, if that was not the item's first enqueue.
+    pub(crate) burst: Option<Burst>,
     /// Fields of later versions, as stored. No other module can access them, so that a record keeps them wherever the
     /// item goes.
     unknown: Bytes,
@@ -161,6 +165,51 @@ pub(crate) struct StoredEnd {
     pub(crate) result: Bytes,
 }
 
+/// The token of an item that has its dedupe id. It distinguishes the item from others that have had the id, and says how
+/// the item was staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) random: [u8; 8],
+    /// The read version of the transaction that has staged the item.
+    pub(crate) read_version: i64,
+    /// The wall time of the enqueue.
+    pub(crate) staged_millis: u64,
+    /// The wall time until which the item was delayed; zero if it was queued.
+    pub(crate) ready_millis: u64,
+}
+
+impl Token {
+    pub(crate) fn to_bytes(self) -> [u8; TOKEN_BYTES] {
+        let mut bytes = [0; TOKEN_BYTES];
+        bytes[..8].copy_from_slice(&self.random);
+        bytes[8..16].copy_from_slice(&self.read_version.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.staged_millis.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.ready_millis.to_be_bytes());
+        bytes
+    }
+
+    pub(crate) fn parse(fields: &mut Fields<'_>) -> Result<Self, String> {
+        Ok(Self {
+            random: fields.array()?,
+            read_version: i64::from_be_bytes(fields.array()?),
+            staged_millis: fields.u64()?,
+            ready_millis: fields.u64()?,
+        })
+    }
+}
+
+/// The beginning of a burst of debounced enqueues. The burst ends when the item is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Burst {
+    pub(crate) began_millis: u64,
+    /// How often the item had been granted.
+    pub(crate) deliveries: u64,
+}
+
+impl Burst {
+    const BYTES: usize = 16;
+}
+
 /// The limits of an item, where they differ from the queue's settings. Zero stands for the setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Limits {
@@ -195,6 +244,24 @@ impl Record {
     /// Returns how often the item was granted since it was enqueued or redriven.
     pub(crate) fn recent_deliveries(&self) -> u64 {
         self.deliveries.saturating_sub(self.redriven_deliveries)
+    }
+
+    /// Returns when the present burst of debounced enqueues began. A new one begins `now` if the item was granted since
+    /// the last one.
+    pub(crate) fn burst_began(&mut self, now: u64) -> u64 {
+        let began = match self.burst {
+            Some(burst) if burst.deliveries == self.deliveries => burst.began_millis,
+            None if self.deliveries == 0 => self.enqueued_millis,
+            _ => {
+                self.burst = Some(Burst {
+                    began_millis: now,
+                    deliveries: self.deliveries,
+                });
+                now
+            }
+        };
+        // The clock by which it began may have been ahead.
+        began.min(now)
     }
 
     /// Resets everything that counts against a limit of the item, but not the number that identifies a delivery.

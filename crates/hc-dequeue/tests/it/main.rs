@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod again;
 mod attempts;
 mod audit;
 mod backoff;
@@ -31,6 +32,7 @@ mod reopening;
 mod schedules;
 mod shutdown;
 mod slow_store;
+mod submit;
 mod takes;
 mod testing;
 mod unreadable;

@@ -153,7 +153,8 @@ async fn the_rest_of_a_grant_without_its_first_item_is_returned(store: TestStore
 async fn an_item_in_two_places_is_reported(store: TestStore) {
     let (world, held, _consumer) = world_in_use(&store).await;
     let rows = world.rows("h").await;
-    let (part, id) = (world.key("h"), held.id());
+    let part = world.key("h");
+    let item = held.item_ref();
     let of_item: (Vec<u8>, keyspace::tuple::Versionstamp, u64) =
         part.unpack(rows[0].key()).unwrap();
     let copy = world.key("i").pack(&(of_item.1, of_item.2));
@@ -164,7 +165,7 @@ async fn an_item_in_two_places_is_reported(store: TestStore) {
         stored: 2,
         counted: 3,
     };
-    assert_eq!(audit.findings, [Finding::Twice { id }, off]);
+    assert_eq!(audit.findings, [Finding::Twice { item }, off]);
 }
 
 async fn an_item_that_two_sessions_hold_is_reported(store: TestStore) {
@@ -174,7 +175,7 @@ async fn an_item_that_two_sessions_hold_is_reported(store: TestStore) {
     let sessions = world.rows("s").await;
     let of_item: (Vec<u8>, keyspace::tuple::Versionstamp, u64) =
         world.key("h").unpack(row.key()).unwrap();
-    let id = held.id();
+    let item = held.item_ref();
     for state in sessions {
         let session: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
         let copy = (session.as_slice(), of_item.1.clone(), of_item.2);
@@ -187,7 +188,7 @@ async fn an_item_that_two_sessions_hold_is_reported(store: TestStore) {
         counted: 2,
     };
     let audit = world.queue.audit(&world.runner).await.unwrap();
-    assert_eq!(audit.findings, [Finding::Twice { id }, off]);
+    assert_eq!(audit.findings, [Finding::Twice { item }, off]);
     drop(other);
 }
 

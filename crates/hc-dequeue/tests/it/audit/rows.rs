@@ -153,7 +153,7 @@ async fn a_pointer_is_found_and_repaired(store: TestStore) {
         let Full { world, delayed, .. } = &full;
         let pointer = world.rows("o").await.remove(0);
         let finding = Finding::NoPointer {
-            id: delayed.id(),
+            item: *delayed,
             ready_millis: u64::from_be_bytes(pointer.value().try_into().unwrap()),
         };
         world.write(pointer.key(), value.as_deref()).await;
@@ -164,7 +164,7 @@ async fn a_pointer_is_found_and_repaired(store: TestStore) {
     let Full { world, queued, .. } = &full;
     let stray = queued.id().key_in(&world.key("o"));
     world.write(&stray, Some(&[0; 8])).await;
-    let finding = Finding::StrayPointer { id: queued.id() };
+    let finding = Finding::StrayPointer { item: *queued };
     world.finds_and_repairs(&[finding]).await;
     assert_eq!(world.count("o").await, 1);
 }
@@ -182,25 +182,25 @@ async fn an_entry_of_items_that_are_done_is_found_and_repaired(store: TestStore)
         world.key("z").unpack(&entry).unwrap();
     world.write(&entry, None).await;
     let finding = Finding::NoKeepTime {
-        id: done.id(),
+        item: *done,
         until_millis: of_entry.0,
     };
     world.finds_and_repairs(&[finding]).await;
     assert_eq!(world.only("z").await, entry);
 
     // One entry of an item that is not done, and one of the done item under another time.
-    for id in [queued.id(), done.id()] {
-        let stray = id.key_in(&world.key("z").subspace(&LATER));
+    for item in [*queued, *done] {
+        let stray = item.id().key_in(&world.key("z").subspace(&LATER));
         world.write(&stray, Some(b"")).await;
         let until_millis = LATER;
-        let finding = Finding::StrayKeepTime { id, until_millis };
+        let finding = Finding::StrayKeepTime { item, until_millis };
         world.finds_and_repairs(&[finding]).await;
         assert_eq!(world.only("z").await, entry);
     }
 
     world.write(&world.only("x").await, None).await;
     let finding = Finding::StrayKeepTime {
-        id: done.id(),
+        item: *done,
         until_millis: of_entry.0,
     };
     world.finds_and_repairs(&[finding]).await;
@@ -211,11 +211,11 @@ async fn a_row_of_a_dedupe_id_is_found_and_repaired_wherever_its_item_is(store: 
     for place in ["queued", "delayed", "held", "granted", "dead"] {
         for damage in 0..5 {
             let full = full(&store).await;
-            let id = match place {
-                "queued" => full.queued.id(),
-                "delayed" => full.delayed.id(),
-                "dead" => full.dead.id(),
-                _ => full.held.id(),
+            let item = match place {
+                "queued" => full.queued,
+                "delayed" => full.delayed,
+                "dead" => full.dead,
+                _ => full.held.item_ref(),
             };
             let dedupe = if place == "granted" { "held" } else { place };
             let world = &full.world;
@@ -234,7 +234,7 @@ async fn a_row_of_a_dedupe_id_is_found_and_repaired_wherever_its_item_is(store: 
             world.write_all(&rows).await;
             let dedupe = Bytes::from(dedupe);
             world
-                .finds_and_repairs(&[Finding::NoDedupe { id, dedupe }])
+                .finds_and_repairs(&[Finding::NoDedupe { item, dedupe }])
                 .await;
             assert_eq!([world.rows("k").await, world.rows("n").await], before);
         }
@@ -273,7 +273,7 @@ async fn the_rows_of_a_dedupe_id_of_no_item_are_found_and_removed(store: TestSto
         world.write_all(&rows).await;
         let finding = Finding::StrayDedupe {
             dedupe: Bytes::from("stray"),
-            named: named.map(|item| item.id()),
+            named,
         };
         world.finds_and_repairs(&[finding]).await;
         assert_eq!((world.count("k").await, world.count("n").await), (4, 4));
@@ -287,7 +287,7 @@ async fn a_dedupe_id_of_a_delayed_item_without_a_pointer_stays(store: TestStore)
     let [finding] = &world.audit().await.findings[..] else {
         panic!("one finding");
     };
-    assert!(matches!(finding, Finding::NoPointer { id, .. } if *id == delayed.id()));
+    assert!(matches!(finding, Finding::NoPointer { item, .. } if item == delayed));
     world.finds_and_repairs(std::slice::from_ref(finding)).await;
     assert_eq!(world.count("k").await, 4);
 }

@@ -1,0 +1,277 @@
+//! Stages new items, and applies an enqueue to the item that already has its dedupe id.
+//!
+//! # An id that is enqueued again in one transaction
+//!
+//! 1. An item that is staged has a versionstamped key, which its transaction cannot read: a read of it fails, and so
+//!    does the commit after that read. The row with the token of the dedupe id is an ordinary row, which the
+//!    transaction can read.
+//! 2. The token contains the read version of the transaction that staged it. Every other transaction that has this
+//!    read version commits at a later version, so that its row cannot be read at this one. A token with the read
+//!    version of the reading transaction therefore is its own.
+//! 3. The new value is staged under the same versionstamped key, with the same call number. The commit applies both
+//!    writes in their order, and the second one remains.
+//! 4. The row cannot move: its key is not known, and a clear of all keys that it may become would also clear other
+//!    items of the transaction. All enqueues of an id in a transaction therefore count as made at the time of the
+//!    first one, so that equal delays give equal times, and another time is refused.
+
+use std::collections::BTreeSet;
+
+use microqueue::StagedId;
+use microqueue::keyspace::{Bytes, MutationOp, Transaction};
+
+use crate::change::{place, remove, rewrite};
+use crate::counters::read_counter;
+use crate::dedupe::{Claim, Repeated, claim, holder, repeated};
+use crate::enqueue::{Enqueue, Enqueued, OnRepeat};
+use crate::error::{Error, Result};
+use crate::find::{Spot, find};
+use crate::item_ref::{ItemRef, StagedRef};
+use crate::keys::{Counter, Keys};
+use crate::record::{Record, Token};
+use crate::wall::wall_millis;
+
+/// A new item, which is not staged yet. Its record has the options except those that depend on other items.
+#[derive(Debug, Clone)]
+pub(crate) struct NewItem<'a> {
+    pub(crate) record: Record,
+    pub(crate) options: &'a Enqueue,
+}
+
+/// The new items that a call has staged, for the counters.
+#[derive(Debug, Default)]
+pub(crate) struct Staged {
+    queued: i64,
+    delayed: i64,
+}
+
+impl Staged {
+    /// Stages the changes of the counters, and wakes sessions.
+    pub(crate) fn finish(self, tr: &impl Transaction, keys: &Keys) {
+        keys.count(tr, Counter::Queued, self.queued);
+        keys.count(tr, Counter::Delayed, self.delayed);
+        // A delayed item writes the wake stamp, too: sessions that sleep must learn when it is due.
+        if self.queued + self.delayed > 0 {
+            keys.wake_all(tr);
+        }
+    }
+}
+
+/// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`Staged::finish`].
+///
+/// # Conflicts
+/// As [`enqueue_with`](crate::HighContentionQueue::enqueue_with).
+pub(crate) async fn stage(
+    tr: &impl Transaction,
+    keys: &Keys,
+    item: NewItem<'_>,
+    staged: &mut Staged,
+) -> Result<Enqueued> {
+    let options = item.options;
+    if let Some(dedupe) = options.dedupe_id() {
+        match repeated(tr, keys, dedupe).await? {
+            None => {}
+            Some(Repeated::IsRetained) => return Ok(Enqueued::Repeated),
+            Some(Repeated::IsThere(_)) if options.on_repeat == OnRepeat::Keep => {
+                return Ok(Enqueued::Repeated);
+            }
+            Some(Repeated::IsThere(claim)) => {
+                if claim.is_own(tr).await? {
+                    return restage(tr, keys, item, &claim);
+                }
+                if let Some(enqueued) = repeat(tr, keys, &item).await? {
+                    return Ok(enqueued);
+                }
+            }
+        }
+    }
+    if let Some(limit) = options.max_depth {
+        // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
+        check_depth(tr, keys, limit, 0).await?;
+    }
+    stage_new(tr, keys, item, staged).await
+}
+
+/// Returns an error if the queue has as many items as an enqueue allows, after `more` items that are to be staged.
+async fn check_depth(tr: &impl Transaction, keys: &Keys, limit: u64, more: u64) -> Result<()> {
+    let depth = read_counter(tr, keys, Counter::Queued).await? + more;
+    if depth < limit {
+        return Ok(());
+    }
+    Err(Error::Full {
+        queue: keys.queue.clone(),
+        depth,
+        limit,
+    })
+}
+
+/// Returns an error if the queue has as many items as the options of one of these items allow, counting the items
+/// before it. Reads nothing if no item has such a limit.
+///
+/// # Conflicts
+/// As [`stage`].
+pub(crate) async fn check_depths(
+    tr: &impl Transaction,
+    keys: &Keys,
+    items: &[NewItem<'_>],
+) -> Result<()> {
+    if items.iter().all(|item| item.options.max_depth.is_none()) {
+        return Ok(());
+    }
+    let mut ids = BTreeSet::new();
+    let mut queued = 0;
+    for item in items {
+        // An id that is repeated adds no item.
+        let is_first = item.options.dedupe_id().is_none_or(|id| ids.insert(id));
+        if !is_first || !is_new(tr, keys, item).await? {
+            continue;
+        }
+        if let Some(limit) = item.options.max_depth {
+            check_depth(tr, keys, limit, queued).await?;
+        }
+        if ready_millis(keys, item).is_none() {
+            queued += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a new item will be staged, instead of being refused or merged with one that has its dedupe id.
+async fn is_new(tr: &impl Transaction, keys: &Keys, item: &NewItem<'_>) -> Result<bool> {
+    let Some(dedupe) = item.options.dedupe_id() else {
+        return Ok(true);
+    };
+    let Some(repeated) = repeated(tr, keys, dedupe).await? else {
+        return Ok(true);
+    };
+    let Repeated::IsThere(claim) = repeated else {
+        return Ok(false);
+    };
+    if item.options.on_repeat == OnRepeat::Keep || claim.is_own(tr).await? {
+        return Ok(false);
+    }
+    let Some(id) = holder(tr, keys, dedupe).await? else {
+        return Ok(true);
+    };
+    let found = find(tr, keys, &id).await?;
+    Ok(found.is_none_or(|(spot, _)| is_held(&spot)))
+}
+
+fn is_held(spot: &Spot) -> bool {
+    matches!(spot, Spot::Held(_) | Spot::Granted { .. })
+}
+
+/// Returns when a new item is due, or `None` if it is ready.
+fn ready_millis(keys: &Keys, item: &NewItem<'_>) -> Option<u64> {
+    let enqueued = item.record.enqueued_millis;
+    let now = wall_millis(&keys.env);
+    item.options.ready_millis(enqueued, enqueued, now)
+}
+
+/// Stages a new item.
+async fn stage_new(
+    tr: &impl Transaction,
+    keys: &Keys,
+    item: NewItem<'_>,
+    staged: &mut Staged,
+) -> Result<Enqueued> {
+    let ready = ready_millis(keys, &item);
+    let mut record = item.record;
+    if item.options.dedupe_id().is_some() {
+        record.token = Some(Token {
+            random: keys.env.random_bytes(),
+            read_version: tr.read_version().await?,
+            staged_millis: record.enqueued_millis,
+            ready_millis: ready.unwrap_or(0),
+        });
+    }
+    let id = match ready {
+        None => {
+            staged.queued += 1;
+            keys.items.enqueue(tr, &record).await?
+        }
+        Some(ready) => {
+            staged.delayed += 1;
+            let id = keys.delayed(ready).enqueue(tr, &record).await?;
+            let pointer = id.key_template_in(&keys.pointers());
+            let pointer = pointer.expect("parts of a queue are in commit order");
+            let ready = ready.to_be_bytes();
+            tr.atomic(MutationOp::SetVersionstampedKey, &pointer, &ready);
+            id
+        }
+    };
+    if let Some(token) = record.token {
+        claim(tr, keys, &record.dedupe, token, id);
+    }
+    Ok(Enqueued::Staged(StagedRef::new(keys, id)))
+}
+
+/// Replaces the value of an item that this transaction has staged.
+fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -> Result<Enqueued> {
+    let token = own.token;
+    if item.options.on_repeat == OnRepeat::Debounce {
+        let began = token.staged_millis;
+        let now = wall_millis(&keys.env);
+        let ready = item.options.ready_millis(began, began, now);
+        // An item whose time passes while it is staged stays delayed, and is due at once.
+        let is_due = token.ready_millis <= now && ready.is_none();
+        if !is_due && ready.unwrap_or(0) != token.ready_millis {
+            return Err(Error::ReadAfterWrite);
+        }
+    }
+    let mut record = item.record;
+    record.enqueued_millis = token.staged_millis;
+    record.token = Some(token);
+    let id = StagedId::of_call(own.call);
+    match token.ready_millis {
+        0 => keys.items.restage(tr, id, &record)?,
+        ready => keys.delayed(ready).restage(tr, id, &record)?,
+    }
+    Ok(Enqueued::Staged(StagedRef::new(keys, id)))
+}
+
+/// Applies `on_repeat` to the item that has the dedupe id. Returns `None` if a session holds that item: then it
+/// gives the id up, and the caller enqueues a new item that takes the id over.
+async fn repeat(tr: &impl Transaction, keys: &Keys, new: &NewItem<'_>) -> Result<Option<Enqueued>> {
+    let on_repeat = new.options.on_repeat;
+    let Some(id) = holder(tr, keys, &new.record.dedupe).await? else {
+        return Ok(None);
+    };
+    let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+        return Ok(None);
+    };
+    if is_held(&spot) {
+        // The held item no longer has the id.
+        record.token = None;
+        rewrite(tr, keys, &id, &spot, record)?;
+        return Ok(None);
+    }
+    record.payload = new.record.payload.clone();
+    record.limits = new.record.limits;
+    record.trace_context = new.record.trace_context.clone();
+    match spot {
+        Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(None),
+        Spot::Queued | Spot::Delayed(_) if on_repeat == OnRepeat::Replace => {
+            rewrite(tr, keys, &id, &spot, record)?;
+        }
+        Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
+            if matches!(spot, Spot::Dead) {
+                record.begin_anew();
+            }
+            let now = wall_millis(&keys.env);
+            let began = record.burst_began(now);
+            let enqueued = new.record.enqueued_millis;
+            let ready = new.options.ready_millis(enqueued, began, now);
+            remove(tr, keys, &id, &spot)?;
+            place(tr, keys, &id, &record, ready)?;
+        }
+    }
+    Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
+}
+
+/// Returns the payload as the record of a new item.
+pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Record {
+    let mut record = Record::new(enqueued_millis, payload);
+    record.dedupe = options.dedupe_id().cloned().unwrap_or_default();
+    record.limits = options.limits;
+    record
+}

@@ -1,0 +1,171 @@
+//! Enqueues that commit on their own, and enqueues of many items with options.
+
+use std::sync::Arc;
+
+use conformance::stores::TestStore;
+use hc_dequeue::testing::ManualWall;
+use hc_dequeue::{Enqueue, Enqueued, Error, MAX_PAYLOAD_BYTES, OnRepeat, Place, Settings};
+use keyspace::chaos::{Chaos, Faults};
+use keyspace::codec::Raw;
+use keyspace::run::RunOptions;
+use keyspace::{Bytes, Database, Environment, OwnedTransaction, Runner};
+
+use crate::common::{LONG, World, open};
+
+conformance::on_every_store!(
+    a_submitted_item_is_found_by_its_reference,
+    a_submission_whose_commit_is_in_doubt_happens_once,
+    many_items_with_options_are_enqueued_in_their_order,
+    of_many_items_all_or_none_are_enqueued,
+    errors_name_an_item_as_its_reference_does,
+);
+
+async fn a_submitted_item_is_found_by_its_reference(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let (queue, runner) = (&world.queue, &world.runner);
+    let plain = queue.submit(runner, &1).await.unwrap();
+    assert_eq!(world.place(&plain).await, Some(Place::Queued));
+    let once = Enqueue::new().dedupe("one").after(LONG);
+    let delayed = queue.submit_with(runner, &2, &once).await.unwrap().unwrap();
+    assert!(matches!(
+        world.place(&delayed).await,
+        Some(Place::Delayed { .. })
+    ));
+    assert_eq!(queue.submit_with(runner, &3, &once).await.unwrap(), None);
+    let replace = once.on_repeat(OnRepeat::Replace);
+    let replaced = queue.submit_with(runner, &4, &replace).await.unwrap();
+    assert_eq!(replaced, Some(delayed));
+    assert_eq!(world.status(&delayed).await.unwrap().value, Ok(4));
+    let refused = queue
+        .submit_with(runner, &5, &Enqueue::new().max_depth(1))
+        .await;
+    assert!(matches!(refused, Err(Error::Full { .. })));
+    world.check().await;
+}
+
+async fn a_submission_whose_commit_is_in_doubt_happens_once(store: TestStore) {
+    let mut faults = 0;
+    for seed in 0..20 {
+        let store = store.fresh();
+        let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
+        let chaos = Chaos::new(store.db.clone(), env, Faults::all(0.1));
+        let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
+        let runner = Runner::with_options(chaos, options);
+        let queue = open(&store, &runner, Settings::new()).await.unwrap();
+        let quiet = store.runner();
+        let world = World {
+            queue: open(&store, &quiet, Settings::new()).await.unwrap(),
+            runner: quiet,
+            store,
+        };
+        for value in 0..10 {
+            let item = queue.submit(&runner, &value).await.unwrap();
+            let status = world.status(&item).await.expect("it was enqueued");
+            assert_eq!(status.value, Ok(value), "seed {seed}");
+        }
+        assert_eq!(
+            world.values().await,
+            (0..10).collect::<Vec<_>>(),
+            "seed {seed}"
+        );
+        faults += runner.database().tally().commits;
+    }
+    assert!(faults > 20, "{faults}");
+}
+
+async fn many_items_with_options_are_enqueued_in_their_order(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let once = Enqueue::new().dedupe("one").on_repeat(OnRepeat::Replace);
+    let items = &[
+        (1, Enqueue::new()),
+        (2, Enqueue::new().after(LONG)),
+        (3, once.clone()),
+        (4, Enqueue::new().max_depth(3)),
+        (5, once.clone()),
+        (6, Enqueue::new().dedupe("one")),
+    ];
+    let queue = &world.queue;
+    let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await };
+    let enqueued = world.runner.run(enqueue).await.unwrap();
+    let is_staged = |enqueued: &Enqueued| matches!(enqueued, Enqueued::Staged(_));
+    assert!(enqueued[..5].iter().all(is_staged));
+    assert_eq!(
+        (enqueued[4], enqueued[5]),
+        (enqueued[2], Enqueued::Repeated)
+    );
+    assert_eq!(world.values().await, [1, 5, 4]);
+    let stats = world.stats().await;
+    assert_eq!((stats.queued, stats.delayed), (3, 1));
+    let nothing = |tr| async move { queue.enqueue_all_with(&tr, &[]).await };
+    assert_eq!(world.runner.run(nothing).await.unwrap(), []);
+    world.check().await;
+}
+
+async fn of_many_items_all_or_none_are_enqueued(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = hc_dequeue::HighContentionQueue::<Bytes, Raw>::open(
+        &world.runner,
+        world.store.root.subspace(&"bytes"),
+        Settings::new(),
+    );
+    let queue = &queue.await.unwrap();
+    let bytes = |length: usize| Bytes::from(vec![0; length]);
+    let twice = Enqueue::new().dedupe("one").max_depth(2);
+    let refused = [
+        (bytes(MAX_PAYLOAD_BYTES + 1), Enqueue::new()),
+        (bytes(1), Enqueue::new().dedupe("")),
+        (bytes(1), Enqueue::new().max_depth(2)),
+    ];
+    for last in refused {
+        let items = [
+            (bytes(1), twice.clone()),
+            (bytes(1), twice.clone()),
+            (bytes(1), Enqueue::new()),
+            last,
+        ];
+        let mut tr = world.store.db.begin().unwrap();
+        let error = queue.enqueue_all_with(&tr, &items).await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::PayloadTooLarge { .. }
+                    | Error::DedupeId { .. }
+                    | Error::Full { depth: 2, .. }
+            ),
+            "{error}"
+        );
+        tr.commit().await.unwrap();
+        let stats = |tr| async move { queue.stats(&tr).await };
+        assert_eq!(world.runner.run(stats).await.unwrap().queued, 0);
+    }
+}
+
+async fn errors_name_an_item_as_its_reference_does(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    let item = world.queue.submit(&world.runner, &1).await.unwrap();
+    let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let _ = world.cancel(&item).await;
+    let cancelled = world.ack(&held).await.unwrap_err();
+    held.complete().await.unwrap_err();
+    let item = world.queue.submit(&world.runner, &2).await.unwrap();
+    let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    world.ack(&held).await.unwrap();
+    let lost = world.ack(&held).await.unwrap_err();
+    let again = held.complete().await.unwrap_err();
+    for (error, named) in [(&lost, item), (&again, item)] {
+        let text = error.to_string();
+        assert!(text.contains(&named.to_string()), "{text}");
+        assert!(!text.contains("versionstamp"), "{text}");
+    }
+    assert!(cancelled.to_string().starts_with("item 01"), "{cancelled}");
+    // A finding of an audit, too.
+    let later = Enqueue::new().after(LONG);
+    let delayed = world.queue.submit_with(&world.runner, &3, &later).await;
+    let delayed = delayed.unwrap().unwrap();
+    let row = delayed.id().key_in(&world.key("o"));
+    world.write(&row, None).await;
+    let audit = world.queue.audit(&world.runner).await.unwrap();
+    let finding = audit.findings[0].to_string();
+    assert!(finding.contains(&delayed.to_string()), "{finding}");
+}
