@@ -159,6 +159,15 @@ async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     Ok(())
 }
 
+async fn run_without_a_pile(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+    let once = Enqueue::new().dedupe("refresh");
+    let minutely = &Schedule::new("* * * * *").enqueue_options(once);
+    let job = &"refresh".to_owned();
+    let schedule = |tr| async move { jobs.schedule(&tr, "refresh", minutely, job).await };
+    let _ = runner.run(schedule).await?;
+    Ok(())
+}
+
 async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Worker<String>> {
     let hour = WorkerOptions::new()
         .concurrency(4)
@@ -303,6 +312,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
     let videos = &open("videos").await?;
     change_settings(runner, videos).await?;
     run_periodically(runner, videos).await?;
+    run_without_a_pile(runner, videos).await?;
     stop(work_for_a_long_time(runner, videos).await?).await?;
     let item = videos.submit(runner, &"trailer".to_owned()).await?;
     let worker = videos

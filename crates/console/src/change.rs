@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::{
-    Cancelled, Cursor, Error as DequeueError, ItemPage, ItemRef, ListedItem, PlaceKind, Settings,
+    Cancelled, Cursor, Error as DequeueError, ItemPage, ItemRef, ListedItem, PlaceKind, Scheduled,
+    Settings,
 };
 use export_queue::keyspace::{Bytes, Database, Transaction, Tx};
 use futures::future::try_join_all;
@@ -423,6 +424,37 @@ impl<D: Database> Console<D> {
             given: id.to_owned(),
             hint: ": it is free, or an item has it: cancel or purge that item",
         })
+    }
+
+    /// Sets the next time of a schedule right, if it is later than its expression allows because a wall clock was ahead.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Missing`], a schedule that does not decode, and those of
+    /// the store.
+    pub async fn reschedule(&self, name: &str, schedule: &str) -> Result<report::Change> {
+        let found = &self.find_dequeue(name, "schedules").await?;
+        let change = |tr: Tx<D::Transaction>| async move {
+            let queue = &found.queue;
+            let Some(entry) = queue.find_schedule(&tr, schedule).await? else {
+                return Ok(None);
+            };
+            let payload = entry.payload.unwrap_or_else(|error| error.bytes);
+            let scheduled = queue
+                .schedule(&tr, schedule, &entry.schedule, &payload)
+                .await?;
+            Ok::<_, Error>(Some(scheduled))
+        };
+        match self.runner.run(change).await? {
+            None => Err(Error::Missing {
+                what: "schedule",
+                given: schedule.to_owned(),
+                hint: ": `console schedules` lists those that there are",
+            }),
+            Some(Scheduled::Unchanged) => {
+                Ok(changed(name, "reschedule", 0, "its next time was right"))
+            }
+            Some(_) => Ok(changed(name, "reschedule", 0, "it fires at its next time")),
+        }
     }
 
     /// Changes the settings of a queue: `edit` gets those that are stored, and returns those that it shall have.

@@ -28,19 +28,19 @@ use crate::wall::{unix_millis, wall_millis};
 ///
 /// let once_in_a_minute = Enqueue::new().after(Duration::from_secs(60)).dedupe("order 7");
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Enqueue {
-    ready: Option<Ready>,
-    max_wait: Option<Duration>,
-    dedupe: Option<Bytes>,
+    pub(crate) ready: Option<Ready>,
+    pub(crate) max_wait: Option<Duration>,
+    pub(crate) dedupe: Option<Bytes>,
     pub(crate) on_repeat: OnRepeat,
     pub(crate) max_depth: Option<u64>,
     pub(crate) limits: Limits,
-    trace_context: Option<TraceContext>,
+    pub(crate) trace_context: Option<TraceContext>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Ready {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ready {
     At(SystemTime),
     After(Duration),
 }

@@ -167,6 +167,10 @@ pub enum Error {
         name: String,
     },
 
+    /// The options of a schedule have the fixed time of [`Enqueue::at`](crate::Enqueue::at). Nothing was staged.
+    #[error("a schedule cannot enqueue at a fixed time: use a delay after each scheduled time")]
+    FixedTime,
+
     /// The queue already has as many items as the enqueue allows. Nothing was staged.
     #[error("queue `{queue}` is full: {depth} items are queued, and the enqueue allows {limit}")]
     Full {

@@ -84,13 +84,21 @@
 //!     23..    its record, without microqueue's format
 //! schedule
 //!     0       format, 01
-//!     1..9    next time at which it fires, wall time in milliseconds; 0 for none
-//!     9..17   newest time for which it has enqueued an item; 0 for none
-//!     17      which missed times fire: 00 none, 01 the newest, 02 several of the newest
-//!     18..22  their number for 02, from 1 to 1,000; otherwise 0
-//!     22      length of the cron expression
-//!     23..    cron expression
-//!     next    length of the name of the time zone, then the name
+//!     next    fields in the order of their tags, each optional except 03, 04 and 05: tag, length in 2 bytes, bytes
+//!         01  next time at which it fires: wall time in milliseconds in 8 bytes
+//!         02  up to 8 runs of times that have fired, ascending: the first and the last time of each, likewise
+//!         03  which missed times fire: 00 none, 01 the newest, 02 several of the newest; then their number for
+//!             02, from 1 to 1,000, in 4 bytes, otherwise 0
+//!         04  cron expression: 1 to 255 bytes of UTF-8
+//!         05  name of the time zone: 1 to 255 bytes of UTF-8
+//!         06  delay of its items after the scheduled time, in milliseconds in 8 bytes
+//!         07  longest wait of a burst, likewise
+//!         08  dedupe id of its items: 1 to 255 bytes
+//!         09  what an enqueue with a repeated dedupe id does, if not nothing: 01 replace, 02 debounce
+//!         0A  limits of its items: as field 06 of a record
+//!         0B  how many queued items make it skip a time: 8 bytes
+//!         0C..FF  fields of later versions, as those of a record
+//!     next    00
 //!     rest    payload: the codec's bytes
 //! settings
 //!     0       format, 01

@@ -99,7 +99,7 @@
 //! | `peek`, `items`, `dead_letters` | as in [`MicroQueue`](microqueue::MicroQueue) | as in `MicroQueue` |
 //! | `pause`, `resume` | nothing | never |
 //! | `schedule`, `unschedule` | the schedule | the schedule fired or was changed |
-//! | `schedules` | the page | a schedule on the page fired or was changed |
+//! | `schedules`, `find_schedule` | the page, the schedule | a schedule on the page fired or was changed |
 //!
 //! All of these except the fast path run in the caller's transaction. The consumer's own transactions are retried by
 //! its runner.
@@ -130,11 +130,15 @@
 //! Sessions enqueue one item for each time that is due. If several sessions try, or some of them die, each time still
 //! yields one item, because the transaction that enqueues it also reads and writes the row of the schedule. The item
 //! counts as [enqueued](Delivery::enqueued) at the scheduled time. A schedule keeps firing while its queue is paused,
-//! and its items wait.
+//! and its items wait. With a dedupe id among its [options](Schedule::enqueue_options), at most one item waits.
 //!
 //! A time is missed if no session fires it within [a minute](MISSED_AFTER); [`Missed`] decides which missed times are
 //! made up for. A session that waits for items notices a schedule made by another process at once; other sessions
 //! notice it within ten seconds.
+//!
+//! If the wall clock of a process was ahead, times may have fired in advance, and the next time may be too far ahead.
+//! Sessions log a warning, and [`schedule`](HighContentionQueue::schedule) sets the next time right. Times that were
+//! passed over then fire, and those that fired in advance do not fire again.
 //!
 //! Cron expressions have the meaning that [croner](https://docs.rs/croner) 4 gives them, and time zones come from the
 //! IANA database that `chrono-tz` was built with. For clock changes, croner documents:
@@ -176,7 +180,7 @@
 //! report these metrics through the [`metrics`](https://docs.rs/metrics) facade, all with the label `queue`:
 //!
 //! - at each heartbeat: `hc_dequeue_depth`, `_held`, `_dead`, `_age_seconds`, `_clock_error_seconds`;
-//! - as events happen: `_dequeues`, `_conflicts`, `_fulfilled`, `_patience_expiries`, `_reclaimed`, `_fired`,
+//! - as events happen: `_dequeues`, `_conflicts`, `_fulfilled`, `_patience_expiries`, `_reclaimed`, `_fired`, `_skipped`,
 //!   `_lost`, `_waiting_seconds`, `_handler_seconds`, `_outcomes`.
 //!
 //! A worker calls its handler in a span `handler` of level `INFO`, with the queue, the item and the attempt.

@@ -15,6 +15,7 @@
 //! | `hc_dequeue_patience_expiries` | counter | how often this process lost patience with the first request |
 //! | `hc_dequeue_reclaimed` | counter | items of dead sessions that this process has returned |
 //! | `hc_dequeue_fired` | counter | items that this process has enqueued for schedules |
+//! | `hc_dequeue_skipped` | counter | scheduled times for which this process has enqueued nothing, because the dedupe id was refused or the queue was full |
 //! | `hc_dequeue_lost` | counter | deliveries that this process has lost |
 //! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, the time since its item was enqueued |
 //! | `hc_dequeue_handler_seconds` | histogram | for each call of a worker's handler, its duration |
@@ -44,6 +45,7 @@ pub(crate) struct Metrics {
     pub(crate) patience_expiries: Counter,
     pub(crate) reclaimed: Counter,
     pub(crate) fired: Counter,
+    pub(crate) skipped: Counter,
     pub(crate) lost: Counter,
     pub(crate) waiting: Histogram,
 }
@@ -64,6 +66,7 @@ impl Metrics {
             patience_expiries: counter!("hc_dequeue_patience_expiries", &[queue()]),
             reclaimed: counter!("hc_dequeue_reclaimed", &[queue()]),
             fired: counter!("hc_dequeue_fired", &[queue()]),
+            skipped: counter!("hc_dequeue_skipped", &[queue()]),
             lost: counter!("hc_dequeue_lost", &[queue()]),
             waiting: histogram!("hc_dequeue_waiting_seconds", &[queue()]),
         }

@@ -78,7 +78,8 @@ pub(crate) async fn stage(
                 if claim.is_own(tr).await? {
                     return restage(tr, keys, item, &claim);
                 }
-                if let Some(enqueued) = repeat(tr, keys, &item).await? {
+                // Boxed, since few enqueues come here.
+                if let Some(enqueued) = Box::pin(repeat(tr, keys, &item)).await? {
                     return Ok(enqueued);
                 }
             }
@@ -122,7 +123,7 @@ pub(crate) async fn check_depths(
     for item in items {
         // An id that is repeated adds no item.
         let is_first = item.options.dedupe_id().is_none_or(|id| ids.insert(id));
-        if !is_first || !is_new(tr, keys, item).await? {
+        if !is_first || !Box::pin(is_new(tr, keys, item)).await? {
             continue;
         }
         if let Some(limit) = item.options.max_depth {

@@ -358,6 +358,7 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
         time_zone: Some(schedule.get_time_zone().to_owned()),
         missed: Some(missed),
         next: entry.next.map(Time::from),
+        expected: entry.expected.map(Time::from),
         last: entry.last.map(Time::from),
         payload: Some(decode(codec, payload)),
         problem: None,

@@ -8,8 +8,8 @@ use serde::Serialize;
 pub struct Change {
     /// The name of the queue.
     pub queue: String,
-    /// What was asked for: `cancel`, `expedite`, `redrive`, `purge`, `pause`, `resume`, `configure` or
-    /// `release-dedupe`.
+    /// What was asked for: `cancel`, `expedite`, `redrive`, `purge`, `pause`, `resume`, `configure`,
+    /// `release-dedupe` or `reschedule`.
     pub action: String,
     /// How many items it has changed.
     pub changed: u64,

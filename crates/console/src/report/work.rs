@@ -82,7 +82,10 @@ pub struct Schedule {
     /// The next time at which it fires. Missing if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<Time>,
-    /// The newest time for which it has enqueued an item.
+    /// The next time that its cron expression allows, if `next` is later because a wall clock was ahead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Time>,
+    /// The newest time that has fired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Time>,
     /// What it enqueues.

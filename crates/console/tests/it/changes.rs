@@ -26,6 +26,7 @@ conformance::on_every_store!(threads:
     a_paused_queue_grants_nothing_until_it_is_resumed,
     settings_are_changed_and_those_that_cannot_work_are_refused,
     a_dedupe_id_is_released_by_its_text_or_its_digits,
+    a_schedule_of_a_clock_that_was_ahead_is_set_right,
     damage_is_found_and_repaired,
     what_was_set_aside_is_redriven_and_purged,
     dead_letters_of_a_subscription_are_purged,
@@ -336,6 +337,25 @@ async fn a_dedupe_id_is_released_by_its_text_or_its_digits(store: TestStore) {
     }
 }
 
+async fn a_schedule_of_a_clock_that_was_ahead_is_set_right(store: TestStore) {
+    let world = World::new(&store).await;
+    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let right = valid(console.reschedule(jobs, "new year").await.unwrap());
+    assert_eq!(&*right.outcome, "its next time was right");
+    let gone = console.reschedule(jobs, "another").await.unwrap_err();
+    assert!(matches!(gone, Error::Missing { .. }), "{gone}");
+    // A process whose clock is ten years ahead schedules it anew.
+    world.schedule_ahead("new year").await;
+    let listed = valid(console.schedules(jobs, None, 1).await.unwrap());
+    let before = listed.schedules[0].clone();
+    assert!(before.expected.is_some(), "{before:?}");
+    let changed = valid(console.reschedule(jobs, "new year").await.unwrap());
+    assert_eq!(&*changed.outcome, "it fires at its next time");
+    let after = &console.schedules(jobs, None, 1).await.unwrap().schedules[0];
+    assert_eq!((&after.next, &after.expected), (&before.expected, &None));
+    assert_eq!(after.payload, before.payload);
+}
+
 async fn damage_is_found_and_repaired(store: TestStore) {
     let world = World::new(&store).await;
     let (console, jobs) = (world.console(), &world.name("jobs"));
@@ -459,6 +479,7 @@ async fn what_a_recipe_does_not_have_is_not_changed(store: TestStore) {
             console.set_paused(name, true).await.map(drop),
             console.configure(name, |settings| settings).await.map(drop),
             console.release_dedupe(name, RETAINED).await.map(drop),
+            console.reschedule(name, "new year").await.map(drop),
             console.audit(name, true).await.map(drop),
         ];
         for refused in wrong {

@@ -1,7 +1,7 @@
 //! Every command of the program, as tables and as JSON.
 
 use crate::common::program::{Filled, finish, program, run};
-use crate::common::{QUEUES, assert_valid};
+use crate::common::{QUEUES, RETAINED, assert_valid};
 use conformance::server::Server;
 use conformance::stores;
 use tempfile::TempDir;
@@ -280,11 +280,12 @@ fn commands_that_change(store: &Filled) {
         );
         assert_eq!(store.count(place).to_string(), left, "{command}");
     }
-    let of_others: [&[&str]; 9] = [
+    let of_others: [&[&str]; 11] = [
         &["purge", "jobs", &items.dead[2].to_string()],
         &["purge", "events", "--subscription", "mirror", &letter(0)],
         &["redrive", "counts", aside],
         &["release-dedupe", "jobs", RETAINED],
+        &["reschedule", "jobs", "new year"],
         &["pause", "jobs"],
         &["resume", "jobs"],
         &["pause", "events", "--subscription", "slow"],

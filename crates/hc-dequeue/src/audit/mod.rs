@@ -177,7 +177,7 @@ async fn repair_step(
             remove_row(tr, keys, &done::KeepTimes, &key, finding).await?;
         }
         Finding::NoDedupe { item, dedupe } => {
-            dedupe::set_rows(tr, keys, &item.id(), dedupe).await?
+            dedupe::set_rows(tr, keys, &item.id(), dedupe).await?;
         }
         Finding::StrayDedupe { dedupe, .. } => {
             dedupe::remove_rows(tr, keys, finding, dedupe).await?;

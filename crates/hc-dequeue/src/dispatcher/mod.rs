@@ -387,9 +387,11 @@ where
                     Err(Error::DeliveryLost { item })
                 }
                 Given::Unreadable => {
-                    let key = id.key_in(self.shared.keys.held(self.member.id()).subspace());
+                    let key = returned
+                        .id
+                        .key_in(self.shared.keys.held(self.member.id()).subspace());
                     let error = keyspace::Error::corrupt(&key, "expected the record of an item");
-                    tracing::error!(?id, %error, "an item that this session holds does not decode");
+                    tracing::error!(%item, %error, "an item that this session holds does not decode");
                     Err(error.into())
                 }
             };

@@ -11,7 +11,7 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 
 use super::Dispatcher;
-use crate::schedule::fire::fire_due;
+use crate::schedule::fire::{Fired, find_late, fire_due};
 use crate::wall::wall_millis;
 
 /// The longest time between two checks. Another process may have made a schedule that fires earlier than the known
@@ -30,6 +30,8 @@ pub(super) struct FireTimer {
     after: Option<Vec<u8>>,
     /// The logged errors of schedules that cannot fire. Every check finds these schedules again.
     warned: BTreeSet<String>,
+    /// The entries of the index that were checked for next times that are too far ahead.
+    checked: BTreeSet<(u64, String)>,
 }
 
 impl FireTimer {
@@ -61,12 +63,8 @@ where
             // The next check tries again.
             Err(error) => return self.note(Err(error)),
         };
-        for error in fired.refused {
-            if self.fire_timer.warned.insert(chain(&error).to_string()) {
-                self.note(Err(error));
-            }
-        }
-        self.metrics.fired.increment(fired.items as u64);
+        self.report_firing(&fired);
+        self.report_late().await;
         let wait = match fired.next_millis {
             _ if fired.has_left || fired.after.is_some() => Duration::ZERO,
             Some(next) => {
@@ -77,6 +75,55 @@ where
         };
         self.fire_timer.after = fired.after;
         self.fire_timer.ends = self.now().saturating_add(wait.min(LOOK_INTERVAL));
+    }
+
+    /// Counts and logs what a firing has done. An error of a schedule is logged once.
+    fn report_firing(&mut self, fired: &Fired) {
+        for error in &fired.refused {
+            if self.fire_timer.warned.insert(chain(error).to_string()) {
+                self.note(Err(error.clone()));
+            }
+        }
+        let queue = &self.keys().queue;
+        for skipped in &fired.skipped {
+            let schedule = &skipped.schedule;
+            let time = skipped.time_millis;
+            match &skipped.full {
+                Some(full) => {
+                    tracing::warn!(%queue, schedule, time, reason = %full, "a scheduled time was skipped");
+                }
+                None => tracing::info!(
+                    %queue,
+                    schedule,
+                    time,
+                    reason = "its dedupe id is refused",
+                    "a scheduled time was skipped"
+                ),
+            }
+        }
+        self.metrics.fired.increment(fired.items as u64);
+        self.metrics.skipped.increment(fired.skipped.len() as u64);
+    }
+
+    /// Warns of schedules whose next time is later than their expression allows, once for each such time.
+    async fn report_late(&mut self) {
+        let (keys, known) = (&*self.shared.keys, &self.fire_timer.checked);
+        let find = |tr| async move { find_late(&tr, keys, known).await };
+        let (late, checked) = match Box::pin(self.runner.run(find)).await {
+            Ok(found) => found,
+            Err(error) => return self.note(Err(error)),
+        };
+        for late in late {
+            tracing::warn!(
+                queue = %keys.queue,
+                schedule = late.schedule,
+                next = ?late.next,
+                expected = ?late.expected,
+                "a schedule fires next later than its expression allows, because a wall clock was ahead: schedule \
+                 it again, or run `console reschedule`"
+            );
+        }
+        self.fire_timer.checked = checked;
     }
 
     /// Checks soon after the wake stamp is watched: a new schedule may have woken the session, or may have come

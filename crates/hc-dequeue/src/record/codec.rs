@@ -93,7 +93,7 @@ fn push_number(buffer: &mut Vec<u8>, tag: u8, number: u64) {
 }
 
 /// Appends a field, unless it is empty.
-pub(super) fn push_field(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+pub(crate) fn push_field(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     if !bytes.is_empty() {
         let length = u16::try_from(bytes.len()).expect("fields are shorter by far");
         buffer.push(tag);
@@ -132,7 +132,7 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
             tag::ATTEMPTS => record.attempts = number(field)?,
             tag::DEATHS => record.deaths = number(field)?,
             tag::FAILURE => record.failure = Some(failure(field)?),
-            tag::LIMITS => record.limits = item_limits(field)?,
+            tag::LIMITS => record.limits = Limits::parse(field)?,
             tag::DEDUPE if field.len() > MAX_DEDUPE_BYTES => {
                 return Err(format!("a dedupe id of {} bytes", field.len()));
             }
@@ -215,19 +215,5 @@ fn stored_end(field: Bytes) -> Result<StoredEnd, String> {
             how,
             result,
         }),
-    }
-}
-
-fn item_limits(field: &[u8]) -> Result<Limits, String> {
-    let mut fields = Fields::new(field);
-    let limits = Limits {
-        attempts: fields.u32()?,
-        deaths: fields.u32()?,
-        deliveries: fields.u32()?,
-    };
-    fields.end()?;
-    match limits == Limits::default() {
-        true => Err("expected limits that differ from the queue's".to_owned()),
-        false => Ok(limits),
     }
 }

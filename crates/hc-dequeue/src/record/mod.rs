@@ -18,7 +18,7 @@ use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
-pub(crate) use self::codec::RecordCodec;
+pub(crate) use self::codec::{RecordCodec, push_field};
 pub(crate) use self::grant::{ListedPart, Part, TURN, is_turn};
 pub(crate) use self::request::{Request, RequestCodec};
 use crate::wall::unix_time;
@@ -45,10 +45,10 @@ pub(crate) const MAX_TRACE_CONTEXT_BYTES: usize = 512;
 pub(crate) const TOKEN_BYTES: usize = 32;
 
 /// The number of bytes that a field has besides its value: its tag and its length.
-const FIELD_BYTES: usize = 3;
+pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-const MAX_UNKNOWN_BYTES: usize = 1024;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 1024;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -219,15 +219,30 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    const BYTES: usize = 12;
+    pub(crate) const BYTES: usize = 12;
 
-    fn to_bytes(self) -> [u8; Self::BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let limits = [self.attempts, self.deaths, self.deliveries];
         for (part, limit) in bytes.chunks_mut(4).zip(limits) {
             part.copy_from_slice(&limit.to_be_bytes());
         }
         bytes
+    }
+
+    /// Parses limits of which at least one differs from the queue's.
+    pub(crate) fn parse(field: &[u8]) -> Result<Self, String> {
+        let mut fields = Fields::new(field);
+        let limits = Self {
+            attempts: fields.u32()?,
+            deaths: fields.u32()?,
+            deliveries: fields.u32()?,
+        };
+        fields.end()?;
+        if limits == Self::default() {
+            return Err("expected limits that differ from the queue's".to_owned());
+        }
+        Ok(limits)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Schedules: values that are enqueued repeatedly under a name, at the times given by a cron expression.
 //!
+//! - `fired`: which times have fired.
 //! - `times`: the times of a cron expression in a time zone, and which of them fire.
 //! - `record`: the stored form of a schedule.
 //! - `operations`: operations of applications, in their own transactions.
@@ -8,30 +9,40 @@
 //! # Why each time fires once
 //!
 //! 1. A firing is one transaction. It reads the row of the schedule serializably, enqueues an item for each time from
-//!    the row's next time up to the present, and writes the row with a next time after all of these.
-//! 2. If two firings have read the same row, one of them commits. The other one is retried, reads the new next time
-//!    and finds nothing due. A session that dies before its commit has changed nothing.
-//! 3. The next time in a row only grows. A firing and a change of the cron expression both set it to a time after the
-//!    last one that fired, whatever the wall clock of the process shows.
+//!    the row's next time up to the present that has not fired, and writes the row with these times and a next time
+//!    after the present.
+//! 2. If two firings have read the same row, one of them commits. The other one is retried, reads the new row and finds
+//!    nothing due. A session that dies before its commit has changed nothing.
+//! 3. The row has the times that have fired, as [runs](fired). No firing fires one of them again, whatever the wall clock
+//!    of its process shows, and no next time is one of them.
+//! 4. The next time in a row may lie too far ahead, after a wall clock was ahead. Scheduling it again sets it to the
+//!    first time after the present that has not fired. Times that were passed over then fire; those that fired in
+//!    advance do not.
 //!
-//! The items have no dedupe ids. These would guard only against a firing that is repeated without the row: after a
-//! restore, which restores the ids together with the row; or after a schedule was removed and created again while the
-//! first item exists (without retention, completion frees the id). They would cost one row for each item, and would
-//! reserve a prefix of the application's dedupe ids.
+//! The row remembers [eight runs](fired::MAX_RUNS). A new run begins only where times were passed over: after an outage,
+//! or with a clock that was ahead.
+//!
+//! The items have no dedupe ids of their own. These would guard only against a firing that is repeated without the row:
+//! after a restore, which restores the ids together with the row; or after a schedule was removed and created again
+//! while the first item exists (without retention, completion frees the id). They would cost one row for each item, and
+//! would reserve a prefix of the application's dedupe ids.
 
 pub(crate) mod fire;
+pub(crate) mod fired;
 mod operations;
 pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 mod times;
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use microqueue::keyspace::Undecodable;
+use microqueue::keyspace::record::millis;
 
 pub use self::record::{MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES};
 pub use self::times::{MAX_MISSED, MISSED_AFTER};
+use crate::enqueue::{Enqueue, Ready};
 
 /// How a schedule handles times that no session has fired.
 ///
@@ -72,6 +83,7 @@ pub struct Schedule {
     cron: String,
     time_zone: String,
     missed: Missed,
+    options: Enqueue,
 }
 
 impl Schedule {
@@ -82,6 +94,7 @@ impl Schedule {
             cron: cron.into(),
             time_zone: "UTC".to_owned(),
             missed: Missed::default(),
+            options: Enqueue::new(),
         }
     }
 
@@ -97,6 +110,38 @@ impl Schedule {
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed.clamped();
         self
+    }
+
+    /// Sets the options of the enqueues. A delay begins at the scheduled time; a fixed time is refused by
+    /// [`schedule`](crate::HighContentionQueue::schedule), and a trace context has no effect.
+    ///
+    /// If the dedupe id is [refused](crate::Enqueued::Repeated) or the queue is [full](crate::Error::Full), nothing is
+    /// enqueued for this time. Sessions log it and count it in the metric `hc_dequeue_skipped`.
+    ///
+    /// ```
+    /// use hc_dequeue::{Enqueue, Schedule};
+    ///
+    /// // At most one report waits, however long the queue is paused.
+    /// let minutely = Schedule::new("* * * * *").enqueue_options(Enqueue::new().dedupe("report"));
+    /// # drop(minutely);
+    /// ```
+    #[must_use]
+    pub fn enqueue_options(mut self, options: Enqueue) -> Self {
+        // As they are stored.
+        let stored = |time| Duration::from_millis(millis(time));
+        self.options = options;
+        self.options.trace_context = None;
+        self.options.max_wait = self.options.max_wait.map(stored);
+        if let Some(Ready::After(delay)) = self.options.ready {
+            self.options.ready = Some(Ready::After(stored(delay)));
+        }
+        self
+    }
+
+    /// Returns the options of the enqueues.
+    #[must_use]
+    pub fn get_enqueue_options(&self) -> &Enqueue {
+        &self.options
     }
 
     /// Returns the cron expression.
@@ -125,9 +170,9 @@ impl Schedule {
 pub enum Scheduled {
     /// No schedule of this name existed.
     Created,
-    /// Another schedule of this name existed, and is replaced.
+    /// Another schedule of this name existed, and is replaced; or the next time was too far ahead, and is set right.
     Changed,
-    /// The same schedule existed, and nothing was staged.
+    /// The same schedule existed with a right next time, and nothing was staged.
     Unchanged,
 }
 
@@ -149,7 +194,10 @@ pub struct ScheduleEntry<T> {
     pub schedule: Schedule,
     /// The next time at which it fires. `None` if its cron expression has no more times.
     pub next: Option<SystemTime>,
-    /// The newest time for which it has enqueued an item.
+    /// The next time that its cron expression allows, by the wall clock of this process, if `next` is more than a minute
+    /// later: a wall clock was ahead. [`schedule`](crate::HighContentionQueue::schedule) sets it right.
+    pub expected: Option<SystemTime>,
+    /// The newest time that has fired.
     pub last: Option<SystemTime>,
     /// The value that it enqueues, or why it does not decode.
     pub payload: Result<T, Undecodable>,

@@ -4,12 +4,15 @@ use microqueue::keyspace::codec::{Codec, DecodeError};
 use microqueue::keyspace::foreign;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Bytes, Isolation, KeyValue, RangeQuery, Transaction, Undecodable, read_all,
+    self, Bytes, Isolation, KeyValue, RangeQuery, Transaction, Undecodable, read_all,
 };
 
+use super::fired::FiredTimes;
 use super::record::{MAX_SCHEDULE_NAME_BYTES, ScheduleCodec, ScheduleRecord};
 use super::times::Times;
 use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
+use crate::dedupe::check_dedupe;
+use crate::enqueue::Ready;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;
@@ -19,9 +22,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Stages a schedule, which enqueues a value repeatedly, under a name of 1 to 255 bytes. Replaces any other
     /// schedule of this name.
     ///
-    /// The schedule first fires at its first time after the present, by the wall clock of the caller, and after the
-    /// last time that has fired. A schedule whose cron expression and time zone are unchanged keeps its next time. A
-    /// program can therefore create all of its schedules each time it starts.
+    /// The schedule first fires at its first time after the present, by the wall clock of the caller, that has not
+    /// fired. A schedule whose cron expression and time zone are unchanged keeps its next time. A program can therefore
+    /// create all of its schedules each time it starts.
+    ///
+    /// A next time that is more than a minute later than the expression allows is set right: a wall clock was ahead when
+    /// it was determined. Times that were passed over then fire at their time, and those that have fired in advance do
+    /// not fire again. A schedule remembers the eight newest runs of times that have fired.
     ///
     /// ```
     /// use hc_dequeue::keyspace::{self, Runner, Subspace};
@@ -47,7 +54,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::TimeZone`],
-    /// [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if
+    /// [`Error::FixedTime`], [`Error::DedupeId`], [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if
     /// the stored schedule of this name does not decode. In all cases nothing is staged.
     ///
     /// # Cancel safety
@@ -62,28 +69,41 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         payload: &T,
     ) -> Result<Scheduled> {
         check_name(name)?;
+        if let Some(Ready::At(_)) = schedule.options.ready {
+            return Err(Error::FixedTime);
+        }
+        if let Some(dedupe) = schedule.options.dedupe_id() {
+            check_dedupe(dedupe)?;
+        }
         let times = Times::parse(schedule)?;
         let payload = self.payload(payload)?;
         let now = wall_millis(&self.keys.env);
-        let next_after = |millis| {
-            let text = schedule.get_cron().to_owned();
-            times.after(millis).ok_or(Error::CronNeverFires { text })
-        };
         let key = self.keys.schedule(name);
         let stored = tr.get(&key, Isolation::Serializable).await?;
         let stored = stored.map(|value| ScheduleCodec.decode(value));
         let stored = stored.transpose().map_err(|error| error.at(key))?;
-        let last_millis = stored.as_ref().and_then(|stored| stored.last_millis);
-        let next_millis = match &stored {
-            Some(stored) if has_same_times(&stored.schedule, schedule) => stored.next_millis,
-            // The caller's clock may show an earlier time than the clock by which the last time fired.
-            _ => Some(next_after(now.max(last_millis.unwrap_or(0)))?),
-        };
-        let record = ScheduleRecord {
-            next_millis,
-            last_millis,
+        let mut record = ScheduleRecord {
+            next_millis: None,
+            fired: FiredTimes::default(),
             schedule: schedule.clone(),
+            unknown: Bytes::new(),
             payload,
+        };
+        if let Some(stored) = &stored {
+            record.fired = stored.fired.clone();
+            record.unknown = stored.unknown.clone();
+        }
+        let kept = stored
+            .as_ref()
+            .filter(|stored| has_same_times(&stored.schedule, schedule))
+            .filter(|stored| times.expected(stored, now).is_none());
+        record.next_millis = match kept {
+            Some(stored) => stored.next_millis,
+            None => {
+                let text = schedule.get_cron().to_owned();
+                let next = times.next_after(now, &record.fired);
+                Some(next.ok_or(Error::CronNeverFires { text })?)
+            }
         };
         if stored.as_ref() == Some(&record) {
             return Ok(Scheduled::Unchanged);
@@ -146,13 +166,42 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         rows.iter().map(|row| self.parse_schedule(row)).collect()
     }
 
+    /// Returns a schedule, or `None` if no schedule has this name.
+    ///
+    /// # Conflicts
+    /// Reads the schedule.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if it does not decode. Its payload may not decode.
+    pub async fn find_schedule(
+        &self,
+        tr: &impl Transaction,
+        name: &str,
+    ) -> Result<Option<ScheduleEntry<T>>> {
+        let key = self.keys.schedule(name);
+        let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
+            return Ok(None);
+        };
+        let listed = self.parse_schedule(&KeyValue::new(&key, &value))?;
+        match listed.entry {
+            Ok(entry) => Ok(Some(entry)),
+            Err(error) => Err(keyspace::Error::corrupt(&key, error.reason).into()),
+        }
+    }
+
     fn parse_schedule(&self, row: &KeyValue) -> Result<ListedSchedule<T>> {
         let undecodable =
             |bytes: Bytes, error: DecodeError| Undecodable::new(row.key().to_vec(), bytes, error);
         let record = ScheduleCodec.decode(row.to_value());
+        let now = wall_millis(&self.keys.env);
+        let expected = |record: &ScheduleRecord| {
+            let times = Times::parse(&record.schedule).ok()?;
+            times.expected(record, now)
+        };
         let entry = record.map(|record| ScheduleEntry {
             next: record.next_millis.map(unix_time),
-            last: record.last_millis.map(unix_time),
+            expected: expected(&record).map(unix_time),
+            last: record.fired.newest().map(unix_time),
             schedule: record.schedule,
             payload: (foreign::decode(&self.codec, record.payload.clone()))
                 .map_err(|error| undecodable(record.payload, error)),

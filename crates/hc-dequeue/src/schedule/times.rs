@@ -10,9 +10,11 @@ use chrono_tz::Tz;
 use croner::Cron;
 use microqueue::keyspace::record::millis;
 
-use super::record::MAX_SCHEDULE_TEXT_BYTES;
+use super::fired::FiredTimes;
+use super::record::{MAX_SCHEDULE_TEXT_BYTES, ScheduleRecord};
 use super::{Missed, Schedule};
 use crate::error::{BoxError, Error, Result};
+use crate::session::MAX_CLOCK_ERROR;
 
 /// How long after its time a firing counts as missed. Living sessions fire sooner than this, even if another process
 /// created the schedule or the store is slow.
@@ -84,6 +86,28 @@ impl Times {
         to_millis(&found.ok()?).filter(|found| *found > millis)
     }
 
+    /// Returns the first time after `millis` that has not fired, or `None` if there is none.
+    pub(super) fn next_after(&self, millis: u64, fired: &FiredTimes) -> Option<u64> {
+        let mut after = millis;
+        loop {
+            let time = self.after(after)?;
+            let Some(run) = fired.run_of(time) else {
+                return Some(time);
+            };
+            after = run.last;
+        }
+    }
+
+    /// Returns the next time that a schedule should have at the wall time `now`, if its next time is later by more than
+    /// clocks may differ: a clock was ahead when its next time was determined.
+    pub(super) fn expected(&self, record: &ScheduleRecord, now: u64) -> Option<u64> {
+        let expected = self.next_after(now, &record.fired)?;
+        // A time that a firing has passed over is missed by that firing's clock, and its next time is as much later.
+        let latest = expected.saturating_add(millis(MAX_CLOCK_ERROR.min(MISSED_AFTER)));
+        let is_late = record.next_millis.is_none_or(|next| next > latest);
+        is_late.then_some(expected)
+    }
+
     /// Returns the last time at or before `millis`, or `None` if there is none.
     fn up_to(&self, millis: u64) -> Option<u64> {
         let found = self
@@ -93,13 +117,27 @@ impl Times {
     }
 
     /// Returns the times from `next` to `now` that fire: those that were not missed, and the newest missed ones as
-    /// `missed` says. Returns at most the first `most` of them.
-    pub(super) fn due(&self, next: u64, now: u64, missed: Missed, most: usize) -> Due {
+    /// `missed` says, except those that have fired. Returns at most the first `most` of them.
+    pub(super) fn due(
+        &self,
+        next: u64,
+        now: u64,
+        missed: Missed,
+        most: usize,
+        fired: &FiredTimes,
+    ) -> Due {
         let mut times = VecDeque::new();
         let mut until = Some(now);
         while let Some(time) = until.and_then(|until| self.up_to(until)) {
+            if time < next {
+                break;
+            }
+            if let Some(run) = fired.run_of(time) {
+                until = run.first.checked_sub(1);
+                continue;
+            }
             let is_missed = now - time > millis(MISSED_AFTER);
-            if time < next || (is_missed && times.len() >= missed.newest()) {
+            if is_missed && times.len() >= missed.newest() {
                 break;
             }
             times.push_front(time);
@@ -108,7 +146,10 @@ impl Times {
         let rest = times.split_off(times.len().min(most));
         Due {
             times: times.into(),
-            next: rest.front().copied().or_else(|| self.after(now)),
+            next: rest
+                .front()
+                .copied()
+                .or_else(|| self.next_after(now, fired)),
         }
     }
 
@@ -337,7 +378,7 @@ mod tests {
                         std::iter::successors(times.after(begin), |time| times.after(*time));
                     let forward: Vec<_> = forward.take_while(|time| *time <= now).collect();
                     let missed = Missed::All { cap: MAX_MISSED };
-                    let due = times.due(begin + 1, now, missed, usize::MAX);
+                    let due = times.due(begin + 1, now, missed, usize::MAX, &FiredTimes::default());
                     assert_eq!(due.times, forward, "{cron} {zone} {from} {hours}");
                     assert!(due.next.unwrap() > now);
                     compared += forward.len();
@@ -352,6 +393,7 @@ mod tests {
         let times = times("*/10 * * * *", "UTC");
         let at = |minute: u64| utc("2026-11-22T12:00:00Z") + minute * 60_000;
         let all = |cap| Missed::All { cap };
+        let none = &FiredTimes::default();
         // The schedule's next time is 12:10.
         let table: [(u64, Missed, &[u64], u64); 14] = [
             (at(10) - 1, Missed::Once, &[], 10),
@@ -373,7 +415,7 @@ mod tests {
             (at(40), Missed::Once, &[40], 50),
         ];
         for (now, missed, minutes, next) in table {
-            let due = times.due(at(10), now, missed, 100);
+            let due = times.due(at(10), now, missed, 100, none);
             let expected: Vec<_> = minutes.iter().map(|minute| at(*minute)).collect();
             assert_eq!(
                 (due.times, due.next),
@@ -382,9 +424,9 @@ mod tests {
             );
         }
         // Two calls return all due times.
-        let due = times.due(at(10), at(45), all(3), 2);
+        let due = times.due(at(10), at(45), all(3), 2, none);
         assert_eq!((due.times, due.next), (vec![at(20), at(30)], Some(at(40))));
-        let due = times.due(at(40), at(45), all(3), 2);
+        let due = times.due(at(40), at(45), all(3), 2, none);
         assert_eq!((due.times, due.next), (vec![at(40)], Some(at(50))));
     }
 
@@ -394,7 +436,13 @@ mod tests {
         let now = utc("2026-11-22T12:00:00Z") + 500;
         let count = |missed| {
             times
-                .due(now - 3_600_000, now, missed, usize::MAX)
+                .due(
+                    now - 3_600_000,
+                    now,
+                    missed,
+                    usize::MAX,
+                    &FiredTimes::default(),
+                )
                 .times
                 .len()
         };
@@ -414,7 +462,13 @@ mod tests {
         let last = times("0 0 0 1 1 * 2027", "UTC");
         let new_year = utc("2027-01-01T00:00:00Z");
         assert_eq!(last.after(now), Some(new_year));
-        let due = last.due(new_year, new_year + 1, Missed::Once, 9);
+        let due = last.due(
+            new_year,
+            new_year + 1,
+            Missed::Once,
+            9,
+            &FiredTimes::default(),
+        );
         assert_eq!((due.times, due.next), (vec![new_year], None));
         assert_eq!(
             times("0 0 29 2 *", "UTC").after(now),

@@ -147,6 +147,15 @@ pub(crate) enum Command {
         page: Page,
     },
 
+    /// Set the next time of a schedule right, after a wall clock was ahead. What has fired does not fire again.
+    #[command(after_help = "Example:\n  console reschedule jobs 'new year' --db fdb:")]
+    Reschedule {
+        /// The queue.
+        queue: String,
+        /// The name of the schedule.
+        schedule: String,
+    },
+
     /// Check a queue against itself. Exit status 4: something was found.
     #[command(after_help = "Example:\n  console audit jobs --db fdb:")]
     Audit {

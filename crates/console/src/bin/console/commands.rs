@@ -51,6 +51,9 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
             let schedules = console.schedules(&queue, page.after(), page.limit());
             print(&schedules.await?, json)?;
         }
+        Command::Reschedule { queue, schedule } => {
+            print(&console.reschedule(&queue, &schedule).await?, json)?;
+        }
         Command::Audit { queue } => return audit(context, &queue, false).await,
         Command::Repair { queue } => return audit(context, &queue, true).await,
         Command::Combine(options) => combine(context, &options).await?,

@@ -1,6 +1,8 @@
 //! Schedules, one transaction at a time, on every store, with a wall clock that the tests set.
 
+mod ahead;
 mod once;
+mod options;
 mod policy;
 
 use std::time::{Duration, SystemTime};

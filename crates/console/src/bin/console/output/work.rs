@@ -1,8 +1,8 @@
 //! Sessions, schedules, settings, changes, audits, what combine queues know of keys, and keys.
 
 use console::report::{
-    Audit, Change, CombineKey, Key, Keys, Payload, Schedules, Sessions, SetAsidePage, Settings,
-    StoreCheck,
+    Audit, Change, CombineKey, Key, Keys, Payload, Schedule, Schedules, Sessions, SetAsidePage,
+    Settings, StoreCheck,
 };
 
 use console::terminal::short;
@@ -50,6 +50,15 @@ impl Show for Sessions {
     }
 }
 
+/// Returns the next time of a schedule, and what to do if it is too far ahead.
+fn next_text(schedule: &Schedule) -> String {
+    let next = text(schedule.next.as_ref());
+    match &schedule.expected {
+        Some(expected) => format!("{next}, too late: `reschedule` it for {expected}"),
+        None => next,
+    }
+}
+
 impl Show for Schedules {
     fn show(&self) -> String {
         if self.schedules.is_empty() {
@@ -64,7 +73,7 @@ impl Show for Schedules {
                 text(schedule.cron.as_ref().or(schedule.problem.as_ref())),
                 text(schedule.time_zone.as_ref()),
                 text(schedule.missed.as_ref()),
-                text(schedule.next.as_ref()),
+                next_text(schedule),
                 text(schedule.last.as_ref()),
                 brief(schedule.payload.as_ref()),
             ]
