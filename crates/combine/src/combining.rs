@@ -213,18 +213,22 @@ where
         self.metrics.restarts.increment(1);
     }
 
-    async fn report(&self, buckets: Vec<Bucket>, oldest: Duration) -> Result<()> {
-        self.metrics.lag.set(oldest.as_secs_f64());
+    async fn report(&self, buckets: Vec<Bucket>) -> Result<()> {
         let queue = &self.queue;
         // A bucket whose backlog cannot be read must not keep the other buckets from being reported.
         let mut told = Ok(());
+        let mut lag = Duration::ZERO;
         for bucket in self.metrics.pending.to_tell(buckets) {
-            let look = |tr| async move { queue.pending(&tr, bucket).await };
+            let look = |tr| async move { queue.backlog_of(&tr, bucket).await };
             match self.runner.run(look).await {
-                Ok(pending) => self.metrics.pending.set(bucket, &pending),
+                Ok((pending, waited)) => {
+                    self.metrics.pending.set(bucket, &pending);
+                    lag = lag.max(waited.unwrap_or_default());
+                }
                 Err(error) => told = Err(error),
             }
         }
+        self.metrics.lag.set(lag.as_secs_f64());
         told
     }
 }

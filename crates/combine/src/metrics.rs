@@ -1,11 +1,12 @@
 //! The metrics of a worker, for the recorder that the application has installed for the [`metrics`]
-//! facade. Every metric has the label `queue`.
+//! facade. Every metric has the label `queue`: the [name](hc_dequeue::keyspace::names::queue_name) of the queue,
+//! as the console shows it.
 //!
 //! | name | kind | meaning |
 //! |---|---|---|
 //! | `combine_pending_updates` | gauge, label `bucket` | pending updates of a bucket of this worker, in up to about 1 MiB of blocks |
 //! | `combine_pending_bytes` | gauge, label `bucket` | the bytes of these blocks with their keys, up to about 1 MiB |
-//! | `combine_lag_seconds` | gauge | how long the oldest work that this worker knows of has waited |
+//! | `combine_lag_seconds` | gauge | how long the oldest pending update in the buckets of this worker has waited, derived from the versions of the store; zero if none waits |
 //! | `combine_passes` | counter | passes of this worker |
 //! | `combine_updates` | counter | updates that they took |
 //! | `combine_changes` | counter | changes that they reported |
@@ -22,6 +23,8 @@
 
 use std::time::Duration;
 
+use hc_dequeue::keyspace::Subspace;
+use hc_dequeue::keyspace::names::queue_name;
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 
 use crate::bucket_worker::PendingGauges;
@@ -45,8 +48,9 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(queue: &str) -> Self {
-        let queue = || ("queue", queue.to_owned());
+    pub(crate) fn new(queue: &Subspace) -> Self {
+        let name = queue_name(queue);
+        let queue = || ("queue", name.clone());
         Self {
             lag: gauge!("combine_lag_seconds", &[queue()]),
             passes: counter!("combine_passes", &[queue()]),

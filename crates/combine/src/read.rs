@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::slice;
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use futures::try_join;
@@ -16,7 +17,7 @@ use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::EntryId;
 
 use crate::bucket::Bucket;
-use crate::bucket_worker::{Pending, WaitingLog};
+use crate::bucket_worker::{Pending, WaitingLog, lag_of};
 use crate::error::{Error, Result};
 use crate::queue::CombineQueue;
 use crate::record::{Current, decode_value};
@@ -366,6 +367,19 @@ where
         let position = self.pass_state(tr, bucket).await?.position;
         let waiting = waiting_log(bucket, position);
         Ok(waiting.count(tr, &self.keys.logs).await?)
+    }
+
+    /// Counts the updates of a bucket that are not combined yet, as [`pending`](Self::pending) does, and returns
+    /// how long the oldest of them has waited.
+    pub(crate) async fn backlog_of(
+        &self,
+        tr: &impl Transaction,
+        bucket: Bucket,
+    ) -> Result<(Pending, Option<Duration>)> {
+        let pending = self.pending(tr, bucket).await?;
+        // Safe as a snapshot read: nothing is staged on the basis of its result.
+        let first = self.keys.logs.first(tr, bucket.0, None).await?;
+        Ok((pending, lag_of(tr, first).await?))
     }
 
     fn decode_reported(&self, row: &[u8], stored: Option<Bytes>) -> Result<Option<V>> {

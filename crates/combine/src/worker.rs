@@ -90,7 +90,7 @@ where
             runner: runner.clone(),
             options,
             observer,
-            metrics: Metrics::new(&self.subspace().to_string()),
+            metrics: Metrics::new(self.subspace()),
         };
         let worker = BucketWorker::open(Arc::new(job), runner.clone(), own).await?;
         let span =

@@ -6,6 +6,7 @@ use export_queue::hc_dequeue::{
     Cancelled, Cursor, Error as DequeueError, ItemPage, ItemRef, ListedItem, PlaceKind, Scheduled,
     Settings,
 };
+use export_queue::keyspace::names::parse_hex;
 use export_queue::keyspace::{Bytes, Database, Transaction, Tx};
 use futures::future::try_join_all;
 use futures::try_join;
@@ -13,7 +14,7 @@ use futures::try_join;
 use crate::error::{Error, Result};
 use crate::look::{
     Combine, Console, Dequeue, Found, MAX_ROWS, count_of, decode, missing_item, parse_aside,
-    parse_hex, parse_item, parse_sequence,
+    parse_item, parse_sequence,
 };
 use crate::report;
 

@@ -4,7 +4,7 @@ use export_queue::combine::{self, hc_dequeue};
 use export_queue::keyspace;
 use export_queue::microqueue;
 
-use crate::plain::short;
+use export_queue::keyspace::plain::short;
 
 /// How many characters of what was given an error repeats.
 const GIVEN_CHARS: usize = 200;

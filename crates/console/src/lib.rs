@@ -3,7 +3,6 @@
 mod change;
 mod error;
 mod look;
-mod plain;
 pub mod report;
 #[cfg(feature = "terminal")]
 pub mod terminal;

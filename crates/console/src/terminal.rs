@@ -11,7 +11,7 @@ use std::process;
 
 use clap::Parser;
 
-pub use crate::plain::{line, lines, short};
+pub use export_queue::keyspace::plain::{line, lines, short};
 
 /// Prints a text to standard output, as [`lines`]. A reader that has seen enough, as `head` has, is no failure.
 ///

@@ -102,7 +102,7 @@ where
         self.metrics.restarts.increment(1);
     }
 
-    async fn report(&self, buckets: Vec<Bucket>, _oldest: Duration) -> Result<()> {
+    async fn report(&self, buckets: Vec<Bucket>) -> Result<()> {
         let subscription = &self.subscription;
         // A backlog that cannot be read must not keep the others from being reported.
         let mut told = Ok(());
@@ -113,10 +113,13 @@ where
                 ..subscription.clone()
             };
             let other = &other;
-            let look = |tr| async move { other.lag(&tr).await };
-            let lag = self.runner.run(look).await;
-            let lag = lag.map_err(|error| told = Err(error)).ok();
-            lags.insert(name, lag.map(Option::unwrap_or_default));
+            let look = |tr| async move { try_join!(other.lag(&tr), other.is_paused(&tr)) };
+            let standing = self.runner.run(look).await;
+            let standing = standing.map_err(|error| told = Err(error)).ok();
+            lags.insert(
+                name,
+                standing.map(|(lag, paused)| (lag.unwrap_or_default(), paused)),
+            );
         }
         for bucket in self.metrics.pending.to_tell(buckets) {
             // No entry waits for a subscription that has been removed.
@@ -230,7 +233,10 @@ where
         self.metrics.repeats.increment(repeats.count() as u64);
         retry.given = retry.given.max(Some(batch.end));
         let broken = batch.broken.iter().map(|block| {
-            let kept = Kept::Block(block.bytes.clone());
+            let kept = Kept::Block {
+                exported: block.exported,
+                bytes: block.bytes.clone(),
+            };
             self.bury(block.sequence, 0, block.error.to_string(), kept)
         });
         let mut dead: Vec<_> = broken.collect();
@@ -289,7 +295,7 @@ where
         let subscription = self.subscription.name();
         let what = match kept {
             Kept::Entry(_) => "an entry",
-            Kept::Block(_) => "a block",
+            Kept::Block { .. } => "a block",
         };
         tracing::warn!(subscription, %sequence, failures, reason, "{what} is a dead letter");
         let letter = Letter {

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::keys::settings_key;
 use crate::queue::ExportQueue;
 use crate::record::SettingsRecord;
-use crate::subscription::{Heads, Subscription, waiting_log};
+use crate::subscription::{Heads, Subscription, head_of, waiting_log};
 
 /// The most bytes of dead letters of a subscription that are read to count them.
 const MOST_LETTER_BYTES: usize = 1 << 20;
@@ -132,14 +132,10 @@ impl<K, V, C> Unfinished<K, V, C> {
 
     /// Returns the logs to count. Without a position, all entries of a bucket wait.
     fn logs(&self, heads: &Heads) -> Vec<WaitingLog> {
-        let head_of = |bucket: Bucket| {
-            let head = heads.iter().find(|(log, _)| *log == bucket.0);
-            head.and_then(|(_, head)| head.as_ref().ok().copied())
-        };
         let logs = self.waiting.iter().map(|(bucket, log)| match log {
             Ok(log) => *log,
             Err(_) => WaitingLog {
-                first: head_of(*bucket),
+                first: head_of(heads, *bucket),
                 is_damaged: true,
                 ..waiting_log(*bucket, None)
             },

@@ -1,9 +1,11 @@
 //! The metrics of a worker, for the recorder that the application has installed for the [`metrics`]
-//! facade. Every metric has the labels `queue` and `subscription`.
+//! facade. Every metric has the labels `queue`, the [name](combine::keyspace::names::queue_name) of the queue as
+//! the console shows it, and `subscription`.
 //!
 //! | name | kind | meaning |
 //! |---|---|---|
 //! | `export_queue_lag_seconds` | gauge | how long the oldest entry that is not exported yet has waited; reported for every subscription, including those without a worker |
+//! | `export_queue_paused` | gauge | 1 while the subscription is paused, otherwise 0; reported like the lag |
 //! | `export_queue_pending_entries` | gauge, label `bucket` | pending entries of a bucket of this worker, in up to about 1 MiB of blocks |
 //! | `export_queue_pending_bytes` | gauge, label `bucket` | the bytes of these blocks with their keys, up to about 1 MiB |
 //! | `export_queue_exported` | counter | entries that were exported, or skipped in favor of newer ones |
@@ -22,6 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use combine::bucket_worker::PendingGauges;
+use combine::keyspace::Subspace;
+use combine::keyspace::names::queue_name;
 use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
 use parking_lot::Mutex;
 
@@ -43,9 +47,10 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(queue: &str, subscription: &str) -> Self {
+    pub(crate) fn new(queue: &Subspace, subscription: &str) -> Self {
+        let queue = queue_name(queue);
         let labels = [
-            ("queue", queue.to_owned()),
+            ("queue", queue.clone()),
             ("subscription", subscription.to_owned()),
         ];
         Self {
@@ -64,7 +69,7 @@ impl Metrics {
                 labels.iter().map(Label::from).collect(),
             ),
             told: Mutex::default(),
-            queue: queue.to_owned(),
+            queue,
         }
     }
 
@@ -76,22 +81,23 @@ impl Metrics {
         self.export_seconds.record(took.as_secs_f64());
     }
 
-    /// Sets the lags of all subscriptions. A lag of `None` leaves the gauge unchanged.
-    pub(crate) fn lags(&self, lags: BTreeMap<String, Option<Duration>>) {
-        let tell = |subscription: &str, lag: Duration| {
+    /// Sets the lags of all subscriptions, and whether they are paused. `None` leaves the gauges unchanged.
+    pub(crate) fn lags(&self, lags: BTreeMap<String, Option<(Duration, bool)>>) {
+        let tell = |subscription: &str, lag: Duration, is_paused: bool| {
             let labels = [
                 ("queue", self.queue.clone()),
                 ("subscription", subscription.to_owned()),
             ];
             gauge!("export_queue_lag_seconds", &labels).set(lag.as_secs_f64());
+            gauge!("export_queue_paused", &labels).set(f64::from(u8::from(is_paused)));
         };
         let mut told = self.told.lock();
         for removed in told.iter().filter(|name| !lags.contains_key(*name)) {
-            tell(removed, Duration::ZERO);
+            tell(removed, Duration::ZERO, false);
         }
-        for (subscription, lag) in &lags {
-            if let Some(lag) = lag {
-                tell(subscription, *lag);
+        for (subscription, standing) in &lags {
+            if let Some((lag, is_paused)) = standing {
+                tell(subscription, *lag, *is_paused);
             }
         }
         *told = lags.into_keys().collect();

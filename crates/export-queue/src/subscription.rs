@@ -90,17 +90,22 @@ where
     /// The time is derived from the versions of the store, so it is too large after a recovery of the
     /// store.
     ///
+    /// Without a position that decodes, all entries of a bucket wait. A log whose first key is not that of a
+    /// block is left out.
+    ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](combine::keyspace::Error::Corrupt) if a position, or the first key of a log, does not
-    /// decode; those of the store.
+    /// Those of the store.
     pub async fn lag(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
         let heads = self.queue.keys.logs.firsts(tr).await?;
         let waiting = self.waiting(tr, &heads).await?.into_iter();
-        let waiting: Vec<_> = waiting.map(|(_, log)| log).collect::<Result<_>>()?;
-        Ok(lag_of(tr, waiting.iter().filter_map(|log| log.first)).await?)
+        let firsts = waiting.filter_map(|(bucket, log)| match log {
+            Ok(log) => log.first,
+            Err(_) => head_of(&heads, bucket),
+        });
+        Ok(lag_of(tr, firsts).await?)
     }
 
     /// Waits until everything is exported, for tests and for jobs that end.
@@ -210,6 +215,12 @@ where
     pub fn sessions(&self) -> Sessions {
         self.queue.keys.sessions(&self.name)
     }
+}
+
+/// Returns the first block of a bucket, if there is one and its key decodes.
+pub(crate) fn head_of(heads: &Heads, bucket: Bucket) -> Option<EntryId> {
+    let (_, head) = heads.iter().find(|(log, _)| *log == bucket.0)?;
+    head.as_ref().ok().copied()
 }
 
 /// Returns the log of a bucket after a position, which is the last entry exported.

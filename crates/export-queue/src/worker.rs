@@ -56,18 +56,18 @@ where
             .concurrency(options.concurrency())
             .takeover_after(options.takeover_after)
             .poll_interval(options.poll_interval());
-        let queue = self.queue.subspace().to_string();
+        let queue = self.queue.subspace();
         let job = Exporting {
             subscription: self.clone(),
             runner: runner.clone(),
-            metrics: Metrics::new(&queue, &self.name),
+            metrics: Metrics::new(self.queue.subspace(), &self.name),
             options,
             exporter,
         };
         let worker = BucketWorker::open(Arc::new(job), runner.clone(), own).await?;
         let subscription = &*self.name;
         let session = worker.session();
-        let span = tracing::debug_span!("export", queue, subscription, %session);
+        let span = tracing::debug_span!("export", %queue, subscription, %session);
         Ok(WorkerHandle::spawn(worker, span))
     }
 }

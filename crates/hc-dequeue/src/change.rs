@@ -95,7 +95,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         match find(tr, keys, &id).await? {
             Some((spot @ Spot::Delayed(_), record)) => {
                 remove(tr, keys, &id, &spot)?;
-                place(tr, keys, &id, &record, None)?;
+                place(tr, keys, &id, record, None)?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -189,16 +189,17 @@ pub(crate) fn place(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
-    record: &Record,
+    mut record: Record,
     ready_millis: Option<u64>,
 ) -> Result<()> {
     match ready_millis {
         Some(ready) => {
-            keys.delay(tr, ready, id, record)?;
+            keys.delay(tr, ready, id, &record)?;
             keys.count(tr, Counter::Delayed, 1);
         }
         None => {
-            keys.items.insert(tr, id, record)?;
+            record.become_ready(wall_millis(&keys.env));
+            keys.items.insert(tr, id, &record)?;
             keys.count(tr, Counter::Queued, 1);
         }
     }

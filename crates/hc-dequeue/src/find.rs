@@ -38,6 +38,9 @@ pub struct Status<T> {
     pub failure: Option<Failure>,
     /// When the item was first enqueued, by the wall clock of the enqueuing process.
     pub enqueued: SystemTime,
+    /// Since when the item waits in the queue, by the wall clocks: since its enqueue, or since it was due or came back
+    /// the last time. If it is elsewhere, this is the last time at which it began to wait.
+    pub ready: SystemTime,
     /// When the item was last granted, by the wall clock of the granting process. `None` if it never was.
     pub granted: Option<SystemTime>,
     /// The result that the handler of a done item [has set](crate::Delivery::set_result).
@@ -196,6 +199,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             deliveries: record.recent_deliveries(),
             failure: record.failure.as_ref().map(Failure::from),
             enqueued: unix_time(record.enqueued_millis),
+            ready: unix_time(record.ready_millis()),
             granted: (record.granted_millis != 0).then(|| unix_time(record.granted_millis)),
             result: record.end.map_or_else(Bytes::new, |end| end.result),
         }))

@@ -160,6 +160,7 @@ pub(crate) fn put(
             Counter::Delayed
         }
         Place::Queued => {
+            record.become_ready(wall_millis(&keys.env));
             keys.items.insert(tr, id, &record)?;
             Counter::Queued
         }

@@ -37,7 +37,7 @@ impl<F> Handler<F> {
             handle: Guarded::new(handle),
             backoff,
             env: runner.environment().clone(),
-            metrics: HandlerMetrics::new(&queue.keys.queue.to_string()),
+            metrics: HandlerMetrics::new(&queue.keys.queue),
         }
     }
 

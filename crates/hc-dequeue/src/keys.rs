@@ -63,6 +63,8 @@
 //!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
 //!             the tracestate; up to 512 bytes of UTF-8
 //!         0C  wall time in milliseconds of the last grant: number
+//!         0D  wall time in milliseconds since which it waits in the queue, if it did not get there by its
+//!             enqueue: number
 //!         0E  burst of debounced enqueues, if it is not the first one: when it began, wall time in milliseconds
 //!             in 8 bytes; deliveries until then in 8 bytes
 //!         0F  deliveries before the last redrive: number

@@ -10,6 +10,7 @@ use crate::item_ref::ItemRef;
 use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
 use crate::record::{End, Failure, Record};
+use crate::wall::wall_millis;
 
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +93,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             return Ok(false);
         };
         record.begin_anew();
+        record.become_ready(wall_millis(&keys.env));
         keys.dead.remove(tr, id)?;
         keys.items.insert(tr, id, &record)?;
         keys.count(tr, Counter::Dead, -1);

@@ -179,7 +179,8 @@
 //! Dispatchers and workers log through [`tracing`], in a span `dispatcher` with the queue and the session. They
 //! report these metrics through the [`metrics`](https://docs.rs/metrics) facade, all with the label `queue`:
 //!
-//! - at each heartbeat: `hc_dequeue_depth`, `_held`, `_dead`, `_age_seconds`, `_clock_error_seconds`;
+//! - at each heartbeat: `hc_dequeue_depth`, `_delayed`, `_held`, `_dead`, `_paused`, `_age_seconds`,
+//!   `_clock_error_seconds`;
 //! - as events happen: `_dequeues`, `_conflicts`, `_fulfilled`, `_patience_expiries`, `_reclaimed`, `_fired`, `_skipped`,
 //!   `_lost`, `_waiting_seconds`, `_handler_seconds`, `_outcomes`.
 //!

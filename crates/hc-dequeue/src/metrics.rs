@@ -1,12 +1,14 @@
 //! The metrics of dispatchers and workers, recorded through the [`metrics`] facade. All metrics have the label
-//! `queue`.
+//! `queue`: the [name](microqueue::keyspace::names::queue_name) of the queue, as the console shows it.
 //!
 //! | name | kind | meaning |
 //! |---|---|---|
 //! | `hc_dequeue_depth` | gauge | queued items |
+//! | `hc_dequeue_delayed` | gauge | items that are not due yet |
 //! | `hc_dequeue_held` | gauge | items that sessions hold |
 //! | `hc_dequeue_dead` | gauge | dead letters |
-//! | `hc_dequeue_age_seconds` | gauge | how long the first item has waited |
+//! | `hc_dequeue_paused` | gauge | 1 while the queue is paused, otherwise 0 |
+//! | `hc_dequeue_age_seconds` | gauge | how long the item has waited that has waited longest, of the first 100: since its enqueue, or since it was due or came back |
 //! | `hc_dequeue_unreadable` | gauge | records at the front of the queue, or among the first delayed ones, that do not decode and are skipped, as far as this process has read |
 //! | `hc_dequeue_clock_error_seconds` | gauge | by how much this process's wall clock was ahead of the median at the last census |
 //! | `hc_dequeue_dequeues` | counter | items that this process has taken |
@@ -17,7 +19,7 @@
 //! | `hc_dequeue_fired` | counter | items that this process has enqueued for schedules |
 //! | `hc_dequeue_skipped` | counter | scheduled times for which this process has enqueued nothing, because the dedupe id was refused or the queue was full |
 //! | `hc_dequeue_lost` | counter | deliveries that this process has lost |
-//! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, the time since its item was enqueued |
+//! | `hc_dequeue_waiting_seconds` | histogram | for each delivery, how long its item had waited in the queue: since its enqueue, or since it was due or came back |
 //! | `hc_dequeue_handler_seconds` | histogram | for each call of a worker's handler, its duration |
 //! | `hc_dequeue_outcomes` | counter | calls of handlers, with the label `outcome`: `done`, `snoozed`, `retried`, `discarded`, or `dropped` if the item was cancelled or the delivery lost |
 //! | `hc_dequeue_restarts` | counter | slots of a worker that a fault of this library has ended, and that were started again |
@@ -27,6 +29,8 @@
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use microqueue::keyspace::Subspace;
+use microqueue::keyspace::names::queue_name;
 
 use crate::outcome::Outcome;
 use crate::read::Stats;
@@ -34,8 +38,10 @@ use crate::read::Stats;
 /// The metrics of one dispatcher.
 pub(crate) struct Metrics {
     depth: Gauge,
+    delayed: Gauge,
     held: Gauge,
     dead: Gauge,
+    paused: Gauge,
     age: Gauge,
     unreadable: Gauge,
     pub(crate) clock_error: Gauge,
@@ -51,12 +57,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(queue: &str) -> Self {
-        let queue = || ("queue", queue.to_owned());
+    pub(crate) fn new(queue: &Subspace) -> Self {
+        let name = queue_name(queue);
+        let queue = || ("queue", name.clone());
         Self {
             depth: gauge!("hc_dequeue_depth", &[queue()]),
+            delayed: gauge!("hc_dequeue_delayed", &[queue()]),
             held: gauge!("hc_dequeue_held", &[queue()]),
             dead: gauge!("hc_dequeue_dead", &[queue()]),
+            paused: gauge!("hc_dequeue_paused", &[queue()]),
             age: gauge!("hc_dequeue_age_seconds", &[queue()]),
             unreadable: gauge!("hc_dequeue_unreadable", &[queue()]),
             clock_error: gauge!("hc_dequeue_clock_error_seconds", &[queue()]),
@@ -72,8 +81,16 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn report(&self, stats: &Stats, age: Option<Duration>, unreadable: usize) {
+    pub(crate) fn report(
+        &self,
+        stats: &Stats,
+        is_paused: bool,
+        age: Option<Duration>,
+        unreadable: usize,
+    ) {
         self.depth.set(stats.queued as f64);
+        self.delayed.set(stats.delayed as f64);
+        self.paused.set(f64::from(u8::from(is_paused)));
         self.held.set(stats.held as f64);
         self.dead.set(stats.dead as f64);
         self.age.set(age.unwrap_or_default().as_secs_f64());
@@ -93,13 +110,14 @@ pub(crate) struct HandlerMetrics {
 }
 
 impl HandlerMetrics {
-    pub(crate) fn new(queue: &str) -> Self {
+    pub(crate) fn new(queue: &Subspace) -> Self {
+        let queue = queue_name(queue);
         let outcome = |outcome: &'static str| {
-            let labels = [("queue", queue.to_owned()), ("outcome", outcome.to_owned())];
+            let labels = [("queue", queue.clone()), ("outcome", outcome.to_owned())];
             counter!("hc_dequeue_outcomes", &labels)
         };
         Self {
-            handler: histogram!("hc_dequeue_handler_seconds", "queue" => queue.to_owned()),
+            handler: histogram!("hc_dequeue_handler_seconds", "queue" => queue.clone()),
             done: outcome("done"),
             snoozed: outcome("snoozed"),
             retried: outcome("retried"),

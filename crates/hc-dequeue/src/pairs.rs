@@ -187,7 +187,7 @@ impl<D: Database> World<D> {
         let make_due = |tr| async move {
             let (spot, record) = find(&tr, keys, &id).await?.unwrap();
             remove(&tr, keys, &id, &spot)?;
-            place(&tr, keys, &id, &record, Some(1))
+            place(&tr, keys, &id, record, Some(1))
         };
         runner.run(make_due).await.unwrap();
         id

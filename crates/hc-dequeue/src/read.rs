@@ -17,6 +17,13 @@ use crate::record::Record;
 use crate::registry::front::{Most, first_items};
 use crate::wall::wall_millis;
 
+/// How many of the first items are read to find the one that has waited longest. An item that has come back may
+/// stand before one that has waited for longer.
+const OF_AN_AGE: Most = Most {
+    items: 100,
+    row_bytes: 80_000,
+};
+
 /// The numbers of items by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -121,9 +128,12 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         self.page_of(&self.keys.items, tr, after, limit).await
     }
 
-    /// Returns the time since the first waiting item was first enqueued, or `None` if no item is waiting. It compares
-    /// the wall clocks of the enqueuing process and of this one. Up to a thousand records that do not decode are
-    /// skipped.
+    /// Returns for how long the item has waited that has waited longest among the first 100, or among fewer if they
+    /// are large, or `None` if no item is waiting.
+    ///
+    /// An item waits since its enqueue or, if it was delayed, since it was due. An item that comes back waits since it
+    /// came back. The time is measured with the wall clocks of the processes; it is zero if this one's is behind. Up to
+    /// a thousand records that do not decode are skipped.
     ///
     /// # Conflicts
     /// Reads by snapshot, and a key that only [`clear`](microqueue::MicroQueue::clear) of a microqueue writes.
@@ -133,16 +143,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     pub async fn oldest_age(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
         let items = &self.keys.items;
         items.refuse_after_enqueue(tr).await?;
-        let one = Most {
-            items: 1,
-            row_bytes: usize::MAX,
-        };
         let decode = |row: &KeyValue| items.decode(row).ok();
-        let first = first_items(tr, self.keys.part("i"), one, decode).await?;
-        Ok(first.first().map(|item| {
-            let millis = wall_millis(&self.keys.env).saturating_sub(item.value.enqueued_millis);
-            Duration::from_millis(millis)
-        }))
+        let first = first_items(tr, self.keys.part("i"), OF_AN_AGE, decode).await?;
+        let now = wall_millis(&self.keys.env);
+        let ages = first
+            .iter()
+            .map(|item| now.saturating_sub(item.value.ready_millis()));
+        Ok(ages.max().map(Duration::from_millis))
     }
 
     /// Returns a page of the items in a part of the queue.

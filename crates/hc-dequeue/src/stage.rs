@@ -263,7 +263,7 @@ async fn repeat(tr: &impl Transaction, keys: &Keys, new: &NewItem<'_>) -> Result
             let enqueued = new.record.enqueued_millis;
             let ready = new.options.ready_millis(enqueued, began, now);
             remove(tr, keys, &id, &spot)?;
-            place(tr, keys, &id, &record, ready)?;
+            place(tr, keys, &id, record, ready)?;
         }
     }
     Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))

@@ -21,7 +21,9 @@
 
 use foundationdb_tuple::Subspace;
 
+use crate::codec::DecodeError;
 use crate::error::{Error, Result};
+use crate::listed::{Listed, Undecodable};
 use crate::record::{self, push_text};
 use crate::selector::{KeyValue, RangeQuery};
 use crate::transaction::{Isolation, Transaction, key_after, read_all};
@@ -45,9 +47,10 @@ const FORMAT: u8 = 1;
 /// assert!(matches!(refused, Err(Error::Overlap { .. })));
 ///
 /// let recipes = runner.run(|tr| async move { ids.recipes(&tr, None, 10).await }).await?;
-/// assert_eq!((&recipes[0].subspace, &*recipes[0].name), (orders, "jobs"));
-/// let recipe = runner.run(|tr| async move { ids.recipe(&tr, orders).await }).await?;
-/// assert_eq!(recipe.as_ref(), recipes.first());
+/// assert_eq!(&recipes[0].id, orders);
+/// let recipe = runner.run(|tr| async move { ids.recipe(&tr, orders).await }).await?.unwrap();
+/// assert_eq!((&recipe.subspace, &*recipe.name), (orders, "jobs"));
+/// assert_eq!(recipes[0].value, Ok(recipe));
 /// # Ok(())
 /// # }
 /// ```
@@ -91,7 +94,8 @@ impl Ids {
     ///
     /// # Errors
     /// - [`Error::Overlap`] if the subspace overlaps the registry itself or a subspace of another recipe
-    /// - [`Error::Corrupt`] if a record there does not decode
+    /// - [`Error::Corrupt`] if the subspace's own record, or that of an overlapping subspace, does not decode, or
+    ///   if an adjacent key is not that of a registration
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
@@ -123,9 +127,14 @@ impl Ids {
             if row.key() == key && row.value() == value {
                 return Ok(());
             }
+            let prefix = self.prefix(row)?;
+            if !overlap(prefix.bytes(), subspace.bytes()) {
+                // Whether its record decodes concerns only its owner.
+                continue;
+            }
             let registered = self.decode(row)?;
             let is_own = registered.subspace == *subspace && registered.name == recipe;
-            if !is_own && overlap(registered.subspace.bytes(), subspace.bytes()) {
+            if !is_own {
                 return Err(self.refusal(subspace, registered.subspace, registered.name));
             }
         }
@@ -134,24 +143,38 @@ impl Ids {
     }
 
     /// Returns up to `limit` recipes in the order of their prefixes: those after the subspace `after`, or
-    /// the first ones if `after` is `None`.
+    /// the first ones if `after` is `None`. Each has its subspace, and its registration or the reason why it does
+    /// not decode.
     ///
     /// # Conflicts
     /// Reads the registrations of the page.
     ///
     /// # Errors
-    /// Those of the reads, and [`Error::Corrupt`] if a record there does not decode.
+    /// Those of the reads, and [`Error::Corrupt`] if a key there is not that of a registration.
     pub async fn recipes(
         &self,
         tr: &impl Transaction,
         after: Option<&Subspace>,
         limit: usize,
-    ) -> Result<Vec<RegisteredRecipe>> {
+    ) -> Result<Vec<Listed<Subspace, RegisteredRecipe>>> {
         let (begin, end) = self.subspace.range();
         let begin = after.map_or(begin, |after| key_after(&self.key(after)));
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Serializable).await?;
-        rows.iter().map(|row| self.decode(row)).collect()
+        let listed = rows.iter().map(|row| {
+            let id = self.prefix(row)?;
+            let value = match self.decode(row) {
+                Ok(recipe) => Ok(recipe),
+                Err(Error::Corrupt { key, reason }) => {
+                    let codec = "a registration";
+                    let error = DecodeError { codec, reason };
+                    Err(Undecodable::new(key, row.to_value(), error))
+                }
+                Err(error) => return Err(error),
+            };
+            Ok(Listed { id, value })
+        });
+        listed.collect()
     }
 
     /// Returns the recipe that owns exactly this subspace, or `None` if there is none.
@@ -160,7 +183,7 @@ impl Ids {
     /// Reads the subspace's registration.
     ///
     /// # Errors
-    /// As for [`recipes`](Self::recipes).
+    /// Those of the read, and [`Error::Corrupt`] if the registration does not decode.
     pub async fn recipe(
         &self,
         tr: &impl Transaction,
@@ -189,9 +212,15 @@ impl Ids {
         self.subspace.pack(&subspace.bytes())
     }
 
-    fn decode(&self, row: &KeyValue) -> Result<RegisteredRecipe> {
+    /// Returns the subspace whose registration has this key.
+    fn prefix(&self, row: &KeyValue) -> Result<Subspace> {
         let corrupt = |_| Error::corrupt(row.key(), "expected the prefix of a subspace");
         let prefix: Vec<u8> = self.subspace.unpack(row.key()).map_err(corrupt)?;
+        Ok(Subspace::from_bytes(prefix))
+    }
+
+    fn decode(&self, row: &KeyValue) -> Result<RegisteredRecipe> {
+        let subspace = self.prefix(row)?;
         record::decode(row.key(), row.value(), FORMAT, |fields| {
             let name = fields.text()?.to_owned();
             let mut codecs = Vec::new();
@@ -199,7 +228,7 @@ impl Ids {
                 codecs.push(fields.text()?.to_owned());
             }
             Ok(RegisteredRecipe {
-                subspace: Subspace::from_bytes(prefix),
+                subspace,
                 name,
                 codecs,
             })

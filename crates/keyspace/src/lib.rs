@@ -92,6 +92,8 @@ pub mod ledger;
 pub mod limits;
 pub mod listed;
 pub mod mutation;
+pub mod names;
+pub mod plain;
 pub mod recipe;
 pub mod record;
 pub mod run;

@@ -35,7 +35,6 @@ struct Work<S> {
     again: bool,
     /// Whether this session has taken the bucket over because it made no progress.
     is_takeover: bool,
-    since: Duration,
 }
 
 /// The next thing to do.
@@ -94,7 +93,7 @@ impl<S: Default> Agenda<S> {
     }
 
     /// Records that a bucket has work.
-    pub(super) fn add(&mut self, bucket: Bucket, is_takeover: bool, now: Duration) {
+    pub(super) fn add(&mut self, bucket: Bucket, is_takeover: bool) {
         if let Some(work) = self.work.get_mut(&bucket) {
             work.again |= work.state.is_none();
             return;
@@ -103,7 +102,6 @@ impl<S: Default> Agenda<S> {
             state: Some(S::default()),
             again: false,
             is_takeover,
-            since: now,
         };
         self.work.insert(bucket, work);
         self.ready.push_back(bucket);
@@ -144,18 +142,12 @@ impl<S: Default> Agenda<S> {
     pub(super) fn buckets(&self) -> Vec<Bucket> {
         self.work.keys().copied().collect()
     }
-
-    /// Returns since when the bucket that has waited longest has waited.
-    pub(super) fn oldest(&self) -> Option<Duration> {
-        self.work.values().map(|work| work.since).min()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NOW: Duration = Duration::ZERO;
     const A: Bucket = Bucket(1);
     const B: Bucket = Bucket(2);
 
@@ -163,8 +155,8 @@ mod tests {
     fn agenda() -> Agenda<u8> {
         let mut agenda = Agenda::new();
         assert_eq!(agenda.next(false), Task::Read);
-        agenda.add(A, false, NOW);
-        agenda.add(B, false, NOW);
+        agenda.add(A, false);
+        agenda.add(B, false);
         agenda
     }
 
@@ -196,7 +188,7 @@ mod tests {
     fn a_bucket_seen_again_during_its_step_gets_another_one() {
         let mut agenda = agenda();
         assert_eq!(agenda.next(true), Task::Step(A, 0));
-        agenda.add(A, false, NOW);
+        agenda.add(A, false);
         assert_eq!(agenda.end(A, 1, Next::Done, true), None);
         assert_eq!(agenda.next(true), Task::Step(B, 0));
         assert_eq!(agenda.next(true), Task::Step(A, 1));
@@ -208,7 +200,7 @@ mod tests {
     fn a_bucket_of_another_session_is_left_unless_it_was_taken_over() {
         let mut agenda = agenda();
         let taken = Bucket(3);
-        agenda.add(taken, true, NOW);
+        agenda.add(taken, true);
         for bucket in [A, B, taken] {
             assert_eq!(agenda.next(true), Task::Step(bucket, 0));
         }

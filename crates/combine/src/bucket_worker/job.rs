@@ -49,16 +49,11 @@ pub trait Job: Send + Sync + 'static {
     /// Called when a fault of this library has ended the worker, which then starts again.
     fn restarts(&self) {}
 
-    /// Called at each heartbeat, with the buckets that this session works on and how long the oldest of
-    /// them has waited.
+    /// Called at each heartbeat, with the buckets that this session works on.
     ///
     /// # Errors
     /// Those of the store.
-    fn report(
-        &self,
-        buckets: Vec<Bucket>,
-        oldest: Duration,
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    fn report(&self, buckets: Vec<Bucket>) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
 /// A bucket in which a step is due, and the session that does the step.

@@ -186,10 +186,9 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             .filter(|(_, state)| (state.as_ref()).is_ok_and(|state| state.life == Life::Alive));
         self.roster
             .update(living.map(|(session, _)| session).collect());
-        let now = self.now();
         for bucket in pending {
             if self.is_owner(bucket) {
-                self.agenda.add(bucket, false, now);
+                self.agenda.add(bucket, false);
             }
         }
         Ok(())
@@ -210,12 +209,12 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Ok::<_, J::Error>((pending, marks))
         };
         let (pending, marks) = self.runner.run(read).await?;
-        let (now, standing) = (self.now(), pending.into_iter().zip(marks));
+        let standing = pending.into_iter().zip(marks);
         for bucket in self.roster.stalled(own, standing) {
             if !self.agenda.contains(bucket) {
                 let recipe = self.options.sessions.subspace();
                 tracing::info!(%recipe, %bucket, "takes over a bucket that makes no progress");
-                self.agenda.add(bucket, true, now);
+                self.agenda.add(bucket, true);
             }
         }
         Ok(())
@@ -257,13 +256,10 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Tick::Dead => return self.begin_session().await,
             Tick::Beaten => {}
         }
-        let now = self.now();
-        let oldest = self.agenda.oldest().map(|since| now.saturating_sub(since));
-        let (buckets, oldest) = (self.agenda.buckets(), oldest.unwrap_or_default());
         // This comes first, so that a report that fails does not keep the session from taking over
         // buckets of the dead.
         self.remove_dead().await?;
-        self.job.report(buckets, oldest).await
+        self.job.report(self.agenda.buckets()).await
     }
 
     /// Opens a session, and wakes the other sessions so that they leave its buckets to it.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::common::{LONG, World, settings};
 use combine::{CombineQueue, Sum, Unobserved};
 use conformance::stores::TestStore;
+use keyspace::names::queue_name;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// The metrics of a queue since the last read: gauges with their values, others as sums. The
@@ -44,7 +45,7 @@ async fn passes_updates_changes_and_backlogs_are_counted() {
         runner,
         root: store.root.clone(),
     };
-    let counted = || counted(&snapshotter, &world.queue.subspace().to_string());
+    let counted = || counted(&snapshotter, &queue_name(world.queue.subspace()));
     world.add("a", 1).await;
     world.add("a", 2).await;
     world.add("b", 3).await;

@@ -2,12 +2,12 @@
 
 use export_queue::combine::{AsideId, Bucket, CombineQueue, SetAside};
 use export_queue::keyspace::codec::Raw;
+use export_queue::keyspace::names::{hex, parse_hex};
 use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use serde::Deserialize;
 use serde_json::{Number, Value};
 
-use super::name::{hex, parse_hex};
 use super::payload::{decode, encode};
 use super::{Console, Found, MAX_RECORDS, next_page};
 use crate::error::{Error, Result};

@@ -2,13 +2,13 @@
 
 use export_queue::keyspace::ids::RegisteredRecipe;
 use export_queue::keyspace::limits::END_OF_KEYSPACE;
+use export_queue::keyspace::names::{hex, parse_hex, parse_queue_name, queue_name, tuple_text};
 use export_queue::keyspace::tuple;
 use export_queue::keyspace::{
-    Bytes, Database, Isolation, KeyValue, RangeQuery, StreamingMode, Subspace, Transaction, Tx,
-    key_after,
+    Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Subspace, Transaction,
+    Tx, key_after,
 };
 
-use super::name::{hex, parse_hex, parse_queue_name, queue_name, tuple_text};
 use super::payload::decode;
 use super::{Console, MAX_QUEUES, MAX_ROWS, next_page};
 use crate::error::{Error, Result};
@@ -147,7 +147,11 @@ impl<D: Database> Console<D> {
     async fn all_recipes(&self) -> Result<Vec<RegisteredRecipe>> {
         let ids = &self.ids;
         let read = |tr| async move { ids.recipes(&tr, None, MAX_QUEUES).await };
-        Ok(self.reader.run(read).await?)
+        let recipes: Vec<Listed<_, _>> = self.reader.run(read).await?;
+        Ok(recipes
+            .into_iter()
+            .filter_map(|listed| listed.value.ok())
+            .collect())
     }
 }
 

@@ -10,7 +10,6 @@ mod combine;
 mod dequeue;
 mod export;
 mod keys;
-mod name;
 mod payload;
 
 use export_queue::ExportQueue;
@@ -21,7 +20,8 @@ use export_queue::keyspace::codec::Raw;
 use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::ids::{Ids, RegisteredRecipe};
 use export_queue::keyspace::limits::time_between;
-use export_queue::keyspace::{self, Bytes, Database, Runner, Transaction};
+use export_queue::keyspace::names::{hex, parse_queue_name, queue_name};
+use export_queue::keyspace::{self, Bytes, Database, Listed, Runner, Transaction};
 use export_queue::microqueue::MicroQueue;
 use futures::stream::{self, StreamExt};
 
@@ -30,8 +30,6 @@ pub(crate) use self::combine::{Combine, parse_aside};
 pub use self::dequeue::parse_place;
 pub(crate) use self::dequeue::{count_of, missing_item, parse_item};
 pub(crate) use self::export::{Export, parse_sequence};
-pub(crate) use self::name::parse_hex;
-use self::name::{hex, parse_queue_name, queue_name};
 pub(crate) use self::payload::decode;
 use crate::error::{Error, Result};
 use crate::report;
@@ -131,8 +129,8 @@ impl<D: Database> Console<D> {
         let (ids, after) = (&self.ids, after.as_ref());
         let limit = limit.clamp(1, MAX_QUEUES);
         let read = |tr| async move { ids.recipes(&tr, after, limit + 1).await };
-        let mut recipes: Vec<RegisteredRecipe> = self.reader.run(read).await?;
-        let next = next_page(&mut recipes, limit).map(|last| queue_name(&last.subspace));
+        let mut recipes: Vec<Listed<_, _>> = self.reader.run(read).await?;
+        let next = next_page(&mut recipes, limit).map(|last| queue_name(&last.id));
         let states = recipes.into_iter().map(|recipe| self.row_of(recipe));
         let queues = stream::iter(states).buffered(STATES_AT_ONCE).collect();
         Ok(report::Queues {
@@ -152,7 +150,21 @@ impl<D: Database> Console<D> {
     }
 
     /// Returns how a queue stands, or why that is not known: a queue that cannot be read must not hide the others.
-    async fn row_of(&self, recipe: RegisteredRecipe) -> report::Queue {
+    async fn row_of(&self, listed: Listed<keyspace::Subspace, RegisteredRecipe>) -> report::Queue {
+        let recipe = match listed.value {
+            Ok(recipe) => recipe,
+            Err(error) => {
+                return report::Queue {
+                    name: queue_name(&listed.id),
+                    prefix: hex(listed.id.bytes()),
+                    codecs: Vec::new(),
+                    state: report::QueueState::Unreadable {
+                        registered: "unknown".to_owned(),
+                        problem: error.to_string(),
+                    },
+                };
+            }
+        };
         let state = self.state_of(&recipe).await;
         let unknown =
             |error: Error| unreadable_state(&recipe, keyspace::error::chain(&error).to_string());

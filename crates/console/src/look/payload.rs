@@ -1,11 +1,11 @@
 //! Values of applications, decoded as far as their codecs describe themselves.
 
 use export_queue::keyspace::Bytes;
+use export_queue::keyspace::names::{elements, hex, parse_hex};
 use export_queue::keyspace::tuple::Element;
 use rmpv::Value as Packed;
 use serde_json::{Map, Number, Value, json};
 
-use super::name::{elements, hex, parse_hex};
 use crate::report::Payload;
 
 /// How deep a MessagePack value may nest.

@@ -16,7 +16,7 @@ use super::live::{OverviewLive, QueueLive};
 use super::refusal::Refusal;
 use super::sampler::{Listener, News, Tick, Topic};
 use super::site::Site;
-use crate::plain::line;
+use export_queue::keyspace::plain::line;
 
 type Events = BoxStream<'static, Result<Event, Infallible>>;
 

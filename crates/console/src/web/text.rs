@@ -7,8 +7,8 @@ use std::fmt::{self, Display, Write};
 
 use askama::filters::Escaper;
 
-use crate::plain::{is_hidden, write_escaped};
 use crate::report::Payload;
+use export_queue::keyspace::plain::{is_hidden, write_escaped};
 
 /// Escapes what templates show: markup becomes text, and a character that a browser would act on or show nothing for
 /// becomes visible, as [`plain`](crate::plain) writes it. Line breaks and tabs stay.

@@ -9,6 +9,7 @@ use conformance::stores::TestStore;
 use export_queue::{
     BoxError, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
+use keyspace::names::queue_name;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// The metrics of a queue since the last read: gauges with their values, others as sums. The
@@ -53,7 +54,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     let store = TestStore::memory();
     let settings = settings(1).lease(Duration::from_millis(60));
     let world = World::on(store.runner(), &store, settings).await;
-    let counted = || counted(&snapshotter, &world.queue.subspace().to_string());
+    let counted = || counted(&snapshotter, &queue_name(world.queue.subspace()));
     world.subscribe("unused", Start::Oldest).await;
     for value in 0..3 {
         world.add("key", value).await;
@@ -91,6 +92,24 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
         missing.retain(|name| seen.get(*name).is_none_or(|value| *value == 0.0));
         tokio::task::yield_now().await;
     }
+
+    // A pause has a gauge of its own.
+    let unused = &world.subscribe("unused", export_queue::Start::Oldest).await;
+    let pause = |tr: keyspace::Tx<_>| async move {
+        unused.pause(&tr);
+        Ok::<_, export_queue::Error>(())
+    };
+    world.runner.run(pause).await.unwrap();
+    while counted().get("export_queue_paused unused") != Some(&1.0) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        counted()
+            .get("export_queue_paused reader")
+            .copied()
+            .unwrap_or_default(),
+        0.0
+    );
 
     // A subscription that was removed does not hold the log back.
     let queue = &world.queue;

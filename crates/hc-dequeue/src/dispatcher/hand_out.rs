@@ -37,7 +37,7 @@ where
         let (mut popped, mut held) = (VecDeque::new(), VecDeque::new());
         for item in granted {
             let (id, record) = (item.id, item.record);
-            let waited = Duration::from_millis(now.saturating_sub(record.enqueued_millis));
+            let waited = Duration::from_millis(now.saturating_sub(record.ready_millis()));
             self.metrics.waiting.record(waited.as_secs_f64());
             match item.value {
                 // A cancelled item leaves the queue when it is given back.

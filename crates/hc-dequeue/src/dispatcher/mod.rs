@@ -129,7 +129,7 @@ where
             dispatcher: SharedTask::new(),
         };
         let settings = queue.settings.get();
-        let metrics = Metrics::new(&queue.subspace().to_string());
+        let metrics = Metrics::new(queue.subspace());
         let codec = queue.codec.clone();
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());

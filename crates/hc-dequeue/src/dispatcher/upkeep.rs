@@ -84,11 +84,11 @@ where
             let tr = &tr;
             let age = queue.oldest_age(tr);
             let settings = stored_settings(tr, keys, Isolation::Snapshot).map(keep_corrupt);
-            try_join!(queue.stats(tr), age, settings)
+            try_join!(queue.stats(tr), queue.is_paused(tr), age, settings)
         };
-        let (stats, age, stored) = self.runner.run(read).await?;
+        let (stats, is_paused, age, stored) = self.runner.run(read).await?;
         let unreadable = self.fronts.skipped();
-        self.metrics.report(&stats, age, unreadable);
+        self.metrics.report(&stats, is_paused, age, unreadable);
         if unreadable > 0 {
             tracing::warn!(
                 queue = %keys.queue,

@@ -44,6 +44,8 @@ pub(super) struct Life {
     pub(super) place: Place,
     pub(super) value: u64,
     pub(super) enqueued: u64,
+    /// When it last got into the queue.
+    pub(super) ready: u64,
     pub(super) attempts: u64,
     pub(super) deaths: u64,
     pub(super) deliveries: u64,
@@ -191,7 +193,7 @@ impl Model {
             Change::Expedite => {
                 let is_delayed = matches!(self.items[item].place, Place::Delayed(_));
                 if is_delayed {
-                    self.items[item].place = Place::Queued;
+                    self.put(item, Place::Queued);
                 }
                 Said::Was(is_delayed)
             }
@@ -227,7 +229,7 @@ impl Model {
                     (there, mode) => {
                         match (there, mode) {
                             (Place::Dead, _) => self.begin_anew(holder, place),
-                            (_, OnRepeat::Debounce) => self.items[holder].place = place,
+                            (_, OnRepeat::Debounce) => self.put(holder, place),
                             _ => {}
                         }
                         self.items[holder].value = new.value;
@@ -243,6 +245,7 @@ impl Model {
             place,
             value: new.value,
             enqueued: self.now,
+            ready: self.now,
             attempts: 0,
             deaths: 0,
             deliveries: 0,
@@ -259,8 +262,10 @@ impl Model {
     /// Returns the first queued items, after promoting due ones.
     fn first(&mut self, most: usize) -> Vec<usize> {
         for item in &mut self.items {
-            if matches!(item.place, Place::Delayed(ready) if ready <= self.now) {
-                item.place = Place::Queued;
+            if let Place::Delayed(ready) = item.place
+                && ready <= self.now
+            {
+                (item.place, item.ready) = (Place::Queued, ready);
             }
         }
         let queued = self.items.iter().enumerate();
@@ -383,7 +388,16 @@ impl Model {
             place = Place::Dead;
             life.failure = Some((now, "it was granted too often"));
         }
+        self.put(item, place);
+    }
+
+    /// Puts an item at a place where it is not by its enqueue.
+    fn put(&mut self, item: usize, place: Place) {
+        let life = &mut self.items[item];
         life.place = place;
+        if place == Place::Queued {
+            life.ready = self.now;
+        }
     }
 
     fn cancel(&mut self, item: usize) -> Cancelled {
@@ -415,7 +429,7 @@ impl Model {
     fn begin_anew(&mut self, item: usize, place: Place) {
         let life = &mut self.items[item];
         (life.attempts, life.deaths, life.deliveries) = (0, 0, 0);
-        life.place = place;
+        self.put(item, place);
     }
 
     fn end(&mut self, item: usize, how: End, result: &'static str) {

@@ -499,6 +499,7 @@ impl World {
             deliveries: life.deliveries,
             failure,
             enqueued: unix_time(life.enqueued),
+            ready: unix_time(life.ready),
             granted: life.granted.map(unix_time),
             result: Bytes::from(life.result),
         })

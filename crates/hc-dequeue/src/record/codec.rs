@@ -26,6 +26,7 @@ pub(super) mod tag {
     pub(in crate::record) const DONE: u8 = 10;
     pub(in crate::record) const TRACE_CONTEXT: u8 = 11;
     pub(in crate::record) const GRANTED: u8 = 12;
+    pub(in crate::record) const READY: u8 = 13;
     pub(in crate::record) const BURST: u8 = 14;
     pub(in crate::record) const REDRIVEN: u8 = 15;
 }
@@ -70,6 +71,7 @@ impl Codec<Record> for RecordCodec {
         let trace_context = record.trace_context.as_deref().unwrap_or_default();
         push_field(buffer, tag::TRACE_CONTEXT, trace_context.as_bytes());
         push_number(buffer, tag::GRANTED, record.granted_millis);
+        push_number(buffer, tag::READY, record.ready_millis);
         if let Some(burst) = record.burst {
             let numbers = [burst.began_millis, burst.deliveries];
             push_field(buffer, tag::BURST, &numbers.map(u64::to_be_bytes).concat());
@@ -142,6 +144,7 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
             tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
             tag::TRACE_CONTEXT => record.trace_context = Some(trace_context(field)?),
             tag::GRANTED => record.granted_millis = number(field)?,
+            tag::READY => record.ready_millis = number(field)?,
             tag::BURST => record.burst = Some(burst(field)?),
             tag::REDRIVEN => record.redriven_deliveries = number(field)?,
             _ => {

@@ -52,7 +52,7 @@ pub(crate) const MAX_UNKNOWN_BYTES: usize = 1024;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
-    + 7 * (FIELD_BYTES + 8)
+    + 8 * (FIELD_BYTES + 8)
     + (FIELD_BYTES + 8 + MAX_FAILURE_BYTES)
     + (FIELD_BYTES + Limits::BYTES)
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
@@ -96,6 +96,8 @@ pub(crate) struct Record {
     pub(crate) trace_context: Option<Arc<str>>,
     /// When it was last granted, by the wall clock; zero if it never was.
     pub(crate) granted_millis: u64,
+    /// When it last got into the queue, by the wall clock; zero if that was its enqueue.
+    ready_millis: u64,
     /// When the present burst of debounced enqueues began, if that was not the item's first enqueue.
     pub(crate) burst: Option<Burst>,
     /// Fields of later versions, as stored. No other module can access them, so that a record keeps them wherever the
@@ -253,6 +255,21 @@ impl Record {
             enqueued_millis,
             payload,
             ..Self::default()
+        }
+    }
+
+    /// Sets the wall time from which on the item waits in the queue.
+    pub(crate) fn become_ready(&mut self, millis: u64) {
+        let is_enqueue = millis == self.enqueued_millis;
+        self.ready_millis = if is_enqueue { 0 } else { millis };
+    }
+
+    /// Returns the wall time since which the item waits in the queue or, if it is not there, since which it waited
+    /// the last time.
+    pub(crate) fn ready_millis(&self) -> u64 {
+        match self.ready_millis {
+            0 => self.enqueued_millis,
+            ready => ready,
         }
     }
 

@@ -41,6 +41,7 @@ fn record() -> Record {
         }),
         trace_context: Some("00-a".into()),
         granted_millis: 0x05,
+        ready_millis: 0x0607,
         burst: Some(Burst {
             began_millis: 4,
             deliveries: 2,
@@ -74,6 +75,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         b"\x0a\0\x14\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x07\x01yes",
         b"\x0b\0\x0400-a",
         &[12, 0, 1, 5],
+        &[13, 0, 2, 6, 7],
         b"\x0e\0\x10\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x02",
         &[15, 0, 1, 2],
         b"\x63\0\x03new\xff\0\x01x",
@@ -85,6 +87,20 @@ fn a_record_has_the_bytes_of_the_schema() {
 
     let new = Record::new(4, Bytes::from_static(b"payload"));
     assert_eq!(encoded(&new), b"\x01\x01\0\x01\x04\0payload");
+}
+
+#[test]
+fn an_item_that_is_ready_at_its_enqueue_stores_no_other_time() {
+    let mut record = Record::new(4, Bytes::from_static(b"payload"));
+    assert_eq!(record.ready_millis(), 4);
+    record.become_ready(4);
+    assert_eq!(encoded(&record), b"\x01\x01\0\x01\x04\0payload");
+    // The clock of the process that returned the item was behind.
+    for ready in [3, 5, u64::MAX] {
+        record.become_ready(ready);
+        let again = RecordCodec.decode(encoded(&record).into()).unwrap();
+        assert_eq!(again.ready_millis(), ready);
+    }
 }
 
 #[test]
@@ -257,6 +273,7 @@ fn the_largest_item_fills_a_value() {
         deaths: u64::MAX,
         cancelled_millis: u64::MAX,
         granted_millis: u64::MAX,
+        ready_millis: u64::MAX,
         redriven_deliveries: u64::MAX,
         failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
         dedupe: vec![0; MAX_DEDUPE_BYTES].into(),

@@ -415,11 +415,16 @@ async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Re
     };
     // Safe as a snapshot read: the key of each promoted item is in a conflict range.
     let due = delayed(tr, context, keys.due(context.due_until()), most).await?;
-    for DelayedItem { ready_millis, item } in &due.items {
-        keys.undelay(tr, *ready_millis, &item.id)?;
+    let count = due.items.len();
+    for delayed in due.items {
+        let DelayedItem {
+            ready_millis,
+            mut item,
+        } = delayed;
+        item.value.become_ready(ready_millis);
+        keys.undelay(tr, ready_millis, &item.id)?;
         keys.items.insert(tr, &item.id, &item.value)?;
     }
-    let count = due.items.len();
     keys.count(tr, Counter::Delayed, -(count as i64));
     keys.count(tr, Counter::Queued, count as i64);
     Ok(Promoted {

@@ -14,6 +14,7 @@ use hc_dequeue::{
     Place, Settings, Status,
 };
 use keyspace::env::{BoxFuture, Clock};
+use keyspace::names::queue_name;
 use keyspace::run::RunOptions;
 use keyspace::{
     Database, Environment, Error, Isolation, RangeQuery, Runner, Store, Transaction, read_all,
@@ -175,7 +176,7 @@ impl World {
         }
         let key = (
             metric.to_owned(),
-            self.queue.subspace().to_string() + outcome,
+            queue_name(self.queue.subspace()) + outcome,
         );
         records.get(&key).cloned().unwrap_or_default()
     }

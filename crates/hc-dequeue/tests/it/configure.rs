@@ -78,11 +78,9 @@ async fn an_opening_registers_the_queue(store: TestStore) {
             .await
     };
     let found = world.runner.run(find).await.unwrap();
-    assert_eq!(
-        (&found[0].subspace, &*found[0].name),
-        (subspace, "hc-dequeue")
-    );
-    assert_eq!(found[0].codecs, ["MessagePack"]);
+    let found = found[0].value.as_ref().unwrap();
+    assert_eq!((&found.subspace, &*found.name), (subspace, "hc-dequeue"));
+    assert_eq!(found.codecs, ["MessagePack"]);
     let nested = subspace.subspace(&"nested");
     let refused = hc_dequeue::HighContentionQueue::<u64>::open(&world.runner, nested, settings());
     let refused = refused.await.unwrap_err();

@@ -6,6 +6,7 @@
 mod common;
 
 mod again;
+mod ages;
 mod attempts;
 mod audit;
 mod backoff;

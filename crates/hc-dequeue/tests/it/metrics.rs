@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World, process, settings};
 use conformance::stores::TestStore;
-use hc_dequeue::{ConsumerOptions, Delivery, Outcome, Settings, WorkerOptions};
+use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error, Outcome, Settings, WorkerOptions};
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(
     gauges_say_how_things_stand,
+    a_wanted_delay_and_a_pause_have_gauges_of_their_own,
     items_that_are_taken_and_deliveries_that_are_lost_are_counted,
     conflicts_and_what_a_fulfillment_grants_are_counted,
     a_leader_that_does_not_lead_costs_a_patience,
@@ -62,6 +63,27 @@ async fn gauges_say_how_things_stand(store: TestStore) {
     assert!(consumer.pop().await.unwrap().is_some());
     reject_one().await;
     world.until_recorded(depth_held_dead(1.0, 1.0, 2.0)).await;
+}
+
+async fn a_wanted_delay_and_a_pause_have_gauges_of_their_own(store: TestStore) {
+    let world = World::recorded(&store, settings()).await;
+    for value in [1, 2] {
+        let _ = world
+            .enqueue_with(value, &Enqueue::new().after(LONG * 60))
+            .await
+            .unwrap();
+    }
+    let queue = &world.queue;
+    let pause = |tr| async move {
+        queue.pause(&tr);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(pause).await.unwrap();
+    let _consumer = world.consumer().await;
+    let expected = [("hc_dequeue_delayed", 2.0), ("hc_dequeue_paused", 1.0)];
+    world.until_recorded(expected).await;
+    assert_eq!(world.records("hc_dequeue_age_seconds"), [0.0; 0]);
+    assert_eq!(world.records("hc_dequeue_depth"), [0.0; 0]);
 }
 
 async fn items_that_are_taken_and_deliveries_that_are_lost_are_counted(store: TestStore) {

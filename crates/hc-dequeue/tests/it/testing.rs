@@ -38,7 +38,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const NONE: [u64; 0] = [];
 
 /// Returns a world with a wall clock that the test sets.
-async fn with_wall(store: &TestStore, settings: Settings) -> (World, ManualWall) {
+pub(crate) async fn with_wall(store: &TestStore, settings: Settings) -> (World, ManualWall) {
     let (store, wall) = (store.fresh(), ManualWall::new());
     let options = RunOptions::default()
         .ledger_subspace(store.root.subspace(&"ledgers"))

@@ -13,6 +13,7 @@ conformance::on_every_store!(
     registered_recipes_are_listed_page_by_page,
     a_recipe_is_found_by_exactly_its_subspace,
     a_damaged_registration_is_an_error_with_its_key,
+    a_damaged_registration_concerns_only_its_own_subspace,
     with_a_subspace_all_inside_of_it_is_unregistered,
     of_two_that_overlap_and_are_registered_at_the_same_time_one_fails,
 );
@@ -108,6 +109,7 @@ async fn registered_recipes_are_listed_page_by_page(store: TestStore) {
         }
         listed.extend(
             page.into_iter()
+                .map(|listed| listed.value.unwrap())
                 .map(|recipe| (recipe.subspace, recipe.name, recipe.codecs)),
         );
     }
@@ -148,6 +150,35 @@ async fn a_damaged_registration_is_an_error_with_its_key(store: TestStore) {
     }
 }
 
+async fn a_damaged_registration_concerns_only_its_own_subspace(store: TestStore) {
+    let ids = &ids(&store);
+    let all = ["a", "m", "z"].map(Subspace::from);
+    register(&store, ids, &all[1], "jobs").await.unwrap();
+    let key = store.root.subspace(&"ids").pack(&all[1].bytes());
+    let mut tr = store.db.begin().unwrap();
+    tr.set(&key, b"damaged");
+    tr.commit().await.unwrap();
+    // Its neighbors on both sides are registered, and the listing has all of them.
+    register(&store, ids, &all[0], "jobs").await.unwrap();
+    register(&store, ids, &all[2], "jobs").await.unwrap();
+    let list = |tr| async move { ids.recipes(&tr, None, 10).await };
+    let listed = store.runner().run(list).await.unwrap();
+    for (listed, expected) in listed.iter().zip(&all) {
+        assert_eq!(&listed.id, expected);
+        assert_eq!(listed.value.is_err(), *expected == all[1]);
+    }
+    let damaged = listed[1].value.as_ref().unwrap_err();
+    assert_eq!(
+        (&damaged.key[..], &damaged.bytes[..]),
+        (&key[..], &b"damaged"[..])
+    );
+    // Its own subspace, and those inside of it and around it, might be another recipe's.
+    for subspace in [all[1].clone(), all[1].subspace(&1)] {
+        let refused = register(&store, ids, &subspace, "jobs").await.unwrap_err();
+        assert_eq!(corrupt_key(&refused), Some(&key[..]), "{refused}");
+    }
+}
+
 async fn with_a_subspace_all_inside_of_it_is_unregistered(store: TestStore) {
     let all: [&[u8]; 8] = [
         b"_",
@@ -175,7 +206,7 @@ async fn with_a_subspace_all_inside_of_it_is_unregistered(store: TestStore) {
             ids.recipes(&tr, None, 10).await
         };
         let listed = store.runner().run(unregister).await.unwrap();
-        let listed = listed.iter().map(|recipe| recipe.subspace.bytes());
+        let listed = listed.iter().map(|recipe| recipe.id.bytes());
         assert_eq!(listed.collect::<Vec<_>>(), left, "{freed:?}");
     }
 }

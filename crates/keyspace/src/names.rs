@@ -1,7 +1,9 @@
-//! Names of queues and texts of keys: tuples as an operator reads them.
+//! Names of subspaces and texts of keys: tuples as an operator reads them.
+//!
+//! The console, the labels of metrics and everything else that names a queue to an operator uses
+//! [`queue_name`].
 
-use export_queue::keyspace::Subspace;
-use export_queue::keyspace::tuple::{self, Element};
+use foundationdb_tuple::{self as tuple, Element, Subspace};
 
 use crate::plain::{is_hidden, line};
 
@@ -11,11 +13,20 @@ const MAX_DEPTH: usize = 64;
 /// What begins the name of a prefix that is no tuple of strings, integers, byte strings and versionstamps.
 const RAW: &str = "raw:";
 
-/// Returns the name of a queue: the elements of its subspace with slashes between them. Strings stand as they are if
-/// nothing else is written like them, and in JSON's quotes else; byte strings are in hexadecimal digits after `0x`,
-/// versionstamps after `@`.
-/// Another prefix is `raw:` and its digits. [`parse_queue_name`] is the inverse.
-pub(crate) fn queue_name(subspace: &Subspace) -> String {
+/// Returns the name of a queue: the elements of its subspace with slashes between them.
+///
+/// Strings stand as they are if nothing else is written like them, and otherwise in JSON's quotes. Byte strings
+/// are in hexadecimal digits after `0x`, versionstamps after `@`. Any other prefix is `raw:` and its digits.
+/// [`parse_queue_name`] is the inverse.
+///
+/// ```
+/// use keyspace::Subspace;
+/// use keyspace::names::queue_name;
+///
+/// assert_eq!(queue_name(&Subspace::from(("orders", "open", 7))), "orders/open/7");
+/// ```
+#[must_use]
+pub fn queue_name(subspace: &Subspace) -> String {
     let name = |element: &Element<'_>| match element {
         Element::String(text) if is_plain(text) => Some(text.to_string()),
         Element::String(_) | Element::Int(_) | Element::Bytes(_) | Element::Versionstamp(_) => {
@@ -31,8 +42,9 @@ pub(crate) fn queue_name(subspace: &Subspace) -> String {
     }
 }
 
-/// Returns the subspace that has a name. `None`: none has it.
-pub(crate) fn parse_queue_name(name: &str) -> Option<Subspace> {
+/// Returns the subspace that has a name, or `None` if the text is no name.
+#[must_use]
+pub fn parse_queue_name(name: &str) -> Option<Subspace> {
     if let Some(digits) = name.strip_prefix(RAW) {
         return parse_hex(digits).map(Subspace::from_bytes);
     }
@@ -76,14 +88,16 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.chars().all(allowed) && !is_other
 }
 
-/// Returns the text of a packed tuple, in parentheses. `None`: the bytes are no tuple.
-pub(crate) fn tuple_text(bytes: &[u8]) -> Option<String> {
+/// Returns the text of a packed tuple, in parentheses, or `None` if the bytes are no tuple.
+#[must_use]
+pub fn tuple_text(bytes: &[u8]) -> Option<String> {
     let elements: Vec<_> = elements(bytes)?.iter().map(quoted).collect();
     Some(format!("({})", elements.join(", ")))
 }
 
-/// Returns the elements of a packed tuple. `None`: the bytes are none.
-pub(crate) fn elements(bytes: &[u8]) -> Option<Vec<Element<'_>>> {
+/// Returns the elements of a packed tuple, or `None` if the bytes are no tuple, or one that nests too deep.
+#[must_use]
+pub fn elements(bytes: &[u8]) -> Option<Vec<Element<'_>>> {
     // A nested tuple begins with 05. Counting all of these bytes errs on the safe side.
     let nested = bytes.iter().filter(|byte| **byte == 5).count();
     match nested > MAX_DEPTH {
@@ -113,12 +127,14 @@ fn quoted(element: &Element<'_>) -> String {
 }
 
 /// Returns bytes in hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the bytes that have these hexadecimal digits.
-pub(crate) fn parse_hex(digits: &str) -> Option<Vec<u8>> {
+/// Returns the bytes that have these hexadecimal digits, or `None` if the text has other characters.
+#[must_use]
+pub fn parse_hex(digits: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| {
         let digit = char::from(byte).to_digit(16)?;
         u8::try_from(digit).ok()
@@ -132,7 +148,7 @@ pub(crate) fn parse_hex(digits: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use export_queue::keyspace::tuple::Versionstamp;
+    use foundationdb_tuple::Versionstamp;
 
     use super::*;
 

@@ -9,7 +9,8 @@ use std::fmt::{self, Display, Write};
 
 /// Returns whether a character does not simply show itself: controls, the controls of bidirectional text, the separators
 /// of lines and paragraphs, and characters without any width or shape.
-pub(crate) fn is_hidden(char: char) -> bool {
+#[must_use]
+pub fn is_hidden(char: char) -> bool {
     let has_no_shape = |char| {
         matches!(
             char,
@@ -37,7 +38,10 @@ pub(crate) fn is_hidden(char: char) -> bool {
 }
 
 /// Writes a character as a string of JSON can have it.
-pub(crate) fn write_escaped(out: &mut impl Write, char: char) -> fmt::Result {
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_escaped(out: &mut impl Write, char: char) -> fmt::Result {
     match char {
         '\n' => out.write_str("\\n"),
         '\r' => out.write_str("\\r"),
@@ -51,17 +55,20 @@ pub(crate) fn write_escaped(out: &mut impl Write, char: char) -> fmt::Result {
 }
 
 /// Returns a text on one line, with every hidden character escaped.
+#[must_use]
 pub fn line(text: impl Display) -> String {
     escaped(&text.to_string(), is_hidden)
 }
 
 /// Returns a text that may have several lines, with every hidden character but the line feed escaped.
+#[must_use]
 pub fn lines(text: impl Display) -> String {
     escaped(&text.to_string(), |char| char != '\n' && is_hidden(char))
 }
 
 /// Returns the first `chars` characters of a text on one line, with every hidden character escaped, and an ellipsis if
 /// there are more.
+#[must_use]
 pub fn short(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((end, _)) => line(&text[..end]) + "…",
