@@ -3,7 +3,7 @@
 
 use hc_dequeue::keyspace::codec::{Codec, DecodeError};
 use hc_dequeue::keyspace::{
-    Bytes, Isolation, Listed, RangeQuery, RowCount, Transaction, Undecodable, count_rows,
+    self, Bytes, Isolation, Listed, RangeQuery, RowCount, Transaction, Undecodable, count_rows,
     key_after, read_all,
 };
 use hc_dequeue::microqueue::blocks::{EntryId, WHOLE_BLOCK, decode_block};
@@ -44,20 +44,29 @@ pub struct SetAside {
     pub key: Bytes,
     /// The encoded update, or the bytes of the block. Empty for a key.
     pub update: Bytes,
+    /// How many of the first updates of a block were folded before it was set aside. Zero for an update and for
+    /// a key. A [redrive](CombineQueue::redrive) adds only the updates after them.
+    pub folded: u16,
 }
 
 impl AsideId {
     fn decode(&self, stored: &Bytes) -> Result<SetAside, DecodeError> {
         let record = AsideRecord::decode(stored)?;
+        let mut folded = 0;
         let (key, update) = match self {
             Self::Key(key) => (key.clone(), Bytes::new()),
-            Self::Update { id, .. } if id.index == WHOLE_BLOCK => (Bytes::new(), record.rest),
+            Self::Update { id, .. } if id.index == WHOLE_BLOCK => {
+                let block;
+                (folded, block) = record.block()?;
+                (Bytes::new(), block)
+            }
             Self::Update { .. } => record.update()?,
         };
         Ok(SetAside {
             reason: record.reason,
             key,
             update,
+            folded,
         })
     }
 }
@@ -119,7 +128,8 @@ where
     /// no longer set aside.
     ///
     /// An update is added again, at the end of the log. The updates of a block are added again if the
-    /// block decodes by now. The changes of a key are reported again.
+    /// block decodes by now, except for those that were [folded](SetAside::folded) before it was set aside. The
+    /// changes of a key are reported again.
     ///
     /// # Conflicts
     /// Reads and writes the record. For a key it also reads and writes the current value and the state of
@@ -137,12 +147,24 @@ where
             return Ok(false);
         };
         let at_row = |error: DecodeError| error.at(row.clone());
-        let SetAside { key, update, .. } = aside.decode(&record).map_err(at_row)?;
+        let SetAside {
+            key,
+            update,
+            folded,
+            ..
+        } = aside.decode(&record).map_err(at_row)?;
         let mut batch = self.keys.logs.batch();
         match aside {
             AsideId::Key(key) => self.report_again(tr, key).await?,
             AsideId::Update { id, .. } if id.index == WHOLE_BLOCK => {
-                for entry in decode_block(&update).map_err(at_row)? {
+                let entries = decode_block(&update).map_err(at_row)?;
+                let count = entries.len();
+                if usize::from(folded) >= count {
+                    // No pass leaves such a block: adding all of it, or nothing, might be wrong.
+                    let reason = format!("{folded} of {count} updates are said to be folded");
+                    return Err(keyspace::Error::corrupt(&row, reason).into());
+                }
+                for entry in entries.into_iter().skip(folded.into()) {
                     self.push(&mut batch, &entry.key, &entry.value)?;
                 }
             }

@@ -41,10 +41,15 @@
 //!     0       format, 01
 //!     1       length of the reason
 //!     2..     reason in UTF-8, then four bytes of the key's length, the key, and the update
-//! block that was set aside, why reports are withheld
+//! block that was set aside
 //!     0       format, 01
 //!     1       length of the reason
-//!     2..     reason in UTF-8, then the block, or nothing
+//!     2..     reason in UTF-8, then in two bytes how many of the first updates were folded before, and the
+//!             block
+//! why reports are withheld
+//!     0       format, 01
+//!     1       length of the reason
+//!     2..     reason in UTF-8
 //! settings
 //!     0       format, 01
 //!     1..5    generation
@@ -247,9 +252,19 @@ impl Keys {
         (part.pack(&start), part.pack(&end))
     }
 
-    /// Returns the bucket of a row in a part that is sorted by hash.
-    pub(crate) fn bucket_of_current(&self, row: &[u8]) -> Result<Bucket> {
-        Ok(self.bucket(&self.parse_current(row)?))
+    /// Returns the first bucket whose current values end after a row, or `None` if those of all buckets end
+    /// before it. The row need not be the key of a current value.
+    pub(crate) fn bucket_at_or_after(&self, row: &[u8]) -> Option<Bucket> {
+        let (mut low, mut high) = (0, self.bucket_count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.currents_of(Bucket(middle)).1[..] <= *row {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        (low < self.bucket_count).then_some(Bucket(low))
     }
 
     /// Stages a change of the wake stamp, so that workers look for work. The write is blind, so it never
@@ -362,7 +377,11 @@ mod tests {
         );
         assert_eq!(keys.parse_value(&of_hash("v")).unwrap(), key);
         assert_eq!(keys.parse_current(&of_hash("c")).unwrap(), key);
-        assert_eq!(keys.bucket_of_current(&of_hash("c")).unwrap(), bucket);
+        let at_or_after = |row: &[u8]| keys.bucket_at_or_after(row);
+        assert_eq!(at_or_after(&of_hash("c")), Some(bucket));
+        assert_eq!(at_or_after(&name("c")), Some(Bucket(0)));
+        assert_eq!(at_or_after(&keys.currents_of(bucket).0), Some(bucket));
+        assert_eq!(at_or_after(&keys.currents().1), None);
         let of_another_hash = [name("v"), number(0), number(1), packed_key.to_vec()].concat();
         for row in [&b"Q"[..], &of_bucket("u"), &aside, &of_another_hash] {
             assert!(keys.parse_aside(row).is_err());

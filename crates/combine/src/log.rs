@@ -37,8 +37,16 @@ struct LoggedBlock {
     stored: StoredBlock,
     /// The number of updates of the portion in this block and the blocks before it.
     end: usize,
-    /// The reason why the block does not decode, if it does not.
-    broken: Option<String>,
+    /// Why the block does not decode, if it does not.
+    broken: Option<Broken>,
+}
+
+/// Why a block is set aside.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) reason: String,
+    /// How many of its first updates are folded.
+    pub(crate) folded: u16,
 }
 
 /// The updates of one key, by their indexes in the portion.
@@ -134,7 +142,10 @@ impl Portion {
             Ok(entries) if folded > 0 && usize::from(folded) >= entries.len() => {
                 let count = entries.len();
                 // No pass leaves such a position. Trusting it would drop the block.
-                Some(format!("{folded} of {count} updates are said to be folded"))
+                Some(Broken {
+                    reason: format!("{folded} of {count} updates are said to be folded"),
+                    folded: 0,
+                })
             }
             Ok(entries) => {
                 let entries = (0..).zip(entries).skip(usize::from(folded));
@@ -149,7 +160,10 @@ impl Portion {
                 }));
                 None
             }
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(Broken {
+                reason: error.to_string(),
+                folded,
+            }),
         };
         let end = self.updates.len();
         self.blocks.push(LoggedBlock {
@@ -189,9 +203,9 @@ impl Portion {
     }
 
     /// Returns the broken blocks among those that a pass takes completely, with the reasons.
-    pub(crate) fn broken(&self, taken: usize) -> impl Iterator<Item = (&StoredBlock, &str)> {
+    pub(crate) fn broken(&self, taken: usize) -> impl Iterator<Item = (&StoredBlock, &Broken)> {
         let blocks = self.blocks.iter().filter(move |block| block.end <= taken);
-        blocks.filter_map(|block| Some((&block.stored, block.broken.as_deref()?)))
+        blocks.filter_map(|block| Some((&block.stored, block.broken.as_ref()?)))
     }
 
     /// Stages the removal of the first `taken` updates: clears the blocks that are folded completely.

@@ -42,7 +42,9 @@ use crate::fold::FoldedKey;
 use crate::log::Portion;
 use crate::observer::{Change, ChangeObserver};
 use crate::queue::CombineQueue;
-use crate::record::{Current, PassState, encode_aside, encode_update_aside, encode_value};
+use crate::record::{
+    Current, PassState, encode_block_aside, encode_update_aside, encode_value, encode_withheld,
+};
 use crate::values::{ReadKey, Waiting, cost, take, waiting};
 
 /// The limits of a pass.
@@ -200,10 +202,11 @@ where
         taken: usize,
         pass: &mut Pass,
     ) {
-        for (block, reason) in portion.broken(taken) {
+        for (block, broken) in portion.broken(taken) {
+            let reason = &broken.reason;
             tracing::warn!(queue = %self.keys.queue, %bucket, id = ?block.id, reason, "set a block aside");
             let row = self.keys.aside(bucket, &block.id);
-            let record = encode_aside(reason, &block.bytes);
+            let record = encode_block_aside(reason, broken.folded, &block.bytes);
             pass.set_aside += 1;
             pass.bytes += cost(&row, record.len());
             tr.set(&row, &record);
@@ -361,7 +364,7 @@ where
         staged: &mut StagedPass<K, V>,
     ) {
         tracing::warn!(queue = %self.keys.queue, ?key, reason, "the reports of a key are withheld");
-        tr.set(&self.keys.withheld(key), &encode_aside(reason, &[]));
+        tr.set(&self.keys.withheld(key), &encode_withheld(reason));
         staged.pass.set_aside += 1;
         staged.leaves_withheld = true;
     }

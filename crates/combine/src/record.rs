@@ -3,7 +3,7 @@
 use hc_dequeue::keyspace::codec::DecodeError;
 use hc_dequeue::keyspace::record::{self, Fields, push_text};
 use hc_dequeue::keyspace::{Bytes, Result, limits};
-use hc_dequeue::microqueue::blocks::{ENTRY_ID_BYTES, EntryId, MAX_ENTRY_BYTES};
+use hc_dequeue::microqueue::blocks::{ENTRY_ID_BYTES, EntryId, MAX_BLOCK_BYTES, MAX_ENTRY_BYTES};
 
 /// The largest update, in encoded bytes together with its key. It fits a block, and a record that sets it
 /// aside with a reason of any length.
@@ -165,7 +165,20 @@ impl AsideRecord {
         })();
         update.map_err(decode_error)
     }
+
+    /// Returns how many of the first updates of a block that was set aside are folded, and the block.
+    pub(crate) fn block(&self) -> Result<(u16, Bytes), DecodeError> {
+        let mut fields = Fields::new(&self.rest);
+        let block = (|| {
+            let folded = u16::from_be_bytes(fields.array()?);
+            Ok::<_, String>((folded, self.rest.slice_ref(fields.rest())))
+        })();
+        block.map_err(decode_error)
+    }
 }
+
+/// The longest reason beside a block: what the largest block and its count leave of a value.
+const MAX_BLOCK_REASON_BYTES: usize = limits::VALUE_BYTES - 4 - MAX_BLOCK_BYTES;
 
 fn decode_error(reason: String) -> DecodeError {
     DecodeError {
@@ -176,7 +189,7 @@ fn decode_error(reason: String) -> DecodeError {
 
 /// Returns the record of an update that is set aside.
 pub(crate) fn encode_update_aside(reason: &str, key: &[u8], update: &[u8]) -> Vec<u8> {
-    let mut value = encode_aside(reason, &[]);
+    let mut value = encode_withheld(reason);
     let length = u32::try_from(key.len()).expect("a key is shorter than a value of the store");
     value.extend_from_slice(&length.to_be_bytes());
     value.extend_from_slice(key);
@@ -184,14 +197,24 @@ pub(crate) fn encode_update_aside(reason: &str, key: &[u8], update: &[u8]) -> Ve
     value
 }
 
-/// Returns the record of a block that was set aside, or, without a block, of a key whose reports are
-/// withheld.
+/// Returns the record of a key whose reports are withheld.
+pub(crate) fn encode_withheld(reason: &str) -> Vec<u8> {
+    let mut value = vec![FORMAT];
+    push_text(&mut value, reason);
+    value
+}
+
+/// Returns the record of a block that is set aside after some of its first updates were folded.
 ///
 /// The record fits a value of the store, since no block is longer than the space left for it. A longer
 /// block, written by other software, is truncated.
-pub(crate) fn encode_aside(reason: &str, block: &[u8]) -> Vec<u8> {
-    let mut value = vec![FORMAT];
-    push_text(&mut value, reason);
+pub(crate) fn encode_block_aside(reason: &str, folded: u16, block: &[u8]) -> Vec<u8> {
+    let mut end = reason.len().min(MAX_BLOCK_REASON_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut value = encode_withheld(&reason[..end]);
+    value.extend_from_slice(&folded.to_be_bytes());
     let room = limits::VALUE_BYTES - value.len();
     value.extend_from_slice(&block[..block.len().min(room)]);
     value
@@ -199,11 +222,9 @@ pub(crate) fn encode_aside(reason: &str, block: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use hc_dequeue::keyspace::Versionstamp;
     use hc_dequeue::keyspace::record::SHORT_BYTES;
-    use hc_dequeue::microqueue::blocks::MAX_BLOCK_BYTES;
-
-    use super::*;
 
     #[test]
     fn values_have_these_bytes() {
@@ -275,11 +296,15 @@ mod tests {
         let decoded = AsideRecord::decode(&update.into()).unwrap();
         assert_eq!(decoded.reason, "why");
         assert_eq!(decoded.update().unwrap(), ("key".into(), "update".into()));
-        let block = encode_aside("why", b"\0\0\0\x09block");
-        assert_eq!(block, b"\x01\x03why\0\0\0\x09block");
+        let block = encode_block_aside("why", 0x0102, b"\x09block");
+        assert_eq!(block, b"\x01\x03why\x01\x02\x09block");
         let decoded = AsideRecord::decode(&block.into()).unwrap();
-        assert_eq!(decoded.rest, &b"\0\0\0\x09block"[..]);
+        assert_eq!(decoded.block().unwrap(), (0x0102, "\x09block".into()));
         assert!(decoded.update().is_err());
+        let withheld = encode_withheld("why");
+        assert_eq!(withheld, b"\x01\x03why");
+        let decoded = AsideRecord::decode(&withheld.into()).unwrap();
+        assert!(decoded.rest.is_empty() && decoded.block().is_err());
         for damaged in [&b""[..], b"\x01", b"\x01\x03wh", b"\x02\0"] {
             assert!(AsideRecord::decode(&Bytes::from_static(damaged)).is_err());
         }
@@ -289,10 +314,11 @@ mod tests {
     fn the_largest_update_and_block_can_be_set_aside_with_any_reason() {
         let reason = "r".repeat(2 * SHORT_BYTES);
         let update = encode_update_aside(&reason, b"", &vec![0; MAX_UPDATE_BYTES]);
-        let block = encode_aside(&reason, &vec![0; MAX_BLOCK_BYTES]);
+        let block = encode_block_aside(&reason, 1, &vec![0; MAX_BLOCK_BYTES]);
         assert!(update.len() <= limits::VALUE_BYTES);
-        assert_eq!(block.len(), 2 + SHORT_BYTES + MAX_BLOCK_BYTES);
-        let foreign = encode_aside(&reason, &vec![0; limits::VALUE_BYTES]);
+        assert_eq!(block.len(), limits::VALUE_BYTES);
+        assert!(block.ends_with(&[0; MAX_BLOCK_BYTES]));
+        let foreign = encode_block_aside(&reason, 1, &vec![0; limits::VALUE_BYTES]);
         assert_eq!(foreign.len(), limits::VALUE_BYTES);
     }
 }

@@ -1,6 +1,6 @@
 //! Waits until updates have been combined and reported.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
@@ -12,6 +12,9 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::queue::CombineQueue;
 use crate::record::{Current, PassState};
+
+/// How many ranges of buckets are searched at the same time for values to report.
+const SEARCHES_AT_ONCE: u32 = 64;
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -41,7 +44,8 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if only buckets are left in which a row is damaged;
+    /// those of the store.
     pub async fn is_all_settled(&self, tr: &impl Transaction, up_to: Versionstamp) -> Result<bool> {
         Ok(self.first_pending(tr, Some(up_to)).await?.is_none())
     }
@@ -71,7 +75,7 @@ where
     /// process.
     ///
     /// # Errors
-    /// Those of [`Runner::run`].
+    /// As [`is_all_settled`](Self::is_all_settled), and those of [`Runner::run`].
     pub async fn await_all_settled<D: Database>(
         &self,
         runner: &Runner<D>,
@@ -93,7 +97,7 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of [`Runner::run`].
+    /// As [`is_all_settled`](Self::is_all_settled), and those of [`Runner::run`].
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
             let bucket = self.first_pending(&tr, None).await?;
@@ -133,50 +137,110 @@ where
 
     /// Returns a bucket that has work, other than those whose last complete pass covers every update up
     /// to the versionstamp.
+    ///
+    /// A bucket of which a row is damaged counts last: if there is no other bucket with work, the result is the
+    /// error of that row.
     async fn first_pending(
         &self,
         tr: &impl Transaction,
         up_to: Option<Versionstamp>,
     ) -> Result<Option<Bucket>> {
-        for bucket in self.pending_buckets(tr).await? {
-            let Some(up_to) = up_to else {
-                return Ok(Some(bucket));
-            };
-            if self.pass_state(tr, bucket).await?.complete < up_to.commit_version() {
-                return Ok(Some(bucket));
+        let mut damaged = Ok(None);
+        for (bucket, first) in self.buckets_with_work(tr).await? {
+            match self.pass_state(tr, bucket).await {
+                Ok(state)
+                    if up_to.is_some_and(|up_to| state.complete >= up_to.commit_version()) => {}
+                Ok(_) => match first {
+                    Ok(()) => return Ok(Some(bucket)),
+                    Err(error) => damaged = Err(error),
+                },
+                Err(error) if error.is_corrupt() => damaged = Err(error),
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        damaged
     }
 
-    /// Returns the buckets that have work: updates in the log, or values to report.
-    ///
-    /// This costs one read for each bucket that has work, and two more. Additions write nothing for it
-    /// except the updates themselves.
+    /// Returns the buckets that have work: updates in the log, or values to report. This includes buckets in
+    /// which a row is damaged: only their own passes fail.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     pub(crate) async fn pending_buckets(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
-        let (logs, to_report) = try_join!(
-            self.keys.logs.non_empty(tr).map_err(Error::from),
-            self.buckets_to_report(tr)
-        )?;
-        let buckets: BTreeSet<_> = logs.into_iter().map(Bucket).chain(to_report).collect();
-        Ok(buckets.into_iter().collect())
+        Ok(self.buckets_with_work(tr).await?.into_keys().collect())
     }
 
-    /// Returns the buckets with values to report, going from one bucket that has current values to the
-    /// next.
+    /// Returns the buckets that have work, each with the error of the first key of its log, if that is not the
+    /// key of a block.
+    ///
+    /// This costs one read for each bucket that has work, and a few more. Additions write nothing for it
+    /// except the updates themselves.
+    async fn buckets_with_work(
+        &self,
+        tr: &impl Transaction,
+    ) -> Result<BTreeMap<Bucket, Result<()>>> {
+        let (logs, to_report) = try_join!(
+            self.keys.logs.firsts(tr).map_err(Error::from),
+            self.buckets_to_report(tr)
+        )?;
+        let logs = logs.into_iter();
+        let logs = logs.map(|(log, first)| (Bucket(log), first.map(drop).map_err(Error::from)));
+        let mut buckets: BTreeMap<_, _> = logs.collect();
+        for bucket in to_report {
+            buckets.entry(bucket).or_insert(Ok(()));
+        }
+        Ok(buckets)
+    }
+
+    /// Returns the buckets with values to report.
+    ///
+    /// If there are current values, this searches several ranges of buckets at the same time, so that few reads
+    /// follow one another however many buckets are busy.
     async fn buckets_to_report(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+        let (begin, end) = self.keys.currents();
+        let first = KeySelector::first_greater_or_equal(begin);
+        let row = tr.get_key(&first, Isolation::Snapshot).await?;
+        if *row >= end[..] {
+            return Ok(Vec::new());
+        }
+        let Some(Bucket(first)) = self.keys.bucket_at_or_after(&row) else {
+            return Ok(Vec::new());
+        };
+        let end = self.keys.bucket_count;
+        let step = (end - first).div_ceil(SEARCHES_AT_ONCE).max(1);
+        let searches = (first..end).step_by(step as usize).map(|first| {
+            let last = Bucket(first.saturating_add(step).min(end) - 1);
+            self.to_report_in(tr, Bucket(first), last)
+        });
+        Ok(try_join_all(searches)
+            .await?
+            .into_iter()
+            .flatten()
+            .collect())
+    }
+
+    /// Goes from one bucket that has a row among its current values to the next, up to the last one.
+    async fn to_report_in(
+        &self,
+        tr: &impl Transaction,
+        first: Bucket,
+        last: Bucket,
+    ) -> Result<Vec<Bucket>> {
         let mut found = Vec::new();
-        let (mut begin, end) = self.keys.currents();
-        loop {
+        let (mut begin, _) = self.keys.currents_of(first);
+        let (_, end) = self.keys.currents_of(last);
+        while begin < end {
             let selector = KeySelector::first_greater_or_equal(begin);
             let row = tr.get_key(&selector, Isolation::Snapshot).await?;
-            if *row >= end[..] {
-                return Ok(found);
-            }
-            let bucket = self.keys.bucket_of_current(&row)?;
+            // The bucket is found by the place of the row. A row that is not the key of a current value must not
+            // keep other buckets from being found.
+            let Some(bucket) = self
+                .keys
+                .bucket_at_or_after(&row)
+                .filter(|_| *row < end[..])
+            else {
+                break;
+            };
             match self.pass_state(tr, bucket).await {
                 Ok(state) if !state.has_to_report => {}
                 Ok(_) => found.push(bucket),
@@ -186,6 +250,7 @@ where
             }
             begin = self.keys.currents_of(bucket).1;
         }
+        Ok(found)
     }
 
     pub(crate) async fn pass_state(

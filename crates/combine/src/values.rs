@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
+use hc_dequeue::keyspace::error::chain;
 use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows};
 
 use crate::bucket::Bucket;
@@ -126,7 +127,14 @@ pub(crate) async fn waiting(
     for (begin, end) in keys.currents_in_turn(bucket, turn) {
         let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            let key = keys.parse_current(row.key())?;
+            let key = match keys.parse_current(row.key()) {
+                Ok(key) => key,
+                // It belongs to no key, so it must not keep those of the bucket from being reported.
+                Err(error) => {
+                    tracing::warn!(queue = %keys.queue, %bucket, error = %chain(&error), "left out a row");
+                    return Ok(ControlFlow::Continue(()));
+                }
+            };
             if but.contains(&key[..]) {
                 return Ok(ControlFlow::Continue(()));
             }

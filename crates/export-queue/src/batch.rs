@@ -54,6 +54,8 @@ pub(crate) struct Batch {
 pub(crate) struct BrokenBlock {
     pub(crate) sequence: Sequence,
     pub(crate) bytes: Bytes,
+    /// How many of its first entries are exported.
+    pub(crate) exported: u16,
     pub(crate) error: DecodeError,
 }
 
@@ -75,12 +77,12 @@ impl Batch {
     }
 
     /// Takes the entries of a block that are not exported yet, skipping the first `exported` ones.
-    fn take(&mut self, block: &StoredBlock, exported: usize, portion: Portion) -> ControlFlow<()> {
+    fn take(&mut self, block: &StoredBlock, exported: u16, portion: Portion) -> ControlFlow<()> {
         let entries = match block.entries() {
             Ok(entries) => entries,
-            Err(error) => return self.take_broken(block, error, portion),
+            Err(error) => return self.take_broken(block, exported, error, portion),
         };
-        for (index, entry) in (0..).zip(entries).skip(exported) {
+        for (index, entry) in (0..).zip(entries).skip(exported.into()) {
             self.make_room(entry_bytes(&entry), portion)?;
             self.end = Sequence::of(EntryId { index, ..block.id });
             self.entries.push((self.end, entry));
@@ -92,6 +94,7 @@ impl Batch {
     fn take_broken(
         &mut self,
         block: &StoredBlock,
+        exported: u16,
         error: DecodeError,
         portion: Portion,
     ) -> ControlFlow<()> {
@@ -100,6 +103,7 @@ impl Batch {
         self.broken.push(BrokenBlock {
             sequence: self.end,
             bytes: block.bytes.clone(),
+            exported,
             error,
         });
         ControlFlow::Continue(())
@@ -180,7 +184,7 @@ where
         let claim = decode_claim(&claim_key, claim.as_deref())?;
         if let Some(by) = claim.filter(|by| *by != session) {
             let claimed = Claim { by, position };
-            if stalled != Some(claimed) && sessions.life(tr, by).await? == Some(Life::Alive) {
+            if stalled != Some(claimed) && sessions.may_be_alive(tr, by).await? {
                 return Ok(ClaimOutcome::Claimed(claimed));
             }
         }
@@ -214,7 +218,7 @@ where
         let mut batch: Option<Batch> = None;
         let visited = (self.queue.keys.logs).visit(tr, bucket.0, position, |block| {
             let last = position.filter(|position| position.block() == block.id.block());
-            let exported = last.map_or(0, |last| usize::from(last.index) + 1);
+            let exported = last.map_or(0, |last| last.index.saturating_add(1));
             if let Err(error) = block.refuse_newer() {
                 // The entries before the block are exported first.
                 return match &mut batch {

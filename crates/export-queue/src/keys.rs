@@ -34,7 +34,8 @@
 //!     1..5    how often it has failed
 //!     5       length of the reason
 //!     6..     reason in UTF-8, then four bytes of the key's length, the key, and the value: the codec's
-//!             bytes; of a whole block its bytes
+//!             bytes; of a whole block in two bytes how many of its first entries were exported before, and
+//!             its bytes
 //! settings
 //!     0       format, 01
 //!     1..5    bucket count

@@ -26,19 +26,23 @@ pub struct DeadLetter {
     pub key: Bytes,
     /// The encoded value, or the bytes of the block.
     pub value: Bytes,
+    /// How many of the first entries of a block were exported before it was given up. Zero for an entry. A
+    /// [redrive](Subscription::redrive) exports only the entries after them.
+    pub exported: u16,
 }
 
 impl From<Letter> for DeadLetter {
     fn from(letter: Letter) -> Self {
-        let (key, value) = match letter.kept {
-            Kept::Entry(entry) => (entry.key, entry.value),
-            Kept::Block(block) => (Bytes::new(), block),
+        let (key, value, exported) = match letter.kept {
+            Kept::Entry(entry) => (entry.key, entry.value, 0),
+            Kept::Block { exported, bytes } => (Bytes::new(), bytes, exported),
         };
         Self {
             failures: letter.failures,
             reason: letter.reason,
             key,
             value,
+            exported,
         }
     }
 }
@@ -94,7 +98,8 @@ where
     /// exists.
     ///
     /// The entry keeps its sequence, so a receiver that compares sequences keeps its newer values. If the
-    /// letter is a whole block that decodes by now, one call exports all its entries.
+    /// letter is a whole block that decodes by now, one call exports its entries, except for those that were
+    /// [exported](DeadLetter::exported) before it became a dead letter.
     ///
     /// # Retries
     /// The export is not retried. If the exporter fails, or this process dies before the removal commits,
@@ -138,15 +143,24 @@ where
     ) -> Result<Vec<SequencedExport<K, V>>, DecodeError> {
         let mut entries = match Letter::decode(sequence, record)?.kept {
             Kept::Entry(entry) => vec![(*sequence, entry)],
-            Kept::Block(bytes) => {
+            Kept::Block { exported, bytes } => {
                 let of_entry = |index| {
                     Sequence::of(EntryId {
                         index,
                         ..sequence.id()
                     })
                 };
-                let entries = decode_block(&bytes)?.into_iter();
-                (0..).map(of_entry).zip(entries).collect()
+                let entries = decode_block(&bytes)?;
+                let count = entries.len();
+                if usize::from(exported) >= count {
+                    // No batch leaves such a block.
+                    return Err(DecodeError {
+                        codec: "a block",
+                        reason: format!("{exported} of {count} entries are said to be exported"),
+                    });
+                }
+                let entries = (0..).map(of_entry).zip(entries);
+                entries.skip(exported.into()).collect()
             }
         };
         // The sort is stable, so the entries of a key stay in order.

@@ -129,8 +129,12 @@ pub(crate) struct Letter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
     Entry(Entry),
-    /// The bytes of a block that did not decode.
-    Block(Bytes),
+    /// A block that did not decode.
+    Block {
+        /// How many of its first entries were exported before.
+        exported: u16,
+        bytes: Bytes,
+    },
 }
 
 impl Letter {
@@ -149,7 +153,8 @@ impl Letter {
                 value.extend_from_slice(key);
                 value.extend_from_slice(bytes);
             }
-            Kept::Block(bytes) => {
+            Kept::Block { exported, bytes } => {
+                value.extend_from_slice(&exported.to_be_bytes());
                 let room = limits::VALUE_BYTES - value.len();
                 value.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
@@ -164,15 +169,16 @@ impl Letter {
             fields.format(FORMAT)?;
             let failures = fields.u32()?;
             let reason = fields.text()?.to_owned();
-            let kept = match sequence.is_of_block() {
-                true => Kept::Block(stored.slice_ref(fields.rest())),
-                false => {
-                    let length =
-                        usize::try_from(fields.u32()?).map_err(|error| error.to_string())?;
-                    let key = stored.slice_ref(fields.take(length)?);
-                    let value = stored.slice_ref(fields.rest());
-                    Kept::Entry(Entry { key, value })
+            let kept = if sequence.is_of_block() {
+                Kept::Block {
+                    exported: u16::from_be_bytes(fields.array()?),
+                    bytes: stored.slice_ref(fields.rest()),
                 }
+            } else {
+                let length = usize::try_from(fields.u32()?).map_err(|error| error.to_string())?;
+                let key = stored.slice_ref(fields.take(length)?);
+                let value = stored.slice_ref(fields.rest());
+                Kept::Entry(Entry { key, value })
             };
             Ok::<_, String>(Self {
                 failures,
@@ -227,12 +233,15 @@ mod tests {
             assert!(Letter::decode(&of_entry, &cut).is_err(), "{length} bytes");
         }
 
-        let block = letter(Kept::Block(Bytes::from_static(b"no block")));
+        let block = letter(Kept::Block {
+            exported: 0x0102,
+            bytes: Bytes::from_static(b"no block"),
+        });
         let bytes = block.encode();
-        assert_eq!(bytes, b"\x01\0\0\0\x07\x03whyno block");
+        assert_eq!(bytes, b"\x01\0\0\0\x07\x03why\x01\x02no block");
         let decoded = Letter::decode(&of_block, &bytes.clone().into());
         assert_eq!(decoded.unwrap(), block);
-        for length in 0..9 {
+        for length in 0..11 {
             let cut = Bytes::copy_from_slice(&bytes[..length]);
             assert!(Letter::decode(&of_block, &cut).is_err(), "{length} bytes");
         }
@@ -303,9 +312,13 @@ mod tests {
         assert!(entry.len() <= limits::VALUE_BYTES);
         assert_eq!(entry.len(), 10 + SHORT_BYTES + MAX_ENTRY_BYTES);
 
-        let largest = letter(200, Kept::Block(vec![1; MAX_BLOCK_BYTES].into())).encode();
-        assert_eq!(largest.len(), 6 + 200 + MAX_BLOCK_BYTES);
-        let foreign = letter(1000, Kept::Block(vec![1; limits::VALUE_BYTES].into())).encode();
+        let block = |bytes| Kept::Block {
+            exported: 1,
+            bytes: vec![1; bytes].into(),
+        };
+        let largest = letter(200, block(MAX_BLOCK_BYTES)).encode();
+        assert_eq!(largest.len(), 8 + 200 + MAX_BLOCK_BYTES);
+        let foreign = letter(1000, block(limits::VALUE_BYTES)).encode();
         assert_eq!(foreign.len(), limits::VALUE_BYTES);
     }
 }

@@ -16,6 +16,7 @@ conformance::on_every_store!(threads:
     a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on,
     a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded,
     a_position_past_the_end_of_a_block_sets_the_block_aside,
+    a_block_that_was_folded_in_part_is_redriven_from_there_on,
 );
 
 /// Returns a block of one update of a key.
@@ -226,6 +227,53 @@ async fn a_position_past_the_end_of_a_block_sets_the_block_aside(store: TestStor
         assert!(redrive(&world, &found[0].id).await);
         world.combine(CombineOptions::default(), &log).await;
         assert_eq!(world.settled("a").await, Some(3));
+        log.check(&world).await;
+        world.assert_nothing_left().await;
+    }
+}
+
+async fn a_block_that_was_folded_in_part_is_redriven_from_there_on(store: TestStore) {
+    for folded in [0, 1, 2] {
+        let world = World::sums(&store, 1).await;
+        let log = Log::new(&world.root);
+        let updates = [1, 2, 4].map(|update| ("a".to_owned(), update));
+        world.add_all(updates.to_vec()).await;
+        world.add("b", 8).await;
+        let row = world.rows("u").await.remove(0);
+        if folded > 0 {
+            crate::inspect::fold_first(&world, &row, folded).await;
+        }
+        write(&world, row.key(), b"no block").await;
+        world.combine(CombineOptions::default(), &log).await;
+        assert_eq!(world.values().await, [("b".to_owned(), 8)].into());
+        let found = set_aside(&world).await.remove(0);
+        assert_eq!(found.value.as_ref().unwrap().folded, folded);
+
+        // The block is repaired, but first as one that is too short.
+        let record = world.rows("q").await.remove(0);
+        let prefix = record.value().strip_suffix(b"no block").unwrap();
+        let (queue, aside) = (&world.queue, &found.id);
+        let retry = |tr| async move {
+            let first = queue.redrive(&tr, aside).await?;
+            Ok::<_, Error>((first, queue.redrive(&tr, aside).await?))
+        };
+        if folded > 0 {
+            write(
+                &world,
+                record.key(),
+                &[prefix, &block("a", b"\x01")].concat(),
+            )
+            .await;
+            let refused = world.runner.run(retry).await.unwrap_err();
+            let is_corrupt = matches!(refused, Error::Keyspace(keyspace::Error::Corrupt { .. }));
+            assert!(is_corrupt, "{refused}");
+        }
+        write(&world, record.key(), &[prefix, row.value()].concat()).await;
+        assert_eq!(world.runner.run(retry).await.unwrap(), (true, false));
+        assert_eq!(world.runner.run(retry).await.unwrap(), (false, false));
+        world.combine(CombineOptions::default(), &log).await;
+        let rest: i64 = [1, 2, 4].iter().skip(folded.into()).sum();
+        assert_eq!(world.settled("a").await, Some(rest));
         log.check(&world).await;
         world.assert_nothing_left().await;
     }

@@ -341,7 +341,7 @@ impl Job for Faulty {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    async fn report(&self, _: Vec<Bucket>, _: Duration) -> combine::Result<()> {
+    async fn report(&self, _: Vec<Bucket>) -> combine::Result<()> {
         Ok(())
     }
 }

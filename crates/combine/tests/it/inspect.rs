@@ -282,7 +282,7 @@ async fn a_foreign_key_in_a_log_damages_its_bucket_and_no_other(store: TestStore
 }
 
 /// Stages a state of passes according to which the first updates of a block are folded.
-async fn fold_first(world: &World, row: &KeyValue, folded: u16) {
+pub(crate) async fn fold_first(world: &World, row: &KeyValue, folded: u16) {
     let log = world.queue.subspace().subspace(&("u", 0, 0));
     let (stamp, call): (tuple::Versionstamp, u64) = log.unpack(row.key()).unwrap();
     let position = EntryId {

@@ -12,8 +12,11 @@ use combine::{
 use conformance::stores::TestStore;
 use conformance::timeout;
 use keyspace::codec::Json;
+use keyspace::error::corrupt_key;
 use keyspace::ids::Ids;
-use keyspace::{Isolation, OpenOptions, RangeQuery, Transaction, read_all};
+use keyspace::{
+    Database, Isolation, OpenOptions, OwnedTransaction, RangeQuery, Transaction, read_all,
+};
 
 conformance::on_every_store!(threads:
     other_settings_than_the_queues_are_refused_by_both_names,
@@ -24,6 +27,9 @@ conformance::on_every_store!(threads:
     a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
     a_damaged_pass_state_keeps_its_own_bucket_only,
+    a_foreign_key_in_a_log_keeps_its_own_bucket_only,
+    a_row_that_is_no_current_value_keeps_no_change_from_being_reported,
+    a_damaged_row_of_a_session_keeps_no_bucket,
     a_subspace_that_the_registry_of_ids_knows_is_refused,
 );
 
@@ -295,8 +301,7 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
         .await;
     let queue = &world.queue;
     let all = |tr| async move { queue.is_all_settled(&tr, stamp).await };
-    let refused = world.runner.run(all).await.unwrap_err();
-    assert!(is_corrupt(&refused, &row), "{refused}");
+    assert!(!world.runner.run(all).await.unwrap());
 
     let worker = world.work(log.clone()).await;
     let others: Vec<_> = keys
@@ -306,6 +311,17 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
         .collect();
     let settled = world.queue.await_settled(&world.runner, &others, stamp);
     timeout(LONG, settled).await.unwrap();
+    // Once only this bucket is left, the error names the row.
+    let waits = world.queue.await_all_settled(&world.runner, stamp);
+    for refused in [
+        timeout(LONG, waits).await.unwrap_err(),
+        timeout(LONG, world.queue.wait_idle(&world.runner))
+            .await
+            .unwrap_err(),
+        world.runner.run(all).await.unwrap_err(),
+    ] {
+        assert!(is_corrupt(&refused, &row), "{refused}");
+    }
     // Without the record, the first pass starts over.
     clear(&world, &row).await;
     world.wait_idle().await;
@@ -347,4 +363,89 @@ async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) 
         let queue = Queue::<i64>::open_with(&runner, counts.clone(), settings(1), Sum, options());
         queue.await.unwrap();
     }
+}
+
+fn twenty() -> Vec<(String, i64)> {
+    (0..20).map(|key| (format!("key {key}"), 1)).collect()
+}
+
+async fn a_foreign_key_in_a_log_keeps_its_own_bucket_only(store: TestStore) {
+    for bucket_count in [2, 200] {
+        let world = World::sums(&store, bucket_count).await;
+        world.add_all(twenty()).await;
+        let damaged = bucket_of(&world, "key 0");
+        let log = world.queue.subspace().subspace(&("u", 0, damaged.0));
+        let row = log.pack(&"foreign");
+        write(&world, &row, b"").await;
+        // The queue can still be opened.
+        let subspace = world.queue.subspace().clone();
+        let opened = Queue::<i64>::open(&world.runner, subspace, settings(bucket_count), Sum);
+        opened.await.unwrap();
+        let worker = world.work(Log::new(&world.root)).await;
+        let refused = timeout(LONG, world.queue.wait_idle(&world.runner)).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
+        let others = twenty().into_iter();
+        let others = others.filter(|(key, _)| bucket_of(&world, key) != damaged);
+        assert_eq!(world.values().await, others.collect());
+        clear(&world, &row).await;
+        world.wait_idle().await;
+        worker.shut_down(LONG).await.unwrap();
+        assert_eq!(world.values().await, twenty().into_iter().collect());
+        world.assert_nothing_left().await;
+    }
+}
+
+async fn a_row_that_is_no_current_value_keeps_no_change_from_being_reported(store: TestStore) {
+    for bucket_count in [1, 4, 100] {
+        let world = World::sums(&store, bucket_count).await;
+        let queue = world.queue.subspace();
+        // Before the values of all buckets, among them, and after them.
+        for hash in [-1, 0, 1, 20_000, 40_000, 65_535, 70_000] {
+            write(&world, &queue.pack(&("c", 0, hash, "foreign")), b"x").await;
+            write(&world, &queue.pack(&("c", 0, hash)), b"").await;
+        }
+        write(&world, &queue.pack(&("c", 0, "foreign")), b"x").await;
+        let log = Log::new(&world.root);
+        world.add_all(twenty()).await;
+        // Small passes leave values for later ones to report.
+        let options = CombineOptions::new().bytes_per_pass(1);
+        world.combine(options, &log).await;
+        assert_eq!(world.values().await, twenty().into_iter().collect());
+        log.check(&world).await;
+    }
+}
+
+async fn a_damaged_row_of_a_session_keeps_no_bucket(store: TestStore) {
+    let world = World::sums(&store, 8).await;
+    let queue = world.queue.subspace();
+    let session = [7_u8; 16].as_slice();
+    for (part, name, value) in [
+        ("s", session, &b"damaged"[..]),
+        ("b", session, b"damaged"),
+        ("s", b"no session", b""),
+        ("b", b"no session", b""),
+    ] {
+        write(&world, &queue.pack(&(part, name)), value).await;
+    }
+    let log = Log::new(&world.root);
+    world.add_all(twenty()).await;
+    world.combine(CombineOptions::default(), &log).await;
+    assert_eq!(world.values().await, twenty().into_iter().collect());
+    // A worker that dies is still found by another one.
+    let dies = world.queue.sessions();
+    let mut tr = world.runner.database().begin().unwrap();
+    let dead = combine::hc_dequeue::session::SessionId([9; 16]);
+    dies.open(&tr, dead, Duration::from_millis(30), std::time::UNIX_EPOCH);
+    tr.commit().await.unwrap();
+    let worker = world.work(log.clone()).await;
+    let is_gone = || async {
+        let tr = world.runner.database().begin().unwrap();
+        dies.life(&tr, dead).await.unwrap().is_none()
+    };
+    while !is_gone().await {
+        tokio::task::yield_now().await;
+    }
+    worker.shut_down(LONG).await.unwrap();
+    log.check(&world).await;
 }

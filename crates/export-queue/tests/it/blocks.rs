@@ -21,6 +21,7 @@ conformance::on_every_store!(threads:
     coalescing_takes_the_newest_of_each_key_in_the_part_of_a_block,
     a_broken_block_is_a_dead_letter_and_its_bucket_goes_on,
     a_broken_block_is_exported_once_it_decodes,
+    a_block_that_was_exported_in_part_is_redriven_from_there_on,
     a_position_past_the_end_of_a_block_is_after_the_block,
     a_position_inside_of_a_block_that_is_gone_is_before_the_next_one,
 );
@@ -282,7 +283,7 @@ async fn a_broken_block_is_exported_once_it_decodes(store: TestStore) {
     assert_eq!(receiver.all(), []);
     // As with a version that knows the format of the block.
     let letter = world.rows("d").await.pop().unwrap();
-    let record = [b"\x01\0\0\0\0\x03why", row.value()].concat();
+    let record = [b"\x01\0\0\0\0\x03why\0\0", row.value()].concat();
     world.set(letter.key(), &record).await;
     let id = world.letters().await[0].id;
     let redriven = world.reader.redrive(&world.runner, &receiver, &id);
@@ -347,4 +348,51 @@ async fn a_position_inside_of_a_block_that_is_gone_is_before_the_next_one(store:
     let first: Option<Sequence> = receiver.all().first().map(|export| export.sequence);
     assert!(first > Some(Sequence::after_version(0)));
     world.assert_nothing_left().await;
+}
+
+async fn a_block_that_was_exported_in_part_is_redriven_from_there_on(store: TestStore) {
+    for exported_before in [1, 2] {
+        let world = World::new(&store, 1).await;
+        let receiver = Receiver::default();
+        world.add_all(entries(0..3)).await;
+        let row = world.rows("e").await.pop().unwrap();
+        let (stamp, call): (keyspace::tuple::Versionstamp, u64) = world
+            .queue
+            .subspace()
+            .subspace(&("e", 0))
+            .unpack(row.key())
+            .unwrap();
+        let position = EntryId {
+            versionstamp: Versionstamp::from_bytes(stamp.transaction_version().try_into().unwrap()),
+            call,
+            index: exported_before - 1,
+        };
+        let position = [&b"\x01"[..], &position.to_bytes()].concat();
+        world
+            .set(&world.queue.subspace().pack(&("p", "reader", 0)), &position)
+            .await;
+        world.set(row.key(), b"no block").await;
+        world.export(&world.reader, &receiver).await;
+        let listed = world.letters().await.remove(0);
+        assert_eq!(listed.value.unwrap().exported, exported_before);
+        let letter = world.rows("d").await.pop().unwrap();
+        let prefix = letter.value().strip_suffix(b"no block").unwrap();
+        // A block that is too short for what was exported stays a dead letter.
+        world
+            .set(letter.key(), &[prefix, b"\x01\x01\0\x01\0\0"].concat())
+            .await;
+        let redriven = world.reader.redrive(&world.runner, &receiver, &listed.id);
+        let refused = redriven.await.unwrap_err();
+        assert!(refused.to_string().contains("failed"), "{refused}");
+        world
+            .set(letter.key(), &[prefix, row.value()].concat())
+            .await;
+        let redriven = world.reader.redrive(&world.runner, &receiver, &listed.id);
+        assert!(redriven.await.unwrap());
+        let rest: Vec<_> = (i64::from(exported_before)..3).collect();
+        assert_eq!(exported(&receiver), rest);
+        let redriven = world.reader.redrive(&world.runner, &receiver, &listed.id);
+        assert!(!redriven.await.unwrap());
+        world.assert_nothing_left().await;
+    }
 }

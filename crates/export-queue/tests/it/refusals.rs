@@ -26,6 +26,7 @@ conformance::on_every_store!(threads:
     a_damaged_position_keeps_its_own_bucket_and_subscription_only,
     a_queue_without_settings_is_no_queue,
     a_queue_with_a_stamp_above_the_stores_version_is_not_opened,
+    a_damaged_row_of_a_session_keeps_no_bucket,
 );
 
 async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
@@ -299,13 +300,11 @@ async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: Te
     let received = Receiver::default();
     let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
     let worker = world.work(options, received.clone()).await;
-    let lag = |tr| async move { reader.lag(&tr).await.map(drop) };
     let pending = |tr| async move { reader.pending(&tr, damaged).await.map(drop) };
     let idle = conformance::timeout(LONG, reader.wait_idle(&world.runner));
     for refused in [
         // After all other entries have been exported.
         idle.await,
-        world.runner.run(lag).await,
         world.runner.run(pending).await,
     ] {
         let refused = refused.unwrap_err();
@@ -315,6 +314,10 @@ async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: Te
         );
     }
     assert_eq!(received.values(), of_others);
+    // All entries of the bucket wait, and no other search or wait fails because of it.
+    let lag = |tr| async move { reader.lag(&tr).await };
+    assert!(world.runner.run(lag).await.unwrap().is_some());
+    world.wait_for(other).await;
 
     // Without the record, the bucket starts with the oldest entry that is left.
     world.clear(&position).await;
@@ -367,4 +370,34 @@ async fn a_queue_with_a_stamp_above_the_stores_version_is_not_opened(store: Test
             other => panic!("{other:?}"),
         }
     }
+}
+
+async fn a_damaged_row_of_a_session_keeps_no_bucket(store: TestStore) {
+    let world = World::new(&store, 4).await;
+    let queue = world.queue.subspace();
+    let session = [7_u8; 16].as_slice();
+    for (part, name, value) in [
+        ("s", session, &b"damaged"[..]),
+        ("b", session, b"damaged"),
+        ("s", b"no session", b""),
+        ("b", b"no session", b""),
+    ] {
+        world
+            .set(&queue.pack(&("s", "reader", part, name)), value)
+            .await;
+    }
+    // The session even has the claims.
+    let claim = [&b"\x01"[..], session].concat();
+    for bucket in 0..4 {
+        world
+            .set(&queue.pack(&("c", "reader", bucket)), &claim)
+            .await;
+    }
+    let entries: Vec<_> = (0..20)
+        .map(|number| (format!("key {number}"), Some(number)))
+        .collect();
+    world.add_all(entries).await;
+    let receiver = Receiver::default();
+    world.export(&world.reader, &receiver).await;
+    assert_eq!(receiver.values().len(), 20);
 }

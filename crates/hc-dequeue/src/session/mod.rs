@@ -171,6 +171,20 @@ impl Sessions {
         Ok(state.map(|state| state.life))
     }
 
+    /// Reads whether a session may be alive: its state says so, or a newer version has written it. Any other state
+    /// that does not decode counts as that of a dead session.
+    ///
+    /// # Conflicts
+    /// As [`life`](Self::life).
+    ///
+    /// # Errors
+    /// Those of the read.
+    pub async fn may_be_alive(&self, tr: &impl Transaction, session: SessionId) -> Result<bool> {
+        let key = self.state(session);
+        let state = tr.get(&key, Isolation::Serializable).await?;
+        Ok(state.is_some_and(|state| State::says_alive(&key, &state)))
+    }
+
     async fn read_state(&self, tr: &impl Transaction, session: SessionId) -> Result<Option<State>> {
         let key = self.state(session);
         let state = tr.get(&key, Isolation::Serializable).await?;

@@ -44,6 +44,14 @@ impl State {
         value
     }
 
+    /// Returns whether a stored state is that of a living session, or may be because a newer version has written it.
+    pub(crate) fn says_alive(key: &[u8], value: &[u8]) -> bool {
+        match Self::decode(key, value) {
+            Ok(state) => state.life == Life::Alive,
+            Err(_) => record::refuse_newer(key, value, FORMAT).is_err(),
+        }
+    }
+
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
         record::decode(key, value, FORMAT, |fields| {
             let life = match fields.array()? {

@@ -8,7 +8,7 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::{Ledger, MIN_SWEEP_AGE, Receipt, Slot, SlotRecord};
 use crate::mutation::MutationOp;
 use crate::selector::RangeQuery;
-use crate::transaction::{Database, Isolation, Transaction, visit_rows};
+use crate::transaction::{Database, Isolation, Transaction, key_after, visit_rows};
 use crate::version_clock::VersionClock;
 
 impl<D: Database> Runner<D> {
@@ -112,8 +112,9 @@ impl<D: Database> Runner<D> {
     /// is longer than any operation may take.
     ///
     /// # Errors
-    /// `invalid_option_value` if the clock's age is below [`MIN_SWEEP_AGE`]. [`Error::Corrupt`] if there is
-    /// a key or a record that is not a ledger's. Otherwise as for [`run`](Self::run).
+    /// `invalid_option_value` if the clock's age is below [`MIN_SWEEP_AGE`]. [`Error::Corrupt`] with the first
+    /// key or record that is not a ledger's; all other ledgers are swept nevertheless. Otherwise as for
+    /// [`run`](Self::run).
     ///
     /// # Cancel safety
     /// Dropping the future leaves the remaining ledgers as they are. The next call starts from the first
@@ -141,16 +142,20 @@ impl<D: Database> Runner<D> {
         }
         let (mut begin, end) = self.ledger().keys.all();
         let mut cleared_count = 0;
+        let mut damaged = None;
         loop {
             let (from, to) = (&begin, &end);
             let step = self
                 .run_idempotent(|tr| sweep_next(tr, self.ledger(), clock, from, to))
                 .await?;
-            let Some(Swept { next, cleared }) = step else {
-                return Ok(cleared_count);
+            let Some(swept) = step else {
+                return damaged.map_or(Ok(cleared_count), Err);
             };
-            cleared_count += usize::from(cleared);
-            begin = next;
+            match swept.cleared {
+                Ok(cleared) => cleared_count += usize::from(cleared),
+                Err(error) => damaged = damaged.or(Some(error)),
+            }
+            begin = swept.next;
         }
     }
 }
@@ -158,7 +163,8 @@ impl<D: Database> Runner<D> {
 struct Swept {
     /// The first key after the ledger that was examined.
     next: Vec<u8>,
-    cleared: bool,
+    /// Whether it was cleared, or the error of a key or a record that does not decode.
+    cleared: Result<bool>,
 }
 
 /// Clears the first ledger of the range if it is old. Returns `None` if there is no ledger.
@@ -180,11 +186,28 @@ async fn sweep_next<T: Transaction>(
     let Some(row) = batch.rows.first() else {
         return Ok(None);
     };
-    let id = ledger.keys.ledger_of(row.key())?;
+    let id = match ledger.keys.ledger_of(row.key()) {
+        Ok(id) => id,
+        Err(error) => {
+            let next = key_after(row.key());
+            let cleared = Err(error);
+            return Ok(Some(Swept { next, cleared }));
+        }
+    };
     let (first_slot, last_slot) = ledger.keys.slots(id);
     let is_own = id == ledger.lock().id;
-    let cleared = !is_own && is_abandoned(&tr, clock, &first_slot, &last_slot).await?;
-    if cleared {
+    let is_abandoned = async {
+        if is_own {
+            return Ok(false);
+        }
+        is_abandoned(&tr, clock, &first_slot, &last_slot).await
+    };
+    let cleared = match is_abandoned.await {
+        // A ledger with a damaged record stays: nothing says when it was last used.
+        Err(error @ Error::Corrupt { .. }) => Err(error),
+        is_abandoned => Ok(is_abandoned?),
+    };
+    if let Ok(true) = cleared {
         tr.clear_range(&first_slot, &last_slot);
     }
     Ok(Some(Swept {

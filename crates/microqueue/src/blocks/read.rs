@@ -18,6 +18,9 @@ use crate::item::ItemId;
 /// The most logs that are read at the same time.
 const LOOKS_AT_ONCE: u32 = 64;
 
+/// The most keys at the end of a log that are skipped because they are not keys of blocks.
+const FOREIGN_KEYS_AT_END: usize = 16;
+
 /// A stored block.
 #[derive(Debug, Clone)]
 pub struct StoredBlock {
@@ -220,7 +223,7 @@ impl BlockLogs {
     ///
     /// # Errors
     /// [`StampAhead`](Error::StampAhead) if new blocks would go before existing ones;
-    /// [`Corrupt`](keyspace::Error::Corrupt) if the last key of a log is not the key of a block; those of
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the last 16 keys of a log are not keys of blocks; those of
     /// the store.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         // Safe as snapshot reads: a block that commits after the read version gets a larger versionstamp.
@@ -242,14 +245,24 @@ impl BlockLogs {
         Ok(())
     }
 
+    /// Returns the last block of a log. A few keys after it may not be keys of blocks: a reader of the log
+    /// reports them, and they must not keep the other logs from being opened.
     async fn last(&self, tr: &impl Transaction, log: u32) -> Result<Option<EntryId>> {
-        let (begin, end) = self.subspace(log).range();
-        let selector = KeySelector::last_less_than(end.clone());
-        let key = tr.get_key(&selector, Isolation::Snapshot).await?;
-        match *key >= begin[..] {
-            true => self.id_before(log, &key, &end),
-            false => Ok(None),
+        let (begin, mut end) = self.subspace(log).range();
+        let mut foreign = None;
+        for _ in 0..FOREIGN_KEYS_AT_END {
+            let selector = KeySelector::last_less_than(end);
+            let key = tr.get_key(&selector, Isolation::Snapshot).await?;
+            if *key < begin[..] {
+                return Ok(None);
+            }
+            match self.layout(log).id(&key) {
+                Ok(id) => return Ok(Some(of_block(&id))),
+                Err(error) => foreign = Some(error),
+            }
+            end = key.to_vec();
         }
+        foreign.map_or(Ok(None), Err)
     }
 
     /// Returns the id of the block with this key, or `None` if the key is at or after the end of the log.

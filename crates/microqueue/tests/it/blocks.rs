@@ -20,6 +20,7 @@ conformance::on_every_store!(
     a_log_with_a_stamp_above_the_stores_version_is_refused,
     an_update_too_large_for_a_block_is_refused_before_staging,
     a_foreign_key_is_named_and_hides_no_other_log,
+    foreign_keys_at_the_end_of_a_log_hide_no_block_that_is_ahead,
     the_first_blocks_of_neighboring_logs_are_found_in_every_range,
 );
 
@@ -249,7 +250,39 @@ async fn a_foreign_key_is_named_and_hides_no_other_log(store: TestStore) {
             assert_eq!(corrupt_key(refused), Some(&in_a_log[..]), "{refused}");
         }
         assert_eq!(logs.non_empty(&tr).await.unwrap(), [0, 1, 2]);
+        // The order of the blocks is still known.
+        logs.verify_order(&tr).await.unwrap();
     }
+}
+
+async fn foreign_keys_at_the_end_of_a_log_hide_no_block_that_is_ahead(store: TestStore) {
+    let db = &store.db;
+    let place = store.root.subspace(&"ahead");
+    let logs = BlockLogs::new(place, 3, Environment::system());
+    add(db, &logs, &[(0, "a"), (1, "b")]).await;
+    let ahead = EntryId {
+        versionstamp: Versionstamp::from_bytes([0x7f; 10]),
+        call: 0,
+        index: WHOLE_BLOCK,
+    };
+    let mut tr = db.begin().unwrap();
+    tr.set(&ahead.block().key_in(&logs.subspace(1)), b"");
+    for log in [0, 1, 2] {
+        for number in 0..6 {
+            tr.set(&[logs.subspace(log).bytes(), &[0x40, number]].concat(), b"");
+        }
+    }
+    tr.commit().await.unwrap();
+    let tr = db.begin().unwrap();
+    let refused = logs.verify_order(&tr).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::StampAhead { queue, .. } if *queue == logs.subspace(1)),
+        "{refused}"
+    );
+    let mut tr = db.begin().unwrap();
+    tr.clear(&ahead.block().key_in(&logs.subspace(1)));
+    tr.commit().await.unwrap();
+    logs.verify_order(&db.begin().unwrap()).await.unwrap();
 }
 
 async fn the_first_blocks_of_neighboring_logs_are_found_in_every_range(store: TestStore) {

@@ -168,7 +168,7 @@ async fn a_sweep_by_too_young_an_age_is_refused() {
 }
 
 #[tokio::test]
-async fn a_sweep_stops_at_a_row_that_is_not_a_slot() {
+async fn a_row_that_is_not_a_slot_keeps_no_other_ledger_from_being_swept() {
     let record = b"\x01\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x01\0\0".as_slice();
     let id = [0; 16].as_slice();
     for (key, value) in [
@@ -177,15 +177,25 @@ async fn a_sweep_stops_at_a_row_that_is_not_a_slot() {
     ] {
         let world = World::calm_and_timed().await;
         let sweeper = world.runner().await;
-        let clock = clock(&world);
-        sweep_for(&world, &sweeper, &clock, AGE).await;
+        append(&sweeper, 1).await.unwrap();
+        let own = slots(&world).await;
+        let abandoned = world.runner().await;
+        append(&abandoned, 2).await.unwrap();
         let mut tr = world.db.begin().unwrap();
         tr.set(&key, value);
         tr.commit().await.unwrap();
-        match sweeper.sweep(&clock).await {
-            Err(Error::Corrupt { key: found, .. }) => assert_eq!(found, key),
-            other => panic!("expected a corrupt record, found {other:?}"),
+        let clock = clock(&world);
+        for _ in 0..=AGE.as_secs() / STEP.as_secs() {
+            match sweeper.sweep(&clock).await {
+                Err(Error::Corrupt { key: found, .. }) => assert_eq!(found, key),
+                other => panic!("expected a corrupt record, found {other:?}"),
+            }
+            world.clock.advance(STEP);
         }
+        // The sweeper's own ledger and the row are left.
+        let left = slots(&world).await;
+        assert_eq!(left.len(), own.len() + 1, "{left:?}");
+        assert!(left.iter().any(|row| row.key() == key));
     }
 }
 
