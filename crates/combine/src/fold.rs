@@ -1,7 +1,7 @@
 //! The third step of a pass: folds the updates of a key into a value.
 
 use hc_dequeue::keyspace::Bytes;
-use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::codec::{self, Codec};
 use hc_dequeue::keyspace::foreign;
 
 use crate::decide::KeyValues;
@@ -35,7 +35,7 @@ where
         let mut aside = Vec::new();
         for place in &read.places {
             let update = portion.updates[*place].update.clone();
-            match foreign::decode::<U, _>(&self.codec, update) {
+            match codec::decode::<U, _>(&self.codec, update) {
                 Ok(update) => {
                     updates.push(update);
                     places.push(*place);
@@ -70,7 +70,7 @@ where
 
     /// Returns a key, its value before the updates, and the bytes of its values.
     fn decode_base(&self, read: &ReadKey) -> Result<(K, Option<V>, KeyValues), String> {
-        let key = foreign::decode::<K, _>(&self.codec, read.key.clone());
+        let key = codec::decode::<K, _>(&self.codec, read.key.clone());
         let key = key.map_err(|error| format!("the key: {error}"))?;
         let base = read.base()?;
         let value = self.decode_stored(&base)?;
@@ -84,7 +84,7 @@ where
 
     /// Returns a stored value.
     pub(crate) fn decode_stored(&self, bytes: &Option<Bytes>) -> Result<Option<V>, String> {
-        let decode = |bytes| foreign::decode::<V, _>(&self.codec, bytes);
+        let decode = |bytes| codec::decode::<V, _>(&self.codec, bytes);
         let value = bytes.clone().map(decode).transpose();
         value.map_err(|error| format!("the value: {error}"))
     }
@@ -112,7 +112,7 @@ where
 /// Returns the bytes of a value, or the reason why it cannot be stored.
 fn encode<V>(codec: &impl Codec<V>, value: &V) -> Result<Bytes, String> {
     let mut bytes = Vec::new();
-    foreign::encode(codec, value, &mut bytes).map_err(|error| error.to_string())?;
+    codec::encode(codec, value, &mut bytes).map_err(|error| error.to_string())?;
     match bytes.len() {
         fits if fits <= MAX_VALUE_BYTES => Ok(bytes.into()),
         bytes => Err(format!(

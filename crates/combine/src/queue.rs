@@ -4,8 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hc_dequeue::keyspace::codec::{Codec, MessagePack};
-use hc_dequeue::keyspace::foreign;
+use hc_dequeue::keyspace::codec::{self, Codec, MessagePack};
 use hc_dequeue::keyspace::{
     Bytes, Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode,
     Subspace, Transaction, Versionstamp, visit_rows,
@@ -349,7 +348,7 @@ where
 
     pub(crate) fn decode_value(&self, row: &[u8], bytes: Bytes) -> Result<V> {
         let value =
-            foreign::decode::<V, _>(&self.codec, bytes).map_err(|error| error.at(row.to_vec()));
+            codec::decode::<V, _>(&self.codec, bytes).map_err(|error| error.at(row.to_vec()));
         Ok(value?)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use futures::try_join;
-use hc_dequeue::keyspace::codec::{Codec, DecodeError};
+use hc_dequeue::keyspace::codec::{self, Codec, DecodeError};
 use hc_dequeue::keyspace::foreign;
 use hc_dequeue::keyspace::{
     Bytes, Code, ConflictKind, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Transaction,
@@ -212,7 +212,7 @@ where
         let mut values = try_join_all(reads).await?;
         for ((key, encoded), value) in keys.iter().zip(&encoded).zip(&mut values) {
             let decode = |(row, update): &(Bytes, Bytes)| {
-                let update = foreign::decode::<U, _>(&self.codec, update.clone());
+                let update = codec::decode::<U, _>(&self.codec, update.clone());
                 update.map_err(|error| error.at(row.to_vec()))
             };
             let updates: Vec<U> = pending[encoded]
@@ -351,8 +351,8 @@ where
             codec: "a value",
             reason: error.to_string(),
         })?;
-        let key = foreign::decode::<K, _>(&self.codec, key.clone())?;
-        Ok((key, foreign::decode::<V, _>(&self.codec, bytes)?))
+        let key = codec::decode::<K, _>(&self.codec, key.clone())?;
+        Ok((key, codec::decode::<V, _>(&self.codec, bytes)?))
     }
 
     /// Counts the updates of a bucket that are not combined yet, in up to about 1 MiB of blocks.

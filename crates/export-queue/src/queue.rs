@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use combine::keyspace::codec::{Codec, DecodeError, MessagePack};
-use combine::keyspace::foreign;
+use combine::keyspace::codec::{self, Codec, DecodeError, MessagePack};
 use combine::keyspace::recipe::stored_settings;
 use combine::keyspace::{
     Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode, Subspace,
@@ -257,8 +256,8 @@ where
 
     /// Returns the key and the value of an entry.
     pub(crate) fn decode(&self, entry: &Entry) -> Result<(K, V), DecodeError> {
-        let key = foreign::decode::<K, _>(&self.codec, entry.key.clone())?;
-        let value = foreign::decode::<V, _>(&self.codec, entry.value.clone())?;
+        let key = codec::decode::<K, _>(&self.codec, entry.key.clone())?;
+        let value = codec::decode::<V, _>(&self.codec, entry.value.clone())?;
         Ok((key, value))
     }
 

@@ -4,8 +4,7 @@ use std::time::SystemTime;
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
-use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::foreign;
+use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::{
     self, Bytes, ConflictKind, Isolation, RangeQuery, Transaction, Undecodable, read_all,
 };
@@ -190,7 +189,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
                 }
             }
         };
-        let value = foreign::decode(&self.codec, record.payload.clone());
+        let value = codec::decode(&self.codec, record.payload.clone());
         Ok(Some(Status {
             place,
             value: value.map_err(|error| Undecodable::new(key(), record.payload.clone(), error)),

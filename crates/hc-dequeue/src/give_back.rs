@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
-use microqueue::keyspace::codec::Raw;
+use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Environment, Transaction};
-use microqueue::{ItemId, MicroQueue};
 
 use crate::done::end;
 use crate::error::{Error, Result, keep_corrupt};
@@ -166,19 +165,6 @@ pub(crate) fn put(
         }
     };
     keys.count(tr, counter, 1);
-    Ok(())
-}
-
-/// Stages an item whose record does not decode at its place in the queue, unchanged.
-pub(crate) fn put_unread(
-    tr: &impl Transaction,
-    keys: &Keys,
-    id: &ItemId,
-    record: &Bytes,
-) -> Result<()> {
-    let items = MicroQueue::<Bytes, Raw>::new(keys.items.subspace().clone());
-    items.insert(tr, id, record)?;
-    keys.count(tr, Counter::Queued, 1);
     Ok(())
 }
 

@@ -120,9 +120,10 @@
 //! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves
 //! the item from another key of the same session.
 
+use microqueue::keyspace::codec::Raw;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
-    self, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
+    self, Bytes, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
 };
 use microqueue::{ItemId, MicroQueue};
 use xxhash_rust::xxh3::xxh3_64;
@@ -440,6 +441,19 @@ impl Keys {
                 &change.to_le_bytes(),
             );
         }
+    }
+
+    /// Stages an item whose record does not decode at its place in the queue, unchanged.
+    pub(crate) fn queue_unread(
+        &self,
+        tr: &impl Transaction,
+        id: &ItemId,
+        record: &Bytes,
+    ) -> microqueue::Result<()> {
+        let items = MicroQueue::<Bytes, Raw>::new(self.items.subspace().clone());
+        items.insert(tr, id, record)?;
+        self.count(tr, Counter::Queued, 1);
+        Ok(())
     }
 
     /// Stages that waiting sessions check again. The write is blind and conflicts with nothing.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::foreign;
+use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::recipe::wait_until_none;
 use microqueue::keyspace::{Database, KeyValue, Runner, Transaction, Undecodable};
 use microqueue::{ItemId, Listed};
@@ -170,7 +169,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     pub(crate) fn parse_listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
         let Listed { id, value } = record;
         let value = value.and_then(|Record { payload, .. }| {
-            let value = foreign::decode(&self.codec, payload.clone());
+            let value = codec::decode(&self.codec, payload.clone());
             value.map_err(|error| Undecodable::new(id.key_in(part.subspace()), payload, error))
         });
         Listed { id, value }

@@ -18,7 +18,7 @@ use microqueue::keyspace::{
 };
 
 use crate::error::Result;
-use crate::give_back::{GiveBack, When, put, put_unread};
+use crate::give_back::{GiveBack, When, put};
 use crate::keys::{Counter, Keys};
 use crate::record::{ListedPart, Record, is_turn};
 use crate::registry::front::{Most, first_items};
@@ -113,7 +113,7 @@ pub(crate) fn put_back_grants(
         let how = GiveBack::Returned(When::Now);
         match item.value {
             Ok(record) => put(tr, keys, settings, &item.id, record, &how, None)?,
-            Err(undecodable) => put_unread(tr, keys, &item.id, &undecodable.bytes)?,
+            Err(undecodable) => keys.queue_unread(tr, &item.id, &undecodable.bytes)?,
         }
         count += 1;
     }

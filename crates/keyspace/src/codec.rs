@@ -42,6 +42,7 @@ use serde::de::DeserializeOwned;
 
 use self::checked::{Rules, checked};
 use crate::error::{Error, Result};
+use crate::foreign::{self, Panicked};
 
 /// Turns values of type `T` into bytes and back.
 ///
@@ -69,6 +70,29 @@ pub trait Codec<T>: Clone + Send + Sync + 'static {
     /// # Errors
     /// [`DecodeError`]. [`DecodeError::at`] turns it into [`Error::Corrupt`].
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError>;
+}
+
+/// Decodes a value. The panic of a codec is an error, since it would occur in every process that reads the
+/// bytes.
+///
+/// # Errors
+/// Those of the codec.
+pub fn decode<T, C: Codec<T>>(codec: &C, bytes: Bytes) -> Result<T, DecodeError> {
+    let decoded = foreign::call(|| codec.decode(bytes));
+    decoded.unwrap_or_else(|panicked| Err(undecodable(C::NAME, of_panic(&panicked))))
+}
+
+/// Encodes a value, as [`Codec::encode`] does. The panic of a codec is an error.
+///
+/// # Errors
+/// Those of the codec.
+pub fn encode<T, C: Codec<T>>(codec: &C, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+    let encoded = foreign::call(|| codec.encode(value, buffer));
+    encoded.unwrap_or_else(|panicked| Err(unencodable(C::NAME, of_panic(&panicked))))
+}
+
+fn of_panic(panicked: &Panicked) -> String {
+    format!("the codec panicked: {}", panicked.message())
 }
 
 /// A codec could not decode bytes.

@@ -9,7 +9,7 @@
 //! - [`run`] runs a future. It covers each poll, and the drop of a future that is dropped early, because
 //!   its time is over for example.
 //! - [`Guarded`] holds a value of the application, and covers its drop; [`discard`] drops one.
-//! - [`decode`] and [`encode`] call a codec.
+//! - [`codec::decode`](crate::codec::decode) and [`codec::encode`](crate::codec::encode) call a codec.
 //! - [`chain`](crate::error::chain) covers the `Display` and the `source` of an error.
 //!
 //! A panic in a drop has no caller that it could fail, so it is only logged.
@@ -28,11 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use pin_project_lite::pin_project;
-
-use crate::codec::{Codec, DecodeError};
-use crate::error::{Error, Result};
 
 /// Code of the application has panicked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -95,35 +91,6 @@ fn drop_by(drop: impl FnOnce()) {
             "code of the application panicked while it was dropped"
         );
     }
-}
-
-/// Decodes a value. The panic of a codec is an error, since it would occur in every process that reads the
-/// bytes.
-///
-/// # Errors
-/// Those of the codec.
-pub fn decode<T, C: Codec<T>>(codec: &C, bytes: Bytes) -> Result<T, DecodeError> {
-    let decoded = call(|| codec.decode(bytes));
-    decoded.unwrap_or_else(|panicked| {
-        Err(DecodeError {
-            codec: C::NAME,
-            reason: format!("the codec panicked: {}", panicked.message()),
-        })
-    })
-}
-
-/// Encodes a value, as [`Codec::encode`] does. The panic of a codec is an error.
-///
-/// # Errors
-/// Those of the codec.
-pub fn encode<T, C: Codec<T>>(codec: &C, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
-    let encoded = call(|| codec.encode(value, buffer));
-    encoded.unwrap_or_else(|panicked| {
-        Err(Error::Encode {
-            codec: C::NAME,
-            reason: format!("the codec panicked: {}", panicked.message()),
-        })
-    })
 }
 
 /// Returns a future that runs a future of the application.

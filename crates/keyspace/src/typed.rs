@@ -3,9 +3,8 @@
 //! A recipe encodes and decodes its records itself. For its other keys, an application can use these
 //! functions, with the codec of its queues or another one.
 
-use crate::codec::Codec;
+use crate::codec::{self, Codec};
 use crate::error::Result;
-use crate::foreign;
 use crate::transaction::{Isolation, Transaction};
 
 /// Reads the value under a key.
@@ -50,7 +49,7 @@ pub async fn get<T>(
     let Some(bytes) = tr.get(key, isolation).await? else {
         return Ok(None);
     };
-    let value = foreign::decode(codec, bytes);
+    let value = codec::decode(codec, bytes);
     Ok(Some(value.map_err(|error| error.at(key.to_vec()))?))
 }
 

@@ -22,10 +22,10 @@
 
 use std::marker::PhantomData;
 
-use keyspace::codec::{Codec, DecodeError};
+use keyspace::codec::{self, Codec, DecodeError};
 use keyspace::record::Fields;
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
-use keyspace::{KeyValue, Subspace, Undecodable, Versionstamp, foreign, limits};
+use keyspace::{KeyValue, Subspace, Undecodable, Versionstamp, limits};
 
 use crate::error::{Error, Result};
 use crate::item::{Item, ItemId, Listed, SUFFIX_BYTES};
@@ -169,7 +169,7 @@ impl<T, C: Codec<T>> Layout<T, C> {
         let (bytes, decoded) = match format {
             Ok(()) => {
                 let bytes = row.to_value().slice_ref(fields.rest());
-                (bytes.clone(), foreign::decode(&self.codec, bytes))
+                (bytes.clone(), codec::decode(&self.codec, bytes))
             }
             Err(reason) => {
                 let codec = "a queue's record";

@@ -31,10 +31,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use microqueue::ItemId;
-use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::foreign::{self, Guarded};
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{self, Database, Runner};
 use tokio::sync::{mpsc, oneshot};
 
@@ -136,7 +136,7 @@ where
         let mut dispatcher = Self {
             member: Member::new(queue.keys.sessions.clone(), runner.clone(), settings.lease),
             shared: Arc::new(shared),
-            decode: Arc::new(move |bytes| foreign::decode(&codec, bytes).map(Guarded::new)),
+            decode: Arc::new(move |bytes| codec::decode(&codec, bytes).map(Guarded::new)),
             fronts: Arc::new(Fronts::new(options.poll_interval)),
             settings,
             queue,

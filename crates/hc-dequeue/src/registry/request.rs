@@ -11,7 +11,6 @@ use super::front::Most;
 use super::fulfill::{delayed, first_requests, queued};
 use super::{Granted, SessionContext, grant, pop_flags};
 use crate::error::{Error, Result};
-use crate::give_back::put_unread;
 use crate::keys::{Counter, Keys};
 use crate::record::Request;
 use crate::session::{Life, SessionId};
@@ -219,7 +218,7 @@ pub(crate) async fn collect<T>(
             Ok(record) => Some(Ok((id, record))),
             Err(undecodable) => {
                 unread += 1;
-                let put = put_unread(tr, context.keys, &id, &undecodable.bytes);
+                let put = context.keys.queue_unread(tr, &id, &undecodable.bytes);
                 put.err().map(Err)
             }
         });

@@ -1,7 +1,6 @@
 //! Operations of applications on schedules, each in the caller's transaction.
 
-use microqueue::keyspace::codec::{Codec, DecodeError};
-use microqueue::keyspace::foreign;
+use microqueue::keyspace::codec::{self, Codec, DecodeError};
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     self, Bytes, Isolation, KeyValue, RangeQuery, Transaction, Undecodable, read_all,
@@ -203,7 +202,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             expected: expected(&record).map(unix_time),
             last: record.fired.newest().map(unix_time),
             schedule: record.schedule,
-            payload: (foreign::decode(&self.codec, record.payload.clone()))
+            payload: (codec::decode(&self.codec, record.payload.clone()))
                 .map_err(|error| undecodable(record.payload, error)),
         });
         Ok(ListedSchedule {

@@ -1,6 +1,6 @@
 //! Stores whose files were damaged. Every outcome is an error that names damage, or rows that are all right.
 //! What the file has no checksums for, and what is therefore read wrongly without an error, is counted, and
-//! found by a check and by a copy. A refusal changes no file, and nothing takes for ever.
+//! found by a check and by a copy. A refusal changes no file, and every call ends.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Once the file has grown, the second and the third sector hold a mark each. Each time that it grows, the
-//! older one is written again. The length in the header and in the marks tells a file that was cut from one
+//! older one is written again. The length in the header and in the marks distinguishes a file that was cut from one
 //! that was not written to the end.
 //!
 //! ```text
