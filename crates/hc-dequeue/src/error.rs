@@ -6,7 +6,7 @@ use std::time::Duration;
 use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Bytes, Code, Subspace};
 
-use crate::item_ref::ItemRef;
+use crate::item_ref::{ItemRef, MalformedRef};
 use crate::settings::SettingsRecord;
 use crate::shutdown::NotEnded;
 
@@ -95,11 +95,8 @@ pub enum Error {
     },
 
     /// The bytes or the text are not a reference to an item.
-    #[error("malformed item reference: {reason}")]
-    MalformedRef {
-        /// Why they are not.
-        reason: String,
-    },
+    #[error(transparent)]
+    MalformedRef(#[from] MalformedRef),
 
     /// The text is not a cursor, or the cursor belongs to another queue or another place.
     #[error("malformed cursor of a listing: start again from the first page")]

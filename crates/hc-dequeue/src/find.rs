@@ -118,6 +118,21 @@ impl Spot {
     }
 }
 
+impl ItemRef {
+    /// Returns the id of the item if it belongs to the queue.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRef`] if it belongs to another queue.
+    pub(crate) fn id_in(&self, keys: &Keys) -> Result<ItemId> {
+        if !self.is_of(keys) {
+            return Err(Error::ForeignRef {
+                queue: keys.queue.clone(),
+            });
+        }
+        Ok(self.id())
+    }
+}
+
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Returns the reference to an item of this queue, given its id from a [listing](Self::items).
     #[must_use]

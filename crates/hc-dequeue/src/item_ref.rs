@@ -6,7 +6,6 @@ use std::str::FromStr;
 use microqueue::keyspace::Versionstamp;
 use microqueue::{ItemId, StagedId};
 
-use crate::error::{Error, Result};
 use crate::keys::{Keys, QueueTag};
 
 /// The format number of a reference.
@@ -44,6 +43,14 @@ pub(crate) const ID_BYTES: usize = 18;
 pub struct ItemRef {
     queue: QueueTag,
     id: ItemId,
+}
+
+/// The bytes or the text are not a reference to an item.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("malformed item reference: {reason}")]
+pub struct MalformedRef {
+    /// Why they are not.
+    reason: String,
 }
 
 /// A reference to a staged item, which the commit completes.
@@ -84,6 +91,11 @@ impl ItemRef {
         self.id
     }
 
+    /// Returns whether the item belongs to the queue.
+    pub(crate) fn is_of(&self, keys: &Keys) -> bool {
+        self.queue == keys.tag
+    }
+
     /// Returns the bytes of the reference.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
@@ -96,9 +108,9 @@ impl ItemRef {
     /// Parses the bytes of a reference.
     ///
     /// # Errors
-    /// [`Error::MalformedRef`] if the bytes are not a reference.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let malformed = |reason: &str| Error::MalformedRef {
+    /// [`MalformedRef`] if the bytes are not a reference.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedRef> {
+        let malformed = |reason: &str| MalformedRef {
             reason: reason.to_owned(),
         };
         let bytes: [u8; Self::BYTES] = bytes
@@ -115,19 +127,6 @@ impl ItemRef {
             _ => Err(malformed("its first byte is not a known format")),
         }
     }
-
-    /// Returns the id of the item if it belongs to the queue.
-    ///
-    /// # Errors
-    /// [`Error::ForeignRef`] if it belongs to another queue.
-    pub(crate) fn id_in(&self, keys: &Keys) -> Result<ItemId> {
-        match self.queue == keys.tag {
-            true => Ok(self.id),
-            false => Err(Error::ForeignRef {
-                queue: keys.queue.clone(),
-            }),
-        }
-    }
 }
 
 impl fmt::Display for ItemRef {
@@ -137,10 +136,10 @@ impl fmt::Display for ItemRef {
 }
 
 impl FromStr for ItemRef {
-    type Err = Error;
+    type Err = MalformedRef;
 
-    fn from_str(text: &str) -> Result<Self> {
-        let bytes = parse_hex(text).ok_or_else(|| Error::MalformedRef {
+    fn from_str(text: &str) -> Result<Self, MalformedRef> {
+        let bytes = parse_hex(text).ok_or_else(|| MalformedRef {
             reason: "expected pairs of hexadecimal digits".to_owned(),
         })?;
         Self::from_bytes(&bytes)
@@ -190,6 +189,7 @@ mod tests {
     use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
+    use crate::error::Error;
 
     fn item(queue: &[u8], call: u64) -> (Keys, ItemRef) {
         let keys = Keys::new(Subspace::from_bytes(queue), Environment::system());
@@ -237,10 +237,7 @@ mod tests {
             "ä",
         ] {
             let refused = malformed.parse::<ItemRef>();
-            assert!(
-                matches!(refused, Err(Error::MalformedRef { .. })),
-                "{malformed}"
-            );
+            assert!(matches!(refused, Err(MalformedRef { .. })), "{malformed}");
         }
     }
 }

@@ -14,7 +14,7 @@ use microqueue::keyspace::{
 };
 
 use crate::change::{Cancelled, Replaced, place, remove};
-use crate::enqueue::{Enqueue, Enqueued};
+use crate::enqueue_options::{Enqueue, Enqueued};
 use crate::error::Result;
 use crate::find::find;
 use crate::give_back::{GiveBack, Given, Return, When, give_back};

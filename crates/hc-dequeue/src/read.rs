@@ -131,8 +131,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// are large, or `None` if no item is waiting.
     ///
     /// An item waits since its enqueue or, if it was delayed, since it was due. An item that comes back waits since it
-    /// came back. The time is measured with the wall clocks of the processes; it is zero if this one's is behind. Up to
-    /// a thousand records that do not decode are skipped.
+    /// came back. The time is measured with the wall clocks of the processes; it is zero if the clock of this one is
+    /// slow. Up to a thousand records that do not decode are skipped.
     ///
     /// # Conflicts
     /// Reads by snapshot, and a key that only [`clear`](microqueue::MicroQueue::clear) of a microqueue writes.

@@ -22,7 +22,7 @@ use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 use crate::change::{place, remove, rewrite};
 use crate::counters::read_counter;
 use crate::dedupe::{Claim, Repeated, claim, holder, repeated};
-use crate::enqueue::{Enqueue, Enqueued, OnRepeat};
+use crate::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 use crate::error::{Error, Result};
 use crate::find::{Spot, find};
 use crate::item_ref::{ItemRef, StagedRef};

@@ -3,7 +3,7 @@
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Runner};
 
-use crate::enqueue::{Enqueue, Enqueued};
+use crate::enqueue_options::{Enqueue, Enqueued};
 use crate::error::Result;
 use crate::item_ref::ItemRef;
 use crate::queue::HighContentionQueue;

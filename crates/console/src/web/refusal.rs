@@ -91,7 +91,7 @@ fn status_of(error: &Error) -> StatusCode {
         Error::WrongRecipe { .. } | Error::Unreadable { .. } => StatusCode::CONFLICT,
         Error::Malformed { .. } | Error::WrongPlace { .. } => StatusCode::BAD_REQUEST,
         Error::Dequeue(error) => match error {
-            hc_dequeue::Error::MalformedRef { .. } | hc_dequeue::Error::MalformedCursor => {
+            hc_dequeue::Error::MalformedRef(_) | hc_dequeue::Error::MalformedCursor => {
                 StatusCode::BAD_REQUEST
             }
             hc_dequeue::Error::ForeignRef { .. } => StatusCode::NOT_FOUND,

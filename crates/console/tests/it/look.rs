@@ -320,7 +320,7 @@ fn kind<T: std::fmt::Debug>(refused: Result<T, Error>) -> &'static str {
         Error::Malformed { .. } => "malformed",
         Error::Missing { .. } => "missing",
         Error::Dequeue(
-            DequeueError::MalformedRef { .. }
+            DequeueError::MalformedRef(_)
             | DequeueError::ForeignRef { .. }
             | DequeueError::MalformedCursor,
         ) => "malformed",

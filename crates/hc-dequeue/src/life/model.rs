@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::program::{Change, How, NewItem, Op};
 use crate::change::{Cancelled, Replaced};
-use crate::enqueue::OnRepeat;
+use crate::enqueue_options::OnRepeat;
 use crate::give_back::Given;
 use crate::record::End;
 

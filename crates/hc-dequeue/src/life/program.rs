@@ -6,7 +6,7 @@ use rand::seq::IndexedRandom;
 
 use super::model::{Model, Place};
 use super::{DEDUPE_IDS, SESSIONS};
-use crate::enqueue::OnRepeat;
+use crate::enqueue_options::OnRepeat;
 
 /// The largest number of items that a program enqueues.
 const ITEMS: usize = 8;

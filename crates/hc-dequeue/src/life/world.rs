@@ -20,7 +20,7 @@ use super::{DEDUPE_IDS, SESSIONS, START};
 use crate::dedupe::expire_dedupe;
 use crate::delivery::{Delivery, DeliveryState, Out, Shared};
 use crate::done::sweep_done;
-use crate::enqueue::{Enqueue, Enqueued};
+use crate::enqueue_options::{Enqueue, Enqueued};
 use crate::error::{Error, Result};
 use crate::find::{Place, Spot, Status, find};
 use crate::give_back::{GiveBack, Return, When, give_back};

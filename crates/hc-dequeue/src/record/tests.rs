@@ -95,7 +95,7 @@ fn an_item_that_is_ready_at_its_enqueue_stores_no_other_time() {
     assert_eq!(record.ready_millis(), 4);
     record.become_ready(4);
     assert_eq!(encoded(&record), b"\x01\x01\0\x01\x04\0payload");
-    // The clock of the process that returned the item was behind.
+    // The clock of the process that returned the item was slow.
     for ready in [3, 5, u64::MAX] {
         record.become_ready(ready);
         let again = RecordCodec.decode(encoded(&record).into()).unwrap();

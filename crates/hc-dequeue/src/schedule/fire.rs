@@ -13,7 +13,7 @@ use microqueue::keyspace::{
 use super::operations::write;
 use super::record::{ScheduleCodec, ScheduleRecord};
 use super::times::Times;
-use crate::enqueue::Enqueued;
+use crate::enqueue_options::Enqueued;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};

@@ -11,7 +11,7 @@ use super::record::{MAX_SCHEDULE_NAME_BYTES, ScheduleCodec, ScheduleRecord};
 use super::times::Times;
 use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
 use crate::dedupe::check_dedupe;
-use crate::enqueue::Ready;
+use crate::enqueue_options::Ready;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::queue::HighContentionQueue;

@@ -9,7 +9,7 @@ use microqueue::keyspace::{self, Bytes, limits};
 use super::fired::{FiredTimes, MAX_RUNS, Run};
 use super::times::MAX_MISSED;
 use super::{Missed, Schedule};
-use crate::enqueue::{OnRepeat, Ready};
+use crate::enqueue_options::{OnRepeat, Ready};
 use crate::record::{
     FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, push_field,
 };
@@ -264,7 +264,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::enqueue::Enqueue;
+    use crate::enqueue_options::Enqueue;
 
     fn record(missed: Missed) -> ScheduleRecord {
         ScheduleRecord {

@@ -6,7 +6,7 @@ use conformance::stores::TestStore;
 use microqueue::keyspace::{Transaction, Tx};
 
 use super::*;
-use crate::enqueue::{Enqueue, OnRepeat};
+use crate::enqueue_options::{Enqueue, OnRepeat};
 use crate::find::Place;
 use crate::listing::PlaceKind;
 
