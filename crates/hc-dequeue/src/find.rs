@@ -284,10 +284,15 @@ async fn find_granted(
     let (begin, end) = keys.part("g");
     // Safe as a snapshot read: the row that is found is added to the read conflict ranges.
     let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
+    // The first row that does not say which item it contains: it may contain this one.
+    let mut unreadable = None;
     for row in rows.iter().filter(|row| !is_turn(row.value())) {
-        let Ok(ListedPart { parts, item }) = ListedPart::decode(row.key(), row.to_value()) else {
-            // The row does not say which item it contains.
-            continue;
+        let ListedPart { parts, item } = match ListedPart::decode(row.key(), row.to_value()) {
+            Ok(part) => part,
+            Err(error) => {
+                unreadable.get_or_insert(error);
+                continue;
+            }
         };
         if item.id == *id {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
@@ -302,5 +307,8 @@ async fn find_granted(
             return Ok(Some((spot, record)));
         }
     }
-    Ok(None)
+    match unreadable {
+        Some(error) => Err(error.into()),
+        None => Ok(None),
+    }
 }

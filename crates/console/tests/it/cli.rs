@@ -467,13 +467,10 @@ fn a_terminal_without_columns_breaks_no_line() {
     ] {
         let words: Vec<_> = command.split(' ').collect();
         let without = store.run(&words).out;
-        let shape = |text: &str| {
-            let lines = text.lines().map(|line| line.split_whitespace().count());
-            lines.collect::<Vec<_>>()
-        };
+        // The words of a line may change: ages grow.
         assert_eq!(
-            shape(&on_a_terminal(&store, 0, command)),
-            shape(&without),
+            on_a_terminal(&store, 0, command).lines().count(),
+            without.lines().count(),
             "{command}"
         );
         let narrow = on_a_terminal(&store, 60, command);

@@ -233,18 +233,20 @@ enum Anew {
 }
 
 impl Anew {
-    async fn begin(self, world: &World, item: &ItemRef) {
+    /// Begins an item anew that was enqueued with these options.
+    async fn begin(self, world: &World, item: &ItemRef, options: &Enqueue) {
+        let options = options.clone();
         let options = match self {
             Self::Redrive => {
                 let queue = &world.queue;
                 let redrive = |tr| async move { queue.redrive(&tr, item).await };
                 return assert!(world.runner.run(redrive).await.unwrap());
             }
-            Self::Replace => Enqueue::new().on_repeat(OnRepeat::Replace),
-            Self::Debounce => Enqueue::new().on_repeat(OnRepeat::Debounce),
-            Self::DebounceLater => Enqueue::new().on_repeat(OnRepeat::Debounce).after(SOON),
+            Self::Replace => options.on_repeat(OnRepeat::Replace),
+            Self::Debounce => options.on_repeat(OnRepeat::Debounce),
+            Self::DebounceLater => options.on_repeat(OnRepeat::Debounce).after(SOON),
         };
-        let enqueued = world.enqueue_with(7, &options.dedupe("one")).await;
+        let enqueued = world.enqueue_with(7, &options).await;
         assert_eq!(enqueued.unwrap(), Enqueued::Replaced(*item));
     }
 }
@@ -278,7 +280,7 @@ async fn an_item_that_begins_anew_has_all_its_limits_again(store: TestStore) {
             };
             assert_eq!((letter.attempts, letter.deliveries), (0, LIMIT));
             assert_eq!(reason(letter), "it was granted too often");
-            way.begin(&world, item).await;
+            way.begin(&world, item, &options).await;
             assert_eq!(world.status(item).await.unwrap().deliveries, 0);
         }
         world.check().await;
@@ -292,7 +294,7 @@ async fn a_delivery_from_before_a_redrive_stays_lost(store: TestStore) {
     let before = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     before.release().await.unwrap();
     assert_eq!(letters(&world).await.len(), 1);
-    Anew::Redrive.begin(&world, item).await;
+    Anew::Redrive.begin(&world, item, &Enqueue::new()).await;
     let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!((before.deliveries(), again.deliveries()), (1, 1));
     let late = world.ack(&before).await;
