@@ -28,10 +28,10 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     let counter = &queue.pack(&("c", "queued"));
     let [token_row, id_row] = &["k", "n"].map(|part| queue.pack(&(part, &[payload][..])));
     let length = &(extension.len() as u16).to_be_bytes()[..];
-    let (dedupe_id, token) = (&[7, 0, 1, payload][..], &[payload; 16][..]);
+    let (dedupe_id, token) = (&[7, 0, 1, payload][..], &[payload; 32][..]);
     let new = &[&[NEW], length, extension].concat()[..];
     // Format, dedupe id, token, new field, end, payload.
-    let record = &[&[1], dedupe_id, &[8, 0, 16], token, new, &[0, payload]].concat();
+    let record = &[&[1], dedupe_id, &[8, 0, 32], token, new, &[0, payload]].concat();
     let enqueue = world.runner.run(|tr| async move {
         let record = Bytes::copy_from_slice(record);
         let staged = items.enqueue(&tr, &record).await?;
@@ -41,7 +41,7 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
         // The offset of the versionstamp in the value.
         let place = 0_u32.to_le_bytes();
         let id = [&versionstamp.as_bytes()[..], &call.to_be_bytes(), &place].concat();
-        tr.set(token_row, token);
+        tr.set(token_row, &[token, &call.to_be_bytes()].concat());
         tr.atomic(MutationOp::SetVersionstampedValue, id_row, &id);
         tr.atomic(MutationOp::Add, counter, &1_i64.to_le_bytes());
         Ok::<_, Error>(())
