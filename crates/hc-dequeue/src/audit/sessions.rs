@@ -313,7 +313,8 @@ pub(super) async fn put_back_broken(
     Ok(())
 }
 
-/// Removes a session that does not exist or has no heartbeat, and returns the items that it holds.
+/// Removes a session that does not exist or has no heartbeat, and returns the items that it holds. It stays, as a dead
+/// one, if it holds items that do not decode.
 pub(super) async fn bury_lost<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
@@ -323,7 +324,7 @@ pub(super) async fn bury_lost<D: Database>(
     let session = SessionId(session);
     let declare = |tr| async move { declare_lost(&tr, keys, session).await };
     if runner.run(declare).await? {
-        while reclaim_some(runner, keys, settings, session).await? != Progress::Buried {}
+        while let Progress::Returned(_) = reclaim_some(runner, keys, settings, session).await? {}
     }
     Ok(())
 }
