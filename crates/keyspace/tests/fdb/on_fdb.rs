@@ -1,7 +1,6 @@
 //! Cluster files that are not valid, clusters that do not answer, and processes that exit while handles are
 //! alive.
 
-use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
