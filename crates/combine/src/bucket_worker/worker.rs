@@ -83,8 +83,9 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             runner,
             options,
         };
-        worker.begin_session().await?;
-        worker.remove_dead().await?;
+        // In boxes, so that the futures of callers are small.
+        Box::pin(worker.begin_session()).await?;
+        Box::pin(worker.remove_dead()).await?;
         Ok(worker)
     }
 
