@@ -1,6 +1,6 @@
 //! What programs with the console in them share: text for a terminal, the command line, and the signals that stop them.
 //!
-//! All that such a program prints goes through [`print`] or [`tell`], so that no stored text, name, path, argument or
+//! All that such a program prints goes through [`print()`] or [`tell`], so that no stored text, name, path, argument or
 //! reason can move the cursor, clear the screen, or forge or hide a line.
 
 use std::env;
@@ -31,7 +31,7 @@ pub fn tell(text: impl Display) {
     let _ = io::stderr().lock().write_all(lines(text).as_bytes());
 }
 
-/// Prints a text, as [`line`], over the line of the terminal that standard error has begun.
+/// Prints a text, as [`line()`], over the line of the terminal that standard error has begun.
 pub fn tell_over(text: impl Display) {
     let _ = write!(io::stderr().lock(), "\r{}", line(text));
 }
