@@ -90,13 +90,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// As [`enqueue`](Self::enqueue), and in addition:
     ///
     /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
-    /// - With another [`OnRepeat`] than `Keep`, also reads and writes the row of the item that has the id, wherever
+    /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the id, wherever
     ///   it is. A concurrent acknowledgement of that item conflicts.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
     /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::ReadAfterWrite`] as
-    /// [`OnRepeat`] says. In all cases nothing is staged.
+    /// [`OnRepeat`](crate::OnRepeat) says. In all cases nothing is staged.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
