@@ -252,7 +252,8 @@ async fn a_block_that_was_folded_in_part_is_redriven_from_there_on(store: TestSt
         // The block is repaired, but first as one that is too short.
         let record = world.rows("q").await.remove(0);
         let prefix = record.value().strip_suffix(b"no block").unwrap();
-        let (queue, aside) = (&world.queue, &found.id);
+        let queue = &world.queue;
+        let aside = &found.id;
         let retry = |tr| async move {
             let first = queue.redrive(&tr, aside).await?;
             Ok::<_, Error>((first, queue.redrive(&tr, aside).await?))

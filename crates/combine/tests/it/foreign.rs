@@ -166,7 +166,8 @@ struct Touchy(i64);
 impl Drop for Touchy {
     fn drop(&mut self) {
         let take = |left: usize| left.checked_sub(1);
-        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        let set = Ordering::Relaxed;
+        let get = Ordering::Relaxed;
         let taken = PANICS_LEFT.fetch_update(set, get, take);
         assert!(taken.is_err(), "no drop of the value");
     }

@@ -36,7 +36,8 @@ async fn add_extremes(world: &World) -> Extremes {
     };
     let name = world.name("jobs");
     world.console().configure(&name, configure).await.unwrap();
-    let (runner, jobs) = (&world.runner, &world.jobs);
+    let runner = &world.runner;
+    let jobs = &world.jobs;
     let epoch = SystemTime::UNIX_EPOCH;
     let day = Duration::from_secs(86_400);
     let latest = epoch

@@ -107,7 +107,8 @@ where
 
     /// Warns of schedules whose next time is later than their expression allows, once for each such time.
     async fn report_late(&mut self) {
-        let (keys, known) = (&*self.shared.keys, &self.fire_timer.checked);
+        let keys = &*self.shared.keys;
+        let known = &self.fire_timer.checked;
         let find = |tr| async move { find_late(&tr, keys, known).await };
         let (late, checked) = match Box::pin(self.runner.run(find)).await {
             Ok(found) => found,

@@ -139,7 +139,8 @@ where
         let outcome = async move {
             let take = |tr: Tx<_>| {
                 let (shared, decode, ordered) = (&shared, &*decode, &*ordered);
-                let (settings, fronts) = (&*settings, &*fronts);
+                let settings = &*settings;
+                let fronts = &*fronts;
                 async move {
                     if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                         return Ok(Tried::Contended);

@@ -156,7 +156,8 @@ impl World {
             }
             Op::Retain(retention) => {
                 self.settings.dedupe_retention = Duration::from_millis(retention);
-                let (queue, settings) = (&self.queue, &self.settings);
+                let queue = &self.queue;
+                let settings = &self.settings;
                 let configure = |tr| async move { queue.configure(&tr, settings).await };
                 self.runner.run(configure).await?;
                 queue.settings.set(Arc::new(settings.clone()));

@@ -180,7 +180,7 @@ fn is_damage(error: &Error) -> bool {
 fn is_refusal_of_damage(error: &OpenError, sound: &Sound) -> bool {
     let is_damage = match error {
         OpenError::Damaged { .. } | OpenError::LogDamaged { .. } => true,
-        // A file of no bytes is nobody's.
+        // A file of no bytes belongs to no program.
         OpenError::NotAStore { .. } => sound.files.len() == 1,
         _ => false,
     };
