@@ -126,6 +126,25 @@ fn quoted(element: &Element<'_>) -> String {
     }
 }
 
+/// Returns the text of bytes that an application has chosen, such as a dedupe id: the text itself, or hexadecimal
+/// digits after `0x` if the bytes are no text, or text that begins with `0x`. [`parse_bytes`] is the inverse.
+#[must_use]
+pub fn bytes_text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.starts_with("0x") => text.to_owned(),
+        _ => format!("0x{}", hex(bytes)),
+    }
+}
+
+/// Returns the bytes that a [text](bytes_text) stands for: those of the hexadecimal digits after `0x`, or the text itself
+/// if it has no such digits.
+#[must_use]
+pub fn parse_bytes(text: &str) -> Vec<u8> {
+    let digits = text.strip_prefix("0x").and_then(parse_hex);
+    let bytes = digits.filter(|bytes| !bytes.is_empty());
+    bytes.unwrap_or_else(|| text.as_bytes().to_vec())
+}
+
 /// Returns bytes in hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
@@ -192,6 +211,22 @@ mod tests {
         assert_eq!(tuple_text(b"\xff"), None);
         // Deep enough to overflow the stack of a decoder that recurses.
         assert_eq!(tuple_text(&vec![5; 100_000]), None);
+    }
+
+    #[test]
+    fn the_text_of_bytes_is_read_as_the_same_bytes() {
+        for (bytes, text) in [
+            (&b"invoice 7"[..], "invoice 7"),
+            (b"0xff", "0x30786666"),
+            (b"0x", "0x3078"),
+            (b"\xff\0", "0xff00"),
+            ("zw\u{f6}lf".as_bytes(), "zw\u{f6}lf"),
+        ] {
+            assert_eq!(bytes_text(bytes), text);
+            assert_eq!(parse_bytes(text), bytes);
+        }
+        assert_eq!(parse_bytes("0x"), b"0x");
+        assert_eq!(parse_bytes("0xyz"), b"0xyz");
     }
 
     #[test]

@@ -140,6 +140,13 @@ pub(super) fn write_copy(
     path: &Path,
     write: impl FnOnce(FileBackend) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
+    // First, so that the log of a store at `path` is not called a log without a store.
+    if path.symlink_metadata().is_ok() {
+        return Err(open_error(
+            path,
+            io::Error::from(io::ErrorKind::AlreadyExists),
+        ));
+    }
     // A log with this name would be taken for the copy's.
     refuse_lone_log(path)?;
     write_new(path, write)

@@ -40,8 +40,8 @@ pub(super) struct Publisher {
     newest_version: i64,
     /// The segment in which the log of the active part begins.
     part_segment: u64,
-    /// A batch for which the disk had no room.
-    postponed: Option<Batch>,
+    /// A batch for which the disk had no room, and what the disk said.
+    postponed: Option<(Batch, io::Error)>,
     /// The number of transactions in the last batch, and in the open one when that was published.
     expected: usize,
     /// How long the last batch was written and flushed, zero if its flush was left for later.
@@ -176,11 +176,10 @@ impl Publisher {
 
     /// Ends the store if a batch still waits for room.
     fn give_up(&mut self) -> Result<()> {
-        let Some(batch) = self.postponed.take() else {
+        let Some((batch, cause)) = self.postponed.take() else {
             return Ok(());
         };
-        let full = io::Error::from(io::ErrorKind::StorageFull);
-        let error = self.shared.poison(full);
+        let error = self.shared.poison(cause);
         batch.answer_unknown();
         Err(error)
     }
@@ -210,7 +209,7 @@ impl Publisher {
         if self.flush_is_due() {
             self.flush()?;
         }
-        let postponed = self.postponed.take();
+        let postponed = self.postponed.take().map(|(batch, _)| batch);
         if let Some(batch) = postponed.or_else(|| self.shared.pipeline().take()) {
             self.commit(batch)?;
         }
@@ -231,7 +230,7 @@ impl Publisher {
             Ok(()) => {}
             Err(AppendError::NoSpace(cause)) => {
                 tracing::warn!(%cause, "commits wait for room on the disk");
-                self.postponed = Some(batch);
+                self.postponed = Some((batch, cause));
                 return Ok(());
             }
             Err(cause) => {

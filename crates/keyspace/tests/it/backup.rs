@@ -103,6 +103,16 @@ async fn a_copy_takes_the_place_of_nothing() {
     let refused = db.backup(folder.path().join("other")).unwrap_err();
     assert!(matches!(refused, OpenError::LogWithoutStore { .. }));
 
+    // Not "the log of a store that is missing": its log must not be removed.
+    let store = folder.path().join("store");
+    let open = options().open(&store).unwrap();
+    for source in [&db, &open] {
+        let refused = source.backup(&store).unwrap_err().to_string();
+        assert!(refused.contains("exists"), "{refused}");
+    }
+    open.close().unwrap();
+    fs::remove_file(&store).unwrap();
+
     let nowhere = db.backup(folder.path().join("no/folder")).unwrap_err();
     assert!(nowhere.to_string().contains("no/folder"), "{nowhere}");
 

@@ -335,7 +335,7 @@ impl State {
 
 fn error(fault: Fault) -> io::Error {
     match fault {
-        Fault::Full => io::ErrorKind::StorageFull.into(),
+        Fault::Full => io::Error::new(io::ErrorKind::StorageFull, "the disk has no room"),
         Fault::PowerLoss | Fault::Error | Fault::ShortWrite => {
             io::Error::other(format!("{fault:?}"))
         }

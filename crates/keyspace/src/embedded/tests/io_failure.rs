@@ -22,7 +22,7 @@ use super::disk::{Disk, Fault, Image};
 use super::workload::Workload;
 use super::{new_store, open_on, path, seeds, set, setup};
 use crate::env::{Environment, ManualClock};
-use crate::error::{Code, Error, OpenError};
+use crate::error::{Code, Error, OpenError, chain};
 
 const FAULTS: [Fault; 3] = [Fault::Error, Fault::Full, Fault::ShortWrite];
 
@@ -264,6 +264,7 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
     let waiting = [64 << 10, 5 << 20, 1].map(|bytes| engine.commit(large(bytes)));
     let closed = engine.shut_down().unwrap_err();
     assert_poisoned(&closed);
+    assert!(chain(&closed).to_string().contains("the disk has no room"));
     for commit in waiting {
         let code = runtime.block_on(commit).unwrap_err().code();
         assert!([Some(Code::COMMIT_UNKNOWN_RESULT), Some(Code::IO_ERROR)].contains(&code));
