@@ -21,7 +21,8 @@
 //!
 //! Other modules help to test code that is built on a store. [`stores`] runs one test on every store. A
 //! [`part`] of a store acts as a whole store for one test. A [`process`] and a [`server`] are programs and
-//! a cluster that a test can kill. [`fuzz`] checks properties of decoders for any bytes.
+//! a cluster that a test can kill. [`fuzz`] checks properties of decoders for any bytes. [`hostile`] is code that
+//! panics wherever it can.
 //!
 //! # Example
 //!
@@ -87,6 +88,7 @@ pub mod compare;
 pub mod fuzz;
 pub mod generate;
 pub mod history;
+pub mod hostile;
 pub mod model;
 pub mod oracle;
 pub mod part;
