@@ -1,9 +1,12 @@
 //! Removes all waiting items.
 
+use std::ops::ControlFlow;
+
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction, Tx,
+    visit_rows,
 };
 use microqueue::{Item, ItemId};
 
@@ -12,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
 use crate::queue::HighContentionQueue;
 use crate::record::{End, Record};
-use crate::registry::ITEMS_PER_FULFILLMENT;
+use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::settings::Settings;
 
 impl<T, C: Codec<T>> HighContentionQueue<T, C> {
@@ -59,7 +62,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
 }
 
 /// The parts from which items are removed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Queued,
     Delayed,
@@ -86,15 +89,21 @@ async fn remove_some(
         Part::Delayed => ("t", Counter::Delayed),
     };
     let (begin, end_of_part) = keys.part(name);
-    let page = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
+    let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
         .limit(ITEMS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
+    let (mut removed, mut bytes) = (0, 0);
+    let mut last = None;
     // Safe as a snapshot read: the key of each removed item is in a conflict range.
-    let page = tr.get_range(&page, Isolation::Snapshot).await?;
-    let mut removed = 0;
-    for row in &page.rows {
-        let Some((ready, item)) = parse(keys, part, row) else {
-            continue;
+    let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
+        bytes += row.key().len() + row.value().len();
+        let next = match bytes < BYTES_PER_FULFILLMENT {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        };
+        last = Some(row.to_key());
+        let Some((ready, item)) = parse(keys, part, &row) else {
+            return Ok(next);
         };
         let id = &item.id;
         if is_of(id, until) {
@@ -105,11 +114,16 @@ async fn remove_some(
             let none = Bytes::new();
             end(tr, keys, settings, id, &item.value, End::Removed, none)?;
             removed += 1;
+        } else if part == Part::Queued {
+            // Items are in the order of their enqueues, so all others are newer, too.
+            last = None;
+            return Ok(ControlFlow::Break(()));
         }
-    }
+        Ok::<_, Error>(next)
+    });
+    visited.await?;
     keys.count(tr, counter, -removed);
-    let last = page.next_after().map(<[u8]>::to_vec);
-    Ok((removed.unsigned_abs(), last))
+    Ok((removed.unsigned_abs(), last.map(|key| key.to_vec())))
 }
 
 /// Returns the item of a row, and when it is due if it is delayed.

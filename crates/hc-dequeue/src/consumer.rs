@@ -42,7 +42,7 @@ use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 /// # Retries
 /// The runner retries the consumer's transactions within its limits. If a transaction fails for good, every waiting
 /// call returns the error. The session continues: call again. Items that such a transaction may have taken for
-/// deliveries come back at a heartbeat; items that it may have popped are lost.
+/// deliveries come back at a heartbeat, as after a failure with the backoff; items that it may have popped are lost.
 pub struct Consumer<T> {
     commands: Commands<T>,
     env: Environment,

@@ -102,16 +102,21 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Reads the rows of the id, and, if it is retained, writes one of them and reads the settings by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a row of the id or the settings do
-    /// not decode.
+    /// [`Error::DedupeId`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row of an item's claim to the id or
+    /// the settings do not decode. A time of completion that does not decode is released.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
     pub async fn release_dedupe(&self, tr: &impl Transaction, dedupe: &[u8]) -> Result<bool> {
         check_dedupe(dedupe)?;
-        let is_retained = repeated(tr, &self.keys, dedupe).await? == Some(Repeated::IsRetained);
+        let row = self.keys.retained(dedupe);
+        let is_retained = match repeated(tr, &self.keys, dedupe).await {
+            Ok(repeated) => repeated == Some(Repeated::IsRetained),
+            Err(error) if error.corrupt_key().is_some_and(|key| **key == *row) => true,
+            Err(error) => return Err(error),
+        };
         if is_retained {
-            tr.clear(&self.keys.retained(dedupe));
+            tr.clear(&row);
         }
         Ok(is_retained)
     }
@@ -266,7 +271,7 @@ pub(crate) async fn expire_dedupe(
 }
 
 /// Returns when the item of a retained dedupe id was completed.
-fn parse_completed(key: &[u8], value: &[u8]) -> Result<u64> {
+pub(crate) fn parse_completed(key: &[u8], value: &[u8]) -> Result<u64> {
     let completed = value.try_into().map(u64::from_be_bytes);
     completed.map_err(|_| keyspace::Error::corrupt(key, "expected a time of eight bytes").into())
 }

@@ -13,7 +13,7 @@ use crate::keys::Counter;
 use crate::queue::HighContentionQueue;
 use crate::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::span;
-use crate::stage::{NewItem, Staged, check_depths, record_of, stage};
+use crate::stage::{NewCounts, NewItem, record_of, stage, stage_all};
 use crate::trace_context::TraceContext;
 use crate::wall::wall_millis;
 
@@ -95,8 +95,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::ReadAfterWrite`] as
-    /// [`OnRepeat`](crate::OnRepeat) says. In all cases nothing is staged.
+    /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherTime`];
+    /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
+    /// all cases nothing is staged.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
@@ -108,13 +109,14 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ) -> Result<Enqueued> {
         let trace_context = options.trace_context.clone().or_else(span::current_context);
         let item = self.new_item(value, options, trace_context)?;
-        let mut staged = Staged::default();
-        let enqueued = stage(tr, &self.keys, item, &mut staged).await?;
-        staged.finish(tr, &self.keys);
+        let mut counts = NewCounts::default();
+        let enqueued = stage(tr, &self.keys, item, &mut counts).await?;
+        counts.finish(tr, &self.keys);
         Ok(enqueued)
     }
 
-    /// Stages items, each with its options, in the given order: either all of them or none. Returns the result for each.
+    /// Stages items, each with its options, in the given order. Returns the result for each. A maximum depth also counts
+    /// the items before it.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
@@ -131,8 +133,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// As [`enqueue_with`](Self::enqueue_with).
     ///
     /// # Errors
-    /// As [`enqueue_with`](Self::enqueue_with). With [`Error::ReadAfterWrite`], and with errors of the store, a part of
-    /// the items may be staged: the transaction must not commit. With all others, nothing is staged.
+    /// As [`enqueue_with`](Self::enqueue_with). A part of the items may then be staged: the transaction must not commit.
     ///
     /// # Cancel safety
     /// If the future is dropped before it is ready, a part of the items may be staged: the transaction must not commit.
@@ -148,13 +149,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             let trace_context = options.trace_context.clone().or_else(|| current.clone());
             new_items.push(self.new_item(value, options, trace_context)?);
         }
-        check_depths(tr, keys, &new_items).await?;
-        let mut staged = Staged::default();
-        let mut enqueued = Vec::with_capacity(items.len());
-        for item in new_items {
-            enqueued.push(stage(tr, keys, item, &mut staged).await?);
-        }
-        staged.finish(tr, keys);
+        let mut counts = NewCounts::default();
+        let enqueued = stage_all(tr, keys, new_items, &mut counts).await?;
+        counts.finish(tr, keys);
         Ok(enqueued)
     }
 
@@ -178,7 +175,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         options: &'a Enqueue,
         trace_context: Option<TraceContext>,
     ) -> Result<NewItem<'a>> {
-        if let Some(dedupe) = options.dedupe_id() {
+        if let Some(dedupe) = options.get_dedupe() {
             check_dedupe(dedupe)?;
         }
         let enqueued_millis = wall_millis(&self.keys.env);

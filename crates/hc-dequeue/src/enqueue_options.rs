@@ -138,9 +138,55 @@ impl Enqueue {
         self
     }
 
+    /// Returns the delay, if one was set with [`after`](Self::after).
+    #[must_use]
+    pub fn get_after(&self) -> Option<Duration> {
+        match self.ready? {
+            Ready::After(delay) => Some(delay),
+            Ready::At(_) => None,
+        }
+    }
+
+    /// Returns the longest wait of a burst.
+    #[must_use]
+    pub fn get_max_wait(&self) -> Option<Duration> {
+        self.max_wait
+    }
+
     /// Returns the dedupe id.
-    pub(crate) fn dedupe_id(&self) -> Option<&Bytes> {
+    #[must_use]
+    pub fn get_dedupe(&self) -> Option<&Bytes> {
         self.dedupe.as_ref()
+    }
+
+    /// Returns what the enqueue does if an item with the same dedupe id exists.
+    #[must_use]
+    pub fn get_on_repeat(&self) -> OnRepeat {
+        self.on_repeat
+    }
+
+    /// Returns the number of attempts. Zero: the queue's.
+    #[must_use]
+    pub fn get_max_attempts(&self) -> u32 {
+        self.limits.attempts
+    }
+
+    /// Returns the number of deaths. Zero: the queue's.
+    #[must_use]
+    pub fn get_max_deaths(&self) -> u32 {
+        self.limits.deaths
+    }
+
+    /// Returns the number of deliveries. Zero: the queue's.
+    #[must_use]
+    pub fn get_max_deliveries(&self) -> u32 {
+        self.limits.deliveries
+    }
+
+    /// Returns the number of queued items from which on the enqueue fails.
+    #[must_use]
+    pub fn get_max_depth(&self) -> Option<u64> {
+        self.max_depth
     }
 
     /// Returns when an item is due that is enqueued at one time, and whose burst of enqueues began at another one.
@@ -150,9 +196,10 @@ impl Enqueue {
             Ready::At(time) => unix_millis(time),
             Ready::After(delay) => enqueued.saturating_add(millis(delay)),
         };
-        let latest = self
+        let max_wait = self
             .max_wait
-            .map_or(u64::MAX, |wait| began.saturating_add(millis(wait)));
+            .filter(|_| self.on_repeat == OnRepeat::Debounce);
+        let latest = max_wait.map_or(u64::MAX, |wait| began.saturating_add(millis(wait)));
         Some(ready.min(latest)).filter(|ready| *ready > now)
     }
 }
@@ -165,8 +212,9 @@ impl Enqueue {
 /// replace the old ones.
 ///
 /// All enqueues of an id in one transaction count as made at the time of the first one: equal delays give equal times.
-/// With `Debounce`, another time than that of the enqueue before is refused with [`Error::ReadAfterWrite`](crate::Error::ReadAfterWrite), because the
-/// transaction cannot move an item that it has enqueued itself.
+/// With `Debounce`, another time than that of the enqueue before is refused with
+/// [`Error::EnqueuedWithOtherTime`](crate::Error::EnqueuedWithOtherTime), because the transaction cannot move an item
+/// that it has enqueued itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnRepeat {

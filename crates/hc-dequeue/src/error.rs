@@ -31,13 +31,19 @@ pub enum Error {
     #[error(transparent)]
     Part(microqueue::Error),
 
-    /// The transaction has enqueued, and then reads rows to which its items may belong; or it enqueues a dedupe id
-    /// again, with another time than before. Its items get their places only at the commit. After a read, the
-    /// transaction can no longer commit.
+    /// The transaction has enqueued, and then reads rows to which its items may belong: they get their places only at
+    /// the commit. The transaction can no longer commit.
     #[error(
-        "the transaction needs a place of what it has enqueued itself: read first, or use two transactions"
+        "the transaction reads places of items that it may have enqueued itself: read first, or use two transactions"
     )]
     ReadAfterWrite,
+
+    /// The transaction has enqueued the dedupe id before, and [`Debounce`](crate::OnRepeat::Debounce) wants another
+    /// time: the item gets its place only at the commit, and cannot move. Nothing is staged.
+    #[error(
+        "the transaction has enqueued this dedupe id with another time: debounce it in another transaction"
+    )]
+    EnqueuedWithOtherTime,
 
     /// The delivery no longer holds the item: its session ended or its time limit passed and the item went back to
     /// the queue, or the item was already acknowledged. The transaction must not commit. If the item is still in the

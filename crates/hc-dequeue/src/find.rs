@@ -42,6 +42,9 @@ pub struct Status<T> {
     pub ready: SystemTime,
     /// When the item was last granted, by the wall clock of the granting process. `None` if it never was.
     pub granted: Option<SystemTime>,
+    /// The dedupe id with which the item was enqueued; empty if it was enqueued without one. An item that a session holds
+    /// gives its id up to one that [replaces](crate::OnRepeat) it.
+    pub dedupe: Bytes,
     /// The result that the handler of a done item [has set](crate::Delivery::set_result).
     pub result: Bytes,
 }
@@ -215,6 +218,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             enqueued: unix_time(record.enqueued_millis),
             ready: unix_time(record.ready_millis()),
             granted: (record.granted_millis != 0).then(|| unix_time(record.granted_millis)),
+            dedupe: record.dedupe,
             result: record.end.map_or_else(Bytes::new, |end| end.result),
         }))
     }

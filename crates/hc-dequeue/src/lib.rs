@@ -94,7 +94,7 @@
 //! | `ack` | the held item | the item was cancelled, it went back because its time limit or its session ended, or another enqueue took over its dedupe id |
 //! | `status`, `cancel`, `expedite`, `replace` | the item, and the other places where it could be | the item was granted, went back, was completed or was changed |
 //! | `redrive`, `purge` | the dead letter | another transaction redrove or purged it |
-//! | `stats`, `len`, `oldest_age` | counters and the first item, by snapshot | never |
+//! | `stats`, `len`, `oldest_age` | counters and the first 100 items, by snapshot | never |
 //! | `list`, `session_states`, `settings`, `is_paused`, `verify_order` | the rows that they return or check, by snapshot | never |
 //! | `peek`, `items`, `dead_letters` | as in [`MicroQueue`](microqueue::MicroQueue) | as in `MicroQueue` |
 //! | `pause`, `resume` | nothing | never |
@@ -179,10 +179,10 @@
 //! Dispatchers and workers log through [`tracing`], in a span `dispatcher` with the queue and the session. They
 //! report these metrics through the [`metrics`](https://docs.rs/metrics) facade, all with the label `queue`:
 //!
-//! - at each heartbeat: `hc_dequeue_depth`, `_delayed`, `_held`, `_dead`, `_paused`, `_age_seconds`,
-//!   `_clock_error_seconds`;
+//! - at each heartbeat: `hc_dequeue_depth`, `_delayed`, `_held`, `_dead`, `_unreadable`, `_paused`,
+//!   `_age_seconds`, `_clock_error_seconds`;
 //! - as events happen: `_dequeues`, `_conflicts`, `_fulfilled`, `_patience_expiries`, `_reclaimed`, `_fired`, `_skipped`,
-//!   `_lost`, `_waiting_seconds`, `_handler_seconds`, `_outcomes`.
+//!   `_lost`, `_restarts`, `_waiting_seconds`, `_handler_seconds`, `_outcomes`.
 //!
 //! A worker calls its handler in a span `handler` of level `INFO`, with the queue, the item and the attempt.
 //!

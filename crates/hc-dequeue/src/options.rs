@@ -110,7 +110,8 @@ impl Backoff {
     pub fn after(self, failures: u32, env: &Environment) -> Duration {
         let doublings = failures.saturating_sub(1).min(30);
         let wait = self.first.saturating_mul(1 << doublings).min(self.longest);
-        wait.mul_f64(1.0 - env.random_unit() / 2.0)
+        // No more than half of it, so that the longest duration does not overflow.
+        wait - wait.mul_f64(env.random_unit() / 2.0)
     }
 }
 

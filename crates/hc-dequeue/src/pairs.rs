@@ -377,6 +377,27 @@ async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
 }
 
 #[tokio::test]
+async fn a_grant_whose_first_row_says_no_item_is_collected_without_it() {
+    let world = World::new(memory(), Scene::Granted).await;
+    let keys = &world.queue.keys;
+    let (begin, end) = keys.grants(A);
+    let read = async || {
+        let tr = world.db.begin().unwrap();
+        let query = RangeQuery::keys(begin.clone(), end.clone());
+        read_all(&tr, query, Isolation::Snapshot).await.unwrap()
+    };
+    let row = read().await.remove(0);
+    let mut tr = world.db.begin().unwrap();
+    tr.set(row.key(), &row.value()[..5]);
+    tr.commit().await.unwrap();
+    let mut tr = world.db.begin().unwrap();
+    let collected = collect(&tr, world.context(A), &world.request.unwrap()).await;
+    assert_eq!(collected.unwrap().unwrap().len(), 0);
+    tr.commit().await.unwrap();
+    assert_eq!(read().await[0].key(), row.key());
+}
+
+#[tokio::test]
 async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_are_collected() {
     let world = World::new(memory(), Scene::Granted).await;
     let keys = &world.queue.keys;

@@ -132,7 +132,7 @@ impl Settings {
         self.max_deaths
     }
 
-    /// Returns how often an item may be granted in total before it becomes a dead letter.
+    /// Returns how often an item may be granted, since its enqueue or its last redrive, before it becomes a dead letter.
     #[must_use]
     pub fn get_max_deliveries(&self) -> u32 {
         self.max_deliveries

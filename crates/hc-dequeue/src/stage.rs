@@ -16,6 +16,7 @@
 
 use std::collections::BTreeSet;
 
+use futures::future::try_join_all;
 use microqueue::StagedId;
 use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
@@ -30,6 +31,9 @@ use crate::keys::{Counter, Keys};
 use crate::record::{Record, Token};
 use crate::wall::wall_millis;
 
+/// How many dedupe ids are read at the same time.
+const READS_AT_ONCE: usize = 100;
+
 /// A new item, which is not staged yet. Its record has the options except those that depend on other items.
 #[derive(Debug, Clone)]
 pub(crate) struct NewItem<'a> {
@@ -37,14 +41,14 @@ pub(crate) struct NewItem<'a> {
     pub(crate) options: &'a Enqueue,
 }
 
-/// The new items that a call has staged, for the counters.
+/// How many new items a call has staged, for the counters.
 #[derive(Debug, Default)]
-pub(crate) struct Staged {
+pub(crate) struct NewCounts {
     queued: i64,
     delayed: i64,
 }
 
-impl Staged {
+impl NewCounts {
     /// Stages the changes of the counters, and wakes sessions.
     pub(crate) fn finish(self, tr: &impl Transaction, keys: &Keys) {
         keys.count(tr, Counter::Queued, self.queued);
@@ -56,7 +60,7 @@ impl Staged {
     }
 }
 
-/// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`Staged::finish`].
+/// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`NewCounts::finish`].
 ///
 /// # Conflicts
 /// As [`enqueue_with`](crate::HighContentionQueue::enqueue_with).
@@ -64,37 +68,113 @@ pub(crate) async fn stage(
     tr: &impl Transaction,
     keys: &Keys,
     item: NewItem<'_>,
-    staged: &mut Staged,
+    counts: &mut NewCounts,
 ) -> Result<Enqueued> {
-    let options = item.options;
-    if let Some(dedupe) = options.dedupe_id() {
-        match repeated(tr, keys, dedupe).await? {
-            None => {}
-            Some(Repeated::IsRetained) => return Ok(Enqueued::Repeated),
-            Some(Repeated::IsThere(_)) if options.on_repeat == OnRepeat::Keep => {
-                return Ok(Enqueued::Repeated);
-            }
-            Some(Repeated::IsThere(claim)) => {
-                if claim.is_own(tr).await? {
-                    return restage(tr, keys, item, &claim);
-                }
-                // Boxed, since few enqueues come here.
-                if let Some(enqueued) = Box::pin(repeat(tr, keys, &item)).await? {
-                    return Ok(enqueued);
-                }
-            }
-        }
+    let repeated = match item.options.get_dedupe() {
+        Some(dedupe) => repeated(tr, keys, dedupe).await?,
+        None => None,
+    };
+    match answer(tr, keys, &item, repeated, counts).await? {
+        Answer::Ended(enqueued) => Ok(enqueued),
+        Answer::Own(claim) => restage(tr, keys, item, &claim),
+        Answer::New => stage_new(tr, keys, item, counts).await,
     }
-    if let Some(limit) = options.max_depth {
-        // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
-        check_depth(tr, keys, limit, 0).await?;
-    }
-    stage_new(tr, keys, item, staged).await
 }
 
-/// Returns an error if the queue has as many items as an enqueue allows, after `more` items that are to be staged.
-async fn check_depth(tr: &impl Transaction, keys: &Keys, limit: u64, more: u64) -> Result<()> {
-    let depth = read_counter(tr, keys, Counter::Queued).await? + more;
+/// Stages items as [`stage`] does, each in its turn.
+///
+/// A transaction that has staged a new item may no longer be able to read where the others are. So it changes the items
+/// that exist before it stages new ones.
+///
+/// # Conflicts
+/// As [`stage`].
+pub(crate) async fn stage_all(
+    tr: &impl Transaction,
+    keys: &Keys,
+    items: Vec<NewItem<'_>>,
+    counts: &mut NewCounts,
+) -> Result<Vec<Enqueued>> {
+    let mut answers = Vec::with_capacity(items.len());
+    // The ids whose items are held by sessions, and are taken over.
+    let mut taken_over = BTreeSet::new();
+    for some in items.chunks(READS_AT_ONCE) {
+        let reads = some.iter().map(|item| async move {
+            match item.options.get_dedupe() {
+                Some(dedupe) => repeated(tr, keys, dedupe).await,
+                None => Ok(None),
+            }
+        });
+        for (item, repeated) in some.iter().zip(try_join_all(reads).await?) {
+            let dedupe = item.options.get_dedupe();
+            if repeated.is_none() || dedupe.is_some_and(|dedupe| taken_over.contains(dedupe)) {
+                answers.push(None);
+                continue;
+            }
+            let answer = answer(tr, keys, item, repeated, counts).await?;
+            if matches!(answer, Answer::New) {
+                taken_over.extend(dedupe);
+            }
+            answers.push(Some(answer));
+        }
+    }
+    let mut enqueued = Vec::with_capacity(items.len());
+    for (item, answer) in items.into_iter().zip(answers) {
+        enqueued.push(match answer {
+            Some(Answer::Ended(enqueued)) => enqueued,
+            Some(Answer::Own(claim)) => restage(tr, keys, item, &claim)?,
+            Some(Answer::New) => stage_new(tr, keys, item, counts).await?,
+            // An item of this call may have its dedupe id by now.
+            None => stage(tr, keys, item, counts).await?,
+        });
+    }
+    Ok(enqueued)
+}
+
+/// What remains to be done for an item.
+enum Answer {
+    Ended(Enqueued),
+    /// The transaction itself has staged the item that has this claim.
+    Own(Claim),
+    /// No item has the dedupe id, or the one that had it has given it up.
+    New,
+}
+
+/// Does what the options of an item say if its dedupe id is taken.
+async fn answer(
+    tr: &impl Transaction,
+    keys: &Keys,
+    item: &NewItem<'_>,
+    repeated: Option<Repeated>,
+    counts: &NewCounts,
+) -> Result<Answer> {
+    let claim = match repeated {
+        None => return Ok(Answer::New),
+        Some(Repeated::IsRetained) => return Ok(Answer::Ended(Enqueued::Repeated)),
+        Some(Repeated::IsThere(claim)) => claim,
+    };
+    if item.options.on_repeat == OnRepeat::Keep {
+        return Ok(Answer::Ended(Enqueued::Repeated));
+    }
+    if claim.is_own(tr).await? {
+        return Ok(Answer::Own(claim));
+    }
+    // Boxed, since few enqueues come here.
+    let enqueued = Box::pin(repeat(tr, keys, item, counts)).await?;
+    Ok(enqueued.map_or(Answer::New, Answer::Ended))
+}
+
+/// Returns an error if the queue has as many items as the options of a new item allow.
+async fn check_depth(
+    tr: &impl Transaction,
+    keys: &Keys,
+    options: &Enqueue,
+    counts: &NewCounts,
+) -> Result<()> {
+    let Some(limit) = options.max_depth else {
+        return Ok(());
+    };
+    // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
+    let depth = read_counter(tr, keys, Counter::Queued).await? + counts.queued.unsigned_abs();
     if depth < limit {
         return Ok(());
     }
@@ -103,62 +183,6 @@ async fn check_depth(tr: &impl Transaction, keys: &Keys, limit: u64, more: u64) 
         depth,
         limit,
     })
-}
-
-/// Returns an error if the queue has as many items as the options of one of these items allow, counting the items
-/// before it. Reads nothing if no item has such a limit.
-///
-/// # Conflicts
-/// As [`stage`].
-pub(crate) async fn check_depths(
-    tr: &impl Transaction,
-    keys: &Keys,
-    items: &[NewItem<'_>],
-) -> Result<()> {
-    if items.iter().all(|item| item.options.max_depth.is_none()) {
-        return Ok(());
-    }
-    let mut ids = BTreeSet::new();
-    let mut queued = 0;
-    for item in items {
-        // An id that is repeated adds no item.
-        let is_first = item.options.dedupe_id().is_none_or(|id| ids.insert(id));
-        if !is_first || !Box::pin(is_new(tr, keys, item)).await? {
-            continue;
-        }
-        if let Some(limit) = item.options.max_depth {
-            check_depth(tr, keys, limit, queued).await?;
-        }
-        if ready_millis(keys, item).is_none() {
-            queued += 1;
-        }
-    }
-    Ok(())
-}
-
-/// Returns whether a new item will be staged, instead of being refused or merged with one that has its dedupe id.
-async fn is_new(tr: &impl Transaction, keys: &Keys, item: &NewItem<'_>) -> Result<bool> {
-    let Some(dedupe) = item.options.dedupe_id() else {
-        return Ok(true);
-    };
-    let Some(repeated) = repeated(tr, keys, dedupe).await? else {
-        return Ok(true);
-    };
-    let Repeated::IsThere(claim) = repeated else {
-        return Ok(false);
-    };
-    if item.options.on_repeat == OnRepeat::Keep || claim.is_own(tr).await? {
-        return Ok(false);
-    }
-    let Some(id) = holder(tr, keys, dedupe).await? else {
-        return Ok(true);
-    };
-    let found = find(tr, keys, &id).await?;
-    Ok(found.is_none_or(|(spot, _)| is_held(&spot)))
-}
-
-fn is_held(spot: &Spot) -> bool {
-    matches!(spot, Spot::Held(_) | Spot::Granted { .. })
 }
 
 /// Returns when a new item is due, or `None` if it is ready.
@@ -173,11 +197,12 @@ async fn stage_new(
     tr: &impl Transaction,
     keys: &Keys,
     item: NewItem<'_>,
-    staged: &mut Staged,
+    counts: &mut NewCounts,
 ) -> Result<Enqueued> {
+    check_depth(tr, keys, item.options, counts).await?;
     let ready = ready_millis(keys, &item);
     let mut record = item.record;
-    if item.options.dedupe_id().is_some() {
+    if item.options.get_dedupe().is_some() {
         record.token = Some(Token {
             random: keys.env.random_bytes(),
             read_version: tr.read_version().await?,
@@ -187,11 +212,11 @@ async fn stage_new(
     }
     let id = match ready {
         None => {
-            staged.queued += 1;
+            counts.queued += 1;
             keys.items.enqueue(tr, &record).await?
         }
         Some(ready) => {
-            staged.delayed += 1;
+            counts.delayed += 1;
             let id = keys.delayed(ready).enqueue(tr, &record).await?;
             let pointer = id.key_template_in(&keys.pointers());
             let pointer = pointer.expect("parts of a queue are in commit order");
@@ -216,7 +241,7 @@ fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -
         // An item whose time passes while it is staged stays delayed, and is due at once.
         let is_due = token.ready_millis <= now && ready.is_none();
         if !is_due && ready.unwrap_or(0) != token.ready_millis {
-            return Err(Error::ReadAfterWrite);
+            return Err(Error::EnqueuedWithOtherTime);
         }
     }
     let mut record = item.record;
@@ -232,7 +257,12 @@ fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -
 
 /// Applies `on_repeat` to the item that has the dedupe id. Returns `None` if a session holds that item: then it
 /// gives the id up, and the caller enqueues a new item that takes the id over.
-async fn repeat(tr: &impl Transaction, keys: &Keys, new: &NewItem<'_>) -> Result<Option<Enqueued>> {
+async fn repeat(
+    tr: &impl Transaction,
+    keys: &Keys,
+    new: &NewItem<'_>,
+    counts: &NewCounts,
+) -> Result<Option<Enqueued>> {
     let on_repeat = new.options.on_repeat;
     let Some(id) = holder(tr, keys, &new.record.dedupe).await? else {
         return Ok(None);
@@ -240,7 +270,9 @@ async fn repeat(tr: &impl Transaction, keys: &Keys, new: &NewItem<'_>) -> Result
     let Some((spot, mut record)) = find(tr, keys, &id).await? else {
         return Ok(None);
     };
-    if is_held(&spot) {
+    if matches!(spot, Spot::Held(_) | Spot::Granted { .. }) {
+        // First, so that nothing is staged if the queue is full.
+        check_depth(tr, keys, new.options, counts).await?;
         // The held item no longer has the id.
         record.token = None;
         rewrite(tr, keys, &id, &spot, record)?;
@@ -272,7 +304,7 @@ async fn repeat(tr: &impl Transaction, keys: &Keys, new: &NewItem<'_>) -> Result
 /// Returns the payload as the record of a new item.
 pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Record {
     let mut record = Record::new(enqueued_millis, payload);
-    record.dedupe = options.dedupe_id().cloned().unwrap_or_default();
+    record.dedupe = options.get_dedupe().cloned().unwrap_or_default();
     record.limits = options.limits;
     record
 }

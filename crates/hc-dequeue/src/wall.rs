@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use chrono::{DateTime, SecondsFormat};
 use microqueue::keyspace::Environment;
 use microqueue::keyspace::record::millis;
 
@@ -21,9 +22,25 @@ pub(crate) fn unix_time(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis)
 }
 
+/// Returns the text of a time in milliseconds since the Unix epoch, for logs.
+pub(crate) fn time_text(millis: u64) -> String {
+    let time = i64::try_from(millis).ok();
+    let time = time.and_then(DateTime::from_timestamp_millis);
+    match time {
+        Some(time) => time.to_rfc3339_opts(SecondsFormat::Millis, true),
+        None => format!("{millis} ms after 1970"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_number_of_milliseconds_has_a_text() {
+        assert_eq!(time_text(1_767_225_600_007), "2026-01-01T00:00:00.007Z");
+        assert_eq!(time_text(u64::MAX), "18446744073709551615 ms after 1970");
+    }
 
     #[test]
     fn every_number_of_milliseconds_is_a_time_and_back() {

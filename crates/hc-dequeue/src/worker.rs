@@ -17,6 +17,7 @@ use crate::handler::Handler;
 use crate::options::{ConsumerOptions, WorkerOptions};
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
+use crate::shared_task::let_others_run;
 use crate::shutdown::{ShutdownReport, end_tasks};
 
 /// How many handlers run at the same time by default.
@@ -58,6 +59,8 @@ pub struct Worker<T> {
     stop: watch::Sender<bool>,
     /// How often a slot was started again.
     restarted: Arc<AtomicUsize>,
+    /// How many slots handle an item.
+    busy: Arc<AtomicUsize>,
 }
 
 impl<T, C> HighContentionQueue<T, C>
@@ -120,6 +123,7 @@ where
         let handler = Arc::new(Handler::new(self, runner, backoff, handler));
         let (stop, _) = watch::channel(false);
         let restarted = Arc::new(AtomicUsize::new(0));
+        let busy = Arc::new(AtomicUsize::new(0));
         let mut handlers = JoinSet::new();
         for _ in 0..options.concurrency_or(CONCURRENCY) {
             let slot = HandlerSlot {
@@ -127,6 +131,7 @@ where
                 handler: handler.clone(),
                 stopped: stop.subscribe(),
                 restarted: restarted.clone(),
+                busy: busy.clone(),
             };
             handlers.spawn(slot.work());
         }
@@ -136,6 +141,7 @@ where
             handlers,
             stop,
             restarted,
+            busy,
         })
     }
 }
@@ -165,12 +171,20 @@ impl<T: Send + Sync + 'static> Worker<T> {
     /// Dropping the future drops the handlers.
     pub async fn shut_down(mut self, grace: Duration) -> Result<ShutdownReport> {
         self.stop.send_replace(true);
-        let release = || self.consumer.release();
-        let report = end_tasks(&self.env, &mut self.handlers, grace, release).await;
+        let busy = || self.busy.load(Ordering::Relaxed);
+        let mut unfinished = 0;
+        let release = || {
+            unfinished = busy();
+            self.consumer.release();
+        };
+        end_tasks(&self.env, &mut self.handlers, grace, release).await;
+        // Slots without an item may end late, too.
+        let running = busy();
         self.consumer.clone().shut_down(Duration::ZERO).await?;
         Ok(ShutdownReport {
+            dropped: unfinished.saturating_sub(running),
+            running,
             restarted: self.restarted.load(Ordering::Relaxed),
-            ..report
         })
     }
 }
@@ -181,6 +195,23 @@ struct HandlerSlot<T, F> {
     handler: Arc<Handler<F>>,
     stopped: watch::Receiver<bool>,
     restarted: Arc<AtomicUsize>,
+    busy: Arc<AtomicUsize>,
+}
+
+/// Counts a slot as busy until it is dropped.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl<'a> Busy<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl<T, F, Fut, R> HandlerSlot<T, F>
@@ -217,6 +248,10 @@ where
     }
 
     async fn handle(&self, delivery: Arc<Delivery<T>>) {
+        // Dropped last: until then, what the handler holds may block the thread.
+        let _busy = Busy::new(&self.busy);
+        // The dispatcher may have been woken on this thread, which the handler may block.
+        let_others_run().await;
         // Without an outcome, dropping the delivery gives the item back.
         if let Some(outcome) = self.handler.handle(&delivery).await {
             let (how, reason) = self.handler.resolution(&delivery, outcome);

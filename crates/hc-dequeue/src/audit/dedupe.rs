@@ -9,7 +9,7 @@ use microqueue::{Item, ItemId};
 
 use super::Finding;
 use super::rows::RowCheck;
-use crate::dedupe::Claim;
+use crate::dedupe::{Claim, parse_completed};
 use crate::error::{Error, Result};
 use crate::find::{Spot, find};
 use crate::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
@@ -88,6 +88,28 @@ impl RowCheck for DedupeIds {
             return Ok(None);
         }
         stray(tr, keys, dedupe, &rows).await
+    }
+}
+
+/// Checks that each dedupe id that is retained has a time. It belongs to no other row.
+pub(super) struct RetainedIds;
+
+impl RowCheck for RetainedIds {
+    fn part(&self) -> &'static str {
+        "y"
+    }
+
+    async fn check(
+        &self,
+        _tr: &impl Transaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let dedupe: Result<Vec<u8>, _> = keys.queue.subspace(&"y").unpack(row.key());
+        let expected = |_| keyspace::Error::corrupt(row.key(), "expected a dedupe id");
+        dedupe.map_err(expected)?;
+        parse_completed(row.key(), row.value())?;
+        Ok(None)
     }
 }
 

@@ -118,6 +118,7 @@ async fn check_all_rows<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<
     for part in dedupe::PARTS_OF_DEDUPE_IDS {
         findings.extend(check_rows(runner, keys, &dedupe::DedupeIds(part)).await?);
     }
+    findings.extend(check_rows(runner, keys, &dedupe::RetainedIds).await?);
     findings.extend(check_rows(runner, keys, &done::DoneItems).await?);
     findings.extend(check_rows(runner, keys, &done::KeepTimes).await?);
     findings.extend(check_rows(runner, keys, &schedules::Schedules).await?);

@@ -58,7 +58,7 @@ use crate::registry::request::Woken;
 use crate::registry::{Decode, Demand, ITEMS_PER_FULFILLMENT};
 use crate::session::{Alarm, Alarms, Member, SessionId};
 use crate::settings::Settings;
-use crate::shared_task::SharedTask;
+use crate::shared_task::{SharedTask, let_others_run};
 
 /// For how many turns of the scheduler the dispatcher waits for consumers that were just served to ask again.
 const GATHERING_TURNS: u32 = 32;
@@ -291,7 +291,7 @@ where
             if self.wants.len() >= served {
                 break;
             }
-            tokio::task::yield_now().await;
+            let_others_run().await;
             self.accept_all();
         }
         self.pacer.asks_again = self.wants.len() >= served;

@@ -3,7 +3,7 @@
 //! Every session does so, so that no scheduled time depends on a single session. Each session waits for a short
 //! random time more, so that usually one of them fires and the others find nothing due.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use microqueue::keyspace::Database;
@@ -11,12 +11,15 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 
 use super::Dispatcher;
-use crate::schedule::fire::{Fired, find_late, fire_due};
-use crate::wall::wall_millis;
+use crate::schedule::fire::{Fired, Late, find_late, fire_due};
+use crate::wall::{time_text, wall_millis};
 
 /// The longest time between two checks. Another process may have made a schedule that fires earlier than the known
 /// ones.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time between two searches for schedules whose next times are too far ahead.
+const LATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The time over which the checks of several sessions are spread.
 const SPREAD: Duration = Duration::from_millis(200);
@@ -30,8 +33,18 @@ pub(super) struct FireTimer {
     after: Option<Vec<u8>>,
     /// The logged errors of schedules that cannot fire. Every check finds these schedules again.
     warned: BTreeSet<String>,
-    /// The entries of the index that were checked for next times that are too far ahead.
-    checked: BTreeSet<(u64, String)>,
+    late: LateCheck,
+}
+
+/// The search for schedules whose next times are too far ahead.
+#[derive(Debug, Default)]
+struct LateCheck {
+    /// When the next page is due.
+    due: Duration,
+    /// Where it begins in the index.
+    after: Option<Vec<u8>>,
+    /// The schedules that were reported, with their next times.
+    reported: BTreeMap<String, u64>,
 }
 
 impl FireTimer {
@@ -87,7 +100,7 @@ where
         let queue = &self.keys().queue;
         for skipped in &fired.skipped {
             let schedule = &skipped.schedule;
-            let time = skipped.time_millis;
+            let time = time_text(skipped.time_millis);
             match &skipped.full {
                 Some(full) => {
                     tracing::warn!(%queue, schedule, time, reason = %full, "a scheduled time was skipped");
@@ -107,24 +120,43 @@ where
 
     /// Warns of schedules whose next time is later than their expression allows, once for each such time.
     async fn report_late(&mut self) {
+        let now = self.now();
+        if now < self.fire_timer.late.due {
+            return;
+        }
         let keys = &*self.shared.keys;
-        let known = &self.fire_timer.checked;
-        let find = |tr| async move { find_late(&tr, keys, known).await };
-        let (late, checked) = match Box::pin(self.runner.run(find)).await {
+        let after = self.fire_timer.late.after.take();
+        let after = after.as_deref();
+        let find = |tr| async move { find_late(&tr, keys, after).await };
+        let (late, after) = match Box::pin(self.runner.run(find)).await {
             Ok(found) => found,
             Err(error) => return self.note(Err(error)),
         };
-        for late in late {
-            tracing::warn!(
-                queue = %keys.queue,
-                schedule = late.schedule,
-                next = ?late.next,
-                expected = ?late.expected,
-                "a schedule fires next later than its expression allows, because a wall clock was ahead: schedule \
-                 it again, or run `console reschedule`"
-            );
+        let check = &mut self.fire_timer.late;
+        for Late {
+            schedule,
+            next_millis,
+            expected_millis,
+        } in late
+        {
+            let reported = check.reported.insert(schedule.clone(), next_millis);
+            if reported != Some(next_millis) {
+                tracing::warn!(
+                    queue = %keys.queue,
+                    schedule,
+                    next = time_text(next_millis),
+                    expected = time_text(expected_millis),
+                    "a schedule fires next later than its expression allows, because a wall clock was ahead: \
+                     schedule it again, or run `console reschedule`"
+                );
+            }
         }
-        self.fire_timer.checked = checked;
+        let pause = match after {
+            Some(_) => LOOK_INTERVAL,
+            None => LATE_INTERVAL,
+        };
+        check.due = now.saturating_add(pause);
+        check.after = after;
     }
 
     /// Checks soon after the wake stamp is watched: a new schedule may have woken the session, or may have come

@@ -57,6 +57,8 @@ pub(super) struct Life {
     pub(super) result: &'static str,
     /// The dedupe id, while it belongs to this item.
     dedupe: Option<u8>,
+    /// The dedupe id with which it was enqueued.
+    pub(super) enqueued_as: Option<u8>,
     /// Its own limit; 0 for the limit of the queue.
     max_attempts: u64,
 }
@@ -254,6 +256,7 @@ impl Model {
             is_cancelled: false,
             result: "",
             dedupe: new.dedupe,
+            enqueued_as: new.dedupe,
             max_attempts: new.max_attempts,
         });
         Said::Staged

@@ -502,6 +502,7 @@ impl World {
             enqueued: unix_time(life.enqueued),
             ready: unix_time(life.ready),
             granted: life.granted.map(unix_time),
+            dedupe: life.enqueued_as.into_iter().collect(),
             result: Bytes::from(life.result),
         })
     }

@@ -104,20 +104,35 @@ pub(crate) fn push_field(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     }
 }
 
-fn decode_record(bytes: &Bytes) -> Result<Record, String> {
+/// What follows the fields of a record that this version knows.
+pub(crate) struct Rest {
+    /// Fields of later versions, as stored.
+    pub(crate) unknown: Bytes,
+    pub(crate) payload: Bytes,
+}
+
+/// Reads a record: its format, its fields in ascending order of their tags, and the payload. Calls `decode` with each
+/// field whose tag is at most `newest`.
+///
+/// # Errors
+/// What is wrong with the record, or the error of `decode`.
+pub(crate) fn decode_fields<'a>(
+    bytes: &'a Bytes,
+    format: u8,
+    newest: u8,
+    mut decode: impl FnMut(u8, &'a [u8]) -> Result<(), String>,
+) -> Result<Rest, String> {
     let mut fields = Fields::new(bytes);
-    fields.format(FORMAT)?;
-    let mut record = Record::default();
+    fields.format(format)?;
     let (mut last, mut unknown_from) = (tag::END, None);
     loop {
-        let begin = fields.rest();
+        let begin = bytes.len() - fields.rest().len();
         let [tag] = fields.array()?;
         if tag == tag::END {
-            if let Some(from) = unknown_from {
-                record.unknown = bytes.slice(from..bytes.len() - begin.len());
-            }
-            record.payload = bytes.slice_ref(fields.rest());
-            return Ok(record);
+            return Ok(Rest {
+                unknown: bytes.slice(unknown_from.unwrap_or(begin)..begin),
+                payload: bytes.slice_ref(fields.rest()),
+            });
         }
         if tag <= last {
             return Err(format!("field {tag} comes after field {last}"));
@@ -128,29 +143,49 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
         if field.is_empty() {
             return Err(format!("field {tag} is empty"));
         }
-        match tag {
-            tag::ENQUEUED => record.enqueued_millis = number(field)?,
-            tag::DELIVERIES => record.deliveries = number(field)?,
-            tag::ATTEMPTS => record.attempts = number(field)?,
-            tag::DEATHS => record.deaths = number(field)?,
-            tag::FAILURE => record.failure = Some(failure(field)?),
-            tag::LIMITS => record.limits = Limits::parse(field)?,
-            tag::DEDUPE if field.len() > MAX_DEDUPE_BYTES => {
-                return Err(format!("a dedupe id of {} bytes", field.len()));
-            }
-            tag::DEDUPE => record.dedupe = bytes.slice_ref(field),
-            tag::TOKEN => record.token = Some(token(field)?),
-            tag::CANCELLED => record.cancelled_millis = number(field)?,
-            tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
-            tag::TRACE_CONTEXT => record.trace_context = Some(trace_context(field)?),
-            tag::GRANTED => record.granted_millis = number(field)?,
-            tag::READY => record.ready_millis = number(field)?,
-            tag::BURST => record.burst = Some(burst(field)?),
-            tag::REDRIVEN => record.redriven_deliveries = number(field)?,
-            _ => {
-                unknown_from.get_or_insert(bytes.len() - begin.len());
-            }
+        if tag > newest {
+            unknown_from.get_or_insert(begin);
+        } else {
+            decode(tag, field)?;
         }
+    }
+}
+
+fn decode_record(bytes: &Bytes) -> Result<Record, String> {
+    let mut record = Record::default();
+    let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
+    let rest = decode_fields(bytes, FORMAT, tag::REDRIVEN, decode)?;
+    record.unknown = rest.unknown;
+    record.payload = rest.payload;
+    Ok(record)
+}
+
+fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Result<(), String> {
+    match tag {
+        tag::ENQUEUED => record.enqueued_millis = number(field)?,
+        tag::DELIVERIES => record.deliveries = number(field)?,
+        tag::ATTEMPTS => record.attempts = number(field)?,
+        tag::DEATHS => record.deaths = number(field)?,
+        tag::FAILURE => record.failure = Some(failure(field)?),
+        tag::LIMITS => record.limits = Limits::parse(field)?,
+        tag::DEDUPE => record.dedupe = dedupe(bytes.slice_ref(field))?,
+        tag::TOKEN => record.token = Some(token(field)?),
+        tag::CANCELLED => record.cancelled_millis = number(field)?,
+        tag::DONE => record.end = Some(stored_end(bytes.slice_ref(field))?),
+        tag::TRACE_CONTEXT => record.trace_context = Some(trace_context(field)?),
+        tag::GRANTED => record.granted_millis = number(field)?,
+        tag::READY => record.ready_millis = number(field)?,
+        tag::BURST => record.burst = Some(burst(field)?),
+        _ => record.redriven_deliveries = number(field)?,
+    }
+    Ok(())
+}
+
+/// Checks the length of a dedupe id.
+pub(crate) fn dedupe(field: Bytes) -> Result<Bytes, String> {
+    match field.len() > MAX_DEDUPE_BYTES {
+        true => Err(format!("a dedupe id of {} bytes", field.len())),
+        false => Ok(field),
     }
 }
 

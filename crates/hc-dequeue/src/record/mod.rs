@@ -18,7 +18,7 @@ use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
-pub(crate) use self::codec::{RecordCodec, push_field};
+pub(crate) use self::codec::{RecordCodec, decode_fields, dedupe, push_field};
 pub(crate) use self::grant::{ListedPart, Part, TURN, is_turn};
 pub(crate) use self::request::{Request, RequestCodec};
 use crate::wall::unix_time;

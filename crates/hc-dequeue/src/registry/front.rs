@@ -43,7 +43,7 @@ pub(crate) struct Most {
 #[derive(Debug)]
 pub(crate) struct Head<I> {
     pub(crate) items: Vec<I>,
-    /// Whether the read has found as many items as wanted or possible. Otherwise, it has only met rows that do not
+    /// Whether the read has found as many items as wanted or possible. Otherwise, it has ended among rows that do not
     /// decode, and the next read continues.
     pub(crate) is_complete: bool,
 }

@@ -67,7 +67,7 @@ pub(crate) async fn is_answered(
 }
 
 /// Takes the items out of a grant. Returns `None` if the request was not answered. Rows that do not say which items they
-/// contain stay, except the first one: without it, it is unknown whether the request was answered.
+/// contain stay.
 ///
 /// # Conflicts
 /// Reads and writes the grant.
@@ -82,17 +82,20 @@ pub(crate) async fn empty(
     let Some(first) = first.filter(|first| !is_turn(first)) else {
         return Ok(None);
     };
-    let first = ListedPart::decode(&first_key, first)?;
-    tr.clear(&first_key);
-    let mut items = vec![first.item];
-    if first.parts > 1 {
-        let (_, end) = keys.parts_of_grant(session, request);
-        let rest = RangeQuery::keys(key_after(&first_key), end);
-        for row in read_all(tr, rest, Isolation::Serializable).await? {
-            if let Ok(part) = ListedPart::decode(row.key(), row.to_value()) {
-                tr.clear(row.key());
-                items.push(part.item);
-            }
+    let mut items = Vec::new();
+    if let Ok(first) = ListedPart::decode(&first_key, first) {
+        tr.clear(&first_key);
+        items.push(first.item);
+        if first.parts == 1 {
+            return Ok(Some(items));
+        }
+    }
+    let (_, end) = keys.parts_of_grant(session, request);
+    let rest = RangeQuery::keys(key_after(&first_key), end);
+    for row in read_all(tr, rest, Isolation::Serializable).await? {
+        if let Ok(part) = ListedPart::decode(row.key(), row.to_value()) {
+            tr.clear(row.key());
+            items.push(part.item);
         }
     }
     Ok(Some(items))

@@ -1,8 +1,5 @@
 //! Enqueues items for due times of schedules.
 
-use std::collections::BTreeSet;
-use std::time::SystemTime;
-
 use futures::future::try_join_all;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
@@ -17,8 +14,8 @@ use crate::enqueue_options::Enqueued;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
-use crate::stage::{NewItem, Staged, record_of, stage};
-use crate::wall::{unix_time, wall_millis};
+use crate::stage::{NewCounts, NewItem, record_of, stage};
+use crate::wall::wall_millis;
 
 /// How many schedules one transaction reads.
 pub(crate) const SCHEDULES_PER_FIRING: usize = 32;
@@ -82,7 +79,7 @@ pub(crate) async fn fire_due(
         now,
         bytes_left: BYTES_PER_FULFILLMENT,
         tried: 0,
-        staged: Staged::default(),
+        counts: NewCounts::default(),
         fired: Fired::default(),
     };
     let mut due = Vec::new();
@@ -106,7 +103,7 @@ pub(crate) async fn fire_due(
     for (entry, row) in due.iter().zip(try_join_all(rows).await?) {
         Box::pin(firing.fire(tr, keys, entry, row)).await?;
     }
-    firing.staged.finish(tr, keys);
+    firing.counts.finish(tr, keys);
     Ok(firing.fired)
 }
 
@@ -122,7 +119,7 @@ struct Firing {
     bytes_left: usize,
     /// For how many times items were staged or skipped.
     tried: usize,
-    staged: Staged,
+    counts: NewCounts,
     fired: Fired,
 }
 
@@ -157,20 +154,30 @@ impl Firing {
         let missed = stored.schedule.get_missed();
         let mut due = times.due(entry.time, self.now, missed, most, &stored.fired);
         let mut record = stored.clone();
+        let mut is_refused = false;
         for (index, time) in due.times.iter().enumerate() {
-            if !self.enqueue(tr, keys, &entry.name, &stored, *time).await? {
-                // The next transaction tries this time again.
-                due.next = Some(*time);
-                self.fired.has_left = true;
-                if index == 0 {
-                    return Ok(());
+            match self.enqueue(tr, keys, &entry.name, &stored, *time).await {
+                Ok(()) => {
+                    record.fired.add(*time, |time| times.after(time));
+                    continue;
                 }
-                break;
+                // Another item of this transaction has the dedupe id. The next transaction tries this time again.
+                Err(Error::EnqueuedWithOtherTime) => self.fired.has_left = true,
+                // A row of the dedupe id keeps this schedule from firing, and no other.
+                Err(error) if error.corrupt_key().is_some() => {
+                    self.fired.refused.push(error);
+                    is_refused = true;
+                }
+                Err(error) => return Err(error),
             }
-            record.fired.add(*time, |time| times.after(time));
+            due.next = Some(*time);
+            if index == 0 {
+                return Ok(());
+            }
+            break;
         }
         match due.next {
-            Some(next) if next <= self.now => self.fired.has_left = true,
+            Some(next) if next <= self.now => self.fired.has_left |= !is_refused,
             Some(next) => {
                 let first = self.fired.next_millis.map_or(next, |first| first.min(next));
                 self.fired.next_millis = Some(first);
@@ -181,7 +188,7 @@ impl Firing {
         write(tr, keys, &entry.name, Some(&stored), &record)
     }
 
-    /// Enqueues the item of a time. Returns `false` if this transaction cannot.
+    /// Enqueues the item of a time.
     async fn enqueue(
         &mut self,
         tr: &impl Transaction,
@@ -189,7 +196,7 @@ impl Firing {
         name: &str,
         stored: &ScheduleRecord,
         time: u64,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let options = &stored.schedule.options;
         // The item counts as enqueued at its scheduled time, which its handler can then read.
         let item = NewItem {
@@ -201,19 +208,17 @@ impl Firing {
             time_millis: time,
             full,
         };
-        match stage(tr, keys, item, &mut self.staged).await {
+        match stage(tr, keys, item, &mut self.counts).await {
             Ok(Enqueued::Repeated) => self.fired.skipped.push(skipped(None)),
             Ok(_) => {
                 self.fired.items += 1;
                 self.bytes_left = self.bytes_left.saturating_sub(stored.payload.len());
             }
             Err(full @ Error::Full { .. }) => self.fired.skipped.push(skipped(Some(full))),
-            // Another item of this transaction has the dedupe id, with another time.
-            Err(Error::ReadAfterWrite) => return Ok(false),
             Err(error) => return Err(error),
         }
         self.tried += 1;
-        Ok(true)
+        Ok(())
     }
 
     /// Returns how many items of a size still fit in the transaction: at least one if it is empty.
@@ -236,47 +241,46 @@ fn decode(keys: &Keys, name: &str, row: Bytes) -> Result<(ScheduleRecord, Times)
 #[derive(Debug)]
 pub(crate) struct Late {
     pub(crate) schedule: String,
-    pub(crate) next: SystemTime,
-    pub(crate) expected: SystemTime,
+    pub(crate) next_millis: u64,
+    pub(crate) expected_millis: u64,
 }
 
-/// Finds schedules whose next time is later than their expression allows, among those that are not due, without the
-/// known entries of the index. Adds the entries that it has checked to the known ones.
+/// Finds schedules whose next time is later than their expression allows, among the next ones after the key `after` of
+/// the index that are not due. Also returns where the next search continues, or `None` at the end.
 ///
 /// # Conflicts
 /// Reads by snapshot, which is safe because the caller only reports them.
 pub(crate) async fn find_late(
     tr: &impl Transaction,
     keys: &Keys,
-    known: &BTreeSet<(u64, String)>,
-) -> Result<(Vec<Late>, BTreeSet<(u64, String)>)> {
+    after: Option<&[u8]>,
+) -> Result<(Vec<Late>, Option<Vec<u8>>)> {
     let now = wall_millis(&keys.env);
     let (_, end) = keys.part("f");
-    let query = RangeQuery::keys(keys.fire_time(now.saturating_add(1), ""), end)
+    let not_due = keys.fire_time(now.saturating_add(1), "");
+    let begin = after.map_or_else(Vec::new, key_after).max(not_due);
+    let query = RangeQuery::keys(begin, end)
         .limit(SCHEDULES_PER_CHECK)
         .mode(StreamingMode::WantAll);
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
-    let mut late = Vec::new();
-    let mut checked = BTreeSet::new();
-    for row in &page.rows {
-        // The firing reports what does not decode.
-        let Ok(entry) = keys.parse_fire_time(row.key()) else {
-            continue;
+    // The firing reports what does not decode.
+    let entries = page.rows.iter();
+    let entries = entries.filter_map(|row| keys.parse_fire_time(row.key()).ok());
+    let checks = entries.map(|(next_millis, schedule)| async move {
+        let row = tr
+            .get(&keys.schedule(&schedule), Isolation::Snapshot)
+            .await?;
+        let stored = row.map(|row| decode(keys, &schedule, row));
+        let Some(Ok((record, times))) = stored else {
+            return Ok(None);
         };
-        if !known.contains(&entry) {
-            let name = &entry.1;
-            let row = tr.get(&keys.schedule(name), Isolation::Snapshot).await?;
-            if let Some(Ok((record, times))) = row.map(|row| decode(keys, name, row))
-                && let Some(expected) = times.expected(&record, now)
-            {
-                late.push(Late {
-                    schedule: name.clone(),
-                    next: unix_time(entry.0),
-                    expected: unix_time(expected),
-                });
-            }
-        }
-        checked.insert(entry);
-    }
-    Ok((late, checked))
+        let late = times.expected(&record, now).map(|expected_millis| Late {
+            schedule,
+            next_millis,
+            expected_millis,
+        });
+        Ok::<_, Error>(late)
+    });
+    let late = try_join_all(checks).await?.into_iter().flatten().collect();
+    Ok((late, page.next_after().map(<[u8]>::to_vec)))
 }

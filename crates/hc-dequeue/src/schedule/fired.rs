@@ -42,6 +42,21 @@ impl FiredTimes {
         self.0.get(later).copied().filter(|run| run.first <= time)
     }
 
+    /// Returns the first and the last time of each run, for another expression: it may have times between them that have
+    /// not fired.
+    pub(crate) fn ends(&self) -> Self {
+        let ends = self.0.iter().flat_map(|run| [run.first, run.last]);
+        let mut runs: Vec<_> = ends
+            .map(|time| Run {
+                first: time,
+                last: time,
+            })
+            .collect();
+        runs.dedup();
+        let left = runs.len().saturating_sub(MAX_RUNS);
+        Self(runs.split_off(left))
+    }
+
     /// Adds a time that is in no run. `after` returns the schedule's next time after a time.
     pub(crate) fn add(&mut self, time: u64, after: impl Fn(u64) -> Option<u64>) {
         let at = self.0.partition_point(|run| run.last < time);

@@ -71,7 +71,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
         if let Some(Ready::At(_)) = schedule.options.ready {
             return Err(Error::FixedTime);
         }
-        if let Some(dedupe) = schedule.options.dedupe_id() {
+        if let Some(dedupe) = schedule.options.get_dedupe() {
             check_dedupe(dedupe)?;
         }
         let times = Times::parse(schedule)?;
@@ -89,7 +89,10 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
             payload,
         };
         if let Some(stored) = &stored {
-            record.fired = stored.fired.clone();
+            record.fired = match has_same_times(&stored.schedule, schedule) {
+                true => stored.fired.clone(),
+                false => stored.fired.ends(),
+            };
             record.unknown = stored.unknown.clone();
         }
         let kept = stored

@@ -11,7 +11,8 @@ use super::times::MAX_MISSED;
 use super::{Missed, Schedule};
 use crate::enqueue_options::{OnRepeat, Ready};
 use crate::record::{
-    FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, push_field,
+    FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, decode_fields,
+    dedupe, push_field,
 };
 
 /// The format number of the record.
@@ -108,7 +109,7 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
         push_field(
             buffer,
             tag::DEDUPE,
-            options.dedupe_id().map_or(&[], |id| id),
+            options.get_dedupe().map_or(&[], |id| id),
         );
         let on_repeat: &[u8] = match options.on_repeat {
             OnRepeat::Keep => &[],
@@ -142,8 +143,6 @@ fn push_millis(buffer: &mut Vec<u8>, tag: u8, number: Option<u64>) {
 }
 
 fn decode_schedule(bytes: &Bytes) -> Result<ScheduleRecord, String> {
-    let mut fields = Fields::new(bytes);
-    fields.format(FORMAT)?;
     let mut record = ScheduleRecord {
         next_millis: None,
         fired: FiredTimes::default(),
@@ -152,36 +151,16 @@ fn decode_schedule(bytes: &Bytes) -> Result<ScheduleRecord, String> {
         payload: Bytes::new(),
     };
     record.schedule.time_zone.clear();
-    let (mut last, mut met_missed, mut unknown_from) = (tag::END, false, None);
-    loop {
-        let begin = fields.rest();
-        let [tag] = fields.array()?;
-        if tag == tag::END {
-            if let Some(from) = unknown_from {
-                record.unknown = bytes.slice(from..bytes.len() - begin.len());
-            }
-            record.payload = bytes.slice_ref(fields.rest());
-            break;
-        }
-        if tag <= last {
-            return Err(format!("field {tag} comes after field {last}"));
-        }
-        last = tag;
-        let length = u16::from_be_bytes(fields.array()?);
-        let field = fields.take(length.into())?;
-        if field.is_empty() {
-            return Err(format!("field {tag} is empty"));
-        }
-        met_missed |= tag == tag::MISSED;
-        if tag > tag::MAX_DEPTH {
-            unknown_from.get_or_insert(bytes.len() - begin.len());
-            continue;
-        }
-        decode_field(&mut record, tag, bytes.slice_ref(field))?;
-    }
-    if !met_missed || record.schedule.cron.is_empty() || record.schedule.time_zone.is_empty() {
+    let mut has_missed = false;
+    let rest = decode_fields(bytes, FORMAT, tag::MAX_DEPTH, |tag, field| {
+        has_missed |= tag == tag::MISSED;
+        decode_field(&mut record, tag, bytes.slice_ref(field))
+    })?;
+    if !has_missed || record.schedule.cron.is_empty() || record.schedule.time_zone.is_empty() {
         return Err("expected a cron expression, a time zone and a policy".to_owned());
     }
+    record.unknown = rest.unknown;
+    record.payload = rest.payload;
     Ok(record)
 }
 
@@ -199,10 +178,7 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
             options.ready = Some(Ready::After(delay));
         }
         tag::MAX_WAIT => options.max_wait = Some(Duration::from_millis(number(&field)?)),
-        tag::DEDUPE if field.len() > MAX_DEDUPE_BYTES => {
-            return Err(format!("a dedupe id of {} bytes", field.len()));
-        }
-        tag::DEDUPE => options.dedupe = Some(field),
+        tag::DEDUPE => options.dedupe = Some(dedupe(field)?),
         tag::ON_REPEAT => {
             options.on_repeat = match field[..] {
                 [1] => OnRepeat::Replace,

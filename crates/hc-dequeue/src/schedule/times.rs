@@ -103,7 +103,8 @@ impl Times {
     pub(super) fn expected(&self, record: &ScheduleRecord, now: u64) -> Option<u64> {
         let expected = self.next_after(now, &record.fired)?;
         // A time that a firing has passed over is missed by that firing's clock, and its next time is as much later.
-        let latest = expected.saturating_add(millis(MAX_CLOCK_ERROR.min(MISSED_AFTER)));
+        let ahead = millis(MAX_CLOCK_ERROR.min(MISSED_AFTER));
+        let latest = self.after(now.saturating_add(ahead))?.max(expected);
         let is_late = record.next_millis.is_none_or(|next| next > latest);
         is_late.then_some(expected)
     }

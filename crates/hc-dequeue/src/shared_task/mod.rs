@@ -14,6 +14,7 @@
 //! waker only leaves a mark, and the wake-up is passed on at the end of the poll.
 
 use std::future::poll_fn;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -58,6 +59,23 @@ impl Lone {
         self.left = left.unwrap_or(0);
         left.is_some()
     }
+}
+
+/// Lets the runtime run other tasks first.
+///
+/// tokio keeps the last task that a task wakes for the same thread, where no other thread takes it over, and so it does
+/// with a task that waits in `tokio::task::yield_now`. If the thread then runs code of the application that blocks it,
+/// they do not run. After this wait, a task is in a queue from which other threads take it.
+pub(crate) async fn let_others_run() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A task that its callers run, too.

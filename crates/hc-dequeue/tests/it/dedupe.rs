@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
-use hc_dequeue::{Cancelled, Consumer, Enqueue, Enqueued, Error, ItemRef, Settings};
+use hc_dequeue::{Cancelled, Consumer, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Settings};
 use keyspace::{Code, Database, OwnedTransaction, Runner, Transaction};
 
 use crate::common::{LONG, Queue, Wall, World, open};
@@ -16,6 +16,8 @@ conformance::on_every_store!(
     a_retention_that_is_changed_applies_to_ids_that_are_already_retained,
     sessions_remove_what_a_shorter_retention_no_longer_refuses,
     a_release_and_an_enqueue_with_the_id_at_the_same_time_conflict,
+    a_full_queue_leaves_the_id_of_a_held_item,
+    a_time_of_completion_that_does_not_decode_can_be_released,
 );
 
 fn once() -> Enqueue {
@@ -251,4 +253,36 @@ async fn a_release_and_an_enqueue_with_the_id_at_the_same_time_conflict(store: T
     let planted = Planted::new(world.store.db.clone(), Plant::NoReadConflicts);
     let runner = Runner::new(planted.clone());
     assert!(!refusal_conflicts(planted, &runner, &world.queue).await);
+}
+
+async fn a_full_queue_leaves_the_id_of_a_held_item(store: TestStore) {
+    let world = World::new(&store, Settings::new()).await;
+    let consumer = world.consumer().await;
+    let _ = world.enqueue_with(1, &once()).await.unwrap();
+    let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    world.enqueue([2]).await;
+    let replace = once().on_repeat(OnRepeat::Replace).max_depth(1);
+    let mut tr = world.store.db.begin().unwrap();
+    let refused = world.queue.enqueue_with(&tr, &3, &replace).await;
+    assert!(matches!(refused, Err(Error::Full { depth: 1, .. })));
+    // A caller may go on without the item.
+    tr.set(&world.store.root.pack(&"another row"), b"");
+    tr.commit().await.unwrap();
+    assert!(world.is_refused().await);
+    held.complete().await.unwrap();
+    assert!(!world.is_refused().await);
+    consumer.shut_down(LONG).await.unwrap();
+    world.check().await;
+}
+
+async fn a_time_of_completion_that_does_not_decode_can_be_released(store: TestStore) {
+    let world = World::new(&store, retaining()).await;
+    let row = world.key("y").pack(&&b"once"[..]);
+    world.write(&row, Some(b"1")).await;
+    let refused = world.enqueue_with(1, &once()).await.unwrap_err();
+    assert_eq!(keyspace::error::corrupt_key(&refused), Some(&row[..]));
+    assert!(world.release().await);
+    assert!(!world.release().await);
+    assert!(!world.is_refused().await);
+    world.check().await;
 }

@@ -1,6 +1,5 @@
 //! Code of the application that panics: no panic of it ends a slot of a worker or the session.
 
-use std::fmt;
 use std::future::pending;
 use std::io;
 use std::panic::panic_any;
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{LONG, World};
+use conformance::hostile::{Bomb, Place};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::testing::{Drained, drain};
@@ -42,130 +42,82 @@ conformance::on_every_store!(
 
 type Item = Arc<Delivery<u64>>;
 
-/// Panics when it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        panic!("no drop");
-    }
-}
-
-/// The ways in which a handler may panic, in the order of the items.
+/// What a handler does, in the order of the items.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Case {
+    /// It panics before it has a future.
     Call,
-    Poll,
-    Guard,
-    Payload,
+    /// It panics because of a nested runtime.
     Nested,
+    /// The conversion of what it returns panics.
     Conversion,
-    Display,
-    Source,
-    Error,
-    Nowhere,
+    /// It, or its error, panics at a place.
+    At(Place),
+    /// It does not panic.
+    Fine,
 }
 
-const PLACES: [Place; 10] = [
-    Place::Call,
-    Place::Poll,
-    Place::Guard,
-    Place::Payload,
-    Place::Nested,
-    Place::Conversion,
-    Place::Display,
-    Place::Source,
-    Place::Error,
-    Place::Nowhere,
+const CASES: [Case; 10] = [
+    Case::Call,
+    Case::Nested,
+    Case::Conversion,
+    Case::At(Place::Poll),
+    Case::At(Place::Guard),
+    Case::At(Place::Payload),
+    Case::At(Place::Display),
+    Case::At(Place::Source),
+    Case::At(Place::Error),
+    Case::Fine,
 ];
 
 /// How many of them panic.
-const PANICS: u64 = PLACES.len() as u64 - 1;
+const PANICS: u64 = CASES.len() as u64 - 1;
 
-fn place(item: &Item) -> Place {
-    PLACES[usize::try_from(*item.value()).unwrap() % PLACES.len()]
+fn case(value: u64) -> Case {
+    CASES[usize::try_from(value).unwrap() % CASES.len()]
 }
 
 /// The reason that is kept for each of them, without that of a nested runtime, whose words are tokio's.
-fn reason(place: Place) -> &'static str {
-    match place {
-        Place::Call => "it panicked: no call",
-        Place::Poll => "it panicked: no poll",
-        Place::Guard | Place::Error => "it panicked: no drop",
-        Place::Payload => "it panicked: without a message",
-        Place::Nested => "it panicked: ",
-        Place::Conversion => "it panicked: no outcome",
-        Place::Display => "an error that panicked while it was formatted: no words",
-        Place::Source => "hostile",
-        Place::Nowhere => "",
-    }
-}
-
-/// An error that panics when it is used.
-struct Hostile(
-    Place,
-    #[allow(dead_code, reason = "held for its drop")] Option<Bomb>,
-);
-
-impl fmt::Debug for Hostile {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        panic!("no words");
-    }
-}
-
-impl fmt::Display for Hostile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Place::Display => panic!("no words"),
-            _ => f.write_str("hostile"),
-        }
-    }
-}
-
-impl std::error::Error for Hostile {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self.0 {
-            Place::Source => panic!("no source"),
-            _ => None,
-        }
+fn reason(case: Case) -> &'static str {
+    match case {
+        Case::Call => "it panicked: no call",
+        Case::Nested => "it panicked: ",
+        Case::Conversion => "it panicked: no outcome",
+        Case::At(Place::Poll) => "it panicked: no poll",
+        Case::At(Place::Guard | Place::Error) => "it panicked: no drop",
+        Case::At(Place::Payload) => "it panicked: without a message",
+        Case::At(Place::Display) => "an error that panicked while it was formatted: no words",
+        Case::At(Place::Source) => "hostile",
+        Case::At(Place::TimeLimit) | Case::Fine => "",
     }
 }
 
 /// What a handler returns, whose conversion may panic.
-struct Ending(Place);
+struct Ending(Case);
 
 impl From<Ending> for Outcome {
     fn from(ending: Ending) -> Self {
         match ending.0 {
-            Place::Conversion => panic!("no outcome"),
+            Case::Conversion => panic!("no outcome"),
             _ => Self::Done,
         }
     }
 }
 
-async fn handle(place: Place) -> Result<Ending, BoxError> {
-    match place {
-        Place::Call | Place::Conversion | Place::Nowhere => Ok(Ending(place)),
-        Place::Poll => panic!("no poll"),
-        Place::Guard => {
-            let _guard = Bomb;
-            Ok(Ending(place))
-        }
-        Place::Payload => panic_any(Bomb),
-        Place::Nested => {
-            drop(Runtime::new().unwrap());
-            Ok(Ending(place))
-        }
-        Place::Display | Place::Source => Err(Hostile(place, None).into()),
-        Place::Error => Err(Hostile(place, Some(Bomb)).into()),
+async fn handle(case: Case) -> Result<Ending, BoxError> {
+    match case {
+        Case::Nested => drop(Runtime::new().unwrap()),
+        Case::At(place) => place.call().await?,
+        Case::Call | Case::Conversion | Case::Fine => {}
     }
+    Ok(Ending(case))
 }
 
 /// Creates the future of a handler.
 fn handler(item: &Item) -> impl Future<Output = Result<Ending, BoxError>> + Send + use<> {
-    let place = place(item);
-    assert!(!matches!(place, Place::Call), "no call");
-    handle(place)
+    let case = case(*item.value());
+    assert!(!matches!(case, Case::Call), "no call");
+    handle(case)
 }
 
 fn quick() -> WorkerOptions {
@@ -173,17 +125,16 @@ fn quick() -> WorkerOptions {
     WorkerOptions::new().backoff(Backoff::new(soon, soon))
 }
 
-/// Panics unless each item that panics has used its attempts for the reason of its place, and the others are done.
+/// Panics unless each item that panics has used its attempts for the reason of its case, and the others are done.
 async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
     let queue = &world.queue;
     let letters = |tr| async move { queue.dead_letters(&tr, None, 1000).await };
     let letters = world.runner.run(letters).await.unwrap();
     for letter in &letters {
-        let value = *letter.value.as_ref().unwrap();
-        let place = PLACES[usize::try_from(value).unwrap() % PLACES.len()];
+        let case = case(*letter.value.as_ref().unwrap());
         let kept = &letter.failure.as_ref().unwrap().reason;
-        assert!(kept.starts_with(reason(place)), "{place:?}: {kept}");
-        assert_eq!(letter.attempts, attempts, "{place:?}");
+        assert!(kept.starts_with(reason(case)), "{case:?}: {kept}");
+        assert_eq!(letter.attempts, attempts, "{case:?}");
     }
     let stats = world.stats().await;
     assert_eq!((stats.dead, stats.completed), (PANICS * rounds, rounds));

@@ -60,6 +60,15 @@ impl Block {
     }
 }
 
+/// Ends a block with the test, even if that panics: the runtime waits for the threads that are blocked.
+struct EndsWithTest(Block);
+
+impl Drop for EndsWithTest {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// Blocks its thread when it is dropped.
 struct BlocksWhenDropped(blocking::Receiver<()>);
 
@@ -96,18 +105,18 @@ async fn handlers_that_cannot_be_dropped_are_left_behind_and_their_items_return(
         world.enqueue([blocked, 3, 4]).await;
         let (begun, mut begins) = mpsc::unbounded_channel();
         let block = Block::new();
+        let _ends = EndsWithTest(block.clone());
         let handler = {
             let block = block.clone();
             move |item: Item| handle(item, begun.clone(), block.clone())
         };
-        let runner = world.store.fast_runner(world.store.db.clone());
         let options = WorkerOptions::new().concurrency(2);
-        let worker = world.queue.work(&runner, options, handler).await.unwrap();
+        let worker = world.queue.work(&world.runner, options, handler).await;
         let mut held = Vec::new();
         for _ in 0..2 {
             held.push(timeout(LONG, begins.recv()).await.unwrap());
         }
-        let ended = timeout(LONG, worker.shut_down(Duration::ZERO)).await;
+        let ended = timeout(LONG, worker.unwrap().shut_down(Duration::ZERO)).await;
         let report = ended.unwrap();
         let counts = (report.dropped, report.running, report.restarted);
         assert_eq!(counts, (1, 1, 0), "{blocked}");
@@ -195,14 +204,7 @@ async fn a_store_that_does_not_answer_fails_the_shutdown_of_a_worker(store: Test
     is_not_ended(ended, &world);
     // The session ends as soon as the store answers.
     chaos.go_on();
-    let consumer = world.consumer().await;
-    for expected in [3, 4] {
-        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-        assert_eq!((*delivery.value(), delivery.attempt()), (expected, 1));
-        world.ack(&delivery).await.unwrap();
-    }
-    consumer.shut_down(LONG).await.unwrap();
-    world.check().await;
+    are_first_attempts(&world, [3, 4]).await;
 }
 
 async fn a_store_that_does_not_answer_fails_the_shutdown_of_a_consumer(store: TestStore) {
@@ -214,6 +216,18 @@ async fn a_store_that_does_not_answer_fails_the_shutdown_of_a_consumer(store: Te
     let ended = timeout(LONG, consumer.shut_down(Duration::ZERO)).await;
     is_not_ended(ended, &world);
     chaos.go_on();
+}
+
+/// Panics unless another consumer gets these items, and none has used an attempt.
+async fn are_first_attempts(world: &World, values: [u64; 2]) {
+    let consumer = world.consumer().await;
+    for expected in values {
+        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        assert_eq!((*delivery.value(), delivery.attempt()), (expected, 1));
+        world.ack(&delivery).await.unwrap();
+    }
+    consumer.shut_down(LONG).await.unwrap();
+    world.check().await;
 }
 
 /// Starts a worker whose handlers hold these items and never end.
@@ -236,14 +250,7 @@ async fn a_shutdown_that_is_dropped_halfway_returns_the_items(store: TestStore) 
     let mut ending = Box::pin(worker.shut_down(LONG));
     assert!(ending.as_mut().now_or_never().is_none());
     drop(ending);
-    let consumer = world.consumer().await;
-    for expected in [3, 4] {
-        let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-        assert_eq!((*delivery.value(), delivery.attempt()), (expected, 1));
-        world.ack(&delivery).await.unwrap();
-    }
-    consumer.shut_down(LONG).await.unwrap();
-    world.check().await;
+    are_first_attempts(&world, [3, 4]).await;
 }
 
 async fn a_consumer_counts_the_deliveries_that_are_lost(store: TestStore) {

@@ -16,7 +16,8 @@ conformance::on_every_store!(
     a_submitted_item_is_found_by_its_reference,
     a_submission_whose_commit_is_in_doubt_happens_once,
     many_items_with_options_are_enqueued_in_their_order,
-    of_many_items_all_or_none_are_enqueued,
+    many_items_replace_those_that_exist_whatever_comes_before_them,
+    many_items_of_which_one_is_refused_are_not_enqueued,
     errors_name_an_item_as_its_reference_does,
 );
 
@@ -101,7 +102,61 @@ async fn many_items_with_options_are_enqueued_in_their_order(store: TestStore) {
     world.check().await;
 }
 
-async fn of_many_items_all_or_none_are_enqueued(store: TestStore) {
+/// Enqueues, in this order, an item without a dedupe id, and one for each place of the items that exist with one: a new
+/// value for a queued item, a delayed item, a held item and a dead letter, each enqueued twice.
+async fn many_items_replace_those_that_exist_whatever_comes_before_them(store: TestStore) {
+    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let consumer = world.consumer().await;
+    let once = |id: &'static str| Enqueue::new().dedupe(id);
+    let add = async |id, options: &Enqueue| world.enqueue_ref(id, options).await;
+    let dead = add(10, &once("dead")).await;
+    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    delivery.reject("no good").await.unwrap();
+    let held = add(20, &once("held")).await;
+    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let delayed = add(30, &once("delayed").after(LONG)).await;
+    // The last commit is that of an item that is replaced.
+    let queued = add(40, &once("queued")).await;
+    let again = |value, id| (value, once(id).on_repeat(OnRepeat::Replace));
+    let items = &[
+        (1, Enqueue::new()),
+        again(41, "queued"),
+        again(31, "delayed"),
+        again(21, "held"),
+        again(11, "dead"),
+        again(51, "new"),
+        (2, Enqueue::new()),
+        again(42, "queued"),
+        again(32, "delayed"),
+        again(22, "held"),
+        again(12, "dead"),
+        again(52, "new"),
+        (3, once("new")),
+    ];
+    let queue = &world.queue;
+    // Without a read version, too.
+    let mut tr = world.store.db.begin().unwrap();
+    let enqueued = queue.enqueue_all_with(&tr, items).await.unwrap();
+    tr.commit().await.unwrap();
+    let replaced = |item| Enqueued::Replaced(item);
+    assert_eq!(enqueued[1], replaced(queued));
+    assert_eq!(enqueued[2], replaced(delayed));
+    assert!(matches!(enqueued[3], Enqueued::Staged(_)));
+    assert_eq!(enqueued[4], replaced(dead));
+    for place in [1, 2, 3, 4, 5] {
+        assert_eq!(enqueued[place + 6], enqueued[place], "{place}");
+    }
+    assert_eq!(enqueued[12], Enqueued::Repeated);
+    for (item, value) in [(queued, 42), (delayed, 32), (dead, 12), (held, 20)] {
+        assert_eq!(world.status(&item).await.unwrap().value, Ok(value));
+    }
+    assert_eq!(world.values().await, [12, 42, 1, 22, 52, 2]);
+    delivery.complete().await.unwrap();
+    consumer.shut_down(LONG).await.unwrap();
+    world.check().await;
+}
+
+async fn many_items_of_which_one_is_refused_are_not_enqueued(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let queue = hc_dequeue::HighContentionQueue::<Bytes, Raw>::open(
         &world.runner,
@@ -123,8 +178,9 @@ async fn of_many_items_all_or_none_are_enqueued(store: TestStore) {
             (bytes(1), Enqueue::new()),
             last,
         ];
-        let mut tr = world.store.db.begin().unwrap();
-        let error = queue.enqueue_all_with(&tr, &items).await.unwrap_err();
+        let items = &items;
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await };
+        let error = world.runner.run(enqueue).await.unwrap_err();
         assert!(
             matches!(
                 error,
@@ -134,7 +190,6 @@ async fn of_many_items_all_or_none_are_enqueued(store: TestStore) {
             ),
             "{error}"
         );
-        tr.commit().await.unwrap();
         let stats = |tr| async move { queue.stats(&tr).await };
         assert_eq!(world.runner.run(stats).await.unwrap().queued, 0);
     }

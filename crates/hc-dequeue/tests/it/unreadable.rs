@@ -7,7 +7,8 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::session::SessionId;
 use hc_dequeue::{
-    Cancelled, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, Place, Settings,
+    Cancelled, Consumer, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, Place,
+    Settings,
 };
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
 use keyspace::{Isolation, KeyValue, RangeQuery, Subspace, read_all};
@@ -143,21 +144,17 @@ async fn what_is_left_keeps_its_order(store: TestStore) {
     assert_eq!(values, expected.collect::<Vec<_>>());
 }
 
+async fn two_consumers(world: &World, options: ConsumerOptions) -> [Consumer<u64>; 2] {
+    let open = || world.queue.consumer(&world.runner, options.clone());
+    [open().await.unwrap(), open().await.unwrap()]
+}
+
 async fn requests_are_answered_with_the_items_after_it(store: TestStore) {
     let world = World::new(&store, patient()).await;
     world.enqueue([1]).await;
     damage(&world, "i", 0, Damage::NewerRecord).await;
-    let options = || ConsumerOptions::new().poll_interval(LONG * 60);
-    let one = world
-        .queue
-        .consumer(&world.runner, options())
-        .await
-        .unwrap();
-    let other = world
-        .queue
-        .consumer(&world.runner, options())
-        .await
-        .unwrap();
+    let options = ConsumerOptions::new().poll_interval(LONG * 60);
+    let [one, other] = two_consumers(&world, options).await;
     for value in 0..3 {
         let enqueue = async {
             world.until_requested(2).await;
@@ -292,17 +289,8 @@ async fn such_items_are_counted_and_the_age_is_that_of_the_first_other_one(store
 async fn a_request_that_does_not_decode_keeps_no_other_waiting(store: TestStore) {
     let world = World::recorded(&store, patient()).await;
     let key = first_key(&world.key("r"));
-    let options = || ConsumerOptions::new().poll_interval(Duration::from_millis(20));
-    let one = world
-        .queue
-        .consumer(&world.runner, options())
-        .await
-        .unwrap();
-    let other = world
-        .queue
-        .consumer(&world.runner, options())
-        .await
-        .unwrap();
+    let options = ConsumerOptions::new().poll_interval(Duration::from_millis(20));
+    let [one, other] = two_consumers(&world, options).await;
     for request in [&b""[..], &[1], &[1, 2, 0], &[2; 22]] {
         world.write(&key, Some(request)).await;
         world.enqueue([1]).await;

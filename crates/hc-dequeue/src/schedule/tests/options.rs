@@ -15,6 +15,7 @@ conformance::on_every_store!(
     a_full_queue_skips_a_time_and_no_other_schedule,
     the_items_have_the_options_of_their_schedule,
     several_schedules_may_share_a_dedupe_id,
+    a_damaged_row_of_a_dedupe_id_stops_its_own_schedule_only,
     options_that_cannot_work_are_refused,
 );
 
@@ -140,6 +141,39 @@ async fn several_schedules_may_share_a_dedupe_id(store: TestStore) {
     let due = u64::try_from(due.as_millis()).unwrap();
     assert_eq!(pointers.await.unwrap().rows[0].value(), due.to_be_bytes());
     world.check().await;
+}
+
+async fn a_damaged_row_of_a_dedupe_id_stops_its_own_schedule_only(store: TestStore) {
+    for part in ["k", "y"] {
+        let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+        let once = minutely().enqueue_options(Enqueue::new().dedupe("x"));
+        world.create("a", &once).await;
+        world.create("b", &minutely()).await;
+        let row = match part {
+            "k" => world.queue.keys.dedupe(b"x"),
+            _ => world.queue.keys.retained(b"x"),
+        };
+        let row = &row;
+        let damage = |tr: Tx<_>| async move {
+            tr.set(row, b"\xff");
+            Ok::<_, Error>(())
+        };
+        world.runner.run(damage).await.unwrap();
+        world.set(NOON);
+        let fired = world.fire_from(None).await;
+        assert_eq!((fired.items, fired.has_left), (1, false));
+        let [refused] = &fired.refused[..] else {
+            panic!("{:?}", fired.refused);
+        };
+        assert_eq!(refused.corrupt_key().map(|key| &**key), Some(&row[..]));
+        let repair = |tr: Tx<_>| async move {
+            tr.clear(row);
+            Ok::<_, Error>(())
+        };
+        world.runner.run(repair).await.unwrap();
+        assert_eq!(world.fire().await, 1);
+        world.check().await;
+    }
 }
 
 async fn options_that_cannot_work_are_refused(store: TestStore) {
