@@ -1,12 +1,12 @@
 //! The steps of a worker in a bucket: passes, and the handling of passes that fail.
 
+use std::mem;
 use std::time::Duration;
 
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::error::{chain, code_of};
-use hc_dequeue::keyspace::{
-    Bytes, Code, Database, Isolation, Runner, Transaction, Tx, foreign, limits,
-};
+use hc_dequeue::keyspace::foreign::{self, Guarded};
+use hc_dequeue::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, Tx, limits};
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
@@ -180,13 +180,7 @@ where
         let plan = retry.plan(self.options.bytes_per_pass);
         let began = self.runner.environment().now();
         let attempted = Mutex::new(Attempted::default());
-        // The observer's panics are errors by now. Here, values of the application may panic when they are dropped.
-        let pass = foreign::run(self.pass(assignment, &plan, &attempted)).await;
-        let pass = pass.unwrap_or_else(|panicked| {
-            let message = panicked.into_message();
-            Err(Error::Panicked { message })
-        });
-        match pass {
+        match self.pass(assignment, &plan, &attempted).await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.note(&pass, took);
@@ -260,9 +254,10 @@ where
             }
             let plan = plan.for_attempt(attempt.number);
             let queue = &self.queue;
-            let staged = queue.stage_pass(&tr, assignment.bucket, &plan).await?;
+            let mut staged = queue.stage_pass(&tr, assignment.bucket, &plan).await?;
             *attempted.lock() = Attempted::of(&staged);
-            let observed = observe(&queue.env, &tr, &self.observer, &staged.changes, limit);
+            let changes = Guarded::new(mem::take(&mut staged.changes));
+            let observed = observe(&queue.env, &tr, &self.observer, &changes, limit);
             observed.await?;
             Ok(Some(staged.pass))
         };

@@ -2,7 +2,7 @@
 
 use hc_dequeue::keyspace::Bytes;
 use hc_dequeue::keyspace::codec::{self, Codec};
-use hc_dequeue::keyspace::foreign;
+use hc_dequeue::keyspace::foreign::{self, Guarded};
 
 use crate::decide::KeyValues;
 use crate::log::Portion;
@@ -10,12 +10,15 @@ use crate::queue::CombineQueue;
 use crate::record::MAX_VALUE_BYTES;
 use crate::values::ReadKey;
 
+/// A key, its value, and the bytes of its values.
+pub(crate) type Folded<K, V> = (Guarded<K>, Guarded<Option<V>>, KeyValues);
+
 /// A key of a pass after its updates.
 pub(crate) struct FoldedKey<K, V> {
     pub(crate) key: Bytes,
     /// The key and its value after the updates, with the bytes before and after them, or the reason why
     /// there is none: the stored value does not decode, and stays unchanged.
-    pub(crate) folded: Result<(K, Option<V>, KeyValues), String>,
+    pub(crate) folded: Result<Folded<K, V>, String>,
     /// The indexes of the updates that are set aside, and the reason.
     pub(crate) aside: Vec<(usize, String)>,
     pub(crate) read: ReadKey,
@@ -43,6 +46,7 @@ where
                 Err(error) => aside.push((*place, error.to_string())),
             }
         }
+        let updates = Guarded::new(updates);
         let mut refuse = |reason: &String| {
             aside.extend(places.iter().map(|place| (*place, reason.clone())));
         };
@@ -69,11 +73,12 @@ where
     }
 
     /// Returns a key, its value before the updates, and the bytes of its values.
-    fn decode_base(&self, read: &ReadKey) -> Result<(K, Option<V>, KeyValues), String> {
+    fn decode_base(&self, read: &ReadKey) -> Result<Folded<K, V>, String> {
         let key = codec::decode::<K, _>(&self.codec, read.key.clone());
         let key = key.map_err(|error| format!("the key: {error}"))?;
+        let key = Guarded::new(key);
         let base = read.base()?;
-        let value = self.decode_stored(&base)?;
+        let value = Guarded::new(self.decode_stored(&base)?);
         let values = KeyValues {
             reported: read.reported.clone()?,
             current: read.current.clone()?,
@@ -93,16 +98,18 @@ where
     fn combine(
         &self,
         key: &K,
-        value: Option<V>,
+        value: Guarded<Option<V>>,
         bytes: &Option<Bytes>,
-        updates: Vec<U>,
-    ) -> Result<(Option<V>, Option<Bytes>), String> {
+        updates: Guarded<Vec<U>>,
+    ) -> Result<(Guarded<Option<V>>, Option<Bytes>), String> {
         if updates.is_empty() {
             return Ok((value, bytes.clone()));
         }
+        let (value, updates) = (value.into_inner(), updates.into_inner());
         let fold = || self.combiner.fold(key, value, updates);
         let value = foreign::call(fold)
             .map_err(|panicked| format!("the combiner panicked: {}", panicked.message()))?;
+        let value = Guarded::new(value);
         let encode = |value| encode(&self.codec, value);
         let bytes = value.as_ref().map(encode).transpose()?;
         Ok((value, bytes))

@@ -66,8 +66,9 @@ impl Portion {
     /// unless a restored store has put others before it. In that case the portion is this block alone,
     /// and not the whole log.
     ///
-    /// A block that a newer version of the library has written ends the portion. Without a block before it,
-    /// the read fails, so the bucket waits until the library is upgraded.
+    /// A block that a newer version of the library has written, and a key that is not the key of a block, end the
+    /// portion. Without a block before it, the read fails: the bucket waits until the library is upgraded or the
+    /// key is cleared.
     ///
     /// # Conflicts
     /// Reads by snapshot, so that no addition conflicts with the pass. [`remove`](Self::remove) adds the
@@ -118,18 +119,16 @@ impl Portion {
                 portion.is_whole = false;
                 return Ok(ControlFlow::Break(()));
             }
-            if let Err(error) = block.refuse_newer() {
-                // The updates before the block are folded first.
-                portion.is_whole = false;
-                return match portion.is_empty() {
-                    true => Err(error.into()),
-                    false => Ok(ControlFlow::Break(())),
-                };
-            }
+            block.refuse_newer()?;
             portion.put(block, position);
             Ok::<_, Error>(ControlFlow::Continue(()))
         });
-        visited.await?;
+        match visited.await {
+            Ok(()) => {}
+            // The updates before that row are folded first.
+            Err(error) if error.is_corrupt() && !portion.is_empty() => portion.is_whole = false,
+            Err(error) => return Err(error),
+        }
         Ok(portion)
     }
 
@@ -138,14 +137,12 @@ impl Portion {
         let folded = position
             .filter(|position| position.block() == stored.id.block())
             .map_or(0, |position| position.index);
-        let broken = match stored.entries() {
+        let entries = stored.entries().map_err(|error| error.to_string());
+        let broken = match entries {
+            // No pass leaves such a position: it is damaged, or the block is.
             Ok(entries) if folded > 0 && usize::from(folded) >= entries.len() => {
                 let count = entries.len();
-                // No pass leaves such a position. Trusting it would drop the block.
-                Some(Broken {
-                    reason: format!("{folded} of {count} updates are said to be folded"),
-                    folded: 0,
-                })
+                Some(format!("{folded} of {count} updates are said to be folded"))
             }
             Ok(entries) => {
                 let entries = (0..).zip(entries).skip(usize::from(folded));
@@ -160,11 +157,9 @@ impl Portion {
                 }));
                 None
             }
-            Err(error) => Some(Broken {
-                reason: error.to_string(),
-                folded,
-            }),
+            Err(reason) => Some(reason),
         };
+        let broken = broken.map(|reason| Broken { reason, folded });
         let end = self.updates.len();
         self.blocks.push(LoggedBlock {
             stored,

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use futures::try_join;
 use hc_dequeue::keyspace::codec::Codec;
-use hc_dequeue::keyspace::foreign;
+use hc_dequeue::keyspace::foreign::{self, Guarded};
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transaction};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -254,7 +254,7 @@ where
         let mut refusal = withheld
             .filter(|(withheld, _)| *withheld == key)
             .map(|(_, reason)| reason.clone());
-        let mut old = None;
+        let mut old = Guarded::new(None);
         let is_reportable = values.is_changed() && !values.is_withheld();
         let verdict = if refusal.is_some() {
             // It was the only change of the pass. Another change in its place might be too large as well,
@@ -264,7 +264,7 @@ where
         } else if is_reportable && budget.spend() {
             match self.decode_stored(&values.reported) {
                 Ok(reported) => {
-                    old = reported;
+                    old = Guarded::new(reported);
                     Verdict::Report
                 }
                 Err(reason) => {
@@ -281,7 +281,9 @@ where
         staged.pass.bytes += cost(&key, new_bytes);
         match decision {
             Staged::Report => {
-                staged.changes.push(Change::new(decoded, old, value));
+                let change =
+                    Change::new(decoded.into_inner(), old.into_inner(), value.into_inner());
+                staged.changes.push(change);
                 staged.changed.push(key);
             }
             Staged::Withhold if !values.is_withheld() => {

@@ -27,7 +27,8 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of the store.
+    /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the first key in the log of one of these keys is not the
+    /// key of a block; those of the store.
     pub async fn is_settled(
         &self,
         tr: &impl Transaction,
@@ -54,7 +55,7 @@ where
     /// process.
     ///
     /// # Errors
-    /// Those of [`Runner::run`].
+    /// As [`is_settled`](Self::is_settled), and those of [`Runner::run`].
     pub async fn await_settled<D: Database>(
         &self,
         runner: &Runner<D>,

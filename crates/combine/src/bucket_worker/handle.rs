@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use hc_dequeue::Backoff;
 use hc_dequeue::keyspace::error::chain;
-use hc_dequeue::keyspace::{Database, Environment, Subspace, foreign};
+use hc_dequeue::keyspace::foreign::{self, Guarded};
+use hc_dequeue::keyspace::{Database, Environment, Subspace};
 use hc_dequeue::shutdown::{DROP_LIMIT, NotEnded, SESSION_END_LIMIT, ShutdownReport, within};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -11,6 +13,9 @@ use tracing::Instrument;
 
 use super::job::Job;
 use super::worker::{BucketWorker, PAUSE_AFTER_FAILURE};
+
+/// The longest pause before a worker that has failed is started again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A bucket worker in a task of its own. Dropping the handle stops the worker at once.
 #[must_use = "a worker whose handle is dropped stops"]
@@ -80,13 +85,17 @@ async fn keep_running<J: Job, D: Database>(
     mut stop: watch::Receiver<Option<Duration>>,
 ) -> Result<ShutdownReport, J::Error> {
     let (job, runner, options) = worker.parts();
+    // The last handle of the application's observer or exporter may be this one.
+    let job = Guarded::new(job);
     let mut opened = Some(worker);
     let mut restarted = 0;
+    let mut failures = 0_u32;
     loop {
+        failures = failures.saturating_add(1);
         let run = async {
             let worker = match opened.take() {
                 Some(worker) => worker,
-                None => BucketWorker::open(job.clone(), runner.clone(), options.clone()).await?,
+                None => BucketWorker::open((*job).clone(), runner.clone(), options.clone()).await?,
             };
             worker.run(&mut stop).await
         };
@@ -110,6 +119,9 @@ async fn keep_running<J: Job, D: Database>(
                 );
             }
         }
-        runner.environment().sleep(PAUSE_AFTER_FAILURE).await;
+        let env = runner.environment();
+        // Each start opens a session, which lives for a lease.
+        let pauses = Backoff::new(PAUSE_AFTER_FAILURE, LONGEST_PAUSE);
+        env.sleep(pauses.after(failures, env)).await;
     }
 }

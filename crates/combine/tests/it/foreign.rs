@@ -1,7 +1,5 @@
 //! Code of the application that panics or blocks: the bucket is retried, and the worker goes on and can be shut down.
 
-use std::fmt;
-use std::future::pending;
 use std::mem::ManuallyDrop;
 use std::panic::panic_any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +13,10 @@ use combine::bucket_worker::{
 use combine::hc_dequeue::Backoff;
 use combine::hc_dequeue::session::Sessions;
 use combine::{
-    BoxError, Bucket, Change, ChangeObserver, CombineOptions, Combiner, Error, NotEnded, Sum,
-    Unobserved, WorkerOptions,
+    BoxError, Bucket, Change, ChangeObserver, CombineOptions, Combiner, Error, NotEnded,
+    ShutdownReport, Sum, Unobserved, WorkerOptions,
 };
+use conformance::hostile::{Bomb, Place};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use keyspace::chaos::{Chaos, Faults};
@@ -27,7 +26,8 @@ use tokio::sync::mpsc;
 
 conformance::on_every_store!(threads:
     an_observer_that_panics_anywhere_is_called_again,
-    a_value_that_panics_when_it_is_dropped_delays_its_bucket,
+    values_that_panic_when_they_are_dropped_keep_nothing_from_being_combined,
+    an_observer_that_panics_when_it_is_dropped_lets_its_worker_end,
     an_update_whose_decoding_panics_is_set_aside,
     a_combiner_that_panics_with_any_payload_keeps_its_own_updates_only,
     an_observer_that_blocks_its_thread_is_left_behind_and_its_bucket_goes_on,
@@ -35,72 +35,8 @@ conformance::on_every_store!(threads:
     a_worker_that_a_fault_of_the_library_ends_starts_again_and_is_reported,
 );
 
-/// Panics when it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        panic!("no drop");
-    }
-}
-
-/// The ways in which an observer may panic, in the order of its calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Call,
-    Poll,
-    Guard,
-    Payload,
-    TimeLimit,
-    Display,
-    Source,
-    Error,
-}
-
-const PLACES: [Place; 8] = [
-    Place::Call,
-    Place::Poll,
-    Place::Guard,
-    Place::Payload,
-    Place::TimeLimit,
-    Place::Display,
-    Place::Source,
-    Place::Error,
-];
-
-/// An error that panics when it is used.
-#[derive(Debug)]
-struct Hostile(
-    Place,
-    #[allow(dead_code, reason = "held for its drop")] Option<Guard>,
-);
-
-#[derive(Debug)]
-struct Guard(());
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        panic!("no drop of the error");
-    }
-}
-
-impl fmt::Display for Hostile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Place::Display => panic!("no words"),
-            _ => f.write_str("hostile"),
-        }
-    }
-}
-
-impl std::error::Error for Hostile {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self.0 {
-            Place::Source => panic!("no source"),
-            _ => None,
-        }
-    }
-}
+/// How many calls of [`Panics`] panic: the first one before it has a future, and then one at each place.
+const PANICS: usize = 1 + Place::ALL.len();
 
 /// Panics at each place once, and then observes.
 #[derive(Clone, Default)]
@@ -113,23 +49,12 @@ impl ChangeObserver<String, i64> for Panics {
         _changes: &[Change<String, i64>],
     ) -> impl Future<Output = Result<(), BoxError>> + Send {
         let call = self.0.fetch_add(1, Ordering::Relaxed);
-        let place = PLACES.get(call).copied();
-        assert_ne!(place, Some(Place::Call), "no call");
+        assert!(call > 0, "no call");
+        let place = Place::ALL.get(call - 1).copied();
         async move {
             match place {
-                None | Some(Place::Call) => Ok(()),
-                Some(Place::Poll) => panic!("no poll"),
-                Some(Place::Guard) => {
-                    let _guard = Bomb;
-                    Ok(())
-                }
-                Some(Place::Payload) => panic_any(Bomb),
-                Some(Place::TimeLimit) => {
-                    let _guard = Bomb;
-                    pending().await
-                }
-                Some(place @ Place::Error) => Err(Hostile(place, Some(Guard(()))).into()),
-                Some(place) => Err(Hostile(place, None).into()),
+                Some(place) => place.call().await,
+                None => Ok(()),
             }
         }
     }
@@ -152,38 +77,61 @@ async fn an_observer_that_panics_anywhere_is_called_again(store: TestStore) {
     }
     let report = worker.shut_down(LONG).await.unwrap();
     assert_eq!(report.restarted, 0);
-    assert_eq!(observer.0.load(Ordering::Relaxed), PLACES.len() + 2);
+    assert_eq!(observer.0.load(Ordering::Relaxed), PANICS + 2);
     world.assert_nothing_left().await;
 }
 
-/// How often a value may still panic when it is dropped.
-static PANICS_LEFT: AtomicUsize = AtomicUsize::new(5);
-
-/// A number that panics when it is dropped, a few times.
+/// A number that panics when it is dropped if it is 7. Two such drops at the same time would end the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Touchy(i64);
 
 impl Drop for Touchy {
     fn drop(&mut self) {
-        let take = |left: usize| left.checked_sub(1);
-        let set = Ordering::Relaxed;
-        let get = Ordering::Relaxed;
-        let taken = PANICS_LEFT.fetch_update(set, get, take);
-        assert!(taken.is_err(), "no drop of the value");
+        assert_ne!(self.0, 7, "no drop of the value");
     }
 }
 
-async fn a_value_that_panics_when_it_is_dropped_delays_its_bucket(store: TestStore) {
-    let last = |_: &String, _: Option<Touchy>, mut updates: Vec<i64>| updates.pop().map(Touchy);
+async fn values_that_panic_when_they_are_dropped_keep_nothing_from_being_combined(
+    store: TestStore,
+) {
+    let last = |_: &String, old: Option<Touchy>, mut updates: Vec<i64>| {
+        let _old = old.map(ManuallyDrop::new);
+        updates.pop().map(Touchy)
+    };
     let world = World::new(&store, 1, last).await;
-    PANICS_LEFT.store(5, Ordering::Relaxed);
-    world.add("a", 7).await;
     let worker = world.work_with(quick(), Unobserved).await;
+    for value in [7, 8, 7] {
+        world.add("a", value).await;
+        world.wait_idle().await;
+        // The test must not drop it.
+        let settled = world.settled("a").await.map(ManuallyDrop::new);
+        assert_eq!(settled.map(|settled| settled.0), Some(value));
+    }
+    let report = worker.shut_down(LONG).await.unwrap();
+    assert_eq!(report.restarted, 0);
+}
+
+/// An observer that panics when it is dropped.
+struct Last(#[allow(dead_code, reason = "held for its drop")] Bomb);
+
+impl ChangeObserver<String, i64> for Last {
+    async fn observe<T: Transaction>(
+        &self,
+        _tr: &T,
+        _changes: &[Change<String, i64>],
+    ) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+async fn an_observer_that_panics_when_it_is_dropped_lets_its_worker_end(store: TestStore) {
+    let world = World::sums(&store, 1).await;
+    let worker = world.work_with(quick(), Last(Bomb)).await;
+    world.add("a", 1).await;
     world.wait_idle().await;
-    worker.shut_down(LONG).await.unwrap();
-    // The test must not drop it.
-    let value = world.settled("a").await.map(ManuallyDrop::new);
-    assert_eq!(value.map(|value| value.0), Some(7));
+    let report = worker.shut_down(LONG).await.unwrap();
+    assert_eq!(report, ShutdownReport::default());
+    world.assert_nothing_left().await;
 }
 
 /// A number whose decoding panics if it is 13.
@@ -276,7 +224,7 @@ async fn an_observer_that_blocks_its_thread_is_left_behind_and_its_bucket_goes_o
     store: TestStore,
 ) {
     let store = store.fresh();
-    let world = World::on(store.fast_runner(store.db.clone()), &store, 1, Sum).await;
+    let world = World::on(store.runner(), &store, 1, Sum).await;
     world.add("a", 1).await;
     let (begun, mut begins) = mpsc::unbounded_channel();
     let (release, released) = blocking::channel();

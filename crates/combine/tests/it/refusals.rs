@@ -28,6 +28,7 @@ conformance::on_every_store!(threads:
     a_damaged_value_is_an_error_and_other_keys_go_on,
     a_damaged_pass_state_keeps_its_own_bucket_only,
     a_foreign_key_in_a_log_keeps_its_own_bucket_only,
+    a_foreign_key_after_blocks_keeps_none_of_them_from_being_folded,
     a_row_that_is_no_current_value_keeps_no_change_from_being_reported,
     a_damaged_row_of_a_session_keeps_no_bucket,
     a_subspace_that_the_registry_of_ids_knows_is_refused,
@@ -394,6 +395,31 @@ async fn a_foreign_key_in_a_log_keeps_its_own_bucket_only(store: TestStore) {
         assert_eq!(world.values().await, twenty().into_iter().collect());
         world.assert_nothing_left().await;
     }
+}
+
+async fn a_foreign_key_after_blocks_keeps_none_of_them_from_being_folded(store: TestStore) {
+    let world = World::sums(&store, 4).await;
+    world.add_all(twenty()).await;
+    let damaged = bucket_of(&world, "key 0");
+    let log = world.queue.subspace().subspace(&("u", 0, damaged.0));
+    // After every block, since no element of a tuple begins with this byte.
+    let row = [log.bytes(), b"\x40"].concat();
+    write(&world, &row, b"").await;
+    let worker = world.work(Log::new(&world.root)).await;
+    let refused = timeout(LONG, world.queue.wait_idle(&world.runner)).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
+    // All updates are folded. Those of the bucket are reported at the end of its log.
+    let left: Vec<_> = world.rows("u").await;
+    assert_eq!(
+        left.iter().map(|row| row.key()).collect::<Vec<_>>(),
+        [&row[..]]
+    );
+    clear(&world, &row).await;
+    world.wait_idle().await;
+    assert_eq!(world.values().await, twenty().into_iter().collect());
+    worker.shut_down(LONG).await.unwrap();
+    world.assert_nothing_left().await;
 }
 
 async fn a_row_that_is_no_current_value_keeps_no_change_from_being_reported(store: TestStore) {
