@@ -202,8 +202,9 @@ where
 
     /// Reads entries after a position. Returns `None` if there is no block.
     ///
-    /// A block that a newer version of the library has written ends the batch. Without an entry before it,
-    /// the read fails, so the bucket waits until the library is upgraded.
+    /// A block that a newer version of the library has written, and a key that is not the key of a block, end the
+    /// batch. Without an entry before it, the read fails: the bucket waits until the library is upgraded or the key
+    /// is cleared.
     ///
     /// Reads by snapshot. No entry can land before the existing ones, since a later commit has a larger
     /// versionstamp, and only entries that every subscription has passed are cleared.
@@ -219,20 +220,16 @@ where
         let visited = (self.queue.keys.logs).visit(tr, bucket.0, position, |block| {
             let last = position.filter(|position| position.block() == block.id.block());
             let exported = last.map_or(0, |last| last.index.saturating_add(1));
-            if let Err(error) = block.refuse_newer() {
-                // The entries before the block are exported first.
-                return match &mut batch {
-                    None => Err(error.into()),
-                    Some(batch) => {
-                        batch.has_more = true;
-                        Ok(ControlFlow::Break(()))
-                    }
-                };
-            }
+            block.refuse_newer()?;
             let batch = batch.get_or_insert_with(|| Batch::new(Sequence::of(block.id)));
             Ok::<_, Error>(batch.take(&block, exported, portion))
         });
-        visited.await?;
+        match (visited.await, &mut batch) {
+            (Ok(()), _) => {}
+            // The entries before that row are exported first.
+            (Err(error), Some(batch)) if error.is_corrupt() => batch.has_more = true,
+            (Err(error), _) => return Err(error),
+        }
         Ok(batch)
     }
 

@@ -33,14 +33,6 @@ pub enum Error {
     #[error(transparent)]
     NotEnded(#[from] NotEnded),
 
-    /// Code of the application panicked outside of the calls that have an error of their own. The work is
-    /// retried.
-    #[error("code of the application panicked: {message}")]
-    Panicked {
-        /// The message of the panic.
-        message: String,
-    },
-
     /// The settings are out of range.
     #[error(transparent)]
     InvalidSettings(#[from] InvalidSettings),

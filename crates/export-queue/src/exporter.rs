@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use combine::BoxError;
+use combine::keyspace::foreign;
 
+use crate::error::{Error, Result};
 use crate::sequence::Sequence;
 
 /// An entry as an exporter receives it.
@@ -65,6 +67,21 @@ pub trait Exporter<K, V>: Send + Sync + 'static {
     /// The worker drops the future when its time limit is over. Entries that it has written by then are
     /// exported again.
     async fn export(&self, batch: &[SequencedExport<K, V>]) -> Result<(), BoxError>;
+}
+
+/// Calls an exporter. A panic of it is an error.
+pub(crate) async fn call<K, V>(
+    exporter: &impl Exporter<K, V>,
+    batch: &[SequencedExport<K, V>],
+) -> Result<()> {
+    // The call itself may panic, as well as its future.
+    let export = async { exporter.export(batch).await };
+    match foreign::run(export).await {
+        Ok(exported) => exported.map_err(|error| Error::Exporter(error.into())),
+        Err(panicked) => Err(Error::ExporterPanicked {
+            message: panicked.into_message(),
+        }),
+    }
 }
 
 #[async_trait]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use combine::bucket_worker::{Assignment, Job, Next};
 use combine::keyspace::codec::Codec;
 use combine::keyspace::error::{chain, code_of};
-use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, foreign};
+use combine::keyspace::foreign::{self, Guarded};
+use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction};
 use combine::microqueue::blocks::Entry;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
@@ -14,7 +15,7 @@ use futures::try_join;
 
 use crate::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
 use crate::error::{Error, Result};
-use crate::exporter::{Exporter, SequencedExport};
+use crate::exporter::{Exporter, SequencedExport, call};
 use crate::metrics::Metrics;
 use crate::options::ExportOptions;
 use crate::record::{Kept, Letter};
@@ -81,13 +82,7 @@ where
     }
 
     async fn step(&self, assignment: Assignment, mut retry: RetryState) -> (RetryState, Next) {
-        // The exporter's panics are errors by now. Here, values of the application may panic when they are dropped.
-        let next = foreign::run(self.next_batch(assignment, &mut retry)).await;
-        let next = next.unwrap_or_else(|panicked| {
-            let message = panicked.into_message();
-            Err(Error::Panicked { message })
-        });
-        let next = match next {
+        let next = match self.next_batch(assignment, &mut retry).await {
             Ok(next) => next,
             Err(error) => {
                 let next = self.later(assignment.bucket, &mut retry, &error);
@@ -240,9 +235,9 @@ where
             self.bury(block.sequence, 0, block.error.to_string(), kept)
         });
         let mut dead: Vec<_> = broken.collect();
-        let exports = self.decode(&batch.entries, &mut dead);
+        let exports = Guarded::new(self.decode(&batch.entries, &mut dead));
         let began = self.runner.environment().now();
-        if let Err(error) = self.call(exports).await {
+        if let Err(error) = self.call(&exports).await {
             dead.push(self.refuse(retry, &batch.entries, error)?);
         }
         let took = self.runner.environment().now().saturating_sub(began);
@@ -307,22 +302,14 @@ where
     }
 
     /// Calls the exporter, up to its time limit.
-    async fn call(&self, batch: Vec<SequencedExport<K, V>>) -> Result<()> {
+    async fn call(&self, batch: &[SequencedExport<K, V>]) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
         let limit = self.options.export_time_limit();
-        // The call itself may panic, as well as its future.
-        let export = async { self.exporter.export(&batch).await };
-        let export = foreign::run(export);
-        match self.runner.environment().timeout(limit, export).await {
-            Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(error))) => Err(Error::Exporter(error.into())),
-            Some(Err(panicked)) => Err(Error::ExporterPanicked {
-                message: panicked.into_message(),
-            }),
-            None => Err(Error::ExporterTimedOut { limit }),
-        }
+        let export = call(&self.exporter, batch);
+        let ended = self.runner.environment().timeout(limit, export).await;
+        ended.unwrap_or(Err(Error::ExporterTimedOut { limit }))
     }
 
     /// Records the failure of a batch, so that the next one is smaller. If the batch was a single entry

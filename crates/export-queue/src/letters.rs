@@ -1,6 +1,7 @@
 //! Dead letters: entries that were given up, kept with the reason.
 
 use combine::keyspace::codec::{Codec, DecodeError};
+use combine::keyspace::foreign::Guarded;
 use combine::keyspace::{
     self, Bytes, Database, Isolation, Listed, RangeQuery, Runner, Transaction, Tx, Undecodable,
     key_after, read_all,
@@ -8,7 +9,7 @@ use combine::keyspace::{
 use combine::microqueue::blocks::{EntryId, decode_block};
 
 use crate::error::{Error, Result};
-use crate::exporter::{Exporter, SequencedExport};
+use crate::exporter::{Exporter, SequencedExport, call};
 use crate::record::{Kept, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
@@ -106,7 +107,8 @@ where
     /// the letter stays.
     ///
     /// # Errors
-    /// - [`Exporter`](Error::Exporter) if the exporter fails
+    /// - [`Exporter`](Error::Exporter) if the exporter fails, and
+    ///   [`ExporterPanicked`](Error::ExporterPanicked) if it panics
     /// - [`Corrupt`](combine::keyspace::Error::Corrupt) if the letter still does not decode
     /// - those of [`Runner::run`]
     ///
@@ -127,9 +129,8 @@ where
             return Ok(false);
         };
         let exports = self.decode_letter(sequence, &record);
-        let exports = exports.map_err(|error| error.at(row.clone()))?;
-        let exported = exporter.export(&exports).await;
-        exported.map_err(|error| Error::Exporter(error.into()))?;
+        let exports = Guarded::new(exports.map_err(|error| error.at(row.clone()))?);
+        call(exporter, &exports).await?;
         let purge = |tr| async move { self.purge(&tr, sequence).await };
         runner.run(purge).await?;
         Ok(true)

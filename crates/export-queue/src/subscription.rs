@@ -15,6 +15,7 @@ use futures::future::try_join_all;
 
 use crate::error::{Error, Result};
 use crate::queue::ExportQueue;
+use crate::record::decode_claim;
 use crate::sequence::Sequence;
 
 /// The logs that have a block, each with its first one.
@@ -118,8 +119,8 @@ where
     ///
     /// # Errors
     /// - [`NoSubscription`](Error::NoSubscription) as soon as the subscription is removed
-    /// - [`Corrupt`](combine::keyspace::Error::Corrupt) if the only buckets left have positions that do
-    ///   not decode
+    /// - [`Corrupt`](combine::keyspace::Error::Corrupt) if the only buckets left have a position, a claim or a
+    ///   first key in their log that does not decode
     /// - those of [`Runner::run`]
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
@@ -133,8 +134,12 @@ where
             let heads = self.queue.keys.logs.firsts(&tr).await?;
             for (bucket, waiting) in self.waiting(&tr, &heads).await? {
                 match waiting {
-                    // Each exported batch sets the position.
-                    Ok(_) => return Ok(Some(self.queue.keys.position(&self.name, bucket))),
+                    Ok(_) => match self.check_claim(&tr, bucket).await {
+                        // Each exported batch sets the position.
+                        Ok(()) => return Ok(Some(self.queue.keys.position(&self.name, bucket))),
+                        Err(error) if error.is_corrupt() => damaged = Err(error),
+                        Err(error) => return Err(error),
+                    },
                     Err(error) => damaged = Err(error),
                 }
             }
@@ -202,6 +207,14 @@ where
             first: Some(first),
             ..waiting
         }))
+    }
+
+    /// Fails if the claim of a bucket does not decode: then nobody exports the bucket.
+    async fn check_claim(&self, tr: &impl Transaction, bucket: Bucket) -> Result<()> {
+        let key = self.queue.keys.claim(&self.name, bucket);
+        let claim = tr.get(&key, Isolation::Snapshot).await?;
+        decode_claim(&key, claim.as_deref())?;
+        Ok(())
     }
 
     /// Returns whether the subscription exists.

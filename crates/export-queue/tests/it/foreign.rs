@@ -1,104 +1,32 @@
 //! Exporters that panic or block: the batch is retried, and the worker goes on and can be shut down.
 
-use std::fmt;
-use std::future::pending;
-use std::panic::panic_any;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc as blocking};
 use std::time::Duration;
 
 use crate::common::{LONG, Receiver, World, no_backoff, settings};
+use conformance::hostile::Place;
 use conformance::stores::TestStore;
 use conformance::timeout;
 use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, NotEnded, SequencedExport, WorkerOptions, async_trait,
+    BoxError, Error, ExportOptions, ExportQueue, Exporter, NotEnded, SequencedExport, Start,
+    WorkerOptions, async_trait,
 };
 use keyspace::Environment;
 use keyspace::chaos::{Chaos, Faults};
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 conformance::on_every_store!(threads:
     an_exporter_that_panics_anywhere_is_called_again,
     an_entry_whose_error_panics_becomes_a_dead_letter,
+    values_that_panic_when_they_are_dropped_are_exported_once,
+    a_redrive_through_an_exporter_that_panics_leaves_the_letter,
     an_exporter_that_blocks_its_thread_is_left_behind_and_its_bucket_goes_on,
     a_store_that_does_not_answer_fails_the_shutdown,
 );
 
 type Batch = [SequencedExport<String, Option<i64>>];
-
-/// Panics when it is dropped.
-#[derive(Debug)]
-struct Bomb(());
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        panic!("no drop");
-    }
-}
-
-/// The ways in which an exporter may panic, in the order of its calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Poll,
-    Guard,
-    Payload,
-    TimeLimit,
-    Display,
-    Source,
-    Error,
-}
-
-const PLACES: [Place; 7] = [
-    Place::Poll,
-    Place::Guard,
-    Place::Payload,
-    Place::TimeLimit,
-    Place::Display,
-    Place::Source,
-    Place::Error,
-];
-
-/// An error that panics when it is used.
-#[derive(Debug)]
-struct Hostile(
-    Place,
-    #[allow(dead_code, reason = "held for its drop")] Option<Bomb>,
-);
-
-impl fmt::Display for Hostile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Place::Display => panic!("no words"),
-            _ => f.write_str("hostile"),
-        }
-    }
-}
-
-impl std::error::Error for Hostile {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self.0 {
-            Place::Source => panic!("no source"),
-            _ => None,
-        }
-    }
-}
-
-async fn export(place: Place) -> Result<(), BoxError> {
-    match place {
-        Place::Poll => panic!("no poll"),
-        Place::Guard => {
-            let _guard = Bomb(());
-            Ok(())
-        }
-        Place::Payload => panic_any(Bomb(())),
-        Place::TimeLimit => {
-            let _guard = Bomb(());
-            pending().await
-        }
-        Place::Error => Err(Hostile(place, Some(Bomb(()))).into()),
-        Place::Display | Place::Source => Err(Hostile(place, None).into()),
-    }
-}
 
 /// Panics at each place once, and then exports.
 struct Panics {
@@ -110,8 +38,8 @@ struct Panics {
 impl Exporter<String, Option<i64>> for Panics {
     async fn export(&self, batch: &Batch) -> Result<(), BoxError> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(place) = PLACES.get(call) {
-            export(*place).await?;
+        if let Some(place) = Place::ALL.get(call) {
+            place.call().await?;
         }
         self.receiver.receive(batch);
         Ok(())
@@ -136,7 +64,7 @@ async fn an_exporter_that_panics_anywhere_is_called_again(store: TestStore) {
     world.wait_idle().await;
     let report = worker.shut_down(LONG).await.unwrap();
     assert_eq!((report.restarted, receiver.values()["key"]), (0, 7));
-    assert_eq!(calls.load(Ordering::Relaxed), PLACES.len() + 1);
+    assert_eq!(calls.load(Ordering::Relaxed), Place::ALL.len() + 1);
     world.assert_nothing_left().await;
 }
 
@@ -147,11 +75,9 @@ struct Refuses;
 impl Exporter<String, Option<i64>> for Refuses {
     async fn export(&self, batch: &Batch) -> Result<(), BoxError> {
         for entry in batch {
-            let place = PLACES
-                .iter()
-                .find(|place| format!("{place:?}") == entry.key);
-            if let Some(place) = place {
-                export(*place).await?;
+            let mut places = Place::ALL.iter();
+            if let Some(place) = places.find(|place| format!("{place:?}") == entry.key) {
+                place.call().await?;
             }
         }
         Ok(())
@@ -186,6 +112,69 @@ async fn an_entry_whose_error_panics_becomes_a_dead_letter(store: TestStore) {
     assert_eq!(reasons.collect::<Vec<_>>(), expected);
 }
 
+/// A number that panics when it is dropped if it is 7. Its bytes are those of the number.
+#[derive(Debug, Serialize, Deserialize)]
+struct Touchy(i64);
+
+impl Drop for Touchy {
+    fn drop(&mut self) {
+        assert_ne!(self.0, 7, "no drop of the value");
+    }
+}
+
+/// Counts its calls.
+struct Counts(Arc<AtomicUsize>);
+
+#[async_trait]
+impl Exporter<String, Touchy> for Counts {
+    async fn export(&self, _: &[SequencedExport<String, Touchy>]) -> Result<(), BoxError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+async fn values_that_panic_when_they_are_dropped_are_exported_once(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    let entries = [6, 7, 8].map(|value| ("a".to_owned(), Some(value)));
+    world.add_all(entries.into()).await;
+    let subspace = world.queue.subspace().clone();
+    let queue = ExportQueue::<String, Touchy>::open(&world.runner, subspace, settings(1)).await;
+    let reader = queue
+        .unwrap()
+        .subscribe(&world.runner, "reader", Start::Oldest)
+        .await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let worker = reader
+        .unwrap()
+        .work(&world.runner, quick(), Counts(calls.clone()))
+        .await;
+    world.wait_idle().await;
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    world.assert_nothing_left().await;
+}
+
+async fn a_redrive_through_an_exporter_that_panics_leaves_the_letter(store: TestStore) {
+    let world = World::new(&store, 1).await;
+    world.add("Display", 7).await;
+    let options = quick().dead_letter_after(1);
+    let worker = world.work(options, Refuses).await;
+    world.wait_idle().await;
+    worker.shut_down(LONG).await.unwrap();
+    let letter = world.letters().await.remove(0).id;
+    let panics = Panics {
+        calls: Arc::default(),
+        receiver: Receiver::default(),
+    };
+    let refused = world.reader.redrive(&world.runner, &panics, &letter).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, Error::ExporterPanicked { .. }),
+        "{refused}"
+    );
+    assert_eq!(world.letters().await.len(), 1);
+}
+
 /// Blocks its thread in its first call until the other end of the channel is dropped.
 struct Blocks {
     begun: mpsc::UnboundedSender<()>,
@@ -209,7 +198,7 @@ async fn an_exporter_that_blocks_its_thread_is_left_behind_and_its_bucket_goes_o
     store: TestStore,
 ) {
     let store = store.fresh();
-    let world = World::on(store.fast_runner(store.db.clone()), &store, settings(1)).await;
+    let world = World::on(store.runner(), &store, settings(1)).await;
     world.add("key", 7).await;
     let (begun, mut begins) = mpsc::unbounded_channel();
     let (release, released) = blocking::channel();

@@ -22,6 +22,7 @@ conformance::on_every_store!(threads:
     a_damaged_position_is_named_and_its_whole_log_waits,
     subscriptions_share_what_is_read_to_count_their_entries,
     a_foreign_key_in_a_log_damages_its_bucket_and_no_other,
+    a_foreign_key_after_entries_keeps_none_of_them_from_being_exported,
     dead_letters_are_counted_as_far_as_a_mebibyte,
     looking_fails_for_no_other_transaction,
     the_sessions_of_workers_are_listed,
@@ -404,6 +405,22 @@ async fn a_foreign_key_in_a_log_damages_its_bucket_and_no_other(store: TestStore
     assert_eq!(corrupt_key(&refused), Some(&foreign[..]), "{refused}");
     worker.shut_down(LONG).await.unwrap();
     assert_eq!(receiver.all().len(), waiting);
+}
+
+async fn a_foreign_key_after_entries_keeps_none_of_them_from_being_exported(store: TestStore) {
+    let world = World::new(&store, 2).await;
+    world.add_all(entries(10)).await;
+    let log = world.queue.subspace().subspace(&("e", 0));
+    // After every block, since no element of a tuple begins with this byte.
+    let foreign = [log.bytes(), b"\x40"].concat();
+    world.set(&foreign, b"").await;
+    let receiver = Receiver::default();
+    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let idle = world.reader.wait_idle(&world.runner);
+    let refused = conformance::timeout(LONG, idle).await.unwrap_err();
+    assert_eq!(corrupt_key(&refused), Some(&foreign[..]), "{refused}");
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(receiver.all().len(), 10);
 }
 
 async fn dead_letters_are_counted_as_far_as_a_mebibyte(store: TestStore) {

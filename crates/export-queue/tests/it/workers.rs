@@ -15,6 +15,7 @@ use export_queue::{
     BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use keyspace::chaos::{Chaos, Faults};
+use keyspace::error::corrupt_key;
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(threads:
@@ -343,6 +344,8 @@ async fn a_damaged_record_does_not_stop_takeovers_of_dead_workers(store: TestSto
         }
     };
     timeout(LONG, others).await;
+    let idle = timeout(LONG, world.reader.wait_idle(&world.runner)).await;
+    assert_eq!(corrupt_key(&idle.unwrap_err()), Some(&claim[..]));
     worker.shut_down(LONG).await.unwrap();
 }
 
