@@ -6,7 +6,7 @@ use export_queue::hc_dequeue::{
     Cancelled, Cursor, Error as DequeueError, ItemPage, ItemRef, ListedItem, PlaceKind, Scheduled,
     Settings,
 };
-use export_queue::keyspace::names::parse_hex;
+use export_queue::keyspace::names::parse_bytes;
 use export_queue::keyspace::{Bytes, Database, Transaction, Tx};
 use futures::future::try_join_all;
 use futures::try_join;
@@ -414,7 +414,7 @@ impl<D: Database> Console<D> {
     /// retained, and those of the store.
     pub async fn release_dedupe(&self, name: &str, id: &str) -> Result<report::Change> {
         let found = &self.find_dequeue(name, "dedupe ids").await?;
-        let bytes = &parse_dedupe(id);
+        let bytes = &parse_bytes(id);
         let release = |tr| async move { found.queue.release_dedupe(&tr, bytes).await };
         if self.runner.run(release).await? {
             let outcome = "the id can be enqueued again";
@@ -496,14 +496,6 @@ async fn apply(
         Action::Redrive => (queue.redrive(tr, item).await?).then_some("back in the queue"),
         Action::Purge => (queue.purge(tr, item).await?).then_some("removed for good"),
     })
-}
-
-/// Returns the bytes of a dedupe id.
-fn parse_dedupe(id: &str) -> Vec<u8> {
-    match id.strip_prefix("0x").and_then(parse_hex) {
-        Some(bytes) if !bytes.is_empty() => bytes,
-        _ => id.as_bytes().to_vec(),
-    }
 }
 
 fn missing(what: &'static str, given: &str) -> Error {

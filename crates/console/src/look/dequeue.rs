@@ -1,11 +1,14 @@
 //! Looking at queues with consumers: items, sessions, schedules and settings.
 
+use std::time::Duration;
+
 use export_queue::hc_dequeue::session::SessionId;
 use export_queue::hc_dequeue::{
-    Cursor, End, Failure, ItemRef, ListedItem, ListedSchedule, Missed, Place, PlaceKind, Schedule,
-    ScheduleEntry, SessionState, Stats, Status,
+    Cursor, End, Enqueue, Failure, ItemRef, ListedItem, ListedSchedule, Missed, OnRepeat, Place,
+    PlaceKind, Schedule, ScheduleEntry, SessionState, Stats, Status,
 };
 use export_queue::keyspace::error::{chain, corrupt_key};
+use export_queue::keyspace::names::bytes_text;
 use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
 use futures::try_join;
 
@@ -239,6 +242,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         item: item.to_string(),
         enqueued: Some(status.enqueued.into()),
         granted: status.granted.map(Time::from),
+        dedupe: (!status.dedupe.is_empty()).then(|| bytes_text(&status.dedupe)),
         attempts: status.attempts,
         deaths: status.deaths,
         deliveries: status.deliveries,
@@ -357,10 +361,38 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
         cron: Some(schedule.get_cron().to_owned()),
         time_zone: Some(schedule.get_time_zone().to_owned()),
         missed: Some(missed),
+        options: options_text(schedule.get_enqueue_options()),
         next: entry.next.map(Time::from),
         expected: entry.expected.map(Time::from),
         last: entry.last.map(Time::from),
         payload: Some(decode(codec, payload)),
         problem: None,
     }
+}
+
+/// Returns what the options of an enqueue say, or `None` if they are the default ones.
+fn options_text(options: &Enqueue) -> Option<String> {
+    let span = |time: Duration| format!("{time:?}");
+    let limit = |limit: u32| (limit > 0).then(|| limit.to_string());
+    let repeats = match options.get_on_repeat() {
+        OnRepeat::Replace => Some("replace".to_owned()),
+        OnRepeat::Debounce => Some("debounce".to_owned()),
+        _ => None,
+    };
+    let dedupe = options.get_dedupe().map(|id| bytes_text(id));
+    let depth = options.get_max_depth().map(|items| items.to_string());
+    let parts = [
+        ("after", options.get_after().map(span)),
+        ("dedupe", dedupe),
+        ("on repeat", repeats),
+        ("max wait", options.get_max_wait().map(span)),
+        ("max depth", depth),
+        ("max attempts", limit(options.get_max_attempts())),
+        ("max deaths", limit(options.get_max_deaths())),
+        ("max deliveries", limit(options.get_max_deliveries())),
+    ];
+    let parts = parts.into_iter();
+    let parts = parts.filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    let parts: Vec<_> = parts.collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }

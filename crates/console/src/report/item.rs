@@ -50,6 +50,9 @@ pub struct Item {
     /// When it was granted last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub granted: Option<Time>,
+    /// The dedupe id with which it was enqueued, as text or as `0x` and hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dedupe: Option<String>,
     /// How often it failed since it was enqueued or redriven.
     pub attempts: u64,
     /// With how many sessions it died since then.

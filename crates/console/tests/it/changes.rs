@@ -323,6 +323,9 @@ async fn a_dedupe_id_is_released_by_its_text_or_its_digits(store: TestStore) {
     for id in [RETAINED, &digits] {
         let world = World::new(&store).await;
         let (console, jobs) = (world.console(), &world.name("jobs"));
+        let done = &world.items.done[0].to_string();
+        let item = valid(console.item(jobs, done).await.unwrap());
+        assert_eq!(item.dedupe.as_deref(), Some(RETAINED));
         let released = valid(console.release_dedupe(jobs, id).await.unwrap());
         assert_eq!(&*released.action, "release-dedupe");
         for gone in [id, "another", "0x", "0xzz"] {

@@ -117,7 +117,9 @@ async fn add_items(world: &World, subspace: Subspace) {
     }
     enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
     std::mem::forget(consumer);
-    let (jobs, schedule) = (&jobs, &Schedule::new("0 4 * * *"));
+    let options = Enqueue::new().dedupe(HOSTILE);
+    let nightly = Schedule::new("0 4 * * *").enqueue_options(options);
+    let (jobs, schedule) = (&jobs, &nightly);
     let add = |tr: Tx<_>| async move {
         for name in [HOSTILE, "z\u{1b}"] {
             let _ = jobs.schedule(&tr, name, schedule, value).await?;

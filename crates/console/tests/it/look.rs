@@ -280,6 +280,8 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
     let all = valid(console.schedules(queue, None, 10).await.unwrap());
     assert_eq!((all.schedules.len(), &all.next), (2, &None));
     let first = &all.schedules[0];
+    let options = first.options.as_deref();
+    assert_eq!(options, Some("dedupe greetings, max attempts 3"));
     assert_eq!(
         (
             &*first.name,

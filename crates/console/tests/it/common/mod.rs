@@ -183,7 +183,9 @@ impl World {
             let item = enqueue(&self.runner, &self.jobs, &job(tenant), &later).await;
             self.items.delayed.push(item);
         }
-        let (jobs, schedule) = (&self.jobs, &Schedule::new("0 0 1 1 *"));
+        let options = Enqueue::new().dedupe("greetings").max_attempts(3);
+        let yearly = Schedule::new("0 0 1 1 *").enqueue_options(options);
+        let (jobs, schedule) = (&self.jobs, &yearly);
         for name in ["new year", "new year again"] {
             let schedule =
                 |tr| async move { jobs.schedule(&tr, name, schedule, &job(30)).await.map(drop) };

@@ -54,6 +54,7 @@ impl Show for Item {
             ("ended", text(self.ended.as_ref())),
             ("enqueued", text(self.enqueued.as_ref())),
             ("granted", text(self.granted.as_ref())),
+            ("dedupe id", text(self.dedupe.as_ref())),
             ("attempts", self.attempts.to_string()),
             ("deaths", self.deaths.to_string()),
             ("deliveries", self.deliveries.to_string()),

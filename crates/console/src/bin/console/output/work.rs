@@ -65,7 +65,7 @@ impl Show for Schedules {
             return "no schedules\n".to_owned();
         }
         let header = [
-            "SCHEDULE", "CRON", "ZONE", "MISSED", "NEXT", "LAST", "PAYLOAD",
+            "SCHEDULE", "CRON", "ZONE", "MISSED", "OPTIONS", "NEXT", "LAST", "PAYLOAD",
         ];
         let rows = self.schedules.iter().map(|schedule| {
             vec![
@@ -73,6 +73,7 @@ impl Show for Schedules {
                 text(schedule.cron.as_ref().or(schedule.problem.as_ref())),
                 text(schedule.time_zone.as_ref()),
                 text(schedule.missed.as_ref()),
+                text(schedule.options.as_ref()),
                 next_text(schedule),
                 text(schedule.last.as_ref()),
                 brief(schedule.payload.as_ref()),
