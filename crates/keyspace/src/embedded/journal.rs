@@ -61,13 +61,12 @@ impl Journal {
     /// Appends a frame, in a new segment if it needs one.
     ///
     /// # Errors
-    /// [`AppendError::NoSpace`] if the disk is full. Nothing was appended, and the call may be repeated.
+    /// [`AppendError::NoSpace`] if the system is short of something. Nothing was appended, and the call may be repeated.
     pub(super) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
         match self.writer.append(record) {
             Err(AppendError::NoSpare) => {
-                let spare = self.slots.lock().prepare(salt(&self.env));
-                self.writer
-                    .give_spare(spare.map_err(AppendError::of_preparing)?);
+                let spare = self.slots.lock().prepare(salt(&self.env))?;
+                self.writer.give_spare(spare);
                 self.writer.append(record)?;
             }
             appended => appended?,

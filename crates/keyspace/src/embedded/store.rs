@@ -239,9 +239,11 @@ impl Store {
         setup: &Setup,
     ) -> io::Result<Journal> {
         let created = Slot(recovered.end.segment + 1);
-        let is_reused = recovered.next.is_some();
+        // A file that was renamed may have the name of the next segment and hold another one.
+        let is_in_use =
+            recovered.next.is_some() || recovered.segments.values().any(|&slot| slot == created);
         let started = self.start_journal(files.clone(), id, recovered, setup);
-        if started.is_err() && !is_reused {
+        if started.is_err() && !is_in_use {
             // If it cannot be removed, the next opening does that.
             let _ = files.remove(created);
         }
@@ -261,9 +263,7 @@ impl Store {
         let part = self.window.freeze();
         self.add_replayed(part, journal.place());
         self.version += RECOVERY_VERSIONS;
-        journal
-            .append(&mut Record::clock(self.version))
-            .map_err(io::Error::other)?;
+        journal.append(&mut Record::clock(self.version))?;
         journal.flush()?;
         Ok(journal)
     }

@@ -519,6 +519,26 @@ fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
     }
 }
 
+/// A file of the log that has the name that the next one is to have is refused, and stays.
+#[test]
+fn a_log_whose_file_was_renamed_loses_nothing() {
+    let killed = Sound::killed();
+    let mut renamed = killed.files.clone();
+    let log = renamed.remove("store.log.0000000000000001").unwrap();
+    renamed.insert("store.log.0000000000000002".to_owned(), log);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    write_files(folder.path(), &renamed);
+    let error = Options::new().open(&path).unwrap_err();
+    assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
+    assert!(files(folder.path()) == renamed, "a file has changed");
+    let name = |number| folder.path().join(format!("store.log.{number:016x}"));
+    fs::rename(name(2), name(1)).unwrap();
+    let db = Options::new().open(&path).unwrap();
+    let [rows, ..] = read(&db, &Rows::new()).unwrap();
+    assert!(rows == killed.rows);
+}
+
 /// Zeroes each block of a store in turn: an opening that is refused, for whichever reason, writes nothing.
 #[test]
 fn a_block_of_zeros_anywhere_makes_no_opening_write_before_it_refuses() {

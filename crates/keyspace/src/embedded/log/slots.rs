@@ -5,8 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::super::files::{File, Files, Slot};
+use super::frame::BLOCK_BYTES;
 use super::recover::Recovered;
-use super::segment::{FRAMES_START, Header, LogId, Sizes};
+use super::segment::{FRAMES_START, Header, LogId, Mark, Sizes};
+use super::writer::AppendError;
 
 /// The number of free slots that are kept for later segments. Others are removed.
 const MAX_FREE: usize = 1;
@@ -73,30 +75,22 @@ impl Slots {
     /// Prepares the next segment, in a free slot or in a new one. `salt` must be random, so that frames
     /// that the slot held before are not valid in the new segment.
     ///
-    /// If the call fails, for example because the disk is full, the log has not changed. The call may be
-    /// repeated.
-    pub(in super::super) fn prepare(&mut self, salt: u64) -> io::Result<Spare> {
-        let (slot, file) = match self.free.front() {
-            Some(&slot) => {
-                let file = self.files.open(slot)?;
-                (slot, file.ok_or(io::ErrorKind::NotFound)?)
-            }
-            None => {
-                let slot = Slot(self.next_segment);
-                self.folder_is_synced = false;
-                let file = self.files.create(slot)?;
-                self.free.push_front(slot);
-                (slot, file)
-            }
-        };
+    /// # Errors
+    /// [`AppendError::NoSpace`] if the system is short of something. The log has not changed, and the call
+    /// may be repeated.
+    pub(in super::super) fn prepare(&mut self, salt: u64) -> Result<Spare, AppendError> {
+        let (slot, file) = self.open_free().map_err(AppendError::of_preparing)?;
         let first_bytes = (FRAMES_START + self.sizes.grow_bytes).min(self.sizes.segment_bytes);
+        let file_bytes = fill(&file, first_bytes).map_err(AppendError::of_preparing)?;
         let header = Header {
             id: self.id,
             segment: self.next_segment,
             salt,
-            file_bytes: file.len()?.max(first_bytes),
+            file_bytes,
         };
-        write_header(&file, &header)?;
+        let written = file.write(0, &header.encode());
+        written.map_err(AppendError::of_preparing)?;
+        // After a flush that failed, another one may succeed and still have lost what was written.
         file.sync_data()?;
         if !self.folder_is_synced {
             self.files.sync_folder()?;
@@ -112,6 +106,19 @@ impl Slots {
             grown_bytes: header.file_bytes,
             marks: 0,
         })
+    }
+
+    /// Opens the first free slot, or creates one.
+    fn open_free(&mut self) -> io::Result<(Slot, File)> {
+        if let Some(&slot) = self.free.front() {
+            let file = self.files.open(slot)?;
+            return Ok((slot, file.ok_or(io::ErrorKind::NotFound)?));
+        }
+        let slot = Slot(self.next_segment);
+        self.folder_is_synced = false;
+        let file = self.files.create(slot)?;
+        self.free.push_front(slot);
+        Ok((slot, file))
     }
 
     /// Frees the segments before `segment`. The record that the log begins there must already be on disk.
@@ -137,13 +144,45 @@ impl Slots {
     }
 }
 
-/// Writes the header, and extends a shorter file with zeros to the length that the header says.
-fn write_header(file: &File, header: &Header) -> io::Result<()> {
-    let mut bytes = header.encode().to_vec();
-    if file.len()? < header.file_bytes {
-        file.set_len(header.file_bytes)?;
-        let file_bytes = usize::try_from(header.file_bytes).map_err(io::Error::other)?;
-        bytes.resize(file_bytes, 0);
+/// Makes the disk hold at least `least_bytes` bytes of a file, whose content no longer matters. Returns the length
+/// of the file.
+fn fill(file: &File, least_bytes: u64) -> io::Result<u64> {
+    let filled_bytes = filled_bytes(file)?;
+    let file_bytes = filled_bytes.max(least_bytes);
+    file.set_len(file_bytes)?;
+    if filled_bytes < file_bytes {
+        write_zeros(file, filled_bytes, file_bytes)?;
     }
-    file.write(0, &bytes)
+    Ok(file_bytes)
+}
+
+/// Returns up to where the bytes of a free file were once written. The rest may be a hole, for which the disk may
+/// have no room.
+///
+/// A header and a mark are written after what they count.
+fn filled_bytes(file: &File) -> io::Result<u64> {
+    let len = file.len()?;
+    let mut block = [0; BLOCK_BYTES];
+    if len < FRAMES_START {
+        return Ok(0);
+    }
+    file.read(0, &mut block)?;
+    let Ok(Some(header)) = Header::decode(&block) else {
+        return Ok(0);
+    };
+    let mark = Mark::decode(&block, header.salt);
+    let file_bytes = mark.map_or(header.file_bytes, |mark| mark.file_bytes);
+    Ok(file_bytes.min(len))
+}
+
+/// Writes zeros from an offset up to another one, where the file ends. If they cannot be written, the file ends at
+/// the first one.
+pub(super) fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; usize::try_from(to - from).map_err(io::Error::other)?];
+    let written = file.write(from, &zeros);
+    if written.is_err() {
+        // The part that was written may be needed elsewhere.
+        let _ = file.set_len(from);
+    }
+    written
 }

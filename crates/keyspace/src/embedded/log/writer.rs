@@ -6,7 +6,7 @@ use super::super::files::is_shortage;
 use super::frame::{BLOCK_BYTES, Begin, Place, Record};
 use super::recover::End;
 use super::segment::{FRAMES_START, Mark, SEAL_BYTES, Sizes};
-use super::slots::Spare;
+use super::slots::{Spare, write_zeros};
 
 /// The reason why a frame was not appended.
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +29,21 @@ pub(in super::super) enum AppendError {
 }
 
 impl AppendError {
-    /// Returns the error for a failure to make room for frames. Nothing was appended.
+    /// Returns the error for a call, other than a flush, that failed to make room for frames. Nothing was
+    /// appended.
     pub(in super::super) fn of_preparing(error: io::Error) -> Self {
         match is_shortage(&error) {
             true => Self::NoSpace(error),
             false => Self::Io(error),
+        }
+    }
+}
+
+impl From<AppendError> for io::Error {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::NoSpace(cause) | AppendError::Io(cause) => cause,
+            AppendError::NoSpare | AppendError::TooLarge { .. } => Self::other(error),
         }
     }
 }
@@ -190,32 +200,33 @@ impl Writer {
     fn make_room(&mut self, record: &Record) -> Result<(), AppendError> {
         self.check()?;
         let grown = self.grow(self.end + self.bytes_to_write(record));
-        grown.map_err(|error| {
-            let error = AppendError::of_preparing(error);
-            self.has_failed = matches!(error, AppendError::Io(_));
-            error
-        })
+        self.has_failed = matches!(grown, Err(AppendError::Io(_)));
+        grown
     }
 
     /// Writes zeros until at least `end` bytes of the segment were written.
     ///
     /// Flushes them before the segment is marked as that long, and writes frames there only after that. So
     /// a file that is shorter than its mark says was cut, and no flushed frame is after its mark.
-    fn grow(&mut self, end: u64) -> io::Result<()> {
+    ///
+    /// The flush covers frames, too. If it fails, it is unknown which of them are on disk, so that is never a
+    /// shortage.
+    fn grow(&mut self, end: u64) -> Result<(), AppendError> {
         while self.segment.grown_bytes < end {
             let from = self.segment.grown_bytes;
             let to = (from + self.sizes.grow_bytes).min(self.sizes.segment_bytes);
-            let zeros = vec![0; usize::try_from(to - from).map_err(io::Error::other)?];
-            self.segment.file.set_len(to)?;
-            self.segment.file.write(from, &zeros)?;
-            self.segment.file.sync_data()?;
+            let file = &self.segment.file;
+            let filled = file.set_len(to).and_then(|()| write_zeros(file, from, to));
+            filled.map_err(AppendError::of_preparing)?;
+            file.sync_data()?;
             let mark = Mark {
                 file_bytes: to,
                 flushed_through: self.flushed_through,
             };
             let mark = mark.encode(self.segment.salt);
             let offset = Mark::offset(self.segment.marks);
-            self.segment.file.write(offset, &mark)?;
+            let marked = file.write(offset, &mark);
+            marked.map_err(AppendError::of_preparing)?;
             self.segment.marks += 1;
             self.segment.grown_bytes = to;
         }

@@ -23,8 +23,11 @@ pub(in super::super) enum Fault {
     PowerLoss,
     /// The call fails without effect. Later ones succeed.
     Error,
-    /// The call fails, and so does every later one that writes or creates: the disk is full.
+    /// The disk is full: from the call on, every one fails that creates a file or writes to a place of a file
+    /// that was never written. To make a file longer takes no room.
     Full,
+    /// The call, if it is a flush, fails for want of room. Later ones succeed.
+    FullAtFlush,
     /// The call, if it is a write, fails after half of its bytes. Later ones succeed.
     ShortWrite,
 }
@@ -74,6 +77,32 @@ struct Cached {
     current: Vec<u8>,
     /// The changes from `durable` to `current`.
     cached: Vec<Change>,
+    /// Up to where the bytes were written. The rest is a hole.
+    filled: usize,
+}
+
+/// A call that may have a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Create,
+    Remove,
+    SetLen,
+    Flush,
+    /// A write to bytes that were written before.
+    Overwrite,
+    /// A write that takes room.
+    WriteToHole,
+}
+
+impl Fault {
+    /// Returns whether the fault makes a call fail.
+    fn concerns(self, call: Call) -> bool {
+        match self {
+            Self::Full => matches!(call, Call::Create | Call::WriteToHole),
+            Self::FullAtFlush => call == Call::Flush,
+            Self::PowerLoss | Self::Error | Self::ShortWrite => true,
+        }
+    }
 }
 
 enum Change {
@@ -241,6 +270,7 @@ impl Cached {
     fn new(bytes: Vec<u8>) -> Self {
         Self {
             durable: bytes.clone(),
+            filled: bytes.len(),
             current: bytes,
             cached: Vec::new(),
         }
@@ -248,10 +278,27 @@ impl Cached {
 
     fn change(&mut self, change: Change) {
         match &change {
-            Change::Write { offset, bytes } => write_to(&mut self.current, *offset, bytes),
-            Change::SetLen(len) => self.current.resize(*len, 0),
+            Change::Write { offset, bytes } => {
+                write_to(&mut self.current, *offset, bytes);
+                if *offset <= self.filled {
+                    self.filled = self.filled.max(offset + bytes.len());
+                }
+            }
+            Change::SetLen(len) => {
+                self.current.resize(*len, 0);
+                self.filled = self.filled.min(*len);
+            }
         }
         self.cached.push(change);
+    }
+
+    /// Returns what a write of `len` bytes at `offset` is.
+    fn write_call(&self, offset: usize, len: usize) -> Call {
+        if offset + len > self.filled {
+            Call::WriteToHole
+        } else {
+            Call::Overwrite
+        }
     }
 
     fn flush(&mut self) {
@@ -288,16 +335,17 @@ impl Cached {
 
 impl State {
     /// Counts a change or flush. Returns the fault that it must have, if any.
-    fn next_fault(&mut self) -> Option<Fault> {
-        if self.countdown == 0 {
-            return self.keeps_failing.then_some(self.fault);
-        }
-        self.countdown -= 1;
+    fn next_fault(&mut self, call: Call) -> Option<Fault> {
         if self.countdown > 0 {
+            self.countdown -= 1;
+            if self.countdown > 0 {
+                return None;
+            }
+            self.keeps_failing = matches!(self.fault, Fault::PowerLoss | Fault::Full);
+        } else if !self.keeps_failing {
             return None;
         }
-        self.keeps_failing = matches!(self.fault, Fault::PowerLoss | Fault::Full);
-        Some(self.fault)
+        Some(self.fault).filter(|fault| fault.concerns(call))
     }
 
     fn has_power(&self) -> io::Result<()> {
@@ -335,7 +383,9 @@ impl State {
 
 fn error(fault: Fault) -> io::Error {
     match fault {
-        Fault::Full => io::Error::new(io::ErrorKind::StorageFull, "the disk has no room"),
+        Fault::Full | Fault::FullAtFlush => {
+            io::Error::new(io::ErrorKind::StorageFull, "the disk has no room")
+        }
         Fault::PowerLoss | Fault::Error | Fault::ShortWrite => {
             io::Error::other(format!("{fault:?}"))
         }
@@ -357,7 +407,7 @@ impl Files for Disk {
         if state.folder.contains_key(&slot) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let fault = state.next_fault();
+        let fault = state.next_fault(Call::Create);
         let index = state.slots.len();
         // The power may fail once the name is in the cache.
         if matches!(fault, None | Some(Fault::PowerLoss)) {
@@ -373,8 +423,7 @@ impl Files for Disk {
         if !state.folder.contains_key(&slot) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        // A full disk can still remove files.
-        let fault = state.next_fault().filter(|&fault| fault != Fault::Full);
+        let fault = state.next_fault(Call::Remove);
         if matches!(fault, None | Some(Fault::PowerLoss)) {
             state.rename(slot, None);
         }
@@ -390,10 +439,10 @@ impl Files for Disk {
     fn sync_folder(&self) -> io::Result<()> {
         let mut state = self.state();
         state.has_power()?;
-        match state.next_fault() {
-            Some(fault) if fault != Fault::Full => return Err(error(fault)),
-            _ if state.ignores_flushes => {}
-            _ => {
+        match state.next_fault(Call::Flush) {
+            Some(fault) => return Err(error(fault)),
+            None if state.ignores_flushes => {}
+            None => {
                 state.durable_folder = state.folder.clone();
                 state.cached_names.clear();
             }
@@ -434,7 +483,7 @@ impl StorageBackend for DiskFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.disk.state();
         state.has_power()?;
-        match state.next_fault() {
+        match state.next_fault(Call::SetLen) {
             Some(fault) => Err(error(fault)),
             None => {
                 state.file(self.of).change(Change::SetLen(len as usize));
@@ -446,10 +495,10 @@ impl StorageBackend for DiskFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.disk.state();
         state.has_power()?;
-        match state.next_fault() {
-            Some(fault) if fault != Fault::Full => return Err(error(fault)),
-            _ if state.ignores_flushes => {}
-            _ => {
+        match state.next_fault(Call::Flush) {
+            Some(fault) => return Err(error(fault)),
+            None if state.ignores_flushes => {}
+            None => {
                 state.file(self.of).flush();
                 state.flushes += 1;
                 let action = state.during_flush.clone();
@@ -463,12 +512,13 @@ impl StorageBackend for DiskFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.disk.state();
         state.has_power()?;
-        let fault = state.next_fault();
+        let call = state.file(self.of).write_call(offset as usize, data.len());
+        let fault = state.next_fault(call);
         let written = match fault {
             // The power may fail during a write.
             None | Some(Fault::PowerLoss) => data,
             Some(Fault::ShortWrite) => &data[..data.len() / 2],
-            Some(Fault::Error | Fault::Full) => &[],
+            Some(Fault::Error | Fault::Full | Fault::FullAtFlush) => &[],
         };
         state.file(self.of).change(Change::Write {
             offset: offset as usize,
@@ -583,5 +633,22 @@ mod tests {
         assert!(disk.create(Slot(2)).is_err());
         disk.remove(Slot(1)).unwrap();
         assert_eq!(disk.list().unwrap(), []);
+    }
+
+    #[test]
+    fn a_full_disk_takes_a_longer_file_and_only_writes_where_something_was_written() {
+        let disk = Disk::new(vec![1; 10]);
+        disk.fail_after(1, Fault::Full);
+        disk.set_len(20).unwrap();
+        disk.write(0, &[2; 10]).unwrap();
+        assert!(disk.write(5, &[3; 6]).is_err());
+        disk.sync_data().unwrap();
+        disk.go_on();
+        disk.write(10, &[3; 10]).unwrap();
+        disk.fail_after(1, Fault::Full);
+        disk.write(0, &[4; 20]).unwrap();
+        disk.set_len(10).unwrap();
+        disk.set_len(20).unwrap();
+        assert!(disk.write(0, &[5; 20]).is_err());
     }
 }

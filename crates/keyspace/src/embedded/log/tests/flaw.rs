@@ -101,8 +101,9 @@ impl StorageBackend for FlawedFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if offset == 0 {
-            return self.file.write(0, data);
+        let is_header = offset == 0;
+        if is_header || data.iter().all(|&byte| byte == 0) {
+            return self.file.write(offset, data);
         }
         let is_mark = data.len() < BLOCK_BYTES;
         if is_mark && self.flaw == Flaw::GrowthNotMarked {

@@ -72,23 +72,117 @@ fn a_frame_that_fits_into_no_segment_is_refused_and_the_log_goes_on() {
 
 #[test]
 fn a_writer_that_has_failed_writes_no_more() {
-    for fault in [Fault::Error, Fault::Full, Fault::ShortWrite] {
+    for fault in [Fault::Error, Fault::ShortWrite] {
         // A write fails, then a flush.
         for calls in [1, 2] {
             let (disk, _, mut log) = create();
             disk.fail_after(calls, fault);
             let appended = log.writer.append(&mut Record::clock(1));
             let flushed = log.writer.flush();
-            if fault != Fault::Full || calls == 1 {
-                assert!(appended.is_err() || flushed.is_err(), "{fault:?} {calls}");
-                disk.fail_after(usize::MAX, Fault::Error);
-                let before = disk.image();
-                assert!(log.writer.append(&mut Record::clock(2)).is_err());
-                assert!(log.writer.flush().is_err());
-                assert!(disk.image() == before);
-            }
+            assert!(appended.is_err() || flushed.is_err(), "{fault:?} {calls}");
+            assert_has_failed(&disk, &mut log);
         }
     }
+}
+
+/// Asserts that a writer refuses all calls, although the disk works again.
+fn assert_has_failed(disk: &Disk, log: &mut Log) {
+    disk.fail_after(usize::MAX, Fault::Error);
+    let before = disk.image();
+    assert!(log.writer.append(&mut Record::clock(2)).is_err());
+    assert!(log.writer.flush().is_err());
+    assert!(disk.image() == before);
+}
+
+#[test]
+fn frames_of_which_a_flush_failed_are_never_taken_for_flushed() {
+    let (disk, mut model, mut log) = create();
+    log.step(&mut model, Append(1)).unwrap();
+    // The length and the zeros come before the flush.
+    disk.fail_after(3, Fault::FullAtFlush);
+    let refused = log.writer.append(&mut Record::clock(9)).unwrap_err();
+    assert!(matches!(refused, AppendError::Io(_)), "{refused:?}");
+    assert_has_failed(&disk, &mut log);
+}
+
+#[test]
+fn a_spare_of_which_a_flush_failed_is_not_prepared_again() {
+    // The slot is created, its length is set, and zeros and a header are written. Then it and the folder are
+    // flushed.
+    for calls in [5, 6] {
+        let (disk, mut model, mut log) = create();
+        disk.fail_after(calls, Fault::FullAtFlush);
+        let salt = model.salt();
+        let refused = log.slots.prepare(salt).unwrap_err();
+        assert!(
+            matches!(refused, AppendError::Io(_)),
+            "{calls}: {refused:?}"
+        );
+    }
+}
+
+#[test]
+fn a_full_disk_is_refused_again_until_there_is_room_and_then_has_room_for_the_frame() {
+    let (disk, mut model, mut log) = create();
+    log.step(&mut model, Append(1)).unwrap();
+    let before = disk.image();
+    disk.fail_after(1, Fault::Full);
+    for _ in 0..2 {
+        let refused = log.writer.append(&mut Record::clock(8)).unwrap_err();
+        assert!(matches!(refused, AppendError::NoSpace(_)), "{refused:?}");
+        assert!(disk.image() == before, "the file has its length back");
+    }
+    disk.go_on();
+    log.writer.append(&mut Record::clock(8)).unwrap();
+}
+
+#[test]
+fn a_spare_on_a_full_disk_is_refused_again_until_there_is_room_for_all_of_it() {
+    // The disk is full before the slot is created, or after that.
+    for calls in [1, 2] {
+        let (disk, mut model, mut log) = create();
+        for _ in 0..2 {
+            log.step(&mut model, Append(1)).unwrap();
+        }
+        disk.fail_after(calls, Fault::Full);
+        for _ in 0..2 {
+            let salt = model.salt();
+            let refused = log.slots.prepare(salt).unwrap_err();
+            assert!(matches!(refused, AppendError::NoSpace(_)), "{refused:?}");
+        }
+        disk.go_on();
+        log.step(&mut model, Prepare).unwrap();
+        // What was prepared is there, even if the disk is full again.
+        disk.fail_after(1, Fault::Full);
+        log.writer.roll_over().unwrap();
+        log.step(&mut model, Append(1)).unwrap();
+    }
+}
+
+/// A process that was killed, or a growth that failed, leaves a file that is longer than what was written to it.
+#[test]
+fn the_hole_at_the_end_of_a_file_that_is_used_again_is_not_taken_for_room() {
+    let (disk, mut model, mut log) = create();
+    for step in [Append(3), Append(1), Free] {
+        log.step(&mut model, step).unwrap();
+    }
+    let slot = disk.open(Slot(1)).unwrap().unwrap();
+    let filled_bytes = slot.len().unwrap();
+    slot.set_len(filled_bytes + BLOCK_BYTES as u64).unwrap();
+    log.step(&mut model, Prepare).unwrap();
+    assert_eq!(slot.len().unwrap(), filled_bytes);
+
+    let (disk, mut model, mut log) = create();
+    log.step(&mut model, Append(3)).unwrap();
+    disk.create(Slot(2))
+        .unwrap()
+        .set_len(3 * BLOCK_BYTES as u64)
+        .unwrap();
+    drop(log);
+    let (_, recovered) = read(&disk, model.start).unwrap();
+    disk.fail_after(1, Fault::Full);
+    let opened = Log::open(&disk, &mut model, recovered);
+    assert!(opened.is_err(), "the file of a spare has no room");
 }
 
 #[test]
