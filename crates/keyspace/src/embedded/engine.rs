@@ -386,6 +386,11 @@ impl Engine {
     pub(super) fn pipeline(&self) -> &Pipeline {
         &self.shared.pipeline
     }
+
+    /// Ends the store, as a failure of the disk does.
+    pub(super) fn fail(&self) {
+        drop(self.shared.poison(io::Error::other("it is planned")));
+    }
 }
 
 #[cfg(test)]
@@ -393,6 +398,13 @@ impl Committer {
     /// Only resolves the commits that wait.
     pub(super) fn resolve(&mut self) -> Result<()> {
         self.resolver.step()
+    }
+
+    /// Resolves the commits that wait, after the store has ended in the meantime.
+    pub(super) fn resolve_late(&mut self, end: impl FnOnce()) -> Result<()> {
+        let commits = self.resolver.queue().take();
+        end();
+        self.resolver.resolve_taken(commits)
     }
 
     /// Only publishes the open batch.

@@ -48,11 +48,21 @@ impl Resolver {
 
     /// Resolves the waiting commits into the open batch.
     pub(super) fn step(&mut self) -> Result<()> {
-        let shared = self.shared.clone();
-        let commits = shared.queue().take();
+        let commits = self.shared.queue().take();
+        self.resolve_taken(commits)
+    }
+
+    #[cfg(test)]
+    pub(super) fn queue(&self) -> &super::queue::Queue {
+        self.shared.queue()
+    }
+
+    /// Resolves commits that were taken from the queue.
+    pub(super) fn resolve_taken(&mut self, commits: Vec<PendingCommit>) -> Result<()> {
         if commits.is_empty() {
             return Ok(());
         }
+        let shared = self.shared.clone();
         if let Some(tree) = shared.timeline().tree() {
             self.window.rebase(&tree);
         }
@@ -67,6 +77,11 @@ impl Resolver {
             let error = shared.fail(cause);
             batch.into_iter().for_each(Batch::answer_unknown);
             return Err(error);
+        }
+        // If the store has ended since the commits were taken, nothing else takes the batch.
+        if shared.timeline().check().is_err() {
+            let batch = shared.pipeline().take();
+            batch.into_iter().for_each(Batch::answer_unknown);
         }
         Ok(())
     }
