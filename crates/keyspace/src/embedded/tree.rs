@@ -61,23 +61,28 @@ impl Rows {
         &self,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<Totals, redb::Error> {
-        guarded(|| {
-            let mut totals = Totals::default();
-            let mut last: Option<Guard> = None;
-            for row in self.range(Bound::Unbounded, Bound::Unbounded)? {
-                let (key, value) = row?;
-                if last.is_some_and(|last| last.value() >= key.value()) {
-                    return Err(Damage::of_order().into());
-                }
-                totals.add(key.value(), value.value());
-                if visit(key.value(), value.value()).is_break() {
-                    return Ok(totals);
-                }
-                last = Some(key);
+        let mut totals = Totals::default();
+        let mut last: Option<Guard> = None;
+        let mut rows = guarded(|| Ok(self.range(Bound::Unbounded, Bound::Unbounded)?))?;
+        let mut next = |last: Option<&Guard>| {
+            let Some((key, value)) = rows.next().transpose()? else {
+                return Ok(None);
+            };
+            if last.is_some_and(|last| last.value() >= key.value()) {
+                return Err(Damage::of_order().into());
             }
-            totals.check(&self.totals)?;
-            Ok(totals)
-        })
+            totals.add(key.value(), value.value());
+            Ok(Some((key, value)))
+        };
+        // `visit` is not guarded: a panic in it is not damage.
+        while let Some((key, value)) = guarded(|| next(last.as_ref()))? {
+            if visit(key.value(), value.value()).is_break() {
+                return Ok(totals);
+            }
+            last = Some(key);
+        }
+        totals.check(&self.totals)?;
+        Ok(totals)
     }
 
     /// Returns how many rows there are, as the store's record has it.

@@ -16,6 +16,7 @@ mod log_files;
 mod model;
 mod oracle;
 mod recipe;
+mod verify;
 mod version_clock;
 mod versions;
 mod window;

@@ -1,0 +1,81 @@
+//! Checks of open stores.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use keyspace::embedded::{Embedded, Options};
+use keyspace::{Code, Database, Error, Isolation, OwnedTransaction, Transaction};
+
+const ROWS: u64 = 3_000;
+
+/// The bytes of a value.
+const VALUE: &[u8] = &[0xa7; 100];
+
+/// Creates a closed store at `path`.
+async fn create(path: &Path) {
+    let db = Options::new().open(path).unwrap();
+    let mut tr = db.begin().unwrap();
+    for number in 0..ROWS {
+        tr.set(&number.to_be_bytes(), VALUE);
+    }
+    tr.commit().await.unwrap();
+    db.close().unwrap();
+}
+
+async fn is_in_use(db: &Embedded) -> Result<bool, Error> {
+    let tr = db.begin()?;
+    let value = tr.get(&0_u64.to_be_bytes(), Isolation::Snapshot).await?;
+    Ok(value.is_some_and(|value| value == VALUE))
+}
+
+#[tokio::test]
+async fn a_sound_store_is_checked_while_it_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    create(&path).await;
+    let db = Options::new().open(&path).unwrap();
+    let mut calls = Vec::new();
+    let verified = db.verify(|rows, of| calls.push((rows, of))).unwrap();
+    assert_eq!(verified.rows, ROWS);
+    assert_eq!(verified.bytes, ROWS * (8 + VALUE.len() as u64));
+    assert_eq!(verified.log_batches, 0);
+    assert!(calls.len() > 1 && calls.is_sorted(), "{calls:?}");
+    assert_eq!(calls.last(), Some(&(ROWS, ROWS)));
+    assert!(is_in_use(&db).await.unwrap());
+    db.close().unwrap();
+    let closed = db.verify(|_, _| {}).unwrap_err();
+    assert_eq!(closed.code(), Some(Code::TRANSACTION_CANCELLED));
+}
+
+#[tokio::test]
+async fn a_damaged_store_refuses_all_work_after_a_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    create(&path).await;
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(VALUE.len()).position(|found| found == VALUE);
+    bytes[at.unwrap()] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let db = Options::new().open(&path).unwrap();
+    let error = db.verify(|_, _| {}).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error:?}");
+    let later = is_in_use(&db).await.unwrap_err();
+    assert_eq!(later.code(), Some(Code::FILE_CORRUPT));
+    let closed = db.close().unwrap_err();
+    assert!(matches!(closed, Error::Damaged { .. }), "{closed:?}");
+}
+
+#[tokio::test]
+async fn a_panic_of_the_caller_during_a_check_is_not_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    create(&path).await;
+    let db = Options::new().open(&path).unwrap();
+    let panicking = || db.verify(|_, _| panic!("it is planned"));
+    let panicked = catch_unwind(AssertUnwindSafe(panicking)).unwrap_err();
+    assert_eq!(panicked.downcast_ref(), Some(&"it is planned"));
+    assert!(is_in_use(&db).await.unwrap());
+    db.verify(|_, _| {}).unwrap();
+    db.close().unwrap();
+}
