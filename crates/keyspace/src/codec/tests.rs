@@ -565,7 +565,13 @@ fn numbers_and_texts_of_every_size_survive() {
     survives::<_, Tuple>(&(None::<i64>, (Some(vec![1_u8]), None::<i64>), ((),)));
     survives::<_, Json>(&std::path::PathBuf::from("a b"));
     survives::<_, Json>(&BTreeMap::from([(i128::MIN, '\0'), (-1, '\u{ffff}')]));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_path_that_is_no_text_is_refused() {
     use std::os::unix::ffi::OsStringExt;
+
     let foreign = std::path::PathBuf::from(std::ffi::OsString::from_vec(vec![0xff]));
     reason::<_, Json>(&foreign);
     reason::<_, MessagePack>(&foreign);
