@@ -2,7 +2,7 @@
 //!
 //! [`stage`](crate::stage) has what does not depend on the type of the values.
 
-use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::{Bytes, Transaction};
 
 use crate::dedupe::check_dedupe;
@@ -158,7 +158,7 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// Encodes a value as the payload of an item.
     pub(crate) fn payload(&self, value: &T) -> Result<Bytes> {
         let mut payload = Vec::new();
-        self.codec.encode(value, &mut payload)?;
+        codec::encode(&self.codec, value, &mut payload)?;
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(Error::PayloadTooLarge {
                 queue: self.keys.queue.clone(),

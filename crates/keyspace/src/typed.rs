@@ -63,7 +63,44 @@ pub async fn get<T>(
 /// reported as for [`Transaction::set`].
 pub fn set<T>(tr: &impl Transaction, codec: &impl Codec<T>, key: &[u8], value: &T) -> Result<()> {
     let mut bytes = Vec::new();
-    codec.encode(value, &mut bytes)?;
+    codec::encode(codec, value, &mut bytes)?;
     tr.set(key, &bytes);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::Database;
+    use crate::codec::DecodeError;
+    use crate::embedded::Options;
+    use crate::error::Error;
+
+    #[derive(Clone)]
+    struct Panicking;
+
+    impl Codec<u64> for Panicking {
+        const NAME: &'static str = "Panicking";
+
+        fn encode(&self, _value: &u64, _buffer: &mut Vec<u8>) -> Result<()> {
+            panic!("it is planned")
+        }
+
+        fn decode(&self, _bytes: Bytes) -> Result<u64, DecodeError> {
+            panic!("it is planned")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_codec_that_panics_is_an_error() {
+        let db = Options::new().memory().unwrap();
+        let tr = db.begin().unwrap();
+        let error = set(&tr, &Panicking, b"key", &1).unwrap_err();
+        assert!(matches!(error, Error::Encode { .. }), "{error:?}");
+        tr.set(b"key", b"bytes");
+        let read = get(&tr, &Panicking, b"key", Isolation::Serializable).await;
+        assert!(matches!(read, Err(Error::Corrupt { .. })), "{read:?}");
+    }
 }

@@ -140,7 +140,7 @@ impl<T, C: Codec<T>> Layout<T, C> {
             Order::Commit => vec![FORMAT],
             Order::Index => Vec::new(),
         };
-        self.codec.encode(value, &mut bytes)?;
+        codec::encode(&self.codec, value, &mut bytes)?;
         if bytes.len() > limits::VALUE_BYTES {
             return Err(Error::ItemTooLarge {
                 queue: self.subspace.clone(),
