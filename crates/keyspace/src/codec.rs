@@ -4,18 +4,19 @@
 //! The codecs in this module have no fields; a codec of your own may hold a key or a dictionary.
 //!
 //! Encoded values stay in the store, so the tests of every codec in this module pin its bytes. Decoding is
-//! strict: bytes that are left over are an error.
+//! strict: bytes that are left over are an error, and so are values that nest deeper than what is encoded. The
+//! latter would overflow the stack.
 //!
 //! A stored value that does not decode is of no use, so `encode` refuses what `decode` would refuse or would
 //! read as another value:
 //!
 //! | codec | refused by `encode` |
 //! |---|---|
-//! | [`MessagePack`], [`Json`], `Bincode` | more than 127 arrays, maps, structs and enum variants inside each other |
+//! | [`MessagePack`], [`Json`], `Bincode` | more than 127 arrays, maps, structs, enum variants and `Some` inside each other |
 //! | [`MessagePack`], [`Json`] | `Some` of `None`, of `()`, or with [`Json`] of a struct without fields: it would be read as `None` |
 //! | [`Json`] | NaN and infinity; maps whose keys are not strings, numbers, booleans or variants without content |
 //! | `Bincode` | values without a known length, as of `#[serde(flatten)]`; fields that `skip_serializing_if` leaves out; values of more than 100,000 bytes |
-//! | [`Tuple`] | incomplete versionstamps |
+//! | [`Tuple`] | incomplete versionstamps; `Some` of a tuple of several elements that begins with `None` |
 //!
 //! No codec can find that a type does not read what it writes itself. With `#[serde(flatten)]`,
 //! `#[serde(tag)]` and `#[serde(untagged)]`, serde cannot read `u128` and `i128`, nor with [`Json`] maps whose
@@ -29,6 +30,7 @@
 //! | [`Tuple`] | tuples | FoundationDB's tuple layer, which every FoundationDB binding reads |
 //! | [`Json`] | serde types | JSON without spaces |
 
+mod bounded;
 mod checked;
 #[cfg(test)]
 mod tests;
@@ -40,6 +42,7 @@ use foundationdb_tuple::{self as tuple, TuplePack, TupleUnpack, VersionstampOffs
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::bounded::Bounded;
 use self::checked::{Rules, checked};
 use crate::error::{Error, Result};
 use crate::foreign::{self, Panicked};
@@ -147,12 +150,9 @@ fn undecodable(codec: &'static str, reason: impl ToString) -> DecodeError {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MessagePack;
 
-/// The first depth that is refused. Bytes that nest deeper are damaged or hostile, and must not overflow the
-/// stack.
-const MESSAGE_PACK_DEPTH: usize = checked::MAX_DEPTH as usize + 1;
-
 impl Rules for MessagePack {
     const HAS_ALL_FLOATS: bool = true;
+    const HAS_BYTES: bool = true;
     const HAS_NULL: bool = true;
     const UNIT_STRUCT_IS_NULL: bool = false;
     const IS_SELF_DESCRIBING: bool = true;
@@ -168,10 +168,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for MessagePack {
 
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
         let mut rest: &[u8] = &bytes;
-        let mut decoder = rmp_serde::Deserializer::new(&mut rest);
-        decoder.set_max_depth(MESSAGE_PACK_DEPTH);
-        let value =
-            T::deserialize(&mut decoder).map_err(|error| undecodable("MessagePack", error))?;
+        let decoded = rmp_serde::from_read(&mut rest);
+        let Bounded(value) = decoded.map_err(|error| undecodable("MessagePack", error))?;
         match rest.len() {
             0 => Ok(value),
             left => Err(undecodable(
@@ -221,8 +219,8 @@ impl Codec<Vec<u8>> for Raw {
 /// nests as deep as the bytes say, and 100,000 bytes can nest deep enough to overflow the stack.
 ///
 /// The tuple layer has one null. Do not use an `Option` of an `Option`, nor an `Option` around the whole tuple:
-/// `Some((None, 1))` is not read again, and `Some((None,))` is read as `None`. An `Option` of any other type is
-/// safe as an element.
+/// `encode` refuses `Some((None, 1))`, and `Some((None,))` is read as `None`. An `Option` of any other type is safe
+/// as an element.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuple;
 
@@ -230,8 +228,9 @@ impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
     const NAME: &'static str = "Tuple";
 
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
+        let start = buffer.len();
         match value.pack_into_vec(buffer) {
-            VersionstampOffset::None { .. } => Ok(()),
+            VersionstampOffset::None { .. } => refuse_null::<T>(&buffer[start..]),
             // The codec's bytes are stored as they are, so the versionstamp would never be filled in.
             VersionstampOffset::OneIncomplete { .. } | VersionstampOffset::MultipleIncomplete => {
                 Err(unencodable("Tuple", "a versionstamp is incomplete"))
@@ -244,6 +243,17 @@ impl<T: TuplePack + for<'de> TupleUnpack<'de>> Codec<T> for Tuple {
     }
 }
 
+/// Refuses a value that begins with a null if the null would be read as that of an `Option` around the value.
+fn refuse_null<T: for<'de> TupleUnpack<'de>>(bytes: &[u8]) -> Result<()> {
+    const NULL: u8 = 0;
+    if bytes.first() == Some(&NULL) && tuple::unpack::<T>(bytes).is_err() {
+        let reason =
+            "`Some` of a tuple that begins with `None` is not read again: use an enum of your own";
+        return Err(unencodable("Tuple", reason));
+    }
+    Ok(())
+}
+
 /// Encodes any serde type as JSON: self-describing and human-readable, at about twice the size of
 /// [`MessagePack`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -251,6 +261,7 @@ pub struct Json;
 
 impl Rules for Json {
     const HAS_ALL_FLOATS: bool = false;
+    const HAS_BYTES: bool = false;
     const HAS_NULL: bool = true;
     const UNIT_STRUCT_IS_NULL: bool = true;
     const IS_SELF_DESCRIBING: bool = true;
@@ -265,7 +276,9 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     }
 
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
-        serde_json::from_slice(&bytes).map_err(|error| undecodable("Json", error))
+        let decoded = serde_json::from_slice(&bytes);
+        let Bounded(value) = decoded.map_err(|error| undecodable("Json", error))?;
+        Ok(value)
     }
 }
 
@@ -289,6 +302,7 @@ const BINCODE_LIMIT: usize = crate::limits::VALUE_BYTES * size_of::<u128>();
 #[cfg(feature = "bincode")]
 impl Rules for Bincode {
     const HAS_ALL_FLOATS: bool = true;
+    const HAS_BYTES: bool = true;
     const HAS_NULL: bool = false;
     const UNIT_STRUCT_IS_NULL: bool = false;
     const IS_SELF_DESCRIBING: bool = false;
@@ -315,8 +329,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
 
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
         let config = bincode::config::standard().with_limit::<BINCODE_LIMIT>();
-        let (value, read) = bincode::serde::decode_from_slice(&bytes, config)
-            .map_err(|error| undecodable("Bincode", error))?;
+        let decoded = bincode::serde::decode_from_slice(&bytes, config);
+        let (Bounded(value), read) = decoded.map_err(|error| undecodable("Bincode", error))?;
         if read < bytes.len() {
             let left = bytes.len() - read;
             return Err(undecodable("Bincode", format!("{left} bytes left over")));

@@ -10,14 +10,16 @@ use serde::ser::{
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-/// How many arrays and maps a value may nest. The decoders of MessagePack and JSON read no more. The limit
-/// holds for bincode as well, whose decoder would overflow the stack at some depth.
+/// How many arrays, maps and `Some` a value may nest. The decoders of the codecs read no more: they would overflow the
+/// stack at some depth.
 pub(super) const MAX_DEPTH: u8 = 127;
 
 /// What the decoder of a codec cannot read.
 pub(super) trait Rules {
     /// Whether NaN and infinity are read as numbers.
     const HAS_ALL_FLOATS: bool;
+    /// Whether byte strings are not written as arrays.
+    const HAS_BYTES: bool;
     /// Whether `None` and `()` have the same bytes, so that an `Option` of either is read as `None`.
     const HAS_NULL: bool;
     /// Whether a struct without fields has these bytes, too.
@@ -38,7 +40,7 @@ pub(super) fn checked<R: Rules, T: Serialize + ?Sized>(value: &T) -> impl Serial
 /// Where a part of a value is.
 #[derive(Clone, Copy)]
 struct Place {
-    /// The number of arrays and maps around it.
+    /// The number of arrays, maps and `Some` around it.
     depth: u8,
     /// Whether it is the content of an `Option`.
     is_in_some: bool,
@@ -80,10 +82,10 @@ impl<T: Serialize + ?Sized, R: Rules> Serialize for Part<'_, T, R> {
 }
 
 impl<S: Serializer, R: Rules> Checked<S, R> {
-    /// Returns the place inside a number of further arrays and maps.
+    /// Returns the place inside a number of further levels.
     #[inline]
-    fn inside(&self, containers: u8) -> Result<Place, S::Error> {
-        let depth = self.place.depth + containers;
+    fn inside(&self, levels: u8) -> Result<Place, S::Error> {
+        let depth = self.place.depth + levels;
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }
@@ -128,7 +130,7 @@ impl<S: Serializer, R: Rules> Checked<S, R> {
 #[cold]
 fn too_deep<E: serde::ser::Error>() -> E {
     E::custom(format_args!(
-        "it nests more than {MAX_DEPTH} arrays and maps, which no decoder reads: store a flatter value"
+        "it nests more than {MAX_DEPTH} levels, which no decoder reads: store a flatter value"
     ))
 }
 
@@ -169,7 +171,14 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         serialize_u128(u128);
         serialize_char(char);
         serialize_str(&str);
-        serialize_bytes(&[u8]);
+    }
+
+    #[inline]
+    fn serialize_bytes(self, value: &[u8]) -> Result<S::Ok, S::Error> {
+        if !R::HAS_BYTES {
+            self.inside(1)?;
+        }
+        self.inner.serialize_bytes(value)
     }
 
     #[inline]
@@ -194,7 +203,7 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
         let place = Place {
             is_in_some: true,
-            ..self.place
+            ..self.inside(1)?
         };
         self.inner.serialize_some(&Part::<T, R>::new(value, place))
     }

@@ -1,13 +1,14 @@
 //! The bytes of every codec, and what the codecs refuse.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 use foundationdb_tuple::Versionstamp;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serializer};
 
 use super::*;
 use crate::limits;
@@ -210,14 +211,81 @@ fn a_damaged_length_allocates_nothing_that_no_record_can_hold() {
     refused::<Vec<u64>, MessagePack>(b"\xdd\xff\xff\xff\xff", "");
 }
 
+#[track_caller]
+fn too_deep<T: Debug, C: Codec<T> + Default>(bytes: Vec<u8>) {
+    let error = C::default().decode(bytes.into()).unwrap_err();
+    // The decoder of JSON has the same limit.
+    let reasons = ["nests more than 127 levels", "recursion limit exceeded"];
+    let is_expected = reasons.iter().any(|reason| error.reason.contains(reason));
+    assert!(is_expected, "{error}");
+}
+
 #[test]
 fn bytes_that_nest_too_deep_are_refused_before_the_stack_is_full() {
     #[derive(Debug, Deserialize, Serialize)]
     struct Nested(Vec<Nested>);
-    let mut deep = vec![0x91; limits::VALUE_BYTES - 1];
-    deep.push(0x90);
-    let error = <MessagePack as Codec<Nested>>::decode(&MessagePack, deep.into()).unwrap_err();
-    assert!(error.reason.contains("depth"), "{error}");
+    #[derive(Debug, Deserialize, Serialize)]
+    enum Chain {
+        B(Box<Chain>),
+        P(u8, Box<Chain>),
+        S { s: Box<Chain> },
+        E,
+    }
+    #[derive(Debug, Deserialize, Serialize)]
+    struct Rest(Option<Box<Rest>>);
+
+    let most = limits::VALUE_BYTES;
+    too_deep::<Nested, MessagePack>(vec![0x91; most]);
+    too_deep::<Nested, Json>(vec![b'['; most]);
+    too_deep::<Nested, Bincode>(vec![1; most]);
+    too_deep::<Chain, MessagePack>(b"\x81\xa1B".repeat(most / 3));
+    too_deep::<Chain, MessagePack>(b"\x81\xa1P\x92\x07".repeat(most / 5));
+    too_deep::<Chain, MessagePack>(b"\x81\xa1S\x81\xa1s".repeat(most / 6));
+    too_deep::<Chain, Json>(br#"{"B":"#.repeat(most / 5));
+    too_deep::<Chain, Json>(br#"{"S":{"s":"#.repeat(most / 10));
+    too_deep::<Chain, Bincode>(vec![0; most]);
+    too_deep::<Chain, Bincode>(b"\x01\x07".repeat(most / 2));
+    too_deep::<Rest, Bincode>(vec![1; most]);
+    // These bytes are read again and again.
+    too_deep::<Rest, MessagePack>(vec![1]);
+    too_deep::<Rest, Json>(vec![b'1']);
+    too_deep::<serde_json::Value, MessagePack>(vec![0x91; most]);
+}
+
+#[test]
+fn what_is_decoded_nests_no_deeper_than_what_is_encoded() {
+    let chain = |levels| b"\x81\xa6Branch".repeat(levels);
+    let decoded = |levels| {
+        let bytes = [chain(levels), b"\xa4Leaf".to_vec()].concat();
+        <MessagePack as Codec<Tree>>::decode(&MessagePack, bytes.into())
+    };
+    survives::<_, MessagePack>(&decoded(127).unwrap());
+    assert!(decoded(128).is_err());
+    let maybe = |levels| {
+        let inner = (0..levels).fold(Tree::Leaf, |inner, _| Tree::Maybe(Some(Box::new(inner))));
+        Tree::List(vec![inner])
+    };
+    // A variant and an array, and then a variant and a `Some` for each level.
+    survives::<_, MessagePack>(&maybe(62));
+    survives::<_, Json>(&maybe(62));
+    survives::<_, Bincode>(&maybe(62));
+    reason::<_, MessagePack>(&maybe(63));
+    reason::<_, Json>(&maybe(63));
+    reason::<_, Bincode>(&maybe(63));
+}
+
+#[test]
+fn bytes_are_a_level_where_they_are_an_array() {
+    let blob = |levels| {
+        (0..levels).fold(Tree::Blob(Blob(vec![7])), |inner, _| {
+            Tree::Branch(Box::new(inner))
+        })
+    };
+    survives::<_, Json>(&blob(125));
+    reason::<_, Json>(&blob(126));
+    survives::<_, MessagePack>(&blob(126));
+    survives::<_, Bincode>(&blob(126));
+    reason::<_, MessagePack>(&blob(127));
 }
 
 #[test]
@@ -237,6 +305,11 @@ fn a_value_that_a_codec_cannot_hold_is_refused_by_name() {
         .encode(&BTreeMap::from([((1, 2), 3)]), &mut buffer)
         .unwrap_err();
     assert!(matches!(error, Error::Encode { codec: "Json", .. }));
+
+    assert!(reason::<_, Tuple>(&Some((None::<i64>, 1_i64))).contains("begins with `None`"));
+    survives::<_, Tuple>(&(None::<i64>, 1_i64));
+    survives::<_, Tuple>(&None::<(i64, i64)>);
+    survives::<_, Tuple>(&Some((1_i64, None::<i64>)));
 
     let incomplete = (Versionstamp::incomplete(0),);
     let error = Tuple.encode(&incomplete, &mut buffer).unwrap_err();
@@ -285,6 +358,44 @@ enum Tree {
     MaybeNew(Option<New>),
     Kids { kids: Vec<Kids> },
     Partial(Partial),
+    Blob(Blob),
+}
+
+/// Bytes that are encoded as such.
+#[derive(Debug)]
+struct Blob(Vec<u8>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Blob;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
+                Ok(Blob(bytes.to_vec()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<Blob, A::Error> {
+                let mut read = Vec::new();
+                while let Some(byte) = bytes.next_element()? {
+                    read.push(byte);
+                }
+                Ok(Blob(read))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -328,7 +439,7 @@ fn tree(rng: &mut StdRng, levels: usize) -> Tree {
     ];
     let float = *float.choose(rng).unwrap();
     let ends = levels == 0;
-    match rng.random_range(if ends { 0..16 } else { 0..24 }) {
+    match rng.random_range(if ends { 0..17 } else { 0..25 }) {
         0 => Tree::Leaf,
         1 => Tree::Unit(()),
         2 => Tree::Number(rng.random()),
@@ -359,17 +470,18 @@ fn tree(rng: &mut StdRng, levels: usize) -> Tree {
             last: true,
         }),
         15 => Tree::Maybe(None),
-        16 => Tree::Branch(Box::new(tree(rng, levels - 1))),
-        17 => Tree::Pair(Box::new(tree(rng, 0)), Box::new(tree(rng, levels - 1))),
-        18 => Tree::List(
+        16 => Tree::Blob(Blob(vec![0xa7; rng.random_range(0..3)])),
+        17 => Tree::Branch(Box::new(tree(rng, levels - 1))),
+        18 => Tree::Pair(Box::new(tree(rng, 0)), Box::new(tree(rng, levels - 1))),
+        19 => Tree::List(
             (0..rng.random_range(0..3))
                 .map(|_| tree(rng, levels / 2))
                 .collect(),
         ),
-        19 => Tree::Named([("a".to_owned(), tree(rng, levels - 1))].into()),
-        20 => Tree::Numbered([(rng.random(), tree(rng, levels - 1))].into()),
-        21 => Tree::Switched([(rng.random(), tree(rng, levels - 1))].into()),
-        22 => Tree::Optional([(rng.random::<bool>().then_some(1), tree(rng, levels - 1))].into()),
+        20 => Tree::Named([("a".to_owned(), tree(rng, levels - 1))].into()),
+        21 => Tree::Numbered([(rng.random(), tree(rng, levels - 1))].into()),
+        22 => Tree::Switched([(rng.random(), tree(rng, levels - 1))].into()),
+        23 => Tree::Optional([(rng.random::<bool>().then_some(1), tree(rng, levels - 1))].into()),
         _ => Tree::MaybeTwice(match rng.random_range(0..3) {
             0 => None,
             1 => Some(None),
