@@ -171,8 +171,10 @@ pub(in super::super) fn recover<E: From<LogError>>(
 /// Inspects the slots of a store that has no log, for example after a crash at the end of a close. They can
 /// be removed, because the store contains everything in them. `last_version` is the store's newest commit.
 ///
+/// A slot that has lost frames is refused, because they may have been newer commits.
+///
 /// # Errors
-/// [`LogError::Newer`] if the slots hold a newer commit.
+/// [`LogError::Newer`] if the slots hold a newer commit, and [`LogError::Corrupt`] if they may have held one.
 pub(in super::super) fn leftovers(
     files: &dyn Files,
     store: [u8; 16],
@@ -195,15 +197,20 @@ pub(in super::super) fn leftovers(
             header,
             bytes,
         };
-        let mut offset = FRAMES_START;
-        while let Ok(frame) = segment.frame(offset) {
-            offset += frame.bytes as u64;
-            if let Content::Batch { version, .. } = frame.content
-                && version > last_version
-            {
+        let Ok(begin) = segment.frame(FRAMES_START) else {
+            continue;
+        };
+        let mut scan = Scan::new(Start {
+            segment: header.segment,
+            frame: begin.place.number,
+        });
+        scan.read(&segment, &mut |batch| {
+            if batch.version > last_version {
                 return Err(LogError::Newer { slot });
             }
-        }
+            Ok(())
+        })?;
+        scan.check_torn(&segment)?;
     }
     Ok(Recovered::nothing(slots))
 }

@@ -4,10 +4,12 @@ use rand::{Rng, RngCore};
 
 use super::super::super::files::Slot;
 use super::super::super::tests::disk::{Disk, Image};
-use super::super::frame::BLOCK_BYTES;
+use super::super::frame::{BLOCK_BYTES, Content, Frame};
+use super::super::recover::{LogError, leftovers};
+use super::super::segment::{FRAMES_START, Header, Mark};
 use super::Step::{Append, Clock, Flush, Free, Prepare};
 use super::flaw::Flaw;
-use super::{Log, Model, Step, read};
+use super::{ID, Log, Model, Step, read};
 
 const SECTOR_BYTES: usize = 512;
 
@@ -210,28 +212,93 @@ fn the_check_finds_growth_that_is_not_marked() {
     assert!(failure.unwrap_err().contains("recovered"));
 }
 
+impl Case {
+    /// Returns the last segment of the log: its slot, and its content.
+    fn last_segment(&self) -> (Slot, &[u8]) {
+        let recovered = read(&Disk::with(self.image.clone()), self.model.start);
+        let recovered = recovered.unwrap().1;
+        let slot = recovered.segments[&recovered.end.segment];
+        (slot, &self.image.slots[&slot])
+    }
+
+    /// Returns the number of batches that were flushed after the last segment was marked.
+    fn flushed_since_marked(&self) -> usize {
+        let bytes = self.last_segment().1;
+        let salt = Header::decode(bytes).unwrap().unwrap().salt;
+        let marked = Mark::decode(bytes, salt).map_or(0, |mark| mark.flushed_through);
+        let mut offset = FRAMES_START as usize;
+        let mut batches = 0;
+        while let Ok(frame) = Frame::parse(&bytes[offset..], salt) {
+            let is_batch = matches!(frame.content, Content::Batch { .. });
+            batches += usize::from(is_batch && frame.place.number > marked);
+            offset += frame.bytes;
+        }
+        batches
+    }
+
+    /// Fills the end of each file with zeros. Returns the largest number of batches that are then missing
+    /// from a log that is recovered.
+    fn most_lost_to_zeros(&self) -> usize {
+        let (last, _) = self.last_segment();
+        let whole = self.model.expected();
+        let mut most_lost = 0;
+        at_each(&self.image, BLOCK_BYTES, |image, slot, offset| {
+            image.slots.get_mut(&slot).unwrap()[offset..].fill(0);
+            if slot != last {
+                self.check(image).unwrap();
+            } else if let Ok((found, _)) = read(&Disk::with(image.clone()), self.model.start) {
+                assert!(whole.starts_with(&found), "{offset}");
+                most_lost = most_lost.max(whole.len() - found.len());
+            }
+        });
+        most_lost
+    }
+}
+
 /// Zeros from some block to the end of a file look like a log that was not written further. The header of a
 /// segment says what had been flushed when the file grew; what was flushed after that may be lost.
 #[test]
 fn a_last_segment_that_ends_in_zeros_loses_no_more_than_was_flushed_since_it_grew() {
-    let case = Case::new(None);
-    let recovered = read(&Disk::with(case.image.clone()), case.model.start);
-    let recovered = recovered.unwrap().1;
-    let last = recovered.segments[&recovered.end.segment];
-    let whole = case.model.expected();
-    let mut most_lost = 0;
-    at_each(&case.image, BLOCK_BYTES, |image, slot, offset| {
-        image.slots.get_mut(&slot).unwrap()[offset..].fill(0);
-        if slot != last {
-            case.check(image).unwrap();
-        } else if let Ok((found, _)) = read(&Disk::with(image.clone()), case.model.start) {
-            assert!(whole.starts_with(&found), "{offset}");
-            most_lost = most_lost.max(whole.len() - found.len());
-        }
-    });
-    let sent = case.model.sent.iter();
-    let in_last = sent.filter(|sent| sent.segment == recovered.end.segment);
-    assert!(most_lost <= in_last.count(), "{most_lost}");
+    for case in [Case::new(None), Case::grown(None)] {
+        let most_lost = case.most_lost_to_zeros();
+        assert!(most_lost <= case.flushed_since_marked(), "{most_lost}");
+    }
+}
+
+#[test]
+fn the_check_finds_marks_that_say_that_nothing_was_flushed() {
+    let most_lost = Case::grown(Some(Flaw::NoneFlushed)).most_lost_to_zeros();
+    assert!(most_lost > Case::grown(None).flushed_since_marked());
+}
+
+/// The log of a store beside an older copy of its file, which was closed and has only the first commit.
+#[test]
+fn a_damaged_log_of_newer_commits_is_not_taken_for_what_a_close_has_left() {
+    let case = Case::grown(None);
+    let inspect = |image: &Image, version| {
+        let disk = Disk::with(image.clone());
+        leftovers(&disk, ID.store, version).map(drop)
+    };
+    let newest = case.model.version;
+    inspect(&case.image, newest).unwrap();
+    let [(&slot, whole)] = case.image.slots.iter().collect::<Vec<_>>()[..] else {
+        panic!("one slot");
+    };
+    let newer = inspect(&case.image, 1).unwrap_err();
+    assert!(matches!(newer, LogError::Newer { .. }), "{newer:?}");
+    let mut damaged = 0;
+    for at in (2 * BLOCK_BYTES..whole.len()).step_by(13) {
+        let mut image = case.image.clone();
+        image.slots.get_mut(&slot).unwrap().truncate(at);
+        assert!(inspect(&image, 1).is_err(), "cut to {at}");
+        // A log whose commits are all in the store needs them no more, but this cannot be known.
+        assert!(inspect(&image, newest).is_err(), "cut to {at}");
+        image = case.image.clone();
+        image.slots.get_mut(&slot).unwrap()[at] ^= 1;
+        let flipped = inspect(&image, 1).unwrap_err();
+        damaged += usize::from(matches!(flipped, LogError::Corrupt { .. }));
+    }
+    assert!(damaged > 100, "{damaged}");
 }
 
 #[test]
