@@ -4,13 +4,14 @@
 //! holds back redb's writes until the store's own record was read.
 
 use std::error::Error;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::StorageBackend;
 use redb::backends::{FileBackend, InMemoryBackend};
+use redb::{BackendError, StorageBackend};
 
 use super::files::{Files, Folder, folder_of, sync_folder};
 use super::guard::silence_panics;
@@ -46,9 +47,13 @@ pub(super) fn open_existing(path: &Path, setup: &Setup) -> Result<Store, OpenErr
 
 /// Opens the file at `path`. `None` if nothing is there.
 fn find(path: &Path) -> Result<Option<File>, OpenError> {
+    find_for(path, File::options().read(true).write(true))
+}
+
+fn find_for(path: &Path, options: &OpenOptions) -> Result<Option<File>, OpenError> {
     // Check the type first: opening a path that is not a regular file may block.
     let found = fs::metadata(path).and_then(|metadata| {
-        let open = || File::options().read(true).write(true).open(path);
+        let open = || options.open(path);
         let file = metadata.is_file().then(open).transpose()?;
         Ok((metadata, file))
     });
@@ -97,10 +102,71 @@ pub(super) fn verify(
     let none = || OpenError::NoStore {
         path: path.to_owned(),
     };
-    let open = || backend(find(path)?.ok_or_else(none)?, path);
+    let open = || {
+        let file = find_for(path, File::options().read(true))?;
+        Ok(ReadOnly(backend(file.ok_or_else(none)?, path)?))
+    };
     let files = Folder::beside(path).map_err(|error| open_error(path, error))?;
-    let files: Arc<dyn Files> = Arc::new(files);
+    let files: Arc<dyn Files> = Arc::new(files.read_only());
     verify::store(open, &files, path, setup, progress)
+}
+
+/// A file that is only read. The system gives no exclusive lock on it, so it is locked against writers.
+#[derive(Debug)]
+struct ReadOnly(FileBackend);
+
+impl StorageBackend for ReadOnly {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_shared_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.0.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_shared_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.query_lock_range(start, end)
+    }
 }
 
 /// Creates a store in memory.

@@ -45,6 +45,9 @@ pub(super) trait Files: fmt::Debug + Send + Sync + 'static {
 
     /// Makes earlier creations and removals survive a power loss.
     fn sync_folder(&self) -> io::Result<()>;
+
+    /// Returns the path of a slot.
+    fn path(&self, slot: Slot) -> PathBuf;
 }
 
 /// The slots beside a store's file: `<name of the store's file>.log.<slot, 16 hex digits>`, in the
@@ -56,6 +59,8 @@ pub(super) struct Folder {
     prefix: OsString,
     /// Whether small writes bypass the page cache.
     is_direct: bool,
+    /// Whether slots are opened only for reading.
+    is_read_only: bool,
     /// The folder, held open so that it can be flushed when the process has no descriptors left.
     handle: Option<fs::File>,
 }
@@ -93,6 +98,7 @@ impl Folder {
             path: folder_of(&main).to_owned(),
             prefix,
             is_direct: false,
+            is_read_only: false,
             handle: None,
         })
     }
@@ -104,11 +110,10 @@ impl Folder {
         self
     }
 
-    /// Returns the path of a slot.
-    pub(super) fn path(&self, slot: Slot) -> PathBuf {
-        let mut name = self.prefix.clone();
-        name.push(digits(slot));
-        self.path.join(name)
+    /// Opens slots only for reading from now on.
+    pub(super) fn read_only(mut self) -> Self {
+        self.is_read_only = true;
+        self
     }
 
     fn backend(&self, file: fs::File, path: &Path) -> io::Result<File> {
@@ -147,7 +152,9 @@ impl Files for Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }
-        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(!self.is_read_only);
+        let file = options.open(&path)?;
         Ok(Some(self.backend(file, &path)?))
     }
 
@@ -181,18 +188,12 @@ impl Files for Folder {
             None => sync_folder(&self.path),
         }
     }
-}
 
-/// Returns the path of a slot of the store at `main`, for errors.
-pub(super) fn slot_path(main: &Path, slot: Slot) -> PathBuf {
-    let mut path = main.as_os_str().to_owned();
-    path.push(".log.");
-    path.push(digits(slot));
-    path.into()
-}
-
-fn digits(slot: Slot) -> String {
-    format!("{:016x}", slot.0)
+    fn path(&self, slot: Slot) -> PathBuf {
+        let mut name = self.prefix.clone();
+        name.push(format!("{:016x}", slot.0));
+        self.path.join(name)
+    }
 }
 
 /// Returns whether the system is short of something that it may have again soon: room on the disk,
@@ -318,6 +319,16 @@ mod tests {
         fs::create_dir(files.path(Slot(1))).unwrap();
         let error = files.open(Slot(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn slots_can_be_opened_only_for_reading() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Folder::beside(&folder.path().join("store")).unwrap();
+        files.create(Slot(1)).unwrap().set_len(9).unwrap();
+        let slot = files.read_only().open(Slot(1)).unwrap().unwrap();
+        slot.read(0, &mut [0; 9]).unwrap();
+        assert!(slot.write(0, &[1]).is_err());
     }
 
     #[cfg(unix)]

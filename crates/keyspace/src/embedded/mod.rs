@@ -376,7 +376,8 @@ impl Embedded {
     }
 }
 
-/// Checks the store in the file at `path` without changing it, and says what is damaged.
+/// Checks the store in the file at `path` without changing it, and says what is damaged. Needs no permission to
+/// write.
 ///
 /// Reads the file, and compares the checksums of all pages, the order of the keys, and the number, the bytes
 /// and the checksums of the rows with the store's own record. Reads the whole log if the store was not

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use redb::StorageBackend;
 
 use super::damage::{reason_in, reason_of};
-use super::files::{Slot, slot_path};
+use super::files::{Files, Slot};
 use super::held::HeldBackend;
 use super::log::recover::LogError;
 use crate::error::OpenError;
@@ -104,9 +104,9 @@ fn identify(file: &dyn StorageBackend) -> io::Result<Identity> {
     })
 }
 
-/// Returns the error for a store whose log cannot be used.
-pub(super) fn log_refusal(path: &Path, error: LogError) -> OpenError {
-    let of = |slot: Slot| slot_path(path, slot);
+/// Returns the error for a store whose log, in `files`, cannot be used.
+pub(super) fn log_refusal(path: &Path, files: &dyn Files, error: LogError) -> OpenError {
+    let of = |slot: Slot| files.path(slot);
     let path = path.to_owned();
     match error {
         LogError::Missing { .. } => OpenError::LogMissing { path },

@@ -155,7 +155,7 @@ impl Store {
         let opened = Self::over(tree, meta, path, setup);
         let mut store = opened.map_err(|error| refusal(path, error))?;
         let recovered = store.recover(files);
-        let recovered = recovered.map_err(|error| log_refusal(path, error))?;
+        let recovered = recovered.map_err(|error| log_refusal(path, files, error))?;
         Ok((store, recovered))
     }
 

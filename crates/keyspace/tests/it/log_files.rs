@@ -290,6 +290,21 @@ fn a_store_opens_by_a_link_with_its_log() {
     assert!(has(&db, b"c"));
 }
 
+#[cfg(unix)]
+#[test]
+fn an_error_names_the_file_of_the_log_that_is_there_and_not_one_beside_the_link() {
+    let killed = Killed::new();
+    killed.change_log(|bytes| bytes.truncate(4096));
+    let links = tempfile::tempdir().unwrap();
+    let link = links.path().join("link");
+    std::os::unix::fs::symlink(killed.path(), &link).unwrap();
+    let error = open(&link).unwrap_err();
+    let OpenError::LogDamaged { path, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert!(path.is_file(), "{error}");
+}
+
 /// Commits values of 100,000 bytes.
 fn set_large(db: &Embedded, keys: std::ops::Range<u32>) {
     for number in keys {

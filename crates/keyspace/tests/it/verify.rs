@@ -4,8 +4,8 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use keyspace::embedded::{Embedded, Options};
-use keyspace::{Code, Database, Error, Isolation, OwnedTransaction, Transaction};
+use keyspace::embedded::{self, Embedded, Options};
+use keyspace::{Code, Database, Error, Isolation, OpenError, OwnedTransaction, Transaction};
 
 const ROWS: u64 = 3_000;
 
@@ -77,5 +77,52 @@ async fn a_panic_of_the_caller_during_a_check_is_not_damage() {
     assert_eq!(panicked.downcast_ref(), Some(&"it is planned"));
     assert!(is_in_use(&db).await.unwrap());
     db.verify(|_, _| {}).unwrap();
+    db.close().unwrap();
+}
+
+/// Returns the flags of each open file whose path begins with `prefix`.
+#[cfg(target_os = "linux")]
+fn open_flags(prefix: &Path) -> Vec<u32> {
+    let mut flags = Vec::new();
+    for entry in fs::read_dir("/proc/self/fd").unwrap() {
+        let path = entry.unwrap().path();
+        if !fs::read_link(&path).is_ok_and(|target| target.starts_with(prefix)) {
+            continue;
+        }
+        let number = path.file_name().unwrap().to_str().unwrap();
+        let texts = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap();
+        let octal = texts.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags.push(u32::from_str_radix(octal.unwrap().trim(), 8).unwrap());
+    }
+    flags
+}
+
+#[tokio::test]
+async fn a_closed_store_is_only_read_by_a_check_and_no_writer_opens_it_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    create(&path).await;
+    let mut calls = 0;
+    let progress = |_, _| {
+        calls += 1;
+        let opened = Options::new().open(&path);
+        assert!(matches!(opened, Err(OpenError::StoreInUse { .. })));
+        #[cfg(target_os = "linux")]
+        {
+            const ACCESS_MODE: u32 = 3;
+            let flags = open_flags(&fs::canonicalize(folder.path()).unwrap());
+            assert_eq!(flags.len(), 1);
+            assert!(flags.iter().all(|flags| flags & ACCESS_MODE == 0));
+        }
+    };
+    let verified = embedded::verify(&path, progress).unwrap();
+    assert_eq!(verified.rows, ROWS);
+    assert!(calls > 0);
+    let db = Options::new().open(&path).unwrap();
+    let refused = embedded::verify(&path, |_, _| {}).unwrap_err();
+    assert!(
+        matches!(refused, OpenError::StoreInUse { .. }),
+        "{refused:?}"
+    );
     db.close().unwrap();
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rand::Rng;
@@ -448,6 +449,10 @@ impl Files for Disk {
             }
         }
         Ok(())
+    }
+
+    fn path(&self, slot: Slot) -> PathBuf {
+        format!("test.redb.log.{:016x}", slot.0).into()
     }
 }
 

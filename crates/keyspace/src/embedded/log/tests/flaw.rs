@@ -1,6 +1,7 @@
 //! Bugs that are planted below the log, to prove that the checks find them.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,6 +63,10 @@ impl Files for Flawed {
 
     fn list(&self) -> io::Result<Vec<Slot>> {
         self.disk.list()
+    }
+
+    fn path(&self, slot: Slot) -> PathBuf {
+        self.disk.path(slot)
     }
 
     fn sync_folder(&self) -> io::Result<()> {
