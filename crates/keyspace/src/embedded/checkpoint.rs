@@ -14,7 +14,7 @@ use super::meta::{LogStart, Meta};
 use super::pace::Pace;
 use super::tree::Tree;
 use super::window::Part;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 
 /// How long an idle store keeps states that transactions may no longer read.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
@@ -185,12 +185,14 @@ impl Checkpointer {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(super) fn write_record(&mut self) -> Result<(), redb::Error> {
+        self.files.write_meta()
+    }
+
     /// Ends the store, and closes the tree's file.
     pub(super) fn finish(self) -> Result<()> {
         let ended = self.shared.timeline().check();
-        if let Err(Error::Damaged { .. }) = &ended {
-            self.files.tree.give_up();
-        }
         // From here on, no state holds rows of the tree.
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
         ended?;

@@ -38,6 +38,7 @@ use redb::StorageBackend;
 use tokio::sync::oneshot;
 
 use super::checkpoint::{Checkpointer, Checkpoints};
+use super::held::Health;
 use super::history::History;
 use super::meta::{Meta, Totals};
 use super::pipeline::Pipeline;
@@ -83,6 +84,8 @@ pub(super) struct Shared {
     registry: Arc<Registry>,
     /// The path of the store, for errors.
     path: PathBuf,
+    /// What is wrong with the store's file.
+    health: Arc<Health>,
     /// Whether the engine is being dropped, and should therefore end quickly.
     is_dropped: AtomicBool,
 }
@@ -114,6 +117,7 @@ impl Engine {
             checkpoints: Checkpoints::new(options.window_bytes),
             registry: Arc::default(),
             path: store.path,
+            health: store.files.tree.health(),
             is_dropped: AtomicBool::new(false),
         });
         let history = History::new(store.version, options.history_bytes);
@@ -236,6 +240,13 @@ impl Engine {
         let (_, layers) = self.newest_layers()?;
         let verified = verify::rows(layers.base(), progress);
         verified.map_err(|cause| self.shared.fail(cause))
+    }
+
+    /// Reads a row of the tree past the store. Returns the error.
+    #[cfg(test)]
+    pub(super) fn error_of_tree(&self, key: &[u8]) -> Option<redb::Error> {
+        let (_, layers) = self.newest_layers().ok()?;
+        layers.base().get(key).err().map(redb::Error::from)
     }
 
     /// Returns the newest state, which can then be read for any time, and its version.
@@ -387,9 +398,9 @@ impl Engine {
         &self.shared.pipeline
     }
 
-    /// Ends the store, as a failure of the disk does.
-    pub(super) fn fail(&self) {
-        drop(self.shared.poison(io::Error::other("it is planned")));
+    /// Ends the store, as redb's error does.
+    pub(super) fn fail(&self, cause: redb::Error) {
+        drop(self.shared.fail(cause));
     }
 }
 
@@ -405,6 +416,11 @@ impl Committer {
         let commits = self.resolver.queue().take();
         end();
         self.resolver.resolve_taken(commits)
+    }
+
+    /// Writes the store's record to its file.
+    pub(super) fn write_record(&mut self) -> Result<(), redb::Error> {
+        self.checkpointer.write_record()
     }
 
     /// Only publishes the open batch.
@@ -530,9 +546,12 @@ impl Shared {
     /// Ends the store because redb failed: on damage, or on a failure of the disk. Returns the error that
     /// every later operation gets.
     pub(super) fn fail(&self, cause: redb::Error) -> Error {
+        let cause = self.health.explain(cause);
         let Some(reason) = damage::reason_of(&cause) else {
             return self.poison(cause);
         };
+        // Before anything else: a checkpoint may be writing.
+        self.health.give_up(&reason);
         tracing::error!(reason, "the store stops: it is damaged");
         let path = self.path.clone();
         self.end(Error::Damaged {

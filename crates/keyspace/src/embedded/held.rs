@@ -2,11 +2,12 @@
 
 use std::io;
 use std::ops::Bound;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use redb::{BackendError, StorageBackend};
+
+use super::damage::Damage;
 
 /// A storage backend that holds back writes until it is released.
 ///
@@ -21,8 +22,51 @@ struct Held {
     file: Box<dyn StorageBackend>,
     /// The steps that were held back, `None` once the backend was released.
     steps: RwLock<Option<Vec<Step>>>,
-    /// Whether the file is not to be written again.
-    is_given_up: AtomicBool,
+    health: Arc<Health>,
+}
+
+/// What was found wrong with a file. It can be kept after the file is closed.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// What is damaged. The file is not written again then.
+    damage: OnceLock<Damage>,
+    /// The first error of a call.
+    first_error: OnceLock<io::Error>,
+}
+
+impl Health {
+    /// Makes all later writes fail. What is written to a damaged file may damage it further.
+    pub(super) fn give_up(&self, reason: &str) {
+        self.damage.get_or_init(|| Damage::new(reason));
+    }
+
+    /// Returns what redb's error stands for: after one call has failed, redb answers others without calling the
+    /// file.
+    pub(super) fn explain(&self, error: redb::Error) -> redb::Error {
+        if !matches!(error, redb::Error::PreviousIo) {
+            return error;
+        }
+        if let Some(damage) = self.damage.get() {
+            return damage.clone().into();
+        }
+        self.first_error
+            .get()
+            .map_or(error, |first| copy(first).into())
+    }
+
+    /// Keeps the error of a call, if it is the first one.
+    fn note<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
+        outcome.inspect_err(|error| {
+            self.first_error.get_or_init(|| copy(error));
+        })
+    }
+}
+
+fn copy(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
 }
 
 /// A call of redb that changes the file.
@@ -71,13 +115,12 @@ impl HeldBackend {
         Self(Arc::new(Held {
             file: Box::new(file),
             steps: RwLock::new(Some(Vec::new())),
-            is_given_up: AtomicBool::new(false),
+            health: Arc::default(),
         }))
     }
 
-    /// Makes all later writes fail. What is written to a damaged file may damage it further.
-    pub(super) fn give_up(&self) {
-        self.0.is_given_up.store(true, Ordering::Relaxed);
+    pub(super) fn health(&self) -> Arc<Health> {
+        self.0.health.clone()
     }
 
     /// Returns the file as it is without the steps that are held back.
@@ -112,12 +155,10 @@ impl HeldBackend {
 
     /// Returns the file to write to, if the backend was released.
     fn writable(&self) -> io::Result<Option<&dyn StorageBackend>> {
-        if self.0.is_given_up.load(Ordering::Relaxed) {
-            return Err(io::Error::other(
-                "the file is damaged and not written again",
-            ));
+        match self.0.health.damage.get() {
+            Some(damage) => Err(io::Error::new(io::ErrorKind::InvalidData, damage.clone())),
+            None => Ok(self.released()),
         }
-        Ok(self.released())
     }
 
     fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<Step>>> {
@@ -137,7 +178,7 @@ impl StorageBackend for HeldBackend {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         if let Some(file) = self.released() {
-            return file.read(offset, out);
+            return self.0.health.note(file.read(offset, out));
         }
         let end = offset.saturating_add(out.len() as u64);
         if end > self.len()? {
@@ -157,21 +198,21 @@ impl StorageBackend for HeldBackend {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         match self.writable()? {
-            Some(file) => file.set_len(len),
+            Some(file) => self.0.health.note(file.set_len(len)),
             None => self.hold(Step::SetLen(len)),
         }
     }
 
     fn sync_data(&self) -> io::Result<()> {
         match self.writable()? {
-            Some(file) => file.sync_data(),
+            Some(file) => self.0.health.note(file.sync_data()),
             None => self.hold(Step::Sync),
         }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         match self.writable()? {
-            Some(file) => file.write(offset, data),
+            Some(file) => self.0.health.note(file.write(offset, data)),
             None => {
                 let bytes = data.to_vec();
                 self.hold(Step::Write { offset, bytes })
@@ -231,6 +272,21 @@ mod tests {
         file.set_len(100).unwrap();
         file.write(0, &[7; 100]).unwrap();
         file
+    }
+
+    #[test]
+    fn a_damaged_file_is_not_written_again() {
+        let held = HeldBackend::new(file());
+        held.release().unwrap();
+        held.health().give_up("its pages are gone");
+        for error in [
+            held.write(0, &[1]).unwrap_err(),
+            held.set_len(1).unwrap_err(),
+            held.sync_data().unwrap_err(),
+        ] {
+            assert_eq!(error.to_string(), "its pages are gone");
+        }
+        assert_eq!(contents(&held), vec![7; 100]);
     }
 
     #[test]

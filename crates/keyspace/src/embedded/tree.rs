@@ -7,6 +7,7 @@
 
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
+use std::sync::Arc;
 
 use redb::{
     Builder, Database, Durability, ReadableDatabase, ReadableTableMetadata, StorageBackend,
@@ -15,7 +16,7 @@ use redb::{
 
 use super::damage::Damage;
 use super::guard::guarded;
-use super::held::HeldBackend;
+use super::held::{Health, HeldBackend};
 use super::meta::{META_KEY, Meta, Totals};
 use super::refusal::unreadable;
 use super::window::{Entry, Part, PartSnapshot};
@@ -173,9 +174,12 @@ impl Tree {
         self.database.as_ref().expect("the tree is open")
     }
 
-    /// Writes nothing more to the file, not even while it is closed.
-    pub(super) fn give_up(&self) {
-        self.file.iter().for_each(HeldBackend::give_up);
+    /// Returns what will be found wrong with the file.
+    pub(super) fn health(&self) -> Arc<Health> {
+        self.file
+            .as_ref()
+            .map(HeldBackend::health)
+            .unwrap_or_default()
     }
 
     /// Returns how many bytes of pages a transaction may change.

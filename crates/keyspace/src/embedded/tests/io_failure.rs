@@ -10,6 +10,7 @@ use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::super::damage::{Damage, reason_of};
 use super::super::engine::{CommitRequest, Engine, Snapshot};
 use super::super::log::effect::Effect;
 use super::super::log::frame::BLOCK_BYTES;
@@ -233,7 +234,14 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     let (setter, watch) = engine.watches().create(9).unwrap();
     engine.watches().arm("key".into(), None, setter);
     disk.lose_power();
-    assert_poisoned(&snapshot.1.get(&[0, 0, 1, 0]).unwrap_err());
+    // After this, redb makes no call, and says only that an earlier one has failed.
+    assert!(engine.error_of_tree(&[0, 0, 2, 0]).is_some());
+    let again = engine.error_of_tree(&[0, 0, 1, 0]);
+    assert!(matches!(again, Some(redb::Error::PreviousIo)), "{again:?}");
+    let failed = snapshot.1.get(&[0, 0, 1, 0]).unwrap_err();
+    assert_poisoned(&failed);
+    let text = chain(&failed).to_string();
+    assert!(text.contains("PowerLoss"), "{text}");
     // A thread of the store may be about to fail the armed watches. After all threads have ended, all
     // watches have failed.
     assert_poisoned(&engine.shut_down().unwrap_err());
@@ -282,11 +290,26 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
 }
 
 #[test]
+fn a_checkpoint_writes_nothing_more_once_damage_was_found() {
+    let disk = Disk::with(new_store());
+    let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options());
+    committer.write_record().unwrap();
+    let before = disk.image();
+    engine.fail(Damage::of_page().into());
+    let error = committer.write_record().unwrap_err();
+    assert_eq!(reason_of(&error), Some(Damage::of_page().to_string()));
+    drop(committer);
+    assert!(disk.image() == before);
+}
+
+#[test]
 fn a_commit_that_was_being_resolved_when_the_store_failed_has_a_result() {
     let disk = Disk::with(new_store());
     let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options());
     let commit = engine.commit(set(None, &["key"], "value"));
-    committer.resolve_late(|| engine.fail()).unwrap();
+    let cause = std::io::Error::other("it is planned");
+    let end = || engine.fail(cause.into());
+    committer.resolve_late(end).unwrap();
     let error = commit
         .now_or_never()
         .expect("it does not wait")
