@@ -40,9 +40,7 @@ pub struct Panicked {
 impl Panicked {
     /// Takes the message of a panic, and drops the rest of it.
     fn new(payload: Box<dyn Any + Send>) -> Self {
-        let text = payload.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        let message = text.unwrap_or("without a message").to_owned();
+        let message = panic_text(&*payload).to_owned();
         if let Err(payload) = catch(|| drop(payload)) {
             // A payload whose drop panics with such a payload would never end.
             std::mem::forget(payload);
@@ -61,6 +59,13 @@ impl Panicked {
     pub fn into_message(self) -> String {
         self.message
     }
+}
+
+/// Returns the message of a panic.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("without a message")
 }
 
 /// The only place that catches panics of the application.

@@ -16,7 +16,8 @@ const RAW: &str = "raw:";
 /// Returns the name of a queue: the elements of its subspace with slashes between them.
 ///
 /// Strings stand as they are if nothing else is written like them, and otherwise in JSON's quotes. Byte strings
-/// are in hexadecimal digits after `0x`, versionstamps after `@`. Any other prefix is `raw:` and its digits.
+/// are in hexadecimal digits after `0x`, versionstamps after `@`. Any other prefix is `raw:` and its digits, and so is
+/// a tuple that is not packed as [`Subspace`] packs it.
 /// [`parse_queue_name`] is the inverse.
 ///
 /// ```
@@ -36,10 +37,10 @@ pub fn queue_name(subspace: &Subspace) -> String {
     };
     let elements = elements(subspace.bytes()).filter(|elements| !elements.is_empty());
     let names = elements.and_then(|elements| elements.iter().map(name).collect::<Option<Vec<_>>>());
-    match names {
-        Some(names) => names.join("/"),
-        None => format!("{RAW}{}", hex(subspace.bytes())),
-    }
+    // A tuple may also have been packed in another way, as by a program that writes longer integers.
+    let name = names.map(|names| names.join("/"));
+    name.filter(|name| parse_queue_name(name).as_ref() == Some(subspace))
+        .unwrap_or_else(|| format!("{RAW}{}", hex(subspace.bytes())))
 }
 
 /// Returns the subspace that has a name, or `None` if the text is no name.
@@ -193,6 +194,8 @@ mod tests {
             (Subspace::from((true,)), "raw:27"),
             (Subspace::from_bytes(b"Q\xff"), "raw:51ff"),
             (Subspace::from_bytes(b""), "raw:"),
+            (Subspace::from_bytes(b"\x15\x07"), "7"),
+            (Subspace::from_bytes(b"\x16\0\x07"), "raw:160007"),
         ];
         for (subspace, name) in names {
             assert_eq!(queue_name(&subspace), name);

@@ -231,7 +231,11 @@ impl StoreFiles {
         const MAX_SHARE: u64 = 2;
         const SLACK_BYTES: u64 = 64 << 20;
         let max_bytes = match self.meta.log {
-            None => MAX_SHARE * self.meta.totals.bytes + SLACK_BYTES,
+            // A damaged record may hold any number.
+            None => {
+                let bytes = self.meta.totals.bytes;
+                bytes.saturating_mul(MAX_SHARE).saturating_add(SLACK_BYTES)
+            }
             Some(_) => u64::MAX,
         };
         self.tree.close(max_bytes)

@@ -7,6 +7,7 @@ use std::sync::Once;
 use std::{io, thread};
 
 use super::damage::Damage;
+use crate::foreign::panic_text;
 
 /// The prefix of the source files of this crate in the locations of panics.
 const OWN_SOURCES: &str = match file!().split_at_checked(file!().len() - "embedded/guard.rs".len())
@@ -31,11 +32,12 @@ thread_local! {
 /// Keeps the panics of guarded calls from the application's panic hook, from now on.
 ///
 /// A damaged page is an error of its own, and the text of a panic would only confuse its readers. All other
-/// panics reach the hook that is installed now. Does nothing after the first call.
+/// panics reach the hook that is installed now. Does nothing after the first call, nor in a program in which a panic
+/// aborts: its text is then all that is left.
 pub(super) fn silence_panics() {
     static SILENCED: Once = Once::new();
     // A hook cannot be changed during a panic. A later opening does it.
-    if thread::panicking() {
+    if cfg!(panic = "abort") || thread::panicking() {
         return;
     }
     SILENCED.call_once(|| {
@@ -76,9 +78,7 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Resul
 }
 
 fn error_of(guard: Guard, panic: &(dyn Any + Send)) -> redb::Error {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("without a message");
+    let text = panic_text(panic);
     if guard == Guard::FoundBug {
         return io::Error::other(format!("the store panicked: {text}")).into();
     }

@@ -37,6 +37,9 @@ const FORMAT: u32 = 1;
 /// The last version from which a store can go on: no clock gets that far.
 const MAX_VERSION: i64 = i64::MAX / 2;
 
+/// The last number of a segment or a frame from which a log can go on: no log gets that far.
+const MAX_NUMBER: u64 = u64::MAX / 2;
+
 /// The store's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Meta {
@@ -63,21 +66,22 @@ pub(super) struct Totals {
 
 impl Totals {
     pub(super) fn add(&mut self, key: &[u8], value: &[u8]) {
-        self.rows += 1;
-        self.bytes += row_bytes(key, value);
+        // A damaged record may hold any numbers. A check then finds that they differ.
+        self.rows = self.rows.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(row_bytes(key, value));
         self.checksums = self.checksums.wrapping_add(checksum(key, value));
     }
 
     /// Removes a row.
     ///
     /// # Errors
-    /// If there are fewer rows than that.
+    /// If there are fewer rows or bytes than that.
     pub(super) fn remove(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damage> {
         let rows = self.rows.checked_sub(1);
+        let rows = rows.ok_or_else(|| Damage::new("it holds more rows than its record says"))?;
         let bytes = self.bytes.checked_sub(row_bytes(key, value));
-        let (Some(rows), Some(bytes)) = (rows, bytes) else {
-            return Err(Damage::new("it holds more rows than its record says"));
-        };
+        let bytes =
+            bytes.ok_or_else(|| Damage::new("its rows have more bytes than its record says"))?;
         self.rows = rows;
         self.bytes = bytes;
         self.checksums = self.checksums.wrapping_sub(checksum(key, value));
@@ -191,7 +195,8 @@ fn decode(fields: &mut Fields<'_>) -> Result<Meta, String> {
         }),
         [found] => return Err(format!("it has {found} logs")),
     };
-    if log.is_some_and(|log| log.start.segment == 0 || log.start.frame == 0) {
+    let is_number = |number| (1..=MAX_NUMBER).contains(&number);
+    if log.is_some_and(|log| !is_number(log.start.segment) || !is_number(log.start.frame)) {
         return Err("its log begins nowhere".to_owned());
     }
     fields.end()?;
@@ -268,6 +273,8 @@ mod tests {
             signed(bytes)
         };
         let mut bad = vec![with(4, 0x80), with(4, 0x7f), with(3, 0), with(52, 2)];
+        // The numbers of the log's first segment and frame.
+        bad.extend([with(69, 0x80), with(77, 0xff)]);
         bad.push(signed([&good[..], &[0]].concat()));
         bad.extend((0..good.len()).map(|len| signed(good[..len].to_vec())));
         bad.extend((0..good.len()).map(|len| good[..len].to_vec()));
@@ -307,7 +314,16 @@ mod tests {
         let mut removed = all;
         removed.remove(b"b", b"22").unwrap();
         assert_eq!(removed, of(&[rows[0], rows[2]]));
-        assert!(removed.remove(b"", &[0; 100]).is_err());
+        let too_long = removed.remove(b"", &[0; 100]).unwrap_err();
+        assert!(too_long.to_string().contains("more bytes"), "{too_long}");
+        let too_many = Totals::default().remove(b"", b"").unwrap_err();
+        assert!(too_many.to_string().contains("more rows"), "{too_many}");
+        let mut most = Totals {
+            rows: u64::MAX,
+            bytes: u64::MAX,
+            checksums: u64::MAX,
+        };
+        most.add(b"a", b"1");
         for different in [
             [rows[0], rows[1], rows[0]],
             [rows[0], (b"b", b"23"), rows[2]],

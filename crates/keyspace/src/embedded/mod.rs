@@ -221,6 +221,10 @@ impl Options {
     /// call blocks until it is recovered. A process that is killed while it creates a store may leave a
     /// file `.keyspace-*` in the folder, which can be removed.
     ///
+    /// The first opening of a store in the process puts a panic hook around the one that is installed. It keeps back
+    /// the text of panics of the tree's library on damaged pages, which are returned as errors, and passes on all
+    /// others. It does so only where panics unwind.
+    ///
     /// # Errors
     /// No file is changed, except possibly with `Open`.
     ///
@@ -263,6 +267,8 @@ impl Options {
     }
 
     /// Creates a new store in memory. It ends with its last handle and its last transaction.
+    ///
+    /// Puts a panic hook around the installed one, as [`open`](Self::open) does.
     ///
     /// # Errors
     /// [`OpenError::Open`] if the system cannot start a thread.

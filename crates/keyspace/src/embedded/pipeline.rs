@@ -75,7 +75,7 @@ struct State {
     open: Option<Batch>,
     /// The last part of the window, at the end.
     last_part: Option<FrozenPart>,
-    /// Whether the store is being closed, so that batches no longer wait for room on a full disk.
+    /// Whether the store is being closed, so that batches no longer wait for room for the log.
     is_closing: bool,
     is_closed: bool,
     /// For how many transactions in the open batch the publisher waits.
@@ -147,7 +147,7 @@ impl Pipeline {
         goes_on(&mut state)
     }
 
-    /// Stops batches from waiting for room on a full disk, because the store is being closed.
+    /// Stops batches from waiting for room for the log, because the store is being closed.
     pub(super) fn hurry(&self) {
         self.state.lock().is_closing = true;
         self.for_publisher.notify_one();

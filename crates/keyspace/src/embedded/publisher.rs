@@ -18,8 +18,8 @@ use super::pipeline::{Batch, Pipeline};
 use super::quiet::Quiet;
 use crate::error::Result;
 
-/// The pause before a batch is written again to a full disk.
-const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a batch is written again while the system is short of room on the disk, descriptors or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest flush that may block the thread of a caller. If flushes take longer, waking the publisher's
 /// thread costs little in comparison.
@@ -40,7 +40,7 @@ pub(super) struct Publisher {
     newest_version: i64,
     /// The segment in which the log of the active part begins.
     part_segment: u64,
-    /// A batch for which the disk had no room, and what the disk said.
+    /// A batch that waits because the system was short of something for the log, and what the system said.
     postponed: Option<(Batch, io::Error)>,
     /// The number of transactions in the last batch, and in the open one when that was published.
     expected: usize,
@@ -116,7 +116,7 @@ impl Publisher {
             pipeline.gather(count, limit);
             publisher.lock().step_on_thread()?;
             while publisher.lock().postponed.is_some() {
-                let goes_on = pipeline.pause(FULL_DISK_PAUSE);
+                let goes_on = pipeline.pause(SHORTAGE_PAUSE);
                 let mut publisher = publisher.lock();
                 publisher.step()?;
                 if !goes_on {
@@ -229,7 +229,10 @@ impl Publisher {
         match self.write(&mut batch) {
             Ok(()) => {}
             Err(AppendError::NoSpace(cause)) => {
-                tracing::warn!(%cause, "commits wait for room on the disk");
+                tracing::warn!(
+                    %cause,
+                    "commits wait: the log needs room on the disk, a file descriptor or memory"
+                );
                 self.postponed = Some((batch, cause));
                 return Ok(());
             }

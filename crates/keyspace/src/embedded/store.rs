@@ -121,12 +121,11 @@ impl Store {
         if len.map_err(|error| open_error(path, error))? > 0 {
             return Ok(());
         }
-        match files.list() {
-            Ok(slots) if !slots.is_empty() => {
-                Err(damaged(path, "it is empty, and its log is beside it"))
-            }
-            _ => Err(not_a_store(path, "an empty file")),
+        let slots = files.list().map_err(|error| open_error(path, error))?;
+        if slots.is_empty() {
+            return Err(not_a_store(path, "an empty file"));
         }
+        Err(damaged(path, "it is empty, and its log is beside it"))
     }
 
     /// Opens the store at `path` in memory: reads its files, and holds back what is to be written to them.

@@ -430,7 +430,7 @@ impl Scan {
             end: End {
                 segment: start.segment,
                 offset: FRAMES_START,
-                last_frame: start.frame - 1,
+                last_frame: start.frame.saturating_sub(1),
                 newest_version: None,
             },
             is_sealed: false,

@@ -12,6 +12,7 @@ use rand::{Rng, SeedableRng};
 
 use super::super::damage::{Damage, reason_of};
 use super::super::engine::{CommitRequest, Engine, Snapshot};
+use super::super::files::Folder;
 use super::super::log::effect::Effect;
 use super::super::log::frame::BLOCK_BYTES;
 use super::super::log::segment::Sizes;
@@ -172,6 +173,16 @@ fn killed_store() -> Image {
     };
     store.commit(&[row]).unwrap();
     disk.image()
+}
+
+#[test]
+fn an_empty_file_whose_folder_cannot_be_read_is_not_called_a_file_of_another_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = Folder::beside(&folder.path().join("store")).unwrap();
+    drop(folder);
+    let empty = Disk::new(Vec::new());
+    let error = Store::check_not_empty(&empty, &files, path()).unwrap_err();
+    assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
 }
 
 #[test]
