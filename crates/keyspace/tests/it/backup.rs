@@ -107,8 +107,11 @@ async fn a_copy_takes_the_place_of_nothing() {
     let store = folder.path().join("store");
     let open = options().open(&store).unwrap();
     for source in [&db, &open] {
-        let refused = source.backup(&store).unwrap_err().to_string();
-        assert!(refused.contains("exists"), "{refused}");
+        let refused = source.backup(&store).unwrap_err();
+        let OpenError::Open { cause, .. } = &refused else {
+            panic!("{refused:?}");
+        };
+        assert!(cause.to_string().contains("exists"), "{cause}");
     }
     open.close().unwrap();
     fs::remove_file(&store).unwrap();
