@@ -267,6 +267,18 @@ fn an_emptied_store_beside_its_log_is_damage() {
     assert!(matches!(error, OpenError::Damaged { .. }), "{error:?}");
 }
 
+/// A file of the log that has the name that the next one is to have is refused, and stays.
+#[test]
+fn a_log_whose_file_was_renamed_loses_nothing() {
+    let killed = Killed::new();
+    let name = |number| killed.path().with_extension(format!("log.{number:016x}"));
+    fs::rename(name(1), name(2)).unwrap();
+    let error = killed.refused();
+    assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
+    fs::rename(name(2), name(1)).unwrap();
+    assert_eq!(killed.opened(), ["closed", "a", "b", "c"]);
+}
+
 #[test]
 fn a_last_commit_that_was_torn_is_left_out() {
     let killed = Killed::new();

@@ -1,0 +1,106 @@
+//! How deep values nest: bytes that nest deeper are refused, and values that do so are not encoded.
+
+use super::*;
+
+#[track_caller]
+fn too_deep<T: Debug, C: Codec<T> + Default>(bytes: Vec<u8>) {
+    let error = C::default().decode(bytes.into()).unwrap_err();
+    // The decoder of JSON has the same limit.
+    let reasons = ["nests more than 127 levels", "recursion limit exceeded"];
+    let is_expected = reasons.iter().any(|reason| error.reason.contains(reason));
+    assert!(is_expected, "{error}");
+}
+
+#[test]
+fn bytes_that_nest_too_deep_are_refused_before_the_stack_is_full() {
+    #[derive(Debug, Deserialize, Serialize)]
+    struct Nested(Vec<Nested>);
+    #[derive(Debug, Deserialize, Serialize)]
+    enum Chain {
+        B(Box<Chain>),
+        P(u8, Box<Chain>),
+        S { s: Box<Chain> },
+        E,
+    }
+    #[derive(Debug, Deserialize, Serialize)]
+    struct Rest(Option<Box<Rest>>);
+
+    let most = limits::VALUE_BYTES;
+    too_deep::<Nested, MessagePack>(vec![0x91; most]);
+    too_deep::<Nested, Json>(vec![b'['; most]);
+    too_deep::<Nested, Bincode>(vec![1; most]);
+    too_deep::<Chain, MessagePack>(b"\x81\xa1B".repeat(most / 3));
+    too_deep::<Chain, MessagePack>(b"\x81\xa1P\x92\x07".repeat(most / 5));
+    too_deep::<Chain, MessagePack>(b"\x81\xa1S\x81\xa1s".repeat(most / 6));
+    too_deep::<Chain, Json>(br#"{"B":"#.repeat(most / 5));
+    too_deep::<Chain, Json>(br#"{"S":{"s":"#.repeat(most / 10));
+    too_deep::<Chain, Bincode>(vec![0; most]);
+    too_deep::<Chain, Bincode>(b"\x01\x07".repeat(most / 2));
+    too_deep::<Rest, Bincode>(vec![1; most]);
+    // These bytes are read again and again.
+    too_deep::<Rest, MessagePack>(vec![1]);
+    too_deep::<Rest, Json>(vec![b'1']);
+    too_deep::<serde_json::Value, MessagePack>(vec![0x91; most]);
+}
+
+#[test]
+fn what_is_decoded_nests_no_deeper_than_what_is_encoded() {
+    let chain = |levels| b"\x81\xa6Branch".repeat(levels);
+    let decoded = |levels| {
+        let bytes = [chain(levels), b"\xa4Leaf".to_vec()].concat();
+        <MessagePack as Codec<Tree>>::decode(&MessagePack, bytes.into())
+    };
+    survives::<_, MessagePack>(&decoded(127).unwrap());
+    assert!(decoded(128).is_err());
+    let maybe = |levels| {
+        let inner = (0..levels).fold(Tree::Leaf, |inner, _| Tree::Maybe(Some(Box::new(inner))));
+        Tree::List(vec![inner])
+    };
+    // A variant and an array, and then a variant and a `Some` for each level.
+    survives::<_, MessagePack>(&maybe(62));
+    survives::<_, Json>(&maybe(62));
+    survives::<_, Bincode>(&maybe(62));
+    reason::<_, MessagePack>(&maybe(63));
+    reason::<_, Json>(&maybe(63));
+    reason::<_, Bincode>(&maybe(63));
+}
+
+#[test]
+fn bytes_are_a_level_where_they_are_an_array() {
+    let blob = |levels| {
+        (0..levels).fold(Tree::Blob(Blob(vec![7])), |inner, _| {
+            Tree::Branch(Box::new(inner))
+        })
+    };
+    survives::<_, Json>(&blob(125));
+    reason::<_, Json>(&blob(126));
+    survives::<_, MessagePack>(&blob(126));
+    survives::<_, Bincode>(&blob(126));
+    reason::<_, MessagePack>(&blob(127));
+}
+
+#[test]
+fn a_value_nests_as_deep_as_it_can_be_read() {
+    // Each level is a struct and an array; the last array is empty.
+    for levels in [2, 126] {
+        survives::<_, MessagePack>(&Kids::nested(levels));
+        survives::<_, Json>(&Kids::nested(levels));
+        survives::<_, Bincode>(&Kids::nested(levels));
+    }
+    for levels in [128, 130, 10_000] {
+        let nested = Kids::nested(levels);
+        for reason in [
+            reason::<_, MessagePack>(&nested),
+            reason::<_, Json>(&nested),
+            reason::<_, Bincode>(&nested),
+        ] {
+            assert!(reason.contains("store a flatter value"), "{reason}");
+        }
+    }
+    // The odd limit itself.
+    let list = |levels| (0..levels).fold(Tree::Leaf, |inner, _| Tree::Branch(Box::new(inner)));
+    survives::<_, MessagePack>(&list(127));
+    survives::<_, Json>(&list(127));
+    reason::<_, MessagePack>(&list(128));
+    reason::<_, Json>(&list(128));
+}
