@@ -406,7 +406,7 @@ impl RunError<error_kind::Anyhow> for anyhow::Error {
 /// `source()`, either the wrapped error itself or, with `#[error(transparent)]`, that of the wrapped error.
 #[must_use]
 pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
-    for cause in causes(error) {
+    for cause in all_causes(error) {
         if let Some(known) = cause.downcast_ref::<Error>() {
             return known.code();
         }
@@ -426,14 +426,14 @@ pub fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<Code> {
 #[must_use]
 pub fn corrupt_key<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a [u8]> {
     // The key is the source of the error, so it is found whether or not a wrapper hides the error itself.
-    causes(error).find_map(|cause| Some(&***cause.downcast_ref::<RecordKey>()?))
+    all_causes(error).find_map(|cause| Some(&***cause.downcast_ref::<RecordKey>()?))
 }
 
 /// The most errors of a chain that are looked at: an error of an application may be its own source.
 const MAX_CAUSES: usize = 32;
 
 /// Returns an error and its sources, up to one whose source panics.
-fn causes<'a>(
+fn all_causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
     let source = |error: &&'a (dyn std::error::Error + 'static)| {
@@ -441,6 +441,26 @@ fn causes<'a>(
         source.ok().flatten()
     };
     std::iter::successors(Some(error), source).take(MAX_CAUSES)
+}
+
+/// Returns an error and those of its sources that say more than the errors before them: the text of an error
+/// already contains its code and its key. [`chain`] renders the same errors.
+///
+/// ```
+/// use keyspace::Error;
+/// use keyspace::error::causes;
+///
+/// let error = Error::corrupt(b"key", "no bytes");
+/// assert_eq!(causes(&error).count(), 1);
+/// ```
+pub fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    let sources = all_causes(error).skip(1);
+    let says_more = |cause: &&'a (dyn std::error::Error + 'static)| {
+        !(cause.is::<Code>() || cause.is::<RecordKey>())
+    };
+    std::iter::once(error).chain(sources.filter(says_more))
 }
 
 /// Renders an error and its sources, from the outermost to the first cause:
@@ -464,11 +484,7 @@ struct Chain<'a>(&'a (dyn std::error::Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The texts of errors already contain their codes and keys.
-        let is_shown = |(place, cause): &(usize, &(dyn std::error::Error + 'static))| {
-            *place == 0 || !(cause.is::<Code>() || cause.is::<RecordKey>())
-        };
-        for (place, cause) in causes(self.0).enumerate().filter(is_shown) {
+        for (place, cause) in causes(self.0).enumerate() {
             let separator = if place == 0 { "" } else { ": " };
             match foreign::call(|| cause.to_string()) {
                 Ok(text) => write!(f, "{separator}{text}")?,
